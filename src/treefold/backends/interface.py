@@ -1,0 +1,106 @@
+"""The seam between treefold and an array framework.
+
+A new framework is one file with a subclass of ``ArrayBackend`` and one line in the registry; the conformance suite in
+``treefold.testing`` then covers it. Arrays handed out by a backend are never aliases of what it was given, except where
+a method says "view".
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from treefold.fold import Fold
+
+HostArray = npt.NDArray[Any]
+
+
+class ArrayBackend(abc.ABC):
+    """What treefold needs to know and do about the arrays of one framework.
+
+    All methods but ``owns`` are only called with arrays that the backend owns, ranges inside them, and devices for
+    which ``has_device`` is true.
+    """
+
+    #: The framework's name, as its users write it.
+    name: str
+
+    @abc.abstractmethod
+    def owns(self, value: object) -> bool:
+        """Tell whether a value is an array of this framework. Must not raise, whatever the value."""
+
+    @abc.abstractmethod
+    def has_device(self, device: str) -> bool:
+        """Tell whether the framework can place arrays on a device, given by its canonical name."""
+
+    @abc.abstractmethod
+    def device_of(self, array: Any) -> str | None:
+        """Return the canonical name of the array's device; None for host memory, which is every ``cpu:k``."""
+
+    @abc.abstractmethod
+    def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
+        """Return the shape and NumPy's name of the dtype."""
+
+    @abc.abstractmethod
+    def copy_to(self, array: Any, device: str) -> Any:
+        """Return a copy on ``device``, always in fresh memory."""
+
+    @abc.abstractmethod
+    def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
+        """Fold 1-d arrays of one length and device, in their order, into a new array of dtype ``result``.
+
+        ``dtype`` is that of the contributions; an array that holds a partial fold has ``fold.partial_dtype(dtype)``.
+        ``divisor``: None while contributions are missing, else their number, by which MEAN divides.
+        """
+
+    @abc.abstractmethod
+    def scale(self, array: Any, divisor: int, result: str) -> Any:
+        """Return a 1-d array divided by ``divisor``, rounded once to dtype ``result``."""
+
+    @abc.abstractmethod
+    def ravel_concat(self, arrays: Sequence[Any]) -> Any:
+        """Return arrays on one device, each read in row-major order, behind each other; one array may give a view."""
+
+    @abc.abstractmethod
+    def split(self, array: Any, start: int, stop: int) -> Any:
+        """Return elements ``start`` to ``stop`` of a 1-d array, as a view where the framework has views."""
+
+    @abc.abstractmethod
+    def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """Return a 1-d array in another shape, as a view where the framework has views."""
+
+    @abc.abstractmethod
+    def moveaxis(self, array: Any, source: int, target: int) -> Any:
+        """Return an array with one axis moved, as a view where the framework has views."""
+
+    @abc.abstractmethod
+    def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
+        """Return zeros of ``shape`` with each row of ``values`` added at its index; indices are within bounds."""
+
+    @abc.abstractmethod
+    def index_bounds(self, indices: Any) -> tuple[int, int]:
+        """Return the smallest and the largest of at least one index."""
+
+    @abc.abstractmethod
+    def assign(self, target: Any, source: Any) -> None:
+        """Write ``source`` into ``target``, of the same shape and dtype."""
+
+    @abc.abstractmethod
+    def is_writable(self, array: Any) -> bool:
+        """Tell whether ``assign`` may write into the array."""
+
+    @abc.abstractmethod
+    def synchronize(self, array: Any) -> None:
+        """Wait until the array holds its value."""
+
+    @abc.abstractmethod
+    def host_view(self, array: Any) -> HostArray | None:
+        """Return a NumPy view of the array's own memory, or None if that is not host memory."""
+
+    @abc.abstractmethod
+    def from_host(self, array: np.ndarray[Any, Any], device: str) -> Any:
+        """Return an array of this framework that takes over a NumPy array's memory as ``device``, a ``cpu:k``."""

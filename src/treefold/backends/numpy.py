@@ -1,0 +1,105 @@
+"""NumPy arrays, NumPy scalars and Python numbers: host memory, on as many logical ``cpu:k`` as the caller names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from treefold.backends.interface import ArrayBackend, HostArray
+from treefold.backends.numpy_fold import fold_block, scale_block
+from treefold.devices import device_type
+from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
+
+
+class NumpyBackend(ArrayBackend):
+    """Arrays in host memory. Python numbers count as 0-d arrays of NumPy's default dtypes."""
+
+    name = "NumPy"
+
+    def owns(self, value: object) -> bool:
+        """Own arrays and numbers, but not masked arrays, whose mask would be lost without a word."""
+        if type(value) is np.ndarray:
+            return True
+        if isinstance(value, np.ndarray):
+            return all(base.__name__ != "MaskedArray" for base in type(value).__mro__)
+        return isinstance(value, np.generic | int | float | complex)
+
+    def has_device(self, device: str) -> bool:
+        """Every ``cpu:k`` exists: logical devices share the host's memory."""
+        return device_type(device) == "cpu"
+
+    def device_of(self, array: Any) -> str | None:  # noqa: ARG002
+        """Return None: NumPy arrays are on no device of their own."""
+        return None
+
+    def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
+        """Return shape and dtype name; byte order does not matter."""
+        array = np.asarray(array)
+        return array.shape, array.dtype.name
+
+    def copy_to(self, array: Any, device: str) -> HostArray:  # noqa: ARG002
+        """Return a row-major copy."""
+        return np.array(array, order="C", subok=False)
+
+    def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> HostArray:
+        """Fold by the same kernel as the host executor, so that both give the same bits."""
+        return fold_block(arrays, fold, dtype=dtype, divisor=divisor, result=result)
+
+    def scale(self, array: Any, divisor: int, result: str) -> HostArray:
+        """Divide wide and round once."""
+        return scale_block(array, divisor, result)
+
+    def ravel_concat(self, arrays: Sequence[Any]) -> HostArray:
+        """Return a flat view of one array, or a new array of several."""
+        flat = [np.asarray(array).reshape(-1) for array in arrays]
+        return flat[0] if len(flat) == 1 else np.concatenate(flat)
+
+    def split(self, array: Any, start: int, stop: int) -> HostArray:
+        """Return a view."""
+        part: HostArray = array[start:stop]
+        return part
+
+    def reshape(self, array: Any, shape: tuple[int, ...]) -> HostArray:
+        """Return a view."""
+        shaped: HostArray = array.reshape(shape)
+        return shaped
+
+    def moveaxis(self, array: Any, source: int, target: int) -> HostArray:
+        """Return a view."""
+        return np.moveaxis(np.asarray(array), source, target)
+
+    def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> HostArray:
+        """Add duplicates in the accumulator's dtype and round once, as everywhere."""
+        dense = np.zeros(shape, Fold(ReduceOp.SUM).accumulator_dtype(values.dtype.name))
+        np.add.at(dense, indices, values.astype(dense.dtype, copy=False))
+        return dense.astype(values.dtype, copy=False)
+
+    def index_bounds(self, indices: Any) -> tuple[int, int]:
+        """Look at all of them."""
+        return int(np.min(indices)), int(np.max(indices))
+
+    def assign(self, target: Any, source: Any) -> None:
+        """Write through whatever strides the target has."""
+        target[...] = source
+
+    def is_writable(self, array: Any) -> bool:
+        """Arrays are, unless marked read-only or broadcast; numbers are not."""
+        return isinstance(array, np.ndarray) and array.flags.writeable and 0 not in _used_strides(array)
+
+    def synchronize(self, array: Any) -> None:
+        """Do nothing: NumPy computes at once."""
+
+    def host_view(self, array: Any) -> HostArray:
+        """Return the array itself; numbers become 0-d arrays."""
+        return np.asarray(array)
+
+    def from_host(self, array: HostArray, device: str) -> HostArray:  # noqa: ARG002
+        """Return the array itself."""
+        return array
+
+
+def _used_strides(array: HostArray) -> tuple[int, ...]:
+    return tuple(s for length, s in zip(array.shape, array.strides, strict=True) if length > 1)

@@ -1,0 +1,209 @@
+"""The arithmetic of a fold on NumPy arrays: the reference for every other kernel, bit for bit.
+
+One call folds one block: 1-d arrays of equal length, one per contribution, in replica order. Nothing is ever started
+from +0.0, so -0.0 survives; there is one rounding, at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from treefold.dtypes import COMPLEX, INTEGERS
+from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
+
+Array = npt.NDArray[Any]
+
+_REAL = {"complex64": "float32", "complex128": "float64"}
+_EXACT_DOUBLE = 2**53  # whole numbers up to here are float64 values
+
+
+def fold_block(parts: Sequence[Array], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Array:
+    """Return the fold of ``parts`` as a new array of dtype ``result``.
+
+    ``dtype`` is that of the contributions. ``divisor`` is their number once all are there, None for a partial fold.
+    A MEAN divides by it; with ``fold.weights`` it divides by their sum, and ``parts`` must be all contributions.
+    """
+    parts = [np.ascontiguousarray(part, part.dtype.newbyteorder("=")) for part in parts]
+    with np.errstate(all="ignore"):  # overflow and NaN are values here, not accidents
+        if fold.op in {ReduceOp.MIN, ReduceOp.MAX}:
+            return _extreme(parts, fold.op).astype(result, copy=False)
+        if fold.op is ReduceOp.PRODUCT:
+            return _product(parts, fold, dtype).astype(result, copy=False)
+        if dtype in COMPLEX:
+            real = [part.view(_REAL[part.dtype.name]) for part in parts]
+            folded = _sum(real, fold, dtype=_REAL[dtype], divisor=divisor)
+            return folded.astype(_REAL[result], copy=False).view(result)
+        return _sum(parts, fold, dtype=dtype, divisor=divisor).astype(result, copy=False)
+
+
+def scale_block(part: Array, divisor: int, result: str) -> Array:
+    """Return a 1-d array divided by ``divisor``, rounded once to dtype ``result``."""
+    with np.errstate(all="ignore"):
+        if part.dtype.name in INTEGERS:
+            return _integer_mean([part], divisor).astype(result, copy=False)
+        wide = "complex128" if part.dtype.name in COMPLEX else "float64"
+        return (part.astype(wide) / divisor).astype(result)
+
+
+def _sum(parts: list[Array], fold: Fold, *, dtype: str, divisor: int | None) -> Array:
+    """SUM, MEAN, or the partial sum of a MEAN, still in the accumulator's dtype."""
+    mean_of = divisor if fold.op is ReduceOp.MEAN else None
+    if mean_of and fold.weights is not None:
+        return _weighted_mean(parts, fold.weights)
+    if dtype in INTEGERS:
+        return _accumulate(parts, fold.accumulator_dtype(dtype)) if mean_of is None else _integer_mean(parts, mean_of)
+    total = _accumulate(parts, fold.accumulator_dtype(dtype))
+    if fold.accumulate == "native":
+        # The count itself may not fit a 16-bit float, so even here the division is wide.
+        return total if mean_of is None else total.astype("float64") / mean_of
+    if mean_of is not None:
+        total /= mean_of
+    if dtype in {"bfloat16", "float64"}:
+        _refold_overflows(total, parts, mean_of)
+    return _clamp(total, parts) if mean_of is not None and dtype == "float64" else total
+
+
+def _accumulate(parts: list[Array], accumulator: str) -> Array:
+    total = parts[0].astype(accumulator)
+    for part in parts[1:]:
+        np.add(total, part.astype(accumulator, copy=False), out=total)
+    return total
+
+
+def _refold_overflows(total: Array, parts: list[Array], mean_of: int | None) -> None:
+    """Sum again, on a smaller scale, what overflowed on the way although every contribution is finite."""
+    where = _spoiled(total, parts)
+    if where.size:
+        exponent = math.ceil(math.log2(len(parts)))
+        small = _accumulate([np.ldexp(part[where].astype("float64"), -exponent) for part in parts], "float64")
+        total[where] = np.ldexp(small if mean_of is None else small / mean_of, exponent)
+
+
+def _spoiled(total: Array, parts: list[Array]) -> npt.NDArray[np.intp]:
+    """Return the indices at which a fold is not finite although its contributions are."""
+    where = np.flatnonzero(~np.isfinite(total))
+    for part in parts:
+        if not where.size:
+            break
+        where = where[np.isfinite(part[where].astype("float64"))]
+    return where
+
+
+def _clamp(mean: Array, parts: list[Array]) -> Array:
+    """Move a mean that rounding carried out of the hull of its contributions back in; zeros keep their sign."""
+    low, high = parts[0], parts[0]
+    for part in parts[1:]:
+        low, high = np.minimum(low, part), np.maximum(high, part)
+    return np.where(mean < low, low, np.where(mean > high, high, mean))
+
+
+def _weighted_mean(parts: list[Array], weights: Sequence[float]) -> Array:
+    """Σwᵢxᵢ/Σwᵢ in float64. A weight of 0 leaves its replica out, NaN and all."""
+    # The parts of a complex array come as twice as many reals, so weights go by part, not by element.
+    chosen = [(weight, part.astype("float64")) for weight, part in zip(weights, parts, strict=True) if weight]
+    scale = sum(weight for weight, _ in chosen)
+    values = [part for _, part in chosen]
+    total = _accumulate([weight * part for weight, part in chosen], "float64") / scale
+    where = _spoiled(total, values)
+    if where.size:
+        exponent = math.ceil(math.log2(len(values))) + 1
+        shares = [(weight / scale) * np.ldexp(part[where], -exponent) for weight, part in chosen]
+        total[where] = np.ldexp(_accumulate(shares, "float64"), exponent)
+    return _clamp(total, values)
+
+
+def _integer_mean(parts: list[Array], count: int) -> Array:
+    """Return the true sum divided by ``count`` in float64, correctly rounded.
+
+    Every contribution is q·count + r with 0 ≤ r < count, so the sum's floor is Σq + Σr // count: it fits 64 bits, and
+    what overflows on the way wraps back.
+    """
+    accumulator = "uint64" if parts[0].dtype.kind == "u" else "int64"
+    whole = np.zeros(parts[0].shape, accumulator)
+    rest = np.zeros(parts[0].shape, "uint64")
+    for part in parts:
+        quotient, remainder = np.divmod(part.astype(accumulator), np.array(count, accumulator))
+        whole += quotient
+        rest += remainder.astype("uint64")
+    carry, rest = np.divmod(rest, np.uint64(count))
+    whole += carry.astype(accumulator)
+    negative = whole < 0
+    up = negative & (rest > 0)
+    magnitude = np.where(negative, np.where(up, -(whole + 1), -whole), whole).astype("uint64")
+    rest = np.where(up, np.uint64(count) - rest, rest)
+    size = _rounded_quotient(magnitude, rest, count)
+    return np.where(negative, -size, size)
+
+
+def _rounded_quotient(whole: Array, rest: Array, count: int) -> Array:
+    """Return (whole·count + rest) / count for uint64 ``whole``, rounded once to float64."""
+    exact = whole < _EXACT_DOUBLE // count
+    small = np.where(exact, whole, 0)
+    direct = (small * np.uint64(count) + rest).astype("float64") / count
+    if exact.all():
+        return direct
+    # Else take 57 bits of the quotient with a sticky last bit ("round to odd"): rounding those to 53 is rounding once.
+    shift = np.frexp(whole.astype("float64"))[1].astype("int64") - 57
+    right, left = np.maximum(shift, 0).astype("uint64"), np.maximum(-shift, 0).astype("uint64")
+    left = np.where(exact, np.uint64(0), left)
+    quotient, remainder = np.divmod(rest << left, np.uint64(count))
+    bits = ((whole >> right) << left) + np.where(right > 0, np.uint64(0), quotient)
+    lost = (whole & ((np.uint64(1) << right) - np.uint64(1))) | remainder | np.where(right > 0, rest, 0)
+    bits |= (lost != 0).astype("uint64")
+    return np.where(exact, direct, np.ldexp(bits.astype("float64"), shift))
+
+
+def _extreme(parts: list[Array], op: ReduceOp) -> Array:
+    """MIN or MAX: NaN wins from any replica, and -0 counts as less than +0."""
+    choose = np.minimum if op is ReduceOp.MIN else np.maximum
+    if parts[0].dtype.kind in "biu":
+        best = parts[0].copy()
+        for part in parts[1:]:
+            best = choose(best, part)
+        return best
+    # float32 holds every 16-bit float, and NumPy's minimum is surest on its own dtypes.
+    wide = [part.astype("float32") if part.dtype.itemsize == 2 else part for part in parts]  # noqa: PLR2004
+    best = wide[0].copy()
+    for part in wide[1:]:
+        zeros = np.flatnonzero((best == 0) & (part == 0))
+        signs = np.signbit(best[zeros]), np.signbit(part[zeros])
+        is_negative = signs[0] | signs[1] if op is ReduceOp.MIN else signs[0] & signs[1]
+        best = choose(best, part)
+        best[zeros] = np.where(is_negative, -0.0, 0.0)
+    return best
+
+
+def _product(parts: list[Array], fold: Fold, dtype: str) -> Array:
+    accumulator = fold.accumulator_dtype(dtype)
+    if dtype in COMPLEX:
+        return _complex_product([part.astype(accumulator, copy=False) for part in parts])
+    total = parts[0].astype(accumulator)
+    for part in parts[1:]:
+        np.multiply(total, part.astype(accumulator, copy=False), out=total)
+    if dtype in INTEGERS or fold.accumulate == "native":
+        return total
+    where = _spoiled(total, parts)
+    if where.size:  # too large on the way: multiply mantissas and add exponents instead
+        mantissa, exponent = np.frexp(parts[0][where].astype("float64"))
+        for part in parts[1:]:
+            factor, shift = np.frexp(part[where].astype("float64"))
+            mantissa, carry = np.frexp(mantissa * factor)
+            exponent = exponent + shift + carry
+        total[where] = np.ldexp(mantissa, exponent)
+    return total
+
+
+def _complex_product(parts: list[Array]) -> Array:
+    """Multiply part by part: NumPy's own loop uses fused multiply-add on some machines only."""
+    total = parts[0].copy()
+    for part in parts[1:]:
+        real = total.real * part.real - total.imag * part.imag
+        total.imag = total.real * part.imag + total.imag * part.real
+        total.real = real
+    return total

@@ -1,0 +1,41 @@
+"""The ``treefold`` command.
+
+``main`` is the entry point. It is all that is imported before typer is known to be there, so that a missing extra is
+one sentence and not a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from treefold.errors import TreefoldError
+
+_EXTRA_OF_MODULE = {"typer": "cli", "click": "cli", "rich": "cli", "sklearn": "demo"}
+_FAILED = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ``arguments`` are ``sys.argv[1:]`` unless given.
+
+    Raises:
+        SystemExit: always. Its code is 0 if the command did what was asked, 1 if a command's own checks failed, 2 if
+            the command was refused, with one sentence on stderr.
+
+    """
+    try:
+        from treefold.cli.app import app  # noqa: PLC0415 - typer is an extra, and may be missing
+
+        app(args=None if arguments is None else list(arguments), prog_name="treefold")
+    except TreefoldError as error:
+        _refuse(str(error))
+    except ModuleNotFoundError as error:
+        extra = _EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        _refuse(f"This command needs {error.name}, which is not installed; run: pip install 'treefold[{extra}]'")
+
+
+def _refuse(sentence: str) -> None:
+    print(f"treefold: {sentence}", file=sys.stderr)
+    sys.exit(_FAILED)

@@ -1,0 +1,5 @@
+"""``python -m treefold.cli`` is ``treefold``."""
+
+from treefold.cli import main
+
+main()

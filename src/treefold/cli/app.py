@@ -1,0 +1,38 @@
+"""The Typer application: one line per command.
+
+Commands are light to import; what a command needs beyond NumPy it imports when it runs.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from treefold.cli.demo.command import demo
+
+app = typer.Typer(
+    name="treefold",
+    help="Combine one value per device into one value on every device that wants it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo)
+
+
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"treefold {metadata.version('treefold')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_all_commands(
+    *,
+    version: Annotated[  # noqa: ARG001 - the callback acts on it
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Hold the options that stand before a command's name."""

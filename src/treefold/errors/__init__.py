@@ -1,0 +1,34 @@
+"""Every error that treefold raises on purpose.
+
+::
+
+    TreefoldError
+    ├── ArgumentError      ValueError   an argument is outside what it may be
+    ├── CallError          TypeError    arguments that do not go together, a class where an object is meant
+    ├── DeviceError        ValueError   a device that does not parse, does not exist, or is elsewhere
+    ├── MismatchError      ValueError   replicas disagree: structure, shape, dtype, framework, sparsity
+    ├── DtypeError         ValueError   a dtype that the op has no meaning for
+    ├── OutputError        ValueError   ``out`` cannot take the result
+    └── PlanError          ValueError   a plan that fails its proof, or text that is no plan
+
+All but ``CallError`` are ``ValueError``, as TensorFlow's documentation says of the same mistakes. A message says what
+was got, what is allowed, and what to do; the classmethods of these classes are the only places where the sentences are
+written.
+"""
+
+from treefold.errors.arguments import ArgumentError, CallError
+from treefold.errors.base import TreefoldError
+from treefold.errors.devices import DeviceError
+from treefold.errors.plans import PlanError
+from treefold.errors.values import DtypeError, MismatchError, OutputError
+
+__all__ = [
+    "ArgumentError",
+    "CallError",
+    "DeviceError",
+    "DtypeError",
+    "MismatchError",
+    "OutputError",
+    "PlanError",
+    "TreefoldError",
+]

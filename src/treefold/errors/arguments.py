@@ -1,0 +1,233 @@
+"""What a caller can get wrong beside the values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from treefold.errors.base import TreefoldError
+from treefold.errors.words import listed, short
+
+_VALUE_FORMS = (
+    "A value is a PerReplica of arrays or of pytrees of arrays, or one array or IndexedSlices. "
+    "A framework counts once it is imported."
+)
+_DESTINATION_FORMS = (
+    "It takes a device name, a sequence of device names, an array, an IndexedSlices, or any DistributedValues "
+    "(whose devices are meant)."
+)
+
+
+class ArgumentError(TreefoldError, ValueError):
+    """An argument is outside what it may be."""
+
+    @classmethod
+    def unknown_reduce_op(cls, value: object, choices: Sequence[str]) -> Self:
+        """``reduce_op`` names nothing."""
+        return cls(f"reduce_op is {short(value)}. It takes {listed(choices)}, or a ReduceOp.")
+
+    @classmethod
+    def num_packs(cls, owner: str, value: object) -> Self:
+        """``num_packs`` is no count."""
+        return cls(
+            f"{owner} got num_packs={short(value)}. It takes 0 (no packing), a positive whole number of packs, "
+            f'or "auto" (one pack per device).'
+        )
+
+    @classmethod
+    def small_gradient_limit(cls, owner: str, name: str, value: object) -> Self:
+        """One of the small-gradient limits is no count."""
+        return cls(f"{owner} got {name}={short(value)}. It takes a whole number, 0 or more; 0 turns grouping off.")
+
+    @classmethod
+    def all_reduce_alg(cls, value: object, choices: Sequence[str]) -> Self:
+        """``all_reduce_alg`` names nothing."""
+        return cls(f"all_reduce_alg is {short(value)}. It takes {listed(choices)}.")
+
+    @classmethod
+    def accumulate(cls, value: object) -> Self:
+        """``accumulate`` names nothing."""
+        return cls(f'accumulate is {short(value)}. It takes "wide" (the default) or "native".')
+
+    @classmethod
+    def topology(cls, value: object) -> Self:
+        """``topology`` is not None."""
+        return cls(
+            f"topology is {short(value)}. Only None is taken so far: plans that follow a topology are not built yet."
+        )
+
+    @classmethod
+    def accumulation_fn(cls, value: object) -> Self:
+        """``accumulation_fn`` cannot be called."""
+        return cls(f"accumulation_fn is {short(value)}. It takes a function of the list of arrays, or None.")
+
+    @classmethod
+    def accumulation_result(cls, where: str, got: str, expected: str) -> Self:
+        """``accumulation_fn`` returned something else than one array like its inputs."""
+        return cls(f"accumulation_fn returned {got}{where}. It must return one {expected}, like each array it got.")
+
+    @classmethod
+    def bytes_per_pack(cls, value: object) -> Self:
+        """``bytes_per_pack`` is no count."""
+        return cls(
+            f"bytes_per_pack is {short(value)}. It takes a whole number of bytes; 0 leaves packing to num_packs."
+        )
+
+    @classmethod
+    def timeout_seconds(cls, value: object) -> Self:
+        """``timeout_seconds`` is no time."""
+        return cls(f"timeout_seconds is {short(value)}. It takes a number of seconds above 0, or None for no limit.")
+
+    @classmethod
+    def implementation(cls, value: object, choices: Sequence[str]) -> Self:
+        """``implementation`` names nothing."""
+        return cls(f"implementation is {short(value)}. It takes {listed(choices)}.")
+
+    @classmethod
+    def not_honoured(cls, who: str, **option: object) -> Self:
+        """What runs the plan cannot do what an option asks."""
+        [(name, value)] = option.items()
+        return cls(f"{name}={value} cannot be honoured by {who}. Leave {name} out.")
+
+    @classmethod
+    def not_options(cls, value: object) -> Self:
+        """``options`` is something else."""
+        return cls(f"options is {short(value)}. It takes a CommunicationOptions, or None.")
+
+    @classmethod
+    def weights(cls, value: object) -> Self:
+        """``weights`` cannot weigh anything."""
+        return cls(
+            f"weights is {short(value)}. It takes a list of one finite number ≥ 0 per replica, not all of them 0."
+        )
+
+    @classmethod
+    def weights_of_op(cls, op: str) -> Self:
+        """``weights`` with another op than MEAN."""
+        return cls(f"weights goes with MEAN and the op is {op}. Leave weights out, or multiply the values yourself.")
+
+    @classmethod
+    def weights_with_callback(cls) -> Self:
+        """``weights`` with an ``accumulation_fn``."""
+        return cls("weights and accumulation_fn both say how to combine. Leave one of them out.")
+
+    @classmethod
+    def weight_count(cls, num_weights: int, num_replicas: int) -> Self:
+        """``weights`` of another number than the replicas."""
+        return cls(f"weights has {num_weights} numbers for {num_replicas} replicas. Give one for each replica.")
+
+    @classmethod
+    def bare_structure(cls, value: object, what: str) -> Self:
+        """A list, tuple or dict stands where a per-replica value is meant."""
+        return cls(
+            f"{what} is a {type(value).__name__}, which may mean one value per replica or one structure. "
+            f"Say which: PerReplica([replica_0, replica_1, ...]), where each may be such a structure."
+        )
+
+    @classmethod
+    def not_a_value(cls, value: object, what: str) -> Self:
+        """Something that no loaded framework knows stands where a value is meant."""
+        return cls(f"{what} is {short(value)}, which is no array of a loaded framework. {_VALUE_FORMS}")
+
+    @classmethod
+    def several_values(cls, value: object) -> Self:
+        """Distributed values stand where one value is meant."""
+        return cls(f"tensor is {short(value)}. broadcast takes one value; pick a component, such as values[0].")
+
+    @classmethod
+    def no_replicas(cls, owner: str) -> Self:
+        """A ``PerReplica`` without components."""
+        return cls(f"{owner} got no values. It takes one value per replica, at least one.")
+
+    @classmethod
+    def not_components(cls, owner: str, value: object) -> Self:
+        """Something else than a sequence of components."""
+        return cls(f"{owner} got {short(value)}. It takes a list or tuple with one value per replica.")
+
+    @classmethod
+    def device_count(cls, owner: str, num_values: int, num_devices: int) -> Self:
+        """``devices`` does not name one device per value."""
+        return cls(f"{owner} got {num_values} values and {num_devices} devices. Name one device for each value.")
+
+    @classmethod
+    def not_pairs(cls, value: object) -> Self:
+        """``value_destination_pairs`` cannot be gone through."""
+        return cls(f"value_destination_pairs is {short(value)}. It takes a sequence of (value, destinations) tuples.")
+
+    @classmethod
+    def not_a_pair(cls, index: int, value: object) -> Self:
+        """One element of ``value_destination_pairs`` is no pair."""
+        length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+        return cls(
+            f"Element {index} of value_destination_pairs is a {type(value).__name__}{length}. "
+            f"Each must be a tuple of two: (value, destinations)."
+        )
+
+    @classmethod
+    def destinations(cls, value: object) -> Self:
+        """``destinations`` is none of its forms."""
+        return cls(f"destinations is {short(value)}. {_DESTINATION_FORMS}")
+
+    @classmethod
+    def no_destinations(cls) -> Self:
+        """``destinations`` is empty."""
+        return cls(f"destinations is empty. {_DESTINATION_FORMS}")
+
+    @classmethod
+    def slices_indices(cls, replica: int, where: str, dtype: str, shape: tuple[int, ...]) -> Self:
+        """Indices of another dtype or rank."""
+        got = f"IndexedSlices with indices {dtype} {shape}"
+        return cls(f"Replica {replica} has {got}{where}. Indices must be int32 or int64, of one axis.")
+
+    @classmethod
+    def slices_rows(cls, replica: int, where: str, shape: tuple[int, ...], count: int) -> Self:
+        """Not one row per index."""
+        got = f"IndexedSlices with values {shape} for {count} indices"
+        return cls(f"Replica {replica} has {got}{where}. Bring one row of values for each index.")
+
+    @classmethod
+    def slices_shape(cls, replica: int, where: str, shape: tuple[int, ...], dense: tuple[int, ...]) -> Self:
+        """Rows that are no rows of an array of ``dense_shape``."""
+        got = f"IndexedSlices with values {shape} for dense_shape {dense}"
+        return cls(f"Replica {replica} has {got}{where}. All axes but the first must agree.")
+
+    @classmethod
+    def slices_bounds(cls, replica: int, where: str, low: int, high: int, length: int) -> Self:
+        """Indices outside ``dense_shape``."""
+        got = f"IndexedSlices with indices from {low} to {high}"
+        return cls(f"Replica {replica} has {got}{where}. Its dense_shape allows 0 to {length - 1}.")
+
+    @classmethod
+    def sparse_op(cls, op: str, where: str) -> Self:
+        """An op that sparse rows have no meaning for."""
+        return cls(f"{op} of IndexedSlices{where} is not defined. Rows take SUM or MEAN; make them dense for {op}.")
+
+    @classmethod
+    def gather_sparse(cls, where: str) -> Self:
+        """``gather`` of sparse rows."""
+        return cls(f"gather takes arrays and got IndexedSlices{where}. Gather its values and indices by themselves.")
+
+    @classmethod
+    def gather_scalar(cls, where: str) -> Self:
+        """``gather`` of arrays without axes."""
+        return cls(f"gather got scalars{where}, which have no axis to lie along. Reshape each to (1,).")
+
+    @classmethod
+    def gather_axis(cls, axis: object, where: str, rank: int | None = None) -> Self:
+        """``axis`` is none of the arrays' axes."""
+        allowed = "a whole number" if rank is None else f"{-rank} to {rank - 1} for arrays of {rank} axes"
+        return cls(f"gather got axis={axis!r}{where}. It takes {allowed}.")
+
+
+class CallError(TreefoldError, TypeError):
+    """Arguments that do not go together."""
+
+    @classmethod
+    def both_option_names(cls) -> Self:
+        """``options`` and its older name are both given."""
+        return cls("options and experimental_hints are two names of one argument. Give one of them.")
+
+    @classmethod
+    def class_for_object(cls, name: str) -> Self:
+        """A class stands where an object of it is meant."""
+        return cls(f"{name} is the class; make an object of it first: {name}().")

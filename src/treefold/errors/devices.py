@@ -1,0 +1,58 @@
+"""Devices that do not parse, do not exist, or are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from treefold.errors.base import TreefoldError
+from treefold.errors.words import listed
+
+
+class DeviceError(TreefoldError, ValueError):
+    """A device that does not parse, does not exist, or is elsewhere."""
+
+    @classmethod
+    def unparsable(cls, name: str) -> Self:
+        """A string that is no device name."""
+        return cls(
+            f'{name!r} is no device name. Write "cpu:0", "gpu:1", "cuda:1", "/device:GPU:1" or '
+            f'"/job:worker/replica:0/task:0/device:GPU:1".'
+        )
+
+    @classmethod
+    def in_another_process(cls, name: str, part: str, number: int) -> Self:
+        """A device of another process."""
+        return cls(
+            f"{name!r} is a device of {part} {number}; this process is {part} 0. "
+            f"treefold reduces between the devices of one process: name one of its own."
+        )
+
+    @classmethod
+    def missing(cls, device: str, framework: str, loaded: Sequence[str]) -> Self:
+        """A device that the value's framework does not report."""
+        return cls(
+            f"{framework} has no device {device} here. Values go to devices that their framework reports; "
+            f"loaded: {', '.join(loaded)}. Name an existing device; nothing is placed elsewhere for you."
+        )
+
+    @classmethod
+    def contradicted(cls, replica: int, said: str, found: str, where: str) -> Self:
+        """``devices`` names another device than the one that holds the array."""
+        return cls(
+            f"Replica {replica} is said to be on {said}, but its array{where} is on {found}. "
+            f"Leave devices out to take each array's own, or move the array first."
+        )
+
+    @classmethod
+    def several(cls, replica: int, devices: Iterable[str], where: str) -> Self:
+        """The arrays of one replica are on several devices."""
+        return cls(
+            f"Replica {replica} has arrays on {' and '.join(devices)}{where}. The arrays of one replica must be on one "
+            f"device; move them together."
+        )
+
+    @classmethod
+    def no_component(cls, device: str, devices: Sequence[str]) -> Self:
+        """A distributed value has nothing on a device."""
+        return cls(f"There is no component on {device}; there are components on {listed(devices, quote=False)}.")

@@ -1,0 +1,90 @@
+"""Plans that do not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from treefold.errors.base import TreefoldError
+from treefold.errors.words import listed, short
+
+
+class PlanError(TreefoldError, ValueError):
+    """A plan that fails its proof, or text that is no plan."""
+
+    @classmethod
+    def unproved(cls) -> Self:
+        """Somebody tried to make a ``Plan`` by hand."""
+        return cls("A Plan comes from treefold.plan.finish(draft), which proves it. Make a PlanDraft and finish it.")
+
+    @classmethod
+    def not_a_plan(cls, value: object) -> Self:
+        """An executor was handed something unproved."""
+        return cls(f"An executor runs a proved Plan and got {short(value)}. Call treefold.plan.finish(draft) first.")
+
+    @classmethod
+    def unreadable(cls, problem: str) -> Self:
+        """The text is no plan."""
+        return cls(f"This text is no plan: {problem}. Write plans with plan.to_json().")
+
+    @classmethod
+    def in_step(cls, number: int, error: PlanError) -> Self:
+        """Say in which step it happens."""
+        return cls(f"The plan does not hold: in step {number}, {error}")
+
+    @classmethod
+    def malformed(cls, problem: str) -> Self:
+        """A fault of form."""
+        return cls(f"{problem}.")
+
+    @classmethod
+    def read_before_written(cls, buffer: str, start: int, stop: int) -> Self:
+        """A source that nobody wrote."""
+        return cls(f"elements {start}:{stop} of {buffer} are read before they are written.")
+
+    @classmethod
+    def overwritten(cls, buffer: str, start: int, stop: int) -> Self:
+        """A write over something that is still needed."""
+        return cls(f"elements {start}:{stop} of {buffer} are overwritten before they are read.")
+
+    @classmethod
+    def conflict(cls, buffer: str, start: int, stop: int) -> Self:
+        """Two actions of one step on the same elements."""
+        return cls(f"elements {start}:{stop} of {buffer} are written while another action of the step uses them.")
+
+    @classmethod
+    def crossed(cls, leaf: int, offset: int) -> Self:
+        """Contributions to different elements meet."""
+        return cls(f"contributions to different elements are combined at element {offset} of leaf {leaf}.")
+
+    @classmethod
+    def twice(cls, replicas: Sequence[int]) -> Self:
+        """A contribution is counted twice."""
+        return cls(f"the contribution of replica {listed([str(r) for r in replicas], quote=False)} is added twice.")
+
+    @classmethod
+    def out_of_order(cls, replicas: Sequence[int]) -> Self:
+        """Sources that are not in replica order."""
+        return cls(f"contributions starting at replicas {list(replicas)} are not combined in replica order.")
+
+    @classmethod
+    def missing(cls, path: str, replicas: Sequence[int]) -> Self:
+        """A result without every contribution."""
+        return cls(
+            f"the result of {path!r} is finished without replica {listed([str(r) for r in replicas], quote=False)}."
+        )
+
+    @classmethod
+    def incomplete(cls, buffer: str, length: int) -> Self:
+        """An output that does not hold its goal."""
+        return cls(f"The plan does not hold: {buffer} does not end up with its {length} elements of the result.")
+
+    @classmethod
+    def differing(cls, path: str) -> Self:
+        """Destinations whose bits may differ."""
+        return cls(f"The plan does not hold: the destinations of {path!r} get results of different associations.")
+
+    @classmethod
+    def unused(cls, buffer: str, start: int, stop: int) -> Self:
+        """Work for nobody."""
+        return cls(f"The plan does not hold: elements {start}:{stop} of {buffer} are computed and never used.")

@@ -1,0 +1,30 @@
+"""Execution: a proved plan, arrays, and a fold become results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from treefold.errors import PlanError
+from treefold.execution import host, local
+from treefold.execution.kernel import KERNEL
+from treefold.execution.operands import Operand, Results
+from treefold.fold import Fold
+from treefold.plan import Plan
+
+__all__ = ["KERNEL", "Operand", "Results", "execute"]
+
+_EXECUTORS = {"host": host.run, "local": local.run}
+
+
+def execute(plan: Plan, inputs: Sequence[Operand], fold: Fold | None = None, out: Results | None = None) -> Results:
+    """Run a plan on the arrays of its leaves and return each leaf's result per component of the destination.
+
+    ``fold`` is None for plans that only move values. ``out``, already checked, takes the results; it is written last.
+
+    Raises:
+        PlanError: ``plan`` is not a proved plan.
+
+    """
+    if type(plan) is not Plan:
+        raise PlanError.not_a_plan(plan)
+    return _EXECUTORS[plan.executor](plan, inputs, fold, out)

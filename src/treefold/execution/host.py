@@ -1,0 +1,87 @@
+"""Runs a plan whose devices all lie in host memory: every result is written in one pass over the inputs.
+
+The tree is not walked: there are no links to spare on one memory, and folding every element once, in replica order,
+is both the fastest and the most exact way. The plan proved who gets what; here each leaf's goal is met directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from treefold.backends import HostArray
+from treefold.backends.numpy_fold import scale_block
+from treefold.execution.callback import accumulate
+from treefold.execution.kernel import fold_into
+from treefold.execution.operands import Operand, Results
+from treefold.fold import Fold
+from treefold.plan.ir import Goal, Leaf, Plan, Role
+from treefold.reduce_op import ReduceOp
+
+
+def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
+    """Return each leaf's result per component; with ``out``, written into the arrays given."""
+    devices: list[list[str]] = [[] for _ in plan.leaves]
+    for buffer in plan.buffers:
+        if buffer.role is Role.OUTPUT:
+            devices[buffer.leaf].append(buffer.device)
+    # All memory is taken, and all callbacks run, before anything is written: a failure leaves out as it was.
+    made = [_own_result(leaf, operand, fold) for leaf, operand in zip(plan.leaves, inputs, strict=True)]
+    targets = [
+        [_view(operand, array) for array in out[index]]
+        if out is not None
+        else [np.empty(operand.shape, _result_dtype(leaf, fold)) for _ in devices[index]]
+        for index, (leaf, operand) in enumerate(zip(plan.leaves, inputs, strict=True))
+    ]
+    for leaf, operand, result, ends in zip(plan.leaves, inputs, made, targets, strict=True):
+        _write(leaf, operand, fold, result, ends)
+    if out is not None:
+        return out
+    return [
+        tuple(operand.backend.from_host(end, device) for end, device in zip(ends, names, strict=True))
+        for operand, ends, names in zip(inputs, targets, devices, strict=True)
+    ]
+
+
+def _own_result(leaf: Leaf, operand: Operand, fold: Fold | None) -> HostArray | None:
+    """Return the result of a leaf that is not folded by the kernel, row-major; None for the others."""
+    views = [_view(operand, array) for array in operand.arrays]
+    if leaf.goal is Goal.FOLD:
+        if fold is None or fold.accumulation_fn is None:
+            return None
+        arrays = [operand.backend.from_host(_read_only(view), "cpu:0") for view in views]
+        return _view(operand, accumulate(operand.backend, arrays, fold, leaf.path)).copy()
+    flat = np.concatenate([view.reshape(-1) for view in views])
+    if leaf.goal is Goal.ROWS and fold is not None and fold.op is ReduceOp.MEAN:
+        return scale_block(flat, len(views), fold.result_dtype(leaf.dtype))
+    return flat
+
+
+def _write(
+    leaf: Leaf, operand: Operand, fold: Fold | None, result: HostArray | None, ends: Sequence[HostArray]
+) -> None:
+    if result is not None:
+        for end in ends:
+            end[...] = result.reshape(operand.shape)
+    elif fold is not None:
+        fold_into([_view(operand, array) for array in operand.arrays], ends, fold, leaf.dtype)
+
+
+def _result_dtype(leaf: Leaf, fold: Fold | None) -> np.dtype[Any]:
+    from_fold = fold is not None and leaf.goal in {Goal.FOLD, Goal.ROWS}
+    return np.dtype(fold.result_dtype(leaf.dtype) if fold is not None and from_fold else leaf.dtype)
+
+
+def _view(operand: Operand, array: Any) -> HostArray:
+    view = operand.backend.host_view(array)
+    if view is None:
+        raise AssertionError(operand)  # the planner chose the host executor, so all arrays are in host memory
+    return view
+
+
+def _read_only(view: HostArray) -> HostArray:
+    view = view.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,77 @@
+"""The arithmetic of a reduction as data: which op, in which precision, with which weights.
+
+MEAN, accumulators and result dtypes are decided here and nowhere else. The rules are DESIGN.md's: accumulate wide,
+in replica order, and round once. Dtypes are NumPy's names (``"bfloat16"`` included), whatever the framework.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE, SIGNED
+from treefold.errors import DtypeError
+from treefold.reduce_op import ReduceOp
+
+_WIDE = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128"}
+# TensorFlow divides integers by the same table (math_ops._TRUEDIV_TABLE).
+_INTEGER_MEAN = dict.fromkeys(("int8", "int16", "uint8", "uint16"), "float32") | dict.fromkeys(
+    ("int32", "int64", "uint32", "uint64"), "float64"
+)
+
+AccumulationFn = Callable[[Sequence[Any]], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fold:
+    """How the contributions to one element become its result.
+
+    ``accumulate``: ``"wide"`` accumulates in the next wider dtype and rounds once, ``"native"`` in the dtype itself.
+    Integers are exact either way: SUM and PRODUCT modulo 2^w, MEAN of the true sum. ``weights``: one per replica, MEAN
+    only. ``accumulation_fn``: replaces the fold; gets the list of arrays in replica order.
+    """
+
+    op: ReduceOp
+    accumulate: str = "wide"
+    weights: tuple[float, ...] | None = None
+    accumulation_fn: AccumulationFn | None = None
+
+    def check_dtype(self, dtype: str, where: str = "") -> None:
+        """Refuse a dtype that this op has no meaning for.
+
+        Raises:
+            DtypeError: bool under SUM, MEAN or PRODUCT; complex under MIN or MAX; a dtype outside the table.
+
+        """
+        if dtype == "bool":
+            if self.op not in {ReduceOp.MIN, ReduceOp.MAX}:
+                raise DtypeError.boolean(self.op.name, where)
+        elif dtype not in REDUCIBLE:
+            raise DtypeError.unknown(dtype, where, (*REDUCIBLE, "bool"))
+        elif dtype in COMPLEX and self.op in {ReduceOp.MIN, ReduceOp.MAX}:
+            raise DtypeError.unordered(self.op.name, dtype, where)
+
+    def result_dtype(self, dtype: str) -> str:
+        """Return the dtype of the result: that of the input, but float for the MEAN of integers."""
+        return _INTEGER_MEAN.get(dtype, dtype) if self.op is ReduceOp.MEAN else dtype
+
+    def accumulator_dtype(self, dtype: str) -> str:
+        """Return the dtype in which contributions of ``dtype`` are accumulated."""
+        if self.op in {ReduceOp.MIN, ReduceOp.MAX}:
+            return dtype
+        if dtype in INTEGERS:
+            return "int64" if dtype in SIGNED else "uint64"
+        return _WIDE.get(dtype, dtype) if self.accumulate == "wide" else dtype
+
+    def partial_dtype(self, dtype: str) -> str:
+        """Return the dtype in which a partial fold travels between devices.
+
+        16-bit floats travel as float32, so that they are rounded once, at the root; the partial sums of a MEAN of
+        small integers travel in 64 bits, so that they cannot wrap; all else travels as it is.
+        """
+        if self.op is ReduceOp.MEAN and dtype in INTEGERS:
+            return self.accumulator_dtype(dtype)
+        if dtype in {"float16", "bfloat16"}:
+            return self.accumulator_dtype(dtype)
+        return dtype

@@ -1,0 +1,112 @@
+"""Reductions whose destinations are the devices of the values, packed, each pack along its own tree."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from treefold.devices import device_type
+from treefold.errors import ArgumentError
+from treefold.ops.base import CrossDeviceOps
+from treefold.ops.entry import Entry
+from treefold.options import CommunicationOptions
+from treefold.packing import Pack, PackingPolicy
+from treefold.planners import PlanBuilder, add_star, add_two_level
+
+_ALGORITHMS = ("nccl", "hierarchical_copy")
+_NO_NCCL = "NCCL is not used: each pack is reduced on one device, the documented fallback"
+
+
+class AllReduceCrossDeviceOps(CrossDeviceOps):
+    """All-reduce with packing; values with other destinations are reduced on the first of those.
+
+    ``all_reduce_alg``: ``"hierarchical_copy"``, two groups of devices side by side, then across, roots rotating from
+    pack to pack; or ``"nccl"``, which so far falls back to reducing each pack on one device, as the plan says.
+    ``num_packs``: per dtype, all values laid behind each other and cut into so many packs, equal but for one element;
+    0: no packing; ``"auto"``: one pack per device. With ``num_packs=0``, values of at most
+    ``agg_small_grads_max_bytes`` are grouped, at most ``agg_small_grads_max_group`` together; 0 in either turns that
+    off. ``CommunicationOptions.bytes_per_pack`` > 0 overrides both.
+
+    Source: ``AllReduceCrossDeviceOps`` in TensorFlow's ``cross_device_ops.py``.
+
+    Raises:
+        ArgumentError: an unknown ``all_reduce_alg``, or a number that is not a whole one ≥ 0.
+
+    """
+
+    def __init__(
+        self,
+        all_reduce_alg: str = "nccl",
+        num_packs: int | str = 1,
+        agg_small_grads_max_bytes: int = 0,
+        agg_small_grads_max_group: int = 10,
+        *,
+        accumulate: str = "wide",
+        topology: None = None,
+    ) -> None:
+        """Check how to pack and along which trees to reduce."""
+        super().__init__(accumulate=accumulate, topology=topology)
+        if all_reduce_alg not in _ALGORITHMS:
+            raise ArgumentError.all_reduce_alg(all_reduce_alg, _ALGORITHMS)
+        self._all_reduce_alg = all_reduce_alg
+        self._packing = PackingPolicy.checked(
+            type(self).__name__, num_packs, agg_small_grads_max_bytes, agg_small_grads_max_group
+        )
+
+    def _policy(self, options: CommunicationOptions) -> PackingPolicy:
+        return self._packing.with_bytes_per_pack(options.bytes_per_pack)
+
+    def _add_pack(self, builder: PlanBuilder, pack: Pack, index: int) -> None:
+        if self._all_reduce_alg == "hierarchical_copy":
+            add_two_level(builder, pack, index)
+        else:
+            add_star(builder, pack, builder.work[pack.fragments[0].leaf].destinations[0])
+
+    def _notes(self, entries: Sequence[Entry]) -> tuple[str, ...]:
+        if self._all_reduce_alg != "nccl":
+            return ()
+        if any(device_type(device) == "gpu" for entry in entries for device in entry.sources):
+            warnings.warn(f"{_NO_NCCL}.", RuntimeWarning, stacklevel=5)
+        return (_NO_NCCL,)
+
+    def _describe(self) -> str:
+        packing = self._packing
+        words = [f"num_packs={packing.num_packs!r}"]
+        if packing.num_packs == 0 and packing.agg_small_grads_max_bytes:
+            words.append(f"agg_small_grads_max_bytes={packing.agg_small_grads_max_bytes}")
+            words.append(f"agg_small_grads_max_group={packing.agg_small_grads_max_group}")
+        if type(self) is AllReduceCrossDeviceOps:
+            words.insert(0, f"all_reduce_alg={self._all_reduce_alg!r}")
+        return f"{type(self).__name__}({', '.join(words)})"
+
+
+class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
+    """All-reduce through two groups of devices, for any number of them.
+
+    Costs 2·(n − 1) copies of each pack. Source: ``tf.distribute.HierarchicalCopyAllReduce``, which loses the last
+    replica of an odd count; this one does not.
+
+    Raises:
+        ArgumentError: ``num_packs`` is not a whole number ≥ 0 or ``"auto"``.
+
+    """
+
+    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: None = None) -> None:
+        """Check ``num_packs``."""
+        super().__init__("hierarchical_copy", num_packs, accumulate=accumulate, topology=topology)
+
+
+class NcclAllReduce(AllReduceCrossDeviceOps):
+    """All-reduce that is to use NCCL; so far each pack is reduced on one device, its documented fallback.
+
+    Source: ``tf.distribute.NcclAllReduce``. A ``RuntimeWarning`` says so where the values are on GPUs; ``plan`` always
+    does.
+
+    Raises:
+        ArgumentError: ``num_packs`` is not a whole number ≥ 0 or ``"auto"``.
+
+    """
+
+    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: None = None) -> None:
+        """Check ``num_packs``."""
+        super().__init__("nccl", num_packs, accumulate=accumulate, topology=topology)

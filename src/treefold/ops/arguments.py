@@ -1,0 +1,143 @@
+"""Validation of what stands beside the values: destinations, pairs, options, weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from treefold.backends import backend_of
+from treefold.devices import canonical_device
+from treefold.errors import ArgumentError, CallError
+from treefold.fold import Fold
+from treefold.options import CommunicationImplementation, CommunicationOptions
+from treefold.reduce_op import ReduceOp
+from treefold.values import DistributedValues, IndexedSlices
+
+_NO_OPTIONS = CommunicationOptions()
+
+
+def read_destinations(destinations: object) -> tuple[str, ...]:
+    """Return the canonical device of each component that the result is to have.
+
+    Raises:
+        ArgumentError: not one of the forms, or empty.
+        DeviceError: a name does not parse or is another process's.
+
+    """
+    if isinstance(destinations, DistributedValues):
+        return destinations.devices
+    if isinstance(destinations, str):
+        if not destinations:
+            raise ArgumentError.no_destinations()
+        return (canonical_device(destinations),)
+    if isinstance(destinations, IndexedSlices):
+        return read_destinations(destinations.values)
+    if isinstance(destinations, list | tuple):
+        if not destinations:
+            raise ArgumentError.no_destinations()
+        for device in destinations:
+            if not isinstance(device, str) or not device:
+                raise ArgumentError.destinations(destinations)
+        return tuple(canonical_device(device) for device in destinations)
+    backend = None if isinstance(destinations, int | float | complex) else backend_of(destinations)
+    if backend is None:
+        raise ArgumentError.destinations(destinations)
+    return (backend.device_of(destinations) or "cpu:0",)
+
+
+def read_pairs(pairs: object) -> list[tuple[Any, Any]]:
+    """Return the (value, destinations) pairs of a batch as a list.
+
+    Raises:
+        ArgumentError: it is no sequence or iterator, or an element is not a tuple of two.
+
+    """
+    if isinstance(pairs, str | bytes | dict | DistributedValues) or not hasattr(pairs, "__iter__"):
+        raise ArgumentError.not_pairs(pairs)
+    read = list(pairs)
+    for index, pair in enumerate(read):
+        if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004
+            raise ArgumentError.not_a_pair(index, pair)
+    return read
+
+
+def read_options(options: object, experimental_hints: object) -> CommunicationOptions:
+    """Return the options of a call, under whichever of their two names they came.
+
+    Raises:
+        CallError: they came under both.
+        ArgumentError: they are something else.
+
+    """
+    if options is not None and experimental_hints is not None:
+        raise CallError.both_option_names()
+    given = experimental_hints if options is None else options
+    if given is None:
+        return _NO_OPTIONS
+    if not isinstance(given, CommunicationOptions):
+        raise ArgumentError.not_options(given)
+    return given
+
+
+def check_honoured(options: CommunicationOptions, executor: str) -> None:
+    """Refuse options that an executor would have to drop.
+
+    Raises:
+        ArgumentError: a time-out, or an implementation that is not this executor.
+
+    """
+    who = f"the {executor} executor, which runs this plan"
+    if options.timeout_seconds is not None:
+        raise ArgumentError.not_honoured(who, timeout_seconds=options.timeout_seconds)
+    if options.implementation is not CommunicationImplementation.AUTO:
+        raise ArgumentError.not_honoured(who, implementation=options.implementation.name)
+
+
+def read_weights(weights: object, op: ReduceOp) -> tuple[float, ...] | None:
+    """Return the weights of a MEAN as floats.
+
+    Raises:
+        ArgumentError: the op is not MEAN, or a weight is negative or not finite, or all are 0.
+
+    """
+    if weights is None:
+        return None
+    if op is not ReduceOp.MEAN:
+        raise ArgumentError.weights_of_op(op.name)
+    if isinstance(weights, str) or not hasattr(weights, "__iter__"):
+        raise ArgumentError.weights(weights)
+    try:
+        numbers = tuple(float(weight) for weight in weights)
+    except (TypeError, ValueError):
+        raise ArgumentError.weights(weights) from None
+    if any(weight < 0 for weight in numbers) or not 0 < sum(numbers) < math.inf:
+        raise ArgumentError.weights(weights)
+    return numbers
+
+
+def check_weight_count(fold: Fold, num_replicas: int) -> None:
+    """Refuse weights that are not one per replica.
+
+    Raises:
+        ArgumentError: naming both counts.
+
+    """
+    if fold.weights is not None and len(fold.weights) != num_replicas:
+        raise ArgumentError.weight_count(len(fold.weights), num_replicas)
+
+
+def read_sequence(values: object, what: str) -> Sequence[Any]:
+    """Return the values of a short form: a list or tuple, or distributed values.
+
+    Raises:
+        ArgumentError: it is something else, or empty.
+
+    """
+    if isinstance(values, DistributedValues):
+        return values.values
+    if not isinstance(values, list | tuple):
+        raise ArgumentError.not_components(what, values)
+    if not values:
+        raise ArgumentError.no_replicas(what)
+    return values

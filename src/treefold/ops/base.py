@@ -1,0 +1,258 @@
+"""What all cross-device ops share: validate, pack, plan, execute, wrap."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from treefold.errors import ArgumentError, TreefoldError
+from treefold.execution import execute
+from treefold.fold import Fold
+from treefold.ops.arguments import (
+    check_honoured,
+    check_weight_count,
+    read_destinations,
+    read_options,
+    read_pairs,
+    read_weights,
+)
+from treefold.ops.cache import PlanCache
+from treefold.ops.entry import Entry, as_distributed, read_entry
+from treefold.ops.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
+from treefold.ops.output import read_out
+from treefold.ops.planning import Request, make_plan
+from treefold.ops.wrap import moved_axis, wrap
+from treefold.options import CommunicationOptions
+from treefold.packing import Pack, PackingPolicy
+from treefold.plan import Plan
+from treefold.planners import PlanBuilder
+from treefold.reduce_op import ReduceOp
+from treefold.values import DistributedValues, Mirrored, PerReplica
+
+
+class CrossDeviceOps(abc.ABC):
+    """Combines one value per replica into one value on every destination.
+
+    Subclasses say how dense values are packed and along which trees they travel; everything else is the same for all.
+    ``accumulate``: ``"wide"`` (the default) accumulates in the next wider dtype and rounds once, ``"native"`` adds in
+    the dtype itself. ``topology``: None; plans that follow a machine's links are not built yet. An object keeps a
+    bounded cache of plans and nothing else between calls, and may be used from many threads.
+
+    Source: ``tf.distribute.CrossDeviceOps``; DESIGN.md lists where treefold differs on purpose.
+
+    Raises:
+        ArgumentError: a constructor argument is outside what it may be.
+
+    """
+
+    def __init__(self, *, accumulate: str = "wide", topology: None = None) -> None:
+        """Check what all ops take."""
+        if accumulate not in ("wide", "native"):
+            raise ArgumentError.accumulate(accumulate)
+        if topology is not None:
+            raise ArgumentError.topology(topology)
+        self._accumulate = accumulate
+        self._plans = PlanCache()
+
+    def reduce(
+        self,
+        reduce_op: ReduceOp | str,
+        per_replica_value: Any,
+        destinations: Any,
+        options: CommunicationOptions | None = None,
+        *,
+        out: Any = None,
+        weights: Sequence[float] | None = None,
+        experimental_hints: CommunicationOptions | None = None,
+    ) -> Mirrored:
+        """Reduce one value and return the result on every destination.
+
+        ``per_replica_value``: a ``PerReplica`` of arrays or pytrees of arrays that agree in structure, shapes and
+        dtypes; a bare array or ``IndexedSlices`` counts as one replica. ``destinations``: a device name, a sequence of
+        them, an array, an ``IndexedSlices`` or any ``DistributedValues``, whose devices are meant; the result's
+        components stand in their order. ``out``: a ``PerReplica`` or ``Mirrored`` of arrays, one component per
+        destination, that take the result; each may be exactly one replica's array of the same place (in place) or
+        share memory with none. ``weights``: one number per replica, MEAN only: Σwᵢxᵢ/Σwᵢ.
+        The result never aliases an input unless ``out`` says so. MEAN of integers is float (float64 for 32 and 64
+        bits, else float32), of the true sum. ``Mirrored.plan`` is the plan that ran.
+
+        Raises:
+            TreefoldError: one of its kinds, before anything is written: see ``treefold.errors``.
+
+        >>> ops = ReductionToOneDevice()
+        >>> ops.reduce("sum", PerReplica([1, 2, 4]), "cpu:0").values[0].item()
+        7
+        """
+        pairs = [(per_replica_value, destinations)]
+        call = read_options(options, experimental_hints)
+        return self._reduce(reduce_op, pairs, call, None if out is None else [out], weights, is_batch=False)[0]
+
+    def batch_reduce(
+        self,
+        reduce_op: ReduceOp | str,
+        value_destination_pairs: Iterable[tuple[Any, Any]],
+        options: CommunicationOptions | None = None,
+        *,
+        out: Sequence[Any] | None = None,
+        weights: Sequence[float] | None = None,
+        experimental_hints: CommunicationOptions | None = None,
+    ) -> list[Mirrored]:
+        """Reduce many values at once and return their results in the order of the pairs.
+
+        Arguments are those of ``reduce``, with a list of (value, destinations) tuples, and in ``out`` one entry per
+        pair. Values of one dtype whose destinations are their own devices are packed together.
+
+        Raises:
+            TreefoldError: one of its kinds, naming the pair, before anything is written.
+
+        """
+        pairs = read_pairs(value_destination_pairs)
+        return self._reduce(reduce_op, pairs, read_options(options, experimental_hints), out, weights, is_batch=True)
+
+    def broadcast(self, tensor: Any, destinations: Any) -> Mirrored:
+        """Copy one value, an array, ``IndexedSlices`` or pytree of them, to every destination.
+
+        Always copies, and keeps the dtype, whichever it is.
+
+        Raises:
+            TreefoldError: one of its kinds.
+
+        """
+        if isinstance(tensor, DistributedValues):
+            raise ArgumentError.several_values(tensor)
+        entry = read_entry(PerReplica([tensor]), read_destinations(destinations), read_copied_leaf)
+        request = Request("broadcast", type(self).__name__, (entry,), "wide")
+        plan = self._plan_for(request)
+        results = execute(plan, [part.operand for part in entry.parts])
+        return wrap(results, [entry], plan)[0]
+
+    def gather(
+        self,
+        per_replica_value: Any,
+        destinations: Any,
+        axis: int,
+        options: CommunicationOptions | None = None,
+    ) -> Mirrored:
+        """Lay the replicas' arrays behind each other along ``axis``, on every destination.
+
+        Shapes may differ along ``axis`` only; a negative axis counts from the end. Scalars and sparse rows are refused.
+
+        Raises:
+            TreefoldError: one of its kinds.
+
+        """
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            raise ArgumentError.gather_axis(axis, "")
+        call = read_options(options, None)
+        value = as_distributed(per_replica_value, "per_replica_value")
+        entry = read_entry(
+            value, read_destinations(destinations), lambda path, leaves: read_gathered_leaf(path, leaves, axis)
+        )
+        plan = self._plan_for(Request("gather", type(self).__name__, (entry,), "wide", call))
+        results = execute(plan, [part.operand for part in entry.parts])
+        return wrap(moved_axis(results, entry, axis), [entry], plan)[0]
+
+    def plan(
+        self,
+        per_replica_value: Any,
+        destinations: Any = None,
+        options: CommunicationOptions | None = None,
+    ) -> Plan:
+        """Return the plan that ``reduce`` would run, or ``batch_reduce`` for a list of pairs; move nothing.
+
+        Anything with ``.shape`` and ``.dtype`` stands for an array. One plan serves every op.
+
+        Raises:
+            TreefoldError: one of its kinds, as the call itself would.
+
+        >>> print(HierarchicalCopyAllReduce().plan(PerReplica([1.0, 2.0]), ["cpu:0", "cpu:1"]).guarantee)
+        replica_order
+        """
+        is_batch = destinations is None and isinstance(per_replica_value, list | tuple)
+        pairs = read_pairs(per_replica_value) if is_batch else [(per_replica_value, destinations)]
+        entries = _read_pairs(pairs, None, is_batch=is_batch)
+        return self._plan_for(self._request(entries, self._fold(ReduceOp.SUM, None), read_options(options, None)))
+
+    @abc.abstractmethod
+    def _policy(self, options: CommunicationOptions) -> PackingPolicy:
+        """Return how values are packed."""
+
+    @abc.abstractmethod
+    def _add_pack(self, builder: PlanBuilder, pack: Pack, index: int) -> None:
+        """Plan pack number ``index`` of values whose destinations are their devices."""
+
+    def _root(self, destinations: Sequence[str]) -> str:
+        """Return the device on which a value is reduced that does not travel by ``_add_pack``."""
+        return destinations[0]
+
+    def _notes(self, entries: Sequence[Entry]) -> tuple[str, ...]:  # noqa: ARG002
+        """Return what a user should know about the plan, such as a fallback."""
+        return ()
+
+    def _fold(self, op: ReduceOp, weights: tuple[float, ...] | None) -> Fold:
+        """Return the arithmetic of a call."""
+        return Fold(op, self._accumulate, weights)
+
+    def _describe(self) -> str:
+        """Return the ops object as one would write it."""
+        return f"{type(self).__name__}()"
+
+    def __repr__(self) -> str:
+        """Show the constructor call that made it."""
+        return self._describe()
+
+    def _reduce(
+        self,
+        reduce_op: ReduceOp | str,
+        pairs: list[tuple[Any, Any]],
+        options: CommunicationOptions,
+        out: Any,
+        weights: Sequence[float] | None,
+        *,
+        is_batch: bool,
+    ) -> list[Mirrored]:
+        op = ReduceOp.parse(reduce_op)
+        fold = self._fold(op, read_weights(weights, op))
+        entries = _read_pairs(pairs, fold, is_batch=is_batch)
+        targets = None if out is None else read_out(out, entries, fold)
+        if not entries:
+            return []
+        plan = self._plan_for(self._request(entries, fold, options))
+        operands = [part.operand for entry in entries for part in entry.parts]
+        return wrap(execute(plan, operands, fold, targets), entries, plan)
+
+    def _request(self, entries: tuple[Entry, ...], fold: Fold, options: CommunicationOptions) -> Request:
+        matches = all(entry.matches for entry in entries)
+        return Request(
+            collective="all_reduce" if matches else "reduce",
+            algorithm=self._describe(),
+            entries=entries,
+            accumulate="callback" if fold.accumulation_fn is not None else fold.accumulate,
+            options=options,
+            policy=self._policy(options),
+            is_weighted=fold.weights is not None,
+            notes=self._notes(entries),
+        )
+
+    def _plan_for(self, request: Request) -> Plan:
+        check_honoured(request.options, request.executor)
+        return self._plans.get(request.key, lambda: make_plan(request, self._add_pack, self._root))
+
+
+def _read_pairs(pairs: list[tuple[Any, Any]], fold: Fold | None, *, is_batch: bool) -> tuple[Entry, ...]:
+    entries = []
+    for index, (value, destinations) in enumerate(pairs):
+        try:
+            entries.append(_read_pair(value, destinations, fold))
+        except TreefoldError as error:
+            raise (error.in_pair(index) if is_batch else error) from None
+    return tuple(entries)
+
+
+def _read_pair(value: Any, destinations: Any, fold: Fold | None) -> Entry:
+    distributed = as_distributed(value, "per_replica_value")
+    if fold is not None:
+        check_weight_count(fold, len(distributed))
+    devices = read_destinations(destinations)
+    return read_entry(distributed, devices, lambda path, leaves: read_folded_leaf(path, leaves, fold))

@@ -1,0 +1,108 @@
+"""From validated values to a checked plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from treefold.execution import KERNEL
+from treefold.ops.entry import Entry, in_host_memory
+from treefold.options import CommunicationOptions
+from treefold.packing import Item, Pack, PackingPolicy
+from treefold.plan import Plan, finish
+from treefold.plan.ir import Goal, Leaf
+from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_star
+
+#: Sums of these do not fit the 64 bits in which partial folds travel, so their contributions must meet as they are.
+_TOO_WIDE_TO_TRAVEL = frozenset({"int64", "uint64"})
+
+AddPack = Callable[[PlanBuilder, Pack, int], None]
+Root = Callable[[Sequence[str]], str]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that a plan depends on."""
+
+    collective: str
+    algorithm: str
+    entries: tuple[Entry, ...]
+    accumulate: str
+    options: CommunicationOptions = field(default_factory=CommunicationOptions)
+    policy: PackingPolicy = field(default_factory=PackingPolicy)
+    is_weighted: bool = False
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def work(self) -> tuple[LeafWork, ...]:
+        """What the planners see: no arrays."""
+        is_batch = len(self.entries) > 1
+        return tuple(
+            LeafWork(
+                Leaf(f"[{index}]{part.path}" if is_batch else part.path, part.dtype, part.goal),
+                part.lengths,
+                entry.sources,
+                entry.destinations,
+            )
+            for index, entry in enumerate(self.entries)
+            for part in entry.parts
+        )
+
+    @cached_property
+    def executor(self) -> str:
+        """``"host"`` if everything lies in host memory, else ``"local"``."""
+        is_host = all(
+            in_host_memory(part.operand, (*entry.sources, *entry.destinations))
+            for entry in self.entries
+            for part in entry.parts
+        )
+        return "host" if is_host else "local"
+
+    @property
+    def key(self) -> Hashable:
+        """What a cached plan is found by."""
+        return (self.collective, self.work, self.executor, self.accumulate, self.policy, self.is_weighted, self.notes)
+
+
+def make_plan(request: Request, add_pack: AddPack, root: Root) -> Plan:
+    """Plan a request and prove the plan.
+
+    Values whose destinations are their own devices are packed together, per list of devices, and planned by
+    ``add_pack``; the others, one by one, meet on the ``root`` of their destinations.
+    """
+    builder = PlanBuilder(request.work)
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Item]] = {}
+    for index, work in enumerate(request.work):
+        if work.leaf.goal is Goal.COPY:
+            add_broadcast(builder, index)
+        elif work.leaf.goal is not Goal.FOLD:
+            add_concat(builder, index, root(work.destinations))
+        else:
+            item = Item(index, work.leaf.dtype, work.result_length)
+            groups.setdefault((work.sources, work.destinations), []).append(item)
+    number = 0
+    for (sources, destinations), items in groups.items():
+        matches = set(sources) == set(destinations)
+        policy = request.policy if matches else PackingPolicy()
+        for layout in policy.layouts(items, len(set(sources))):
+            for pack in layout.packs:
+                if matches and not _must_meet(request, pack.dtype):
+                    add_pack(builder, pack, number)
+                else:
+                    add_star(builder, pack, root(destinations))
+                number += 1
+    draft = builder.draft(
+        collective=request.collective,
+        algorithm=request.algorithm,
+        executor=request.executor,
+        kernel=KERNEL if request.executor == "host" else "",
+        accumulate=request.accumulate,
+        notes=request.notes,
+    )
+    return finish(draft)
+
+
+def _must_meet(request: Request, dtype: str) -> bool:
+    """Whether partial folds must not travel, because they would lose what the fold needs."""
+    return request.executor != "host" and (request.is_weighted or dtype in _TOO_WIDE_TO_TRAVEL)

@@ -1,0 +1,67 @@
+"""What a caller may ask of one call, beside the op and the destinations."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from types import UnionType
+
+from treefold.errors import ArgumentError
+
+
+class CommunicationImplementation(enum.Enum):
+    """Which way of communicating to use, as in ``tf.distribute.experimental``; names are taken as strings too."""
+
+    AUTO = "AUTO"
+    RING = "RING"
+    NCCL = "NCCL"
+
+    @classmethod
+    def _missing_(cls, value: object) -> CommunicationImplementation | None:
+        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class CommunicationOptions:
+    """Options of one call, as ``tf.distribute.experimental.CommunicationOptions``.
+
+    ``bytes_per_pack``: no pack is larger than this many bytes, except that one value is never cut; 0 leaves packing to
+    the ops object. ``timeout_seconds``: how long a collective may take; None for no limit. ``implementation``: a
+    ``CommunicationImplementation`` or its name. An option that the plan's executor cannot honour is refused by the
+    call, never dropped.
+
+    Raises:
+        ArgumentError: a field is not of its kind or negative.
+
+    """
+
+    bytes_per_pack: int = 0
+    timeout_seconds: float | None = None
+    implementation: CommunicationImplementation = CommunicationImplementation.AUTO
+
+    def __post_init__(self) -> None:
+        """Check each field once, here, so that no call has to."""
+        if not _is_number(self.bytes_per_pack, int) or self.bytes_per_pack < 0:
+            raise ArgumentError.bytes_per_pack(self.bytes_per_pack)
+        seconds = self.timeout_seconds
+        if seconds is not None and not (_is_number(seconds, int | float) and 0 < seconds < math.inf):
+            raise ArgumentError.timeout_seconds(seconds)
+        try:
+            implementation = CommunicationImplementation(self.implementation)
+        except ValueError:
+            choices = tuple(CommunicationImplementation.__members__)
+            raise ArgumentError.implementation(self.implementation, choices) from None
+        object.__setattr__(self, "implementation", implementation)
+
+
+class CollectiveHints(CommunicationOptions):
+    """The name that ``CommunicationOptions`` had in TensorFlow 2.2 and 2.3; it has no ``implementation``."""
+
+    def __init__(self, bytes_per_pack: int = 0, timeout_seconds: float | None = None) -> None:
+        """Take the two hints of TensorFlow's older class."""
+        super().__init__(bytes_per_pack=bytes_per_pack, timeout_seconds=timeout_seconds)
+
+
+def _is_number(value: object, kind: type | UnionType) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -1,0 +1,6 @@
+"""Packing: which values travel together."""
+
+from treefold.packing.layout import Fragment, Item, Pack, PackLayout
+from treefold.packing.policy import PackingPolicy
+
+__all__ = ["Fragment", "Item", "Pack", "PackLayout", "PackingPolicy"]

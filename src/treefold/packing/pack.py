@@ -1,0 +1,87 @@
+"""The four ways of cutting values of one dtype into packs. Values without elements are in no pack."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+from treefold.packing.layout import Fragment, Item, Pack
+
+
+def one_each(items: Sequence[Item]) -> tuple[Pack, ...]:
+    """Return a pack for every value."""
+    return tuple(Pack(item.dtype, (_whole(item),)) for item in items if item.length)
+
+
+def split_evenly(items: Sequence[Item], num_packs: int) -> tuple[Pack, ...]:
+    """Lay the values behind each other and cut into ``num_packs`` packs whose sizes differ by at most one element.
+
+    The larger packs come first; with fewer elements than packs, there are as many packs as elements.
+    """
+    total = sum(item.length for item in items)
+    size, larger = divmod(total, num_packs)
+    lengths = [size + (index < larger) for index in range(min(num_packs, total))]
+    packs, position = [], 0
+    starts = _starts(items)
+    for length in lengths:
+        packs.append(_between(items, starts, position, position + length))
+        position += length
+    return tuple(packs)
+
+
+def up_to_bytes(items: Sequence[Item], max_bytes: int, itemsize: int) -> tuple[Pack, ...]:
+    """Fill packs in input order up to ``max_bytes``; a value is never cut, so one that is larger is a pack alone."""
+    packs: list[list[Fragment]] = []
+    room = 0
+    for item in items:
+        nbytes = item.length * itemsize
+        if not nbytes:
+            continue
+        if not packs or nbytes > room:
+            packs.append([])
+            room = max_bytes
+        packs[-1].append(_whole(item))
+        room -= nbytes
+    return tuple(Pack(items[0].dtype, tuple(fragments)) for fragments in packs)
+
+
+def aggregate_small(items: Sequence[Item], max_bytes: int, max_group: int, itemsize: int) -> tuple[Pack, ...]:
+    """Group values of at most ``max_bytes`` into packs of at most ``max_group`` values; the others stay alone.
+
+    Groups form in input order, wherever the small values stand; a pack stands where its first value does.
+    """
+    packs: list[list[Fragment]] = []
+    group: list[Fragment] | None = None
+    for item in items:
+        if not item.length:
+            continue
+        if item.length * itemsize > max_bytes:
+            packs.append([_whole(item)])
+            continue
+        if group is None or len(group) == max_group:
+            group = []
+            packs.append(group)
+        group.append(_whole(item))
+    return tuple(Pack(items[0].dtype, tuple(fragments)) for fragments in packs)
+
+
+def _whole(item: Item) -> Fragment:
+    return Fragment(item.leaf, 0, item.length)
+
+
+def _starts(items: Sequence[Item]) -> list[int]:
+    starts = [0]
+    for item in items:
+        starts.append(starts[-1] + item.length)
+    return starts
+
+
+def _between(items: Sequence[Item], starts: Sequence[int], start: int, stop: int) -> Pack:
+    fragments = []
+    index = bisect.bisect_right(starts, start) - 1
+    while start < stop:
+        end = min(stop, starts[index + 1])
+        if end > start:
+            fragments.append(Fragment(items[index].leaf, start - starts[index], end - starts[index]))
+        start, index = end, index + 1
+    return Pack(items[0].dtype, tuple(fragments))

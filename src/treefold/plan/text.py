@@ -1,0 +1,90 @@
+"""A plan in words: a head that says what runs and what it promises, then one line per step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from treefold.dtypes import itemsize
+from treefold.plan.ir import Action, Buffer, Combine, Copy, Goal, Plan, Role, Step
+
+_GUARANTEES = {
+    "replica_order": "every element is folded once, in replica order: the same bits whatever the packing or plan",
+    "per_plan": "the same bits on every destination and on every run of this plan",
+    "callback": "what accumulation_fn returns, copied to every destination",
+}
+_SHOWN = 6  # of one kind in a line; the rest is counted
+
+
+def describe(plan: Plan) -> str:
+    """Return the plan as text that can be pasted into an issue."""
+    lines = [
+        _headline(plan),
+        f"executor:  {_executor(plan)}",
+        f"guarantee: {plan.guarantee} - {_GUARANTEES[plan.guarantee]}",
+    ]
+    lines += [f"note:      {note}" for note in plan.notes]
+    lines += [f"step {number}: {_step(plan, step)}" for number, step in enumerate(plan.steps, start=1)]
+    return "\n".join(lines)
+
+
+def _headline(plan: Plan) -> str:
+    replicas = sum(buffer.role is Role.INPUT and buffer.leaf == 0 for buffer in plan.buffers)
+    amounts = f"{_count(len(plan.leaves), 'array')} per replica, {_count(replicas, 'replica')}"
+    packs = _count(plan.num_packs, "pack")
+    return f"{plan.collective} by {plan.algorithm}: {amounts}, {packs}, on {_shortened(plan.devices)}"
+
+
+def _executor(plan: Plan) -> str:
+    if plan.executor == "host":
+        if any(leaf.goal is Goal.FOLD for leaf in plan.leaves):
+            return f"host ({plan.kernel} kernel), one pass in replica order; the tree is not walked"
+        return "host, one pass; the tree is not walked"
+    return f"{plan.executor}, step by step"
+
+
+def _step(plan: Plan, step: Step) -> str:
+    parts = []
+    for kind, verb in ((Copy, "copy"), (Combine, "combine"), (type(None), "concat")):
+        actions = [a for a in step.actions if _kind(a) is kind]
+        if not actions:
+            continue
+        places = Counter(_place(plan, action) for action in actions)
+        shown = [f"{place} ×{count}" if count > 1 else place for place, count in places.items()]
+        parts.append(f"{verb} {_shortened(shown)} ({_bytes(sum(_nbytes(plan, a) for a in actions))})")
+    return "; ".join(parts)
+
+
+def _kind(action: Action) -> type:
+    return type(action) if isinstance(action, Copy | Combine) else type(None)
+
+
+def _place(plan: Plan, action: Action) -> str:
+    target = plan.buffers[action.target.buffer]
+    if not isinstance(action, Copy):
+        return f"{len(action.sources)} parts on {target.device}"
+    source = plan.buffers[action.source.buffer]
+    if source.device != target.device:
+        return f"{source.device}→{target.device}"
+    return f"within {target.device}"
+
+
+def _nbytes(plan: Plan, action: Action) -> int:
+    buffer: Buffer = plan.buffers[action.target.buffer]
+    return action.target.length * itemsize(plan.leaves[buffer.leaf].dtype)
+
+
+def _shortened(items: tuple[str, ...] | list[str]) -> str:
+    if len(items) <= _SHOWN + 2:
+        return ", ".join(items)
+    return f"{', '.join(items[:_SHOWN])} … and {len(items) - _SHOWN} more"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _bytes(nbytes: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes} B"

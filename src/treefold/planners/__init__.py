@@ -1,0 +1,7 @@
+"""Planners: from lengths and devices to the steps of a plan."""
+
+from treefold.planners.builder import LeafWork, PlanBuilder
+from treefold.planners.star import add_broadcast, add_concat, add_star
+from treefold.planners.two_level import add_two_level, two_level_roots
+
+__all__ = ["LeafWork", "PlanBuilder", "add_broadcast", "add_concat", "add_star", "add_two_level", "two_level_roots"]

@@ -1,0 +1,149 @@
+"""What planners share: buffers by need, and actions gathered into steps.
+
+A planner adds one pack after another; what the packs do at the same stage lands in the same step, because packs are
+independent of each other. Planners see lengths and devices, never an array.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treefold.packing import Pack
+from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Leaf, PlanDraft, Range, Role, Step
+
+
+@dataclass(frozen=True, slots=True)
+class LeafWork:
+    """One leaf to be planned: ``lengths`` and ``sources`` per replica, ``destinations`` per component."""
+
+    leaf: Leaf
+    lengths: tuple[int, ...]
+    sources: tuple[str, ...]
+    destinations: tuple[str, ...]
+
+    @property
+    def result_length(self) -> int:
+        """Number of elements of each output."""
+        return sum(self.lengths) if self.leaf.goal in {Goal.ROWS, Goal.GATHER} else self.lengths[0]
+
+
+class PlanBuilder:
+    """Collects the buffers and steps of a plan."""
+
+    def __init__(self, work: Sequence[LeafWork]) -> None:
+        """Lay out the inputs and outputs of every leaf."""
+        self.work = tuple(work)
+        self._buffers: list[Buffer] = []
+        self._stages: dict[int, list[Action]] = defaultdict(list)
+        self._num_packs = 0
+        self.inputs: dict[tuple[int, int], Range] = {}
+        self.outputs: dict[tuple[int, int], Range] = {}
+        for index, item in enumerate(work):
+            for replica, (length, device) in enumerate(zip(item.lengths, item.sources, strict=True)):
+                buffer = Buffer(f"in{index}.{replica}", device, length, Role.INPUT, index, replica)
+                self.inputs[index, replica] = self._add(buffer)
+            for component, device in enumerate(item.destinations):
+                buffer = Buffer(f"out{index}.{component}", device, item.result_length, Role.OUTPUT, index, component)
+                self.outputs[index, component] = self._add(buffer)
+
+    def new_pack(self) -> int:
+        """Return the index of the next pack."""
+        self._num_packs += 1
+        return self._num_packs - 1
+
+    def device_of(self, where: Range) -> str:
+        """Return the device that holds a range."""
+        return self._buffers[where.buffer].device
+
+    def leaf_of(self, where: Range) -> int:
+        """Return the leaf whose dtype a range has."""
+        return self._buffers[where.buffer].leaf
+
+    def scratch(self, role: Role, device: str, length: int, leaf: int) -> Range:
+        """Return a new buffer of the dtype of ``leaf``."""
+        return self._add(Buffer(f"{role.value}{len(self._buffers)}", device, length, role, leaf))
+
+    def act(self, stage: int, action: Action) -> None:
+        """Add an action; all actions of a stage make one step, lower stages come first."""
+        self._stages[stage].append(action)
+
+    def packed_input(self, pack: Pack, number: int, replica: int, stage: int) -> Range:
+        """Return one replica's contributions to a pack as one range on its device, where they lie if they can."""
+        parts = tuple(_part(self.inputs[f.leaf, replica], f.start, f.stop) for f in pack.fragments)
+        if len(parts) == 1:
+            return parts[0]
+        device = self.device_of(parts[0])
+        target = self.scratch(Role.SCRATCH, device, pack.length, pack.fragments[0].leaf)
+        self.act(stage, Concat(parts, target, number))
+        return target
+
+    def send(self, source: Range, device: str, number: int, stage: int) -> Range:
+        """Return a range on ``device`` with the contents of ``source``: itself if it is there, else a copy."""
+        if self.device_of(source) == device:
+            return source
+        origin = self._buffers[source.buffer]
+        role = Role.SCRATCH if origin.role is Role.INPUT else origin.role
+        role = Role.RESULT if role is Role.OUTPUT else role
+        target = self.scratch(role, device, source.length, origin.leaf)
+        self.act(stage, Copy(source, target, number))
+        return target
+
+    def combine(self, sources: Sequence[Range], target: Range, number: int, stage: int, *, final: bool) -> Range:
+        """Fold ranges, given in replica order, into ``target``."""
+        self.act(stage, Combine(tuple(sources), target, number, final))
+        return target
+
+    def landing(self, pack: Pack, device: str) -> Range:
+        """Return where a pack's result is to arrive on a device: in an output if that is one piece, else in scratch."""
+        first = pack.fragments[0]
+        if len(pack.fragments) == 1:
+            for component, name in enumerate(self.work[first.leaf].destinations):
+                if name == device:
+                    return _part(self.outputs[first.leaf, component], first.start, first.stop)
+        return self.scratch(Role.RESULT, device, pack.length, first.leaf)
+
+    def deliver(self, result: Range, pack: Pack, device: str, number: int, stage: int) -> Range:
+        """Copy a pack's result to another device, where it is to arrive."""
+        target = self.landing(pack, device)
+        self.act(stage, Copy(result, target, number))
+        return target
+
+    def unpack(self, result: Range, pack: Pack, number: int, stage: int) -> None:
+        """Copy a pack's result, which has arrived on a device, into every output there."""
+        device = self.device_of(result)
+        for component, name in enumerate(self.work[pack.fragments[0].leaf].destinations):
+            position = result.start
+            for fragment in pack.fragments:
+                source = Range(result.buffer, position, position + fragment.length)
+                target = _part(self.outputs[fragment.leaf, component], fragment.start, fragment.stop)
+                if name == device and target != source:
+                    self.act(stage, Copy(source, target, number))
+                position += fragment.length
+
+    def draft(
+        self, *, collective: str, algorithm: str, executor: str, kernel: str, accumulate: str, notes: tuple[str, ...]
+    ) -> PlanDraft:
+        """Return what was collected, ready for the proof."""
+        return PlanDraft(
+            collective=collective,
+            algorithm=algorithm,
+            executor=executor,
+            kernel=kernel,
+            accumulate=accumulate,
+            leaves=tuple(item.leaf for item in self.work),
+            buffers=tuple(self._buffers),
+            steps=tuple(Step(tuple(self._stages[stage])) for stage in sorted(self._stages)),
+            num_packs=self._num_packs,
+            notes=notes,
+        )
+
+    def _add(self, buffer: Buffer) -> Range:
+        self._buffers.append(buffer)
+        return Range(len(self._buffers) - 1, 0, buffer.length)
+
+
+def _part(whole: Range, start: int, stop: int) -> Range:
+    return dataclasses.replace(whole, start=start, stop=stop)

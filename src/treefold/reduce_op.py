@@ -1,0 +1,50 @@
+"""The five ways of combining one value per replica into one value."""
+
+from __future__ import annotations
+
+import enum
+
+from treefold.errors import ArgumentError
+
+_OTHER_NAMES = {"AVG": "MEAN", "AVERAGE": "MEAN", "PROD": "PRODUCT"}
+
+
+class ReduceOp(enum.Enum):
+    """How the contributions of the replicas are combined, element by element.
+
+    Every method that takes a ``ReduceOp`` also takes its name in any case; ``"avg"``, ``"average"`` and ``"prod"``,
+    the words of NCCL, Horovod and MPI, name MEAN and PRODUCT.
+
+    >>> ReduceOp("mean")
+    <ReduceOp.MEAN: 'MEAN'>
+    """
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+    MIN = "MIN"
+    MAX = "MAX"
+    PRODUCT = "PRODUCT"
+
+    @classmethod
+    def _missing_(cls, value: object) -> ReduceOp | None:
+        if not isinstance(value, str):
+            return None
+        name = value.upper()
+        return cls.__members__.get(_OTHER_NAMES.get(name, name))
+
+    @classmethod
+    def parse(cls, value: object) -> ReduceOp:
+        """Return the op that ``value`` names: a ``ReduceOp``, its name, or another library's enum of the same name.
+
+        Raises:
+            ArgumentError: ``value`` names none of the five.
+
+        """
+        if isinstance(value, cls):
+            return value
+        # tf.distribute.ReduceOp and its kin are enums whose value is the same word.
+        word = value.value if isinstance(value, enum.Enum) else value
+        try:
+            return cls(word)
+        except ValueError:
+            raise ArgumentError.unknown_reduce_op(value, tuple(cls.__members__)) from None

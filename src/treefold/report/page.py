@@ -1,0 +1,137 @@
+"""One self-contained HTML page for a run: nothing is loaded, so that it opens anywhere, offline, in years.
+
+It follows the reader's choice of light or dark and fits a phone. Everything given is escaped, except the drawings,
+which ``svg`` has escaped already.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number that matters: what it is, its value as written, and a few words of context."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A claim, whether it holds, and what was found."""
+
+    claim: str
+    holds: bool
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, a sentence below it, then drawings (SVG) and a text to be shown as it is; either may be empty."""
+
+    heading: str
+    sentence: str
+    drawing: str = ""
+    verbatim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a page says, from top to bottom; ``facts`` are the small print: versions, machine, arguments."""
+
+    title: str
+    summary: str
+    figures: tuple[Figure, ...]
+    checks: tuple[Check, ...]
+    sections: tuple[Section, ...]
+    facts: tuple[tuple[str, str], ...]
+
+
+def render_page(page: Page) -> str:
+    """Return the page as one HTML document."""
+    body = "\n".join(
+        [
+            f"<header><h1>{html.escape(page.title)}</h1><p>{html.escape(page.summary)}</p></header>",
+            _figures(page.figures),
+            _checks(page.checks),
+            *map(_section, page.sections),
+            _facts(page.facts),
+        ]
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{html.escape(page.title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _figures(figures: Sequence[Figure]) -> str:
+    cards = "".join(
+        f"<div><dt>{html.escape(f.name)}</dt><dd><strong>{html.escape(f.value)}</strong>"
+        f"<span>{html.escape(f.note)}</span></dd></div>"
+        for f in figures
+    )
+    return f'<dl class="figures">{cards}</dl>'
+
+
+def _checks(checks: Sequence[Check]) -> str:
+    items = "".join(
+        f'<li class="{"ok" if c.holds else "failed"}"><b>{"ok" if c.holds else "failed"}</b>'
+        f"<div>{html.escape(c.claim)}<span>{html.escape(c.found)}</span></div></li>"
+        for c in checks
+    )
+    return f'<section><h2>Checks</h2><ul class="checks">{items}</ul></section>'
+
+
+def _section(section: Section) -> str:
+    drawing = f'<div class="drawing" tabindex="0">{section.drawing}</div>' if section.drawing else ""
+    verbatim = f'<pre tabindex="0">{html.escape(section.verbatim)}</pre>' if section.verbatim else ""
+    head = f"<h2>{html.escape(section.heading)}</h2><p>{html.escape(section.sentence)}</p>"
+    return f"<section>{head}{drawing}{verbatim}</section>"
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> str:
+    rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in facts)
+    return f'<footer><dl class="facts">{rows}</dl></footer>'
+
+
+_STYLE = """\
+:root{color-scheme:light dark;--ink:#1a2027;--quiet:#5a6572;--paper:#fff;--ground:#eef1f5;--rule:#d5dbe3;
+--ok:#0b7a4b;--failed:#b3261e}
+@media(prefers-color-scheme:dark){:root{--ink:#e8ecf1;--quiet:#a3aebb;--paper:#14181d;--ground:#0b0e11;--rule:#2b333d;
+--ok:#56d09b;--failed:#ff8a80}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
+main{max-width:62rem;margin:0 auto;padding:2rem 1rem 3rem}
+h1{font-size:1.7rem;line-height:1.2;margin:0 0 .4rem}
+h2{font-size:1.1rem;margin:0 0 .3rem}
+p{margin:0 0 .9rem;color:var(--quiet);max-width:46rem}
+section,.figures>div{background:var(--paper);border:1px solid var(--rule);border-radius:10px}
+section{padding:1.1rem 1.2rem;margin-top:1rem}
+dl,dd,ul{margin:0;padding:0}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(13.5rem,1fr));gap:.8rem;margin-top:1.2rem}
+.figures>div{padding:.8rem 1rem}
+dt,.figures span,.checks span{color:var(--quiet);font-size:.86rem}
+.figures strong{display:block;font-size:1.45rem;line-height:1.3;font-variant-numeric:tabular-nums}
+.checks{list-style:none}
+.checks li{display:flex;gap:.9rem;padding:.5rem 0;border-top:1px solid var(--rule)}
+.checks li:first-child{border-top:0}
+.checks b{flex:0 0 3.4rem}
+.checks span{display:block;overflow-wrap:anywhere}
+.ok b{color:var(--ok)}.failed b{color:var(--failed)}
+.drawing{overflow-x:auto}
+.drawing svg{display:block}
+pre{overflow-x:auto;margin:0;padding:.9rem 1rem;border-radius:8px;background:var(--ground);
+font:13px/1.55 ui-monospace,monospace}
+.drawing+pre{margin-top:1rem}
+footer{margin:1.4rem .2rem 0}
+.facts{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1.2rem;font-size:.86rem}
+.facts dd{overflow-wrap:anywhere}
+@media(max-width:30rem){main{padding-top:1.2rem}.facts{grid-template-columns:1fr}.facts dd{margin-bottom:.4rem}}
+"""

@@ -1,0 +1,74 @@
+"""The little SVG that the drawings share: elements, and one theme for light and dark.
+
+Colours are CSS variables, set in the drawing itself, so that a drawing is legible inside a page and on its own.
+"""
+
+from __future__ import annotations
+
+import html
+
+#: Colours that keep 4.5:1 against the paper, in the order in which packs and curves take them.
+LIGHT = ("#0b62c4", "#c2410c", "#0b7a4b", "#8b2fb0", "#8a6100", "#0e7081", "#be1860", "#59626f")
+DARK = ("#6cb2ff", "#ff9a66", "#56d09b", "#d79cf5", "#f0c04c", "#57d1e4", "#ff8fbf", "#b4bfcc")
+
+_INK = {"ink": ("#1a2027", "#e8ecf1"), "quiet": ("#5a6572", "#a3aebb"), "rule": ("#c9d0d9", "#3d4753")}
+_PAPER = {"paper": ("#ffffff", "#14181d")}
+
+
+def theme() -> str:
+    """Return the CSS that all drawings use; including it more than once does no harm."""
+    named = _INK | _PAPER | {f"tone-{index}": pair for index, pair in enumerate(zip(LIGHT, DARK, strict=True))}
+    light = "".join(f"--tf-{name}:{pair[0]};" for name, pair in named.items())
+    dark = "".join(f"--tf-{name}:{pair[1]};" for name, pair in named.items())
+    tones = "".join(f".tf-tone-{index}{{color:var(--tf-tone-{index})}}" for index in range(len(LIGHT)))
+    return (
+        f".tf-drawing{{{light}font:13px system-ui,sans-serif;fill:var(--tf-ink);color:var(--tf-ink)}}"
+        f"@media(prefers-color-scheme:dark){{.tf-drawing{{{dark}}}}}"
+        f".tf-quiet{{fill:var(--tf-quiet)}}.tf-strong{{font-weight:600}}.tf-paper{{fill:var(--tf-paper)}}"
+        f".tf-band{{fill:var(--tf-quiet);fill-opacity:.08}}.tf-rule{{stroke:var(--tf-rule);fill:none}}{tones}"
+        ".tf-line{stroke:currentColor;fill:none}.tf-fill{fill:currentColor}"
+        ".tf-ring{stroke:currentColor;fill:var(--tf-paper)}.tf-tone-text{fill:currentColor}"
+    )
+
+
+def element(name: str, *children: str, **attributes: str | float) -> str:
+    """Return an element; ``_`` in attribute names means ``-`` and a trailing one is dropped (``class_``)."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(_number(value))}"' for key, value in attributes.items()
+    )
+    return f"<{name}{written}>{''.join(children)}</{name}>" if children else f"<{name}{written}/>"
+
+
+def text(content: str, x: float, y: float, **attributes: str | float) -> str:
+    """Return a line of text, escaped, its baseline at ``y``."""
+    return element("text", html.escape(content), x=x, y=y, **attributes)
+
+
+def titled(content: str) -> str:
+    """Return a ``<title>``: a name for assistive technology, a hint under the pointer."""
+    return element("title", html.escape(content))
+
+
+def drawing(parts: list[str], *, width: float, height: float, title: str, description: str) -> str:
+    """Return the whole SVG with its theme, its title and its description in words.
+
+    A drawing is never narrower than 2/3 of its size: on a phone it is scrolled rather than unreadable.
+    """
+    head = [titled(title), element("desc", html.escape(description)), element("style", theme())]
+    paper = element("rect", class_="tf-paper", width="100%", height="100%", rx=8)
+    return element(
+        "svg",
+        *head,
+        paper,
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        class_="tf-drawing",
+        viewBox=f"0 0 {_number(width)} {_number(height)}",
+        role="img",
+        aria_label=title,
+        style=f"width:{_number(width)}px;max-width:100%;min-width:{_number(round(width * 2 / 3))}px;height:auto",
+    )
+
+
+def _number(value: str | float) -> str:
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)

@@ -1,0 +1,47 @@
+"""Tables as text that can be pasted: plain for a terminal or an issue, Markdown for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in columns; the first is set left, the others right, where numbers line up.
+
+    >>> print(plain_table(["devices", "seconds"], [["three", "0.25"], ["eight", "12.5"]]))
+    devices  seconds
+    -------  -------
+    three       0.25
+    eight       12.5
+    """
+    widths = _widths(header, rows)
+    lines = [header, ["-" * width for width in widths], *rows]
+    return "\n".join("  ".join(_aligned(line, widths)).rstrip() for line in lines)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table, also lined up for those who read the source.
+
+    >>> print(markdown_table(["devices", "seconds"], [["a|b", "0.25"]]))
+    | devices | seconds |
+    | :------ | ------: |
+    | a\\|b    |    0.25 |
+    """
+    header = [_escaped(cell) for cell in header]
+    rows = [[_escaped(cell) for cell in row] for row in rows]
+    widths = _widths(header, rows)
+    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join(f"| {' | '.join(_aligned(line, widths))} |" for line in (header, rule, *rows))
+
+
+def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(2, *map(len, column)) for column in zip(header, *rows, strict=True)]
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    first, *others = zip(cells, widths, strict=True)
+    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
