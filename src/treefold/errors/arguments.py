@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
-from treefold.errors.words import listed, short
+from treefold.errors.words import counted, listed, short
 
 _VALUE_FORMS = (
     "A value is a PerReplica of arrays or of pytrees of arrays, or one array or IndexedSlices. "
@@ -114,7 +114,7 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def weight_count(cls, num_weights: int, num_replicas: int) -> Self:
         """``weights`` of another number than the replicas."""
-        return cls(f"weights has {num_weights} numbers for {num_replicas} replicas. Give one for each replica.")
+        return cls(f"weights has {counted(num_weights, 'number')} for {counted(num_replicas, 'replica')}. Give one for each replica.")
 
     @classmethod
     def bare_structure(cls, value: object, what: str) -> Self:
@@ -147,7 +147,7 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def device_count(cls, owner: str, num_values: int, num_devices: int) -> Self:
         """``devices`` does not name one device per value."""
-        return cls(f"{owner} got {num_values} values and {num_devices} devices. Name one device for each value.")
+        return cls(f"{owner} got {counted(num_values, 'value')} and {counted(num_devices, 'device')}. Name one device for each value.")
 
     @classmethod
     def not_pairs(cls, value: object) -> Self:
@@ -182,7 +182,7 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def slices_rows(cls, replica: int, where: str, shape: tuple[int, ...], count: int) -> Self:
         """Not one row per index."""
-        got = f"IndexedSlices with values {shape} for {count} indices"
+        got = f"IndexedSlices with values {shape} for {counted(count, 'index', 'indices')}"
         return cls(f"Replica {replica} has {got}{where}. Bring one row of values for each index.")
 
     @classmethod
@@ -215,7 +215,7 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def gather_axis(cls, axis: object, where: str, rank: int | None = None) -> Self:
         """``axis`` is none of the arrays' axes."""
-        allowed = "a whole number" if rank is None else f"{-rank} to {rank - 1} for arrays of {rank} axes"
+        allowed = "a whole number" if rank is None else f"{-rank} to {rank - 1} for arrays of {counted(rank, 'axis', 'axes')}"
         return cls(f"gather got axis={axis!r}{where}. It takes {allowed}.")
 
 

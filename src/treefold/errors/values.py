@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
-from treefold.errors.words import listed, short
+from treefold.errors.words import counted, listed, short
 
 
 class MismatchError(TreefoldError, ValueError):
@@ -32,6 +32,14 @@ class MismatchError(TreefoldError, ValueError):
         return cls(
             f"Replica {replica} has {got}{where} where replica 0 has {first}. "
             f"Every replica must bring the same kind of value; convert one of them."
+        )
+
+    @classmethod
+    def gather_shape(cls, replica: int, where: str, got: str, first: str, axis: int) -> Self:
+        """Shapes that differ elsewhere than along the axis of a gather."""
+        return cls(
+            f"Replica {replica} has {got}{where} where replica 0 has {first}. "
+            f"Shapes may differ along axis {axis} only; reshape one of them."
         )
 
     @classmethod
@@ -79,6 +87,12 @@ class OutputError(TreefoldError, ValueError):
     def form(cls, got: object, expected: str) -> Self:
         """``out`` is of another form than the result."""
         return cls(f"out is {short(got)}. It takes {expected}. Nothing was written.")
+
+    @classmethod
+    def count(cls, num_components: int, destinations: Sequence[str]) -> Self:
+        """``out`` has not one component per destination."""
+        got, wanted = counted(num_components, "component"), counted(len(destinations), "destination")
+        return cls(f"out has {got} for {wanted}. Give one component for each. Nothing was written.")
 
     @classmethod
     def devices(cls, got: Sequence[str], expected: Sequence[str]) -> Self:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_LONGEST = 60  # characters of a value in a message
+
 
 def listed(items: Sequence[str], *, quote: bool = True) -> str:
     """Return choices (quoted, with "or") or a plain enumeration."""
@@ -13,9 +15,22 @@ def listed(items: Sequence[str], *, quote: bool = True) -> str:
 
 def short(value: object) -> str:
     """Return a value's repr if it is short, else its type: no message prints a whole array."""
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    if _is_plain(value) or (isinstance(value, list | tuple) and all(_is_plain(item) for item in value)):
         text = repr(value)
-        return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004
+        if len(text) <= _LONGEST:
+            return text
+        if isinstance(value, str | bytes):
+            return f"{text[: _LONGEST - 3]}..."
+    name = value.__name__ if isinstance(value, type) else type(value).__name__
     if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return f"{'an' if type(value).__name__[:1] in 'AEIOUaeiou' else 'a'} {type(value).__name__}"
+        return f"the class {name}"
+    return f"{'an' if name[:1] in 'AEIOUaeiou' or name == 'ndarray' else 'a'} {name}"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: "1 value", "2 values"."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float | complex | str | bytes)

@@ -32,8 +32,8 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     targets = [
         [_view(operand, array) for array in out[index]]
         if out is not None
-        else [np.empty(operand.shape, _result_dtype(leaf, fold)) for _ in devices[index]]
-        for index, (leaf, operand) in enumerate(zip(plan.leaves, inputs, strict=True))
+        else [np.empty(operand.shape, _dtype(leaf, fold, result)) for _ in devices[index]]
+        for index, (leaf, operand, result) in enumerate(zip(plan.leaves, inputs, made, strict=True))
     ]
     for leaf, operand, result, ends in zip(plan.leaves, inputs, made, targets, strict=True):
         _write(leaf, operand, fold, result, ends)
@@ -69,9 +69,12 @@ def _write(
         fold_into([_view(operand, array) for array in operand.arrays], ends, fold, leaf.dtype)
 
 
-def _result_dtype(leaf: Leaf, fold: Fold | None) -> np.dtype[Any]:
-    from_fold = fold is not None and leaf.goal in {Goal.FOLD, Goal.ROWS}
-    return np.dtype(fold.result_dtype(leaf.dtype) if fold is not None and from_fold else leaf.dtype)
+def _dtype(leaf: Leaf, fold: Fold | None, result: HostArray | None) -> np.dtype[Any]:
+    if result is not None:
+        return result.dtype
+    if fold is None:
+        raise AssertionError(leaf)
+    return np.dtype(fold.result_dtype(leaf.dtype))
 
 
 def _view(operand: Operand, array: Any) -> HostArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Sequence
 
@@ -66,7 +67,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         if self._all_reduce_alg != "nccl":
             return ()
         if any(device_type(device) == "gpu" for entry in entries for device in entry.sources):
-            warnings.warn(f"{_NO_NCCL}.", RuntimeWarning, stacklevel=5)
+            _warn_without_nccl()
         return (_NO_NCCL,)
 
     def _describe(self) -> str:
@@ -110,3 +111,8 @@ class NcclAllReduce(AllReduceCrossDeviceOps):
     def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: None = None) -> None:
         """Check ``num_packs``."""
         super().__init__("nccl", num_packs, accumulate=accumulate, topology=topology)
+
+
+@functools.cache
+def _warn_without_nccl() -> None:
+    warnings.warn(f"{_NO_NCCL}.", RuntimeWarning, stacklevel=2)

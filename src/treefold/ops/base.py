@@ -18,7 +18,7 @@ from treefold.ops.arguments import (
     read_weights,
 )
 from treefold.ops.cache import PlanCache
-from treefold.ops.entry import Entry, as_distributed, read_entry
+from treefold.ops.entry import Entry, as_distributed, check_devices, read_entry
 from treefold.ops.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
 from treefold.ops.output import read_out
 from treefold.ops.planning import Request, make_plan
@@ -186,6 +186,10 @@ class CrossDeviceOps(abc.ABC):
         """Return the device on which a value is reduced that does not travel by ``_add_pack``."""
         return destinations[0]
 
+    def _own_devices(self) -> tuple[str, ...]:
+        """Return the devices that the ops object itself names, which the values' frameworks must have."""
+        return ()
+
     def _notes(self, entries: Sequence[Entry]) -> tuple[str, ...]:  # noqa: ARG002
         """Return what a user should know about the plan, such as a fallback."""
         return ()
@@ -223,6 +227,8 @@ class CrossDeviceOps(abc.ABC):
         return wrap(execute(plan, operands, fold, targets), entries, plan)
 
     def _request(self, entries: tuple[Entry, ...], fold: Fold, options: CommunicationOptions) -> Request:
+        for part in (part for entry in entries for part in entry.parts):
+            check_devices(part.operand.backend, self._own_devices())
         matches = all(entry.matches for entry in entries)
         return Request(
             collective="all_reduce" if matches else "reduce",
@@ -232,6 +238,7 @@ class CrossDeviceOps(abc.ABC):
             options=options,
             policy=self._policy(options),
             is_weighted=fold.weights is not None,
+            own_devices=self._own_devices(),
             notes=self._notes(entries),
         )
 

@@ -53,6 +53,8 @@ def read_copied_leaf(path: str, leaves: list[Any]) -> tuple[LeafForm, list[Part]
     [leaf] = leaves
     if leaf is None:
         return _NOTHING, []
+    if not isinstance(leaf, IndexedSlices) and backend_of(leaf) is None:
+        raise ArgumentError.not_a_value(leaf, f"tensor{at(path)}")
     if isinstance(leaf, IndexedSlices):
         _check_slices(path, leaves)
         values, indices = (_plain_part(path, [a], Goal.COPY) for a in (leaf.values, leaf.indices))
@@ -81,7 +83,8 @@ def read_gathered_leaf(path: str, leaves: list[Any], axis: int) -> tuple[LeafFor
         if dtype != specs[0][1]:
             raise _mismatch(replica, path, (shape, dtype), specs[0], "dtype")
         if _without(shape, axis) != _without(specs[0][0], axis):
-            raise _mismatch(replica, path, (shape, dtype), specs[0], "shape")
+            first = f"{specs[0][1]} {specs[0][0]}"
+            raise MismatchError.gather_shape(replica, at(path), f"{dtype} {shape}", first, axis)
     arrays = tuple(backend.moveaxis(leaf, axis, 0) if backend.owns(leaf) else leaf for leaf in leaves)
     shape = (sum(shape[axis] for shape, _ in specs), *_without(specs[0][0], axis))
     lengths = tuple(math.prod(shape) for shape, _ in specs)

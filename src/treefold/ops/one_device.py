@@ -57,6 +57,9 @@ class ReductionToOneDevice(CrossDeviceOps):
     def _root(self, destinations: Sequence[str]) -> str:
         return self._reduce_to_device or destinations[0]
 
+    def _own_devices(self) -> tuple[str, ...]:
+        return (self._reduce_to_device,) if self._reduce_to_device else ()
+
     def _fold(self, op: ReduceOp, weights: tuple[float, ...] | None) -> Fold:
         if weights is not None and self._accumulation_fn is not None:
             raise ArgumentError.weights_with_callback()

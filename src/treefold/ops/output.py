@@ -47,7 +47,7 @@ def _read_entry(out: object, entry: Entry, fold: Fold) -> Results:
     else:
         raise OutputError.form(out, f"a PerReplica or Mirrored with a component for each of the {count} destinations")
     if len(components) != count:
-        raise OutputError.devices([f"{len(components)} components"], list(entry.destinations))
+        raise OutputError.count(len(components), entry.destinations)
     results: list[list[Any]] = [[] for _ in entry.parts]
     for index, component in enumerate(components):
         leaves, structure = flatten(component)

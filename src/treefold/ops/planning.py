@@ -32,6 +32,7 @@ class Request:
     options: CommunicationOptions = field(default_factory=CommunicationOptions)
     policy: PackingPolicy = field(default_factory=PackingPolicy)
     is_weighted: bool = False
+    own_devices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -53,7 +54,7 @@ class Request:
     def executor(self) -> str:
         """``"host"`` if everything lies in host memory, else ``"local"``."""
         is_host = all(
-            in_host_memory(part.operand, (*entry.sources, *entry.destinations))
+            in_host_memory(part.operand, (*entry.sources, *entry.destinations, *self.own_devices))
             for entry in self.entries
             for part in entry.parts
         )

@@ -1,0 +1,258 @@
+"""Devices that are not there: arrays that behave as if they lay on several GPUs, and a record of what was done.
+
+Used with ``treefold.backends.additional_backend``. A fake device is as strict as a real one: what lies on another
+device must be copied before it can be used, and there is no view of its memory from the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treefold.backends import ArrayBackend, HostArray
+from treefold.backends.numpy import NumpyBackend
+from treefold.fold import Fold
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCopy:
+    """One copy: from which device to which, and how many bytes travelled."""
+
+    source: str
+    target: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCombine:
+    """One fold: where, of how many arrays of which dtypes, into which dtype, and whether it was the last one."""
+
+    device: str
+    dtypes: tuple[str, ...]
+    result: str
+    is_final: bool
+
+
+class FakeOutOfMemoryError(MemoryError):
+    """A fake device that was told to fail has failed."""
+
+
+class FakeArray:
+    """An array on a fake device. ``data`` is what a test may look at; treefold does not."""
+
+    __slots__ = ("data", "device", "owner")
+
+    def __init__(self, data: HostArray, device: str, owner: FakeBackend) -> None:
+        """Put ``data``, which is not copied, on a device of ``owner``."""
+        self.data, self.device, self.owner = data, device, owner
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return self.data.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype."""
+        return self.data.dtype
+
+    def __repr__(self) -> str:
+        """Show the contents and the device."""
+        return f"FakeArray({self.data!r}, {self.device!r})"
+
+
+class FakeBackend(ArrayBackend):
+    """Arrays on fake devices ``gpu:0`` … ``gpu:k``, computed by NumPy.
+
+    ``is_mutable``: whether arrays can be ``out``. ``fail_at_copy``: the number, counted from 1, of the copy that runs
+    out of memory; None for never. ``copies`` and ``combines`` record what was done, in order.
+
+    >>> from treefold import all_reduce
+    >>> from treefold.backends import additional_backend
+    >>> with additional_backend(FakeBackend(2)) as fake:
+    ...     totals = all_reduce([fake.array([1.0], "gpu:0"), fake.array([2.0], "gpu:1")])
+    >>> [total.data.item() for total in totals]
+    [3.0, 3.0]
+    >>> [(hop.source, hop.target, hop.nbytes) for hop in fake.hops]
+    [('gpu:1', 'gpu:0', 8), ('gpu:0', 'gpu:1', 8)]
+    """
+
+    name = "fake"
+
+    def __init__(self, num_devices: int = 8, *, is_mutable: bool = True, fail_at_copy: int | None = None) -> None:
+        """Start with empty devices and nothing recorded."""
+        self.devices = tuple(f"gpu:{index}" for index in range(num_devices))
+        self.is_mutable = is_mutable
+        self.fail_at_copy = fail_at_copy
+        self.copies: list[RecordedCopy] = []
+        self.combines: list[RecordedCombine] = []
+        self._numpy = NumpyBackend()
+
+    def array(self, data: Any, device: str) -> FakeArray:
+        """Return a new array on a device, with a copy of ``data``, which may be anything that NumPy takes."""
+        if device not in self.devices:
+            raise ValueError(device)
+        return FakeArray(np.array(data), device, self)
+
+    @property
+    def hops(self) -> list[RecordedCopy]:
+        """The copies from one device to another, without those within one device."""
+        return [copy for copy in self.copies if copy.source != copy.target]
+
+    def owns(self, value: object) -> bool:
+        """Own the arrays that this object made: two fake backends are two frameworks."""
+        return type(value) is FakeArray and value.owner is self
+
+    def has_device(self, device: str) -> bool:
+        """Have the devices that were asked for."""
+        return device in self.devices
+
+    def device_of(self, array: FakeArray) -> str:
+        """Return where it is."""
+        return array.device
+
+    def shape_dtype(self, array: FakeArray) -> tuple[tuple[int, ...], str]:
+        """Return shape and dtype name."""
+        return array.shape, array.dtype.name
+
+    def copy_to(self, array: FakeArray, device: str) -> FakeArray:
+        """Copy and record, or fail if this is the copy that was to fail."""
+        if device not in self.devices:
+            raise ValueError(device)
+        self.copies.append(RecordedCopy(array.device, device, array.data.nbytes))
+        if len(self.copies) == self.fail_at_copy:
+            raise FakeOutOfMemoryError(device)
+        return FakeArray(self._numpy.copy_to(array.data, device), device, self)
+
+    def combine(
+        self, arrays: Sequence[FakeArray], fold: Fold, *, dtype: str, divisor: int | None, result: str
+    ) -> FakeArray:
+        """Fold and record."""
+        device, parts = self._here(arrays)
+        dtypes = tuple(part.dtype.name for part in parts)
+        self.combines.append(RecordedCombine(device, dtypes, result, divisor is not None))
+        return FakeArray(self._folded(parts, fold, dtype=dtype, divisor=divisor, result=result), device, self)
+
+    def scale(self, array: FakeArray, divisor: int, result: str) -> FakeArray:
+        """Divide wide and round once."""
+        return self._like(array, self._numpy.scale(array.data, divisor, result))
+
+    def ravel_concat(self, arrays: Sequence[FakeArray]) -> FakeArray:
+        """Return a view of one array, or a new array of several."""
+        device, parts = self._here(arrays)
+        return FakeArray(self._numpy.ravel_concat(parts), device, self)
+
+    def split(self, array: FakeArray, start: int, stop: int) -> FakeArray:
+        """Return a view."""
+        return self._like(array, self._numpy.split(array.data, start, stop))
+
+    def reshape(self, array: FakeArray, shape: tuple[int, ...]) -> FakeArray:
+        """Return a view."""
+        return self._like(array, self._numpy.reshape(array.data, shape))
+
+    def moveaxis(self, array: FakeArray, source: int, target: int) -> FakeArray:
+        """Return a view."""
+        return self._like(array, self._numpy.moveaxis(array.data, source, target))
+
+    def densify(self, values: FakeArray, indices: FakeArray, shape: tuple[int, ...]) -> FakeArray:
+        """Add up the rows."""
+        device, parts = self._here([values, indices])
+        return FakeArray(self._numpy.densify(*parts, shape), device, self)
+
+    def index_bounds(self, indices: FakeArray) -> tuple[int, int]:
+        """Look at all of them."""
+        return self._numpy.index_bounds(indices.data)
+
+    def assign(self, target: FakeArray, source: FakeArray) -> None:
+        """Write, on one device only."""
+        self._here([target, source])
+        target.data[...] = source.data
+
+    def is_writable(self, array: FakeArray) -> bool:
+        """Arrays are, unless the backend was made with immutable ones."""
+        return self.is_mutable and self._numpy.is_writable(array.data)
+
+    def synchronize(self, array: FakeArray) -> None:
+        """Do nothing: fake devices compute at once."""
+
+    def host_view(self, array: FakeArray) -> None:  # noqa: ARG002 - the interface asks about an array
+        """Return None: the memory of a device is not the host's."""
+
+    def from_host(self, array: HostArray, device: str) -> FakeArray:
+        """Refuse: only ``cpu:k`` can take over host memory, and fake devices are no such thing."""
+        raise ValueError(device, array.shape)
+
+    def _folded(
+        self, parts: Sequence[HostArray], fold: Fold, *, dtype: str, divisor: int | None, result: str
+    ) -> HostArray:
+        return self._numpy.combine(parts, fold, dtype=dtype, divisor=divisor, result=result)
+
+    def _here(self, arrays: Sequence[FakeArray]) -> tuple[str, list[HostArray]]:
+        """Return the one device that all arrays are on, and their contents."""
+        devices = sorted({array.device for array in arrays})
+        if len(devices) != 1:
+            raise ValueError(devices)
+        return devices[0], [array.data for array in arrays]
+
+    def _like(self, array: FakeArray, data: HostArray) -> FakeArray:
+        return FakeArray(data, array.device, self)
+
+
+class RecordingBackend(FakeBackend):
+    """A fake backend that computes nothing: arrays are shapes, results are zeros that take no memory.
+
+    For looking at what a plan does with sizes that would not fit.
+    """
+
+    name = "recording"
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> FakeArray:
+        """Return an array that has a shape, a dtype and a device, and no contents."""
+        if device not in self.devices:
+            raise ValueError(device)
+        return FakeArray(_nothing(shape, dtype), device, self)
+
+    def copy_to(self, array: FakeArray, device: str) -> FakeArray:
+        """Record only."""
+        self.copies.append(RecordedCopy(array.device, device, array.data.nbytes))
+        if len(self.copies) == self.fail_at_copy:
+            raise FakeOutOfMemoryError(device)
+        return self.empty(array.shape, array.dtype.name, device)
+
+    def scale(self, array: FakeArray, divisor: int, result: str) -> FakeArray:  # noqa: ARG002
+        """Do nothing."""
+        return self.empty(array.shape, result, array.device)
+
+    def ravel_concat(self, arrays: Sequence[FakeArray]) -> FakeArray:
+        """Add up the sizes."""
+        device, parts = self._here(arrays)
+        return self.empty((sum(part.size for part in parts),), parts[0].dtype.name, device)
+
+    def reshape(self, array: FakeArray, shape: tuple[int, ...]) -> FakeArray:
+        """Return another shape."""
+        return self.empty(shape, array.dtype.name, array.device)
+
+    def densify(self, values: FakeArray, indices: FakeArray, shape: tuple[int, ...]) -> FakeArray:  # noqa: ARG002
+        """Return the dense shape."""
+        return self.empty(shape, values.dtype.name, values.device)
+
+    def is_writable(self, array: FakeArray) -> bool:  # noqa: ARG002
+        """Take whatever is assigned, unless arrays are to be immutable."""
+        return self.is_mutable
+
+    def assign(self, target: FakeArray, source: FakeArray) -> None:
+        """Do nothing but look where they are."""
+        self._here([target, source])
+
+    def _folded(
+        self, parts: Sequence[HostArray], fold: Fold, *, dtype: str, divisor: int | None, result: str
+    ) -> HostArray:
+        del fold, dtype, divisor
+        return _nothing(parts[0].shape, result)
+
+
+def _nothing(shape: tuple[int, ...], dtype: str) -> HostArray:
+    return np.broadcast_to(np.zeros((), dtype), shape)

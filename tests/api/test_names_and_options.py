@@ -1,0 +1,88 @@
+import enum
+
+import pytest
+
+from treefold import CollectiveHints, CommunicationImplementation, CommunicationOptions, ReduceOp
+from treefold.devices import canonical_device
+
+
+class TestReduceOp:
+    def test_has_five_members(self):
+        """SUM and MEAN as in TensorFlow, and the three that it lacks."""
+        assert [op.name for op in ReduceOp] == ["SUM", "MEAN", "MIN", "MAX", "PRODUCT"]
+
+    @pytest.mark.parametrize("name", ["MEAN", "mean", "Mean", "avg", "AVERAGE"])
+    def test_is_found_by_name_in_any_case(self, name):
+        """Methods take names as strings, the words of NCCL and Horovod included."""
+        assert ReduceOp(name) is ReduceOp.MEAN
+
+    def test_is_found_by_another_library_s_enum(self):
+        """tf.distribute.ReduceOp.SUM is an enum with the value "SUM"."""
+        theirs = enum.Enum("ReduceOp", {"SUM": "SUM"})
+        assert ReduceOp.parse(theirs.SUM) is ReduceOp.SUM
+
+
+class TestDeviceNames:
+    @pytest.mark.parametrize(
+        ("name", "short"),
+        [
+            ("cpu:0", "cpu:0"),
+            ("/cpu:5", "cpu:5"),
+            ("CPU:5", "cpu:5"),
+            ("cpu", "cpu:0"),
+            ("/device:GPU:1", "gpu:1"),
+            ("cuda:1", "gpu:1"),
+            ("GPU:01", "gpu:1"),
+            ("/job:localhost/replica:0/task:0/device:CPU:3", "cpu:3"),
+            ("/job:worker/cpu:2", "cpu:2"),
+            ("mps:0", "mps:0"),
+        ],
+    )
+    def test_mean_what_they_say(self, name, short):
+        """Every spelling that users bring has one short form."""
+        assert canonical_device(name) == short
+
+    @pytest.mark.parametrize(
+        "name", ["/", "garbage:x", "cpu:-1", "cpu:1:2", "/cpu:0/gpu:0", "/task:0", "gpu:*", "a b:0"]
+    )
+    def test_that_mean_nothing_are_refused(self, name):
+        """What does not parse is an error that shows the spellings."""
+        sentence = (
+            rf"^{name!r} is no device name\. Write "
+            r'"cpu:0", "gpu:1", "cuda:1", "/device:GPU:1" or "/job:worker/replica:0/task:0/device:GPU:1"\.$'
+        )
+        with pytest.raises(ValueError, match=sentence.replace("*", r"\*")):
+            canonical_device(name)
+
+
+class TestCommunicationOptions:
+    def test_defaults_ask_for_nothing(self):
+        """The default options are TensorFlow's."""
+        options = CommunicationOptions()
+        assert (options.bytes_per_pack, options.timeout_seconds) == (0, None)
+        assert options.implementation is CommunicationImplementation.AUTO
+
+    @pytest.mark.parametrize("name", ["NCCL", "nccl", CommunicationImplementation.NCCL])
+    def test_take_the_implementation_by_name(self, name):
+        """As in TensorFlow, names are taken in any case."""
+        assert CommunicationOptions(implementation=name).implementation is CommunicationImplementation.NCCL
+
+    def test_have_an_older_name(self):
+        """CollectiveHints of TensorFlow 2.2 are options."""
+        assert isinstance(CollectiveHints(bytes_per_pack=7), CommunicationOptions)
+        assert CollectiveHints(7, 2.5).timeout_seconds == 2.5
+
+    @pytest.mark.parametrize("value", [-1, 1.5, True, "1", None])
+    def test_refuse_bytes_that_are_no_count(self, value):
+        """TensorFlow stores 1.5; here it is an error."""
+        with pytest.raises(
+            ValueError,
+            match=r"^bytes_per_pack is .+\. It takes a whole number of bytes; 0 leaves packing to num_packs\.$",
+        ):
+            CommunicationOptions(bytes_per_pack=value)
+
+    @pytest.mark.parametrize("value", [0, -1, True, "1", float("inf"), float("nan")])
+    def test_refuse_seconds_that_are_no_time(self, value):
+        """A time-out is a positive number."""
+        with pytest.raises(ValueError, match=r"^timeout_seconds is .+\. It takes a number of seconds above 0, or None"):
+            CommunicationOptions(timeout_seconds=value)

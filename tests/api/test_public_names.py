@@ -1,0 +1,116 @@
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+
+import treefold
+
+NAMES = {
+    "AllReduceCrossDeviceOps",
+    "CollectiveHints",
+    "CommunicationImplementation",
+    "CommunicationOptions",
+    "CrossDeviceOps",
+    "DistributedValues",
+    "HierarchicalCopyAllReduce",
+    "IndexedSlices",
+    "Mirrored",
+    "NcclAllReduce",
+    "PerReplica",
+    "ReduceOp",
+    "ReductionToOneDevice",
+    "all_reduce",
+    "broadcast",
+    "choose_cross_device_ops",
+    "reduce",
+}
+
+SIGNATURES = {
+    "CrossDeviceOps.reduce": "reduce_op per_replica_value destinations options * out weights experimental_hints",
+    "CrossDeviceOps.batch_reduce": "reduce_op value_destination_pairs options * out weights experimental_hints",
+    "CrossDeviceOps.broadcast": "tensor destinations",
+    "CrossDeviceOps.gather": "per_replica_value destinations axis options",
+    "CrossDeviceOps.plan": "per_replica_value destinations options",
+    "ReductionToOneDevice": "reduce_to_device accumulation_fn * accumulate topology",
+    "AllReduceCrossDeviceOps": "all_reduce_alg num_packs agg_small_grads_max_bytes agg_small_grads_max_group "
+    "* accumulate topology",
+    "HierarchicalCopyAllReduce": "num_packs * accumulate topology",
+    "NcclAllReduce": "num_packs * accumulate topology",
+    "CommunicationOptions": "bytes_per_pack timeout_seconds implementation",
+    "CollectiveHints": "bytes_per_pack timeout_seconds",
+    "PerReplica": "values devices",
+    "IndexedSlices": "values indices dense_shape",
+    "choose_cross_device_ops": "devices",
+    "all_reduce": "values op * out weights",
+    "reduce": "values destination op * weights",
+    "broadcast": "value destinations",
+}
+
+
+def names_of_parameters(function):
+    """Return the names of a function's parameters, with the star before the keyword-only ones."""
+    words = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        words.append(parameter.name)
+    return " ".join(word for word in words if word != "self")
+
+
+class TestPublicNames:
+    def test_are_these_and_no_others(self):
+        """What the package exports is listed, and nothing else is meant for users."""
+        assert set(treefold.__all__) == NAMES
+
+    @pytest.mark.parametrize("name", sorted(NAMES))
+    def test_have_a_docstring(self, name):
+        """Every public name says what it is."""
+        assert len(inspect.getdoc(getattr(treefold, name))) > 30
+
+    @pytest.mark.parametrize(("path", "parameters"), SIGNATURES.items())
+    def test_keep_their_signatures(self, path, parameters):
+        """Argument names and order are those of the design, which are TensorFlow's where it has them."""
+        target = treefold
+        for part in path.split("."):
+            target = getattr(target, part)
+        assert names_of_parameters(target) == parameters
+
+    def test_all_reduce_classes_derive_from_each_other_as_in_tensorflow(self):
+        """NcclAllReduce and HierarchicalCopyAllReduce are AllReduceCrossDeviceOps, and all are CrossDeviceOps."""
+        base = treefold.AllReduceCrossDeviceOps
+        assert treefold.HierarchicalCopyAllReduce.__mro__[1] is base
+        assert treefold.NcclAllReduce.__mro__[1] is base
+        assert base.__mro__[1] is treefold.CrossDeviceOps
+        assert treefold.ReductionToOneDevice.__mro__[1] is treefold.CrossDeviceOps
+
+    def test_cross_device_ops_is_abstract(self):
+        """There is nothing to plan with in the base class."""
+        with pytest.raises(TypeError, match="abstract"):
+            treefold.CrossDeviceOps()
+
+
+PROBE = """
+import json, sys, time
+start = time.perf_counter()
+import treefold
+seconds = time.perf_counter() - start
+print(json.dumps([seconds, sorted(sys.modules)]))
+"""
+
+
+class TestImport:
+    def test_is_quick_and_loads_no_framework(self):
+        """``import treefold`` takes under 0.25 s and loads NumPy and optree, but no framework and no command line."""
+        seconds, loaded = [], set()
+        for _ in range(7):  # the best of a few: the limit is for the import, not for what else this machine does
+            done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)  # noqa: S603 - ours
+            taken, modules = json.loads(done.stdout)
+            seconds.append(taken)
+            loaded.update(modules)
+            if taken < 0.25:
+                break
+        assert min(seconds) < 0.25
+        heavy = {"torch", "jax", "tensorflow", "cupy", "scipy", "sklearn", "matplotlib", "typer", "rich", "ml_dtypes"}
+        assert not heavy & loaded

@@ -1,0 +1,108 @@
+import collections
+import dataclasses
+import typing
+
+import numpy as np
+import pytest
+
+from treefold import DistributedValues, HierarchicalCopyAllReduce, IndexedSlices, Mirrored, PerReplica, all_reduce
+
+
+@dataclasses.dataclass
+class Layer:
+    kernel: object
+    bias: object
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    inner: Layer
+    scale: float = dataclasses.field(default=0.0)
+
+
+class Pair(typing.NamedTuple):
+    left: object
+    right: object
+
+
+class TestDistributedValues:
+    def test_hold_components_in_order(self):
+        """Values can be counted, gone through and indexed."""
+        value = PerReplica([1.0, 2.0, 4.0])
+        assert (len(value), list(value), value[2], value.values) == (3, [1.0, 2.0, 4.0], 4.0, (1.0, 2.0, 4.0))
+
+    def test_without_devices_host_values_stand_for_logical_cpus(self):
+        """Component i of host arrays is on cpu:i."""
+        assert PerReplica([np.zeros(1), np.zeros(1)]).devices == ("cpu:0", "cpu:1")
+
+    def test_with_devices_names_are_made_short(self):
+        """Devices can be given in any spelling."""
+        assert PerReplica([1.0, 2.0], ["/device:CPU:3", "cpu:1"]).devices == ("cpu:3", "cpu:1")
+
+    def test_show_each_component_beside_its_device(self):
+        """The repr is one line per component."""
+        assert repr(Mirrored([1.0, 1.0])) == "Mirrored:{\n  0 cpu:0: 1.0\n  1 cpu:1: 1.0\n}"
+
+    def test_do_not_copy(self):
+        """Components are the caller's objects."""
+        array = np.zeros(3)
+        assert PerReplica([array])[0] is array
+
+    def test_mirrored_is_found_by_device(self):
+        """``on`` gives the component of a device in any spelling."""
+        assert Mirrored([1.0, 2.0], ["cpu:3", "cpu:1"]).on("/device:CPU:1") == 2.0
+
+    def test_both_kinds_are_distributed_values(self):
+        """Either may be a destination."""
+        assert issubclass(PerReplica, DistributedValues)
+        assert issubclass(Mirrored, DistributedValues)
+
+
+def contribution(replica):
+    """Return a structure of every kind whose leaves all hold 2**replica."""
+    value = 2.0**replica
+    return {
+        "z": [value, (np.full((2, 2), value), None)],
+        "a": Frozen(Layer(np.full(3, value), value), value),
+        "pair": Pair(value, {}),
+        "ordered": collections.OrderedDict(b=value, a=value),
+    }
+
+
+class TestStructures:
+    def test_come_back_as_they_were(self):
+        """dict, list, tuple, namedtuple, OrderedDict, dataclass, None: the result has the structure of a component."""
+        total = all_reduce([contribution(0), contribution(1), contribution(2)])[1]
+        assert list(total) == ["z", "a", "pair", "ordered"]
+        assert total["z"][0] == 7
+        assert np.array_equal(total["z"][1][0], np.full((2, 2), 7))
+        assert total["z"][1][1] is None
+        assert isinstance(total["a"], Frozen)
+        assert isinstance(total["a"].inner, Layer)
+        assert np.array_equal(total["a"].inner.kernel, np.full(3, 7))
+        assert (total["a"].inner.bias, total["a"].scale) == (7, 7)
+        assert isinstance(total["pair"], Pair)
+        assert (total["pair"].left, total["pair"].right) == (7, {})
+        assert list(total["ordered"]) == ["b", "a"]
+
+    def test_errors_name_the_path_of_the_leaf(self):
+        """A wrong leaf is named as one would write it."""
+        good, bad = contribution(0), contribution(1)
+        bad["a"].inner.kernel = np.zeros(4)
+        with pytest.raises(
+            ValueError, match=r"^Replica 1 has float64 \(4,\) at \['a'\]\.inner\.kernel where replica 0"
+        ):
+            all_reduce([good, bad])
+
+    def test_numbers_are_arrays_without_axes(self):
+        """Python numbers take NumPy's default dtypes; results are 0-d arrays."""
+        total = all_reduce([1, 2])[0]
+        assert (total.shape, total.dtype, int(total)) == ((), np.int64, 3)
+
+    def test_sparse_rows_are_leaves(self):
+        """IndexedSlices stand where an array could."""
+        rows = [{"e": IndexedSlices(np.full((1, 2), 2.0**r), np.array([r]), (9, 2))} for r in range(2)]
+        mean = HierarchicalCopyAllReduce().reduce("mean", PerReplica(rows), "cpu:0")[0]["e"]
+        assert np.array_equal(mean.values, [[0.5, 0.5], [1, 1]])
+        assert np.array_equal(mean.indices, [0, 1])
+        assert mean.dense_shape == (9, 2)
