@@ -67,12 +67,12 @@ MISTAKES = [
         "turns grouping off.",
     ),
     (
-        lambda: HIERARCHICAL.reduce("total", CROSSED, CROSSED),
+        lambda: HIERARCHICAL.reduce("total", per_replica(1.0), "cpu:0"),
         ArgumentError,
         'reduce_op is \'total\'. It takes "SUM", "MEAN", "MIN", "MAX" or "PRODUCT", or a ReduceOp.',
     ),
     (
-        lambda: HIERARCHICAL.reduce(None, CROSSED, CROSSED),
+        lambda: HIERARCHICAL.reduce(None, per_replica(1.0), "cpu:0"),
         ArgumentError,
         'reduce_op is None. It takes "SUM", "MEAN", "MIN", "MAX" or "PRODUCT", or a ReduceOp.',
     ),
