@@ -63,7 +63,7 @@ def read():
     """
 
     def read_array(array):
-        array = np.asarray(array)
+        array = np.asarray(array.numpy() if isinstance(array, tf.Tensor) else array)
         return array.dtype.name, array.shape, str(array.tolist())
 
     def read_value(value):
