@@ -7,6 +7,8 @@ in replica order, and round once. Dtypes are NumPy's names (``"bfloat16"`` inclu
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +38,11 @@ class Fold:
     accumulate: str = "wide"
     weights: tuple[float, ...] | None = None
     accumulation_fn: AccumulationFn | None = None
+
+    @property
+    def weight_sum(self) -> float:
+        """Σwᵢ, added one by one: Python's own ``sum`` rounds differently from version to version."""
+        return functools.reduce(operator.add, self.weights or (), 0.0)
 
     def check_dtype(self, dtype: str, where: str = "") -> None:
         """Refuse a dtype that this op has no meaning for.

@@ -39,34 +39,60 @@ def fold_block(parts: Sequence[Array], fold: Fold, *, dtype: str, divisor: int |
             real = [part.view(_REAL[part.dtype.name]) for part in parts]
             folded = _sum(real, fold, dtype=_REAL[dtype], divisor=divisor)
             return folded.astype(_REAL[result], copy=False).view(result)
-        return _sum(parts, fold, dtype=dtype, divisor=divisor).astype(result, copy=False)
+        return _rounded(_sum(parts, fold, dtype=dtype, divisor=divisor), result)
 
 
 def scale_block(part: Array, divisor: int, result: str) -> Array:
     """Return a 1-d array divided by ``divisor``, rounded once to dtype ``result``."""
+    part = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
     with np.errstate(all="ignore"):
         if part.dtype.name in INTEGERS:
             return _integer_mean([part], divisor).astype(result, copy=False)
-        wide = "complex128" if part.dtype.name in COMPLEX else "float64"
-        return (part.astype(wide) / divisor).astype(result)
+        if part.dtype.name in COMPLEX:
+            # Part by part: a complex quotient would make NaN of an infinite part, and round twice.
+            wide = part.view(_REAL[part.dtype.name]).astype("float64") / divisor
+            return wide.astype(_REAL[result], copy=False).view(result)
+        return _rounded(part.astype("float64") / divisor, result)
+
+
+def _rounded(values: Array, dtype: str) -> Array:
+    """Round once. ml_dtypes goes from float64 to bfloat16 by way of float32, which would be twice."""
+    if dtype == "bfloat16" and values.dtype == np.float64:
+        values = _halfway_float32(values)
+    return values.astype(dtype, copy=False)
+
+
+def _halfway_float32(values: Array) -> Array:
+    """Return float64 values in float32 such that rounding them on, to 16 bits, is rounding once ("round to odd").
+
+    Cut off, with the last bit set where something was lost: never a tie of 16-bit floats that was none before.
+    """
+    narrow = values.astype("float32")
+    is_inexact, is_larger = narrow != values, np.abs(narrow) > np.abs(values)
+    bits = narrow.view("uint32")
+    bits -= is_larger
+    bits |= is_inexact
+    return narrow
 
 
 def _sum(parts: list[Array], fold: Fold, *, dtype: str, divisor: int | None) -> Array:
     """SUM, MEAN, or the partial sum of a MEAN, still in the accumulator's dtype."""
     mean_of = divisor if fold.op is ReduceOp.MEAN else None
     if mean_of and fold.weights is not None:
-        return _weighted_mean(parts, fold.weights)
+        return _weighted_mean(parts, fold.weights, fold.weight_sum)
     if dtype in INTEGERS:
         return _accumulate(parts, fold.accumulator_dtype(dtype)) if mean_of is None else _integer_mean(parts, mean_of)
     total = _accumulate(parts, fold.accumulator_dtype(dtype))
     if fold.accumulate == "native":
-        # The count itself may not fit a 16-bit float, so even here the division is wide.
-        return total if mean_of is None else total.astype("float64") / mean_of
+        # The count itself may not fit a 16-bit float, so even here these are divided in float32.
+        wide = "float32" if total.dtype.itemsize == 2 else total.dtype  # noqa: PLR2004 - two bytes
+        return total if mean_of is None else total.astype(wide, copy=False) / mean_of
     if mean_of is not None:
         total /= mean_of
     if dtype in {"bfloat16", "float64"}:
         _refold_overflows(total, parts, mean_of)
-    return _clamp(total, parts) if mean_of is not None and dtype == "float64" else total
+    # On devices parts may be partial sums, which say nothing of the hull.
+    return _clamp(total, parts) if mean_of == len(parts) and dtype == "float64" else total
 
 
 def _accumulate(parts: list[Array], accumulator: str) -> Array:
@@ -82,16 +108,25 @@ def _refold_overflows(total: Array, parts: list[Array], mean_of: int | None) -> 
     if where.size:
         exponent = math.ceil(math.log2(len(parts)))
         small = _accumulate([np.ldexp(part[where].astype("float64"), -exponent) for part in parts], "float64")
-        total[where] = np.ldexp(small if mean_of is None else small / mean_of, exponent)
+        _put(total, where, np.ldexp(small if mean_of is None else small / mean_of, exponent))
+
+
+def _put(total: Array, where: npt.NDArray[np.intp], values: Array) -> None:
+    """Put float64 values into an accumulator; float32 ones are those of 16-bit floats, still to be rounded."""
+    total[where] = _halfway_float32(values) if total.dtype == np.float32 else values
 
 
 def _spoiled(total: Array, parts: list[Array]) -> npt.NDArray[np.intp]:
-    """Return the indices at which a fold is not finite although its contributions are."""
+    """Return where a fold is not finite although its contributions are, or NaN although none of them is.
+
+    The second: −max, −max, +inf; the first two overflow to −inf, which has no sum with +inf.
+    """
     where = np.flatnonzero(~np.isfinite(total))
     for part in parts:
         if not where.size:
             break
-        where = where[np.isfinite(part[where].astype("float64"))]
+        values = part[where].astype("float64")
+        where = where[np.isfinite(values) | (np.isnan(total[where]) & ~np.isnan(values))]
     return where
 
 
@@ -103,16 +138,15 @@ def _clamp(mean: Array, parts: list[Array]) -> Array:
     return np.where(mean < low, low, np.where(mean > high, high, mean))
 
 
-def _weighted_mean(parts: list[Array], weights: Sequence[float]) -> Array:
+def _weighted_mean(parts: list[Array], weights: Sequence[float], scale: float) -> Array:
     """Σwᵢxᵢ/Σwᵢ in float64. A weight of 0 leaves its replica out, NaN and all."""
     # The parts of a complex array come as twice as many reals, so weights go by part, not by element.
     chosen = [(weight, part.astype("float64")) for weight, part in zip(weights, parts, strict=True) if weight]
-    scale = sum(weight for weight, _ in chosen)
     values = [part for _, part in chosen]
     total = _accumulate([weight * part for weight, part in chosen], "float64") / scale
     where = _spoiled(total, values)
     if where.size:
-        exponent = math.ceil(math.log2(len(values))) + 1
+        exponent = math.ceil(math.log2(len(values)))
         shares = [(weight / scale) * np.ldexp(part[where], -exponent) for weight, part in chosen]
         total[where] = np.ldexp(_accumulate(shares, "float64"), exponent)
     return _clamp(total, values)
@@ -195,7 +229,7 @@ def _product(parts: list[Array], fold: Fold, dtype: str) -> Array:
             factor, shift = np.frexp(part[where].astype("float64"))
             mantissa, carry = np.frexp(mantissa * factor)
             exponent = exponent + shift + carry
-        total[where] = np.ldexp(mantissa, exponent)
+        _put(total, where, np.ldexp(mantissa, exponent))
     return total
 
 

@@ -114,7 +114,8 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def weight_count(cls, num_weights: int, num_replicas: int) -> Self:
         """``weights`` of another number than the replicas."""
-        return cls(f"weights has {counted(num_weights, 'number')} for {counted(num_replicas, 'replica')}. Give one for each replica.")
+        numbers, replicas = counted(num_weights, "number"), counted(num_replicas, "replica")
+        return cls(f"weights has {numbers} for {replicas}. Give one for each replica.")
 
     @classmethod
     def bare_structure(cls, value: object, what: str) -> Self:
@@ -147,7 +148,8 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def device_count(cls, owner: str, num_values: int, num_devices: int) -> Self:
         """``devices`` does not name one device per value."""
-        return cls(f"{owner} got {counted(num_values, 'value')} and {counted(num_devices, 'device')}. Name one device for each value.")
+        values, devices = counted(num_values, "value"), counted(num_devices, "device")
+        return cls(f"{owner} got {values} and {devices}. Name one device for each value.")
 
     @classmethod
     def not_pairs(cls, value: object) -> Self:
@@ -215,7 +217,9 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def gather_axis(cls, axis: object, where: str, rank: int | None = None) -> Self:
         """``axis`` is none of the arrays' axes."""
-        allowed = "a whole number" if rank is None else f"{-rank} to {rank - 1} for arrays of {counted(rank, 'axis', 'axes')}"
+        allowed = "a whole number"
+        if rank is not None:
+            allowed = f"{-rank} to {rank - 1} for arrays of {counted(rank, 'axis', 'axes')}"
         return cls(f"gather got axis={axis!r}{where}. It takes {allowed}.")
 
 

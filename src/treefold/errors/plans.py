@@ -28,6 +28,11 @@ class PlanError(TreefoldError, ValueError):
         return cls(f"This text is no plan: {problem}. Write plans with plan.to_json().")
 
     @classmethod
+    def in_head(cls, error: PlanError) -> Self:
+        """Say that it is wrong before its first step."""
+        return cls(f"The plan does not hold: {error}")
+
+    @classmethod
     def in_step(cls, number: int, error: PlanError) -> Self:
         """Say in which step it happens."""
         return cls(f"The plan does not hold: in step {number}, {error}")

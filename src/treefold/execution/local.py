@@ -63,11 +63,10 @@ class _Walk:
         if isinstance(action, Combine):
             return self._combine(action, backend, buffer.leaf)
         joined = backend.ravel_concat([self.read(source) for source in action.sources])
-        if not action.final:
-            return joined
         leaf = self.plan.leaves[buffer.leaf]
-        if leaf.goal is Goal.ROWS and self.fold is not None and self.fold.op is ReduceOp.MEAN:
+        if action.final and leaf.goal is Goal.ROWS and self.fold is not None and self.fold.op is ReduceOp.MEAN:
             return backend.scale(joined, len(self.inputs[buffer.leaf].arrays), self.fold.result_dtype(leaf.dtype))
+        # One array laid out alone may be a view, and results must not alias inputs.
         return backend.copy_to(joined, buffer.device) if len(action.sources) == 1 else joined
 
     def _combine(self, action: Combine, backend: ArrayBackend, leaf: int) -> Any:
@@ -75,12 +74,22 @@ class _Walk:
             raise AssertionError(action)
         arrays = [self.read(source) for source in action.sources]
         if self.fold.accumulation_fn is not None:
-            shaped = [backend.reshape(array, self.inputs[leaf].shape) for array in arrays]
-            return accumulate(backend, shaped, self.fold, self.plan.leaves[leaf].path)
+            return self._call_back(action, arrays, self.fold)
         dtype = self.plan.leaves[leaf].dtype
         result = self.fold.result_dtype(dtype) if action.final else self.fold.partial_dtype(dtype)
         divisor = len(self.inputs[leaf].arrays) if action.final else None
         return backend.combine(arrays, self.fold, dtype=dtype, divisor=divisor, result=result)
+
+    def _call_back(self, action: Combine, arrays: list[Any], fold: Fold) -> Any:
+        """Hand out copies and take a copy: the function may write into what it gets, and keep what it returns."""
+        target = self.plan.buffers[action.target.buffer]
+        operand = self.inputs[target.leaf]
+        for index, source in enumerate(action.sources):
+            if self.plan.buffers[source.buffer].role is Role.INPUT:
+                arrays[index] = operand.backend.copy_to(arrays[index], target.device)
+        shaped = [operand.backend.reshape(array, operand.shape) for array in arrays]
+        made = accumulate(operand.backend, shaped, fold, self.plan.leaves[target.leaf].path)
+        return operand.backend.copy_to(made, target.device)
 
     def read(self, source: Range) -> Any:
         """Return a range as one array."""
@@ -126,6 +135,6 @@ class _Walk:
     def _empty(self, operand: Operand, leaf: int, device: str) -> Any:
         array = operand.backend.copy_to(operand.backend.ravel_concat([operand.arrays[0]]), device)
         goal, dtype = self.plan.leaves[leaf].goal, self.plan.leaves[leaf].dtype
-        if self.fold is None or goal in {Goal.GATHER, Goal.COPY}:
+        if self.fold is None or self.fold.op is not ReduceOp.MEAN or goal in {Goal.GATHER, Goal.COPY}:
             return array
-        return operand.backend.combine([array], self.fold, dtype=dtype, divisor=1, result=self.fold.result_dtype(dtype))
+        return operand.backend.scale(array, 1, self.fold.result_dtype(dtype))

@@ -78,6 +78,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
             words.append(f"agg_small_grads_max_group={packing.agg_small_grads_max_group}")
         if type(self) is AllReduceCrossDeviceOps:
             words.insert(0, f"all_reduce_alg={self._all_reduce_alg!r}")
+        words += self._accumulate_words()
         return f"{type(self).__name__}({', '.join(words)})"
 
 

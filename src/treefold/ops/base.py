@@ -80,6 +80,7 @@ class CrossDeviceOps(abc.ABC):
         Raises:
             TreefoldError: one of its kinds, before anything is written: see ``treefold.errors``.
 
+        >>> from treefold import ReductionToOneDevice
         >>> ops = ReductionToOneDevice()
         >>> ops.reduce("sum", PerReplica([1, 2, 4]), "cpu:0").values[0].item()
         7
@@ -166,6 +167,7 @@ class CrossDeviceOps(abc.ABC):
         Raises:
             TreefoldError: one of its kinds, as the call itself would.
 
+        >>> from treefold import HierarchicalCopyAllReduce
         >>> print(HierarchicalCopyAllReduce().plan(PerReplica([1.0, 2.0]), ["cpu:0", "cpu:1"]).guarantee)
         replica_order
         """
@@ -197,6 +199,9 @@ class CrossDeviceOps(abc.ABC):
     def _fold(self, op: ReduceOp, weights: tuple[float, ...] | None) -> Fold:
         """Return the arithmetic of a call."""
         return Fold(op, self._accumulate, weights)
+
+    def _accumulate_words(self) -> list[str]:
+        return [] if self._accumulate == "wide" else [f"accumulate={self._accumulate!r}"]
 
     def _describe(self) -> str:
         """Return the ops object as one would write it."""

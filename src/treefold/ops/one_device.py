@@ -68,4 +68,5 @@ class ReductionToOneDevice(CrossDeviceOps):
     def _describe(self) -> str:
         given = [f"reduce_to_device={self._reduce_to_device!r}"] if self._reduce_to_device else []
         given += ["accumulation_fn=…"] if self._accumulation_fn is not None else []
+        given += self._accumulate_words()
         return f"ReductionToOneDevice({', '.join(given)})"

@@ -51,6 +51,11 @@ class Request:
         )
 
     @cached_property
+    def frameworks(self) -> tuple[str, ...]:
+        """The framework of each leaf: arrays of two frameworks cannot share a pack."""
+        return tuple(part.operand.backend.name for entry in self.entries for part in entry.parts)
+
+    @cached_property
     def executor(self) -> str:
         """``"host"`` if everything lies in host memory, else ``"local"``."""
         is_host = all(
@@ -63,27 +68,28 @@ class Request:
     @property
     def key(self) -> Hashable:
         """What a cached plan is found by."""
-        return (self.collective, self.work, self.executor, self.accumulate, self.policy, self.is_weighted, self.notes)
+        how = (self.executor, self.accumulate, self.policy, self.is_weighted, self.notes)
+        return (self.collective, self.work, self.frameworks, *how)
 
 
 def make_plan(request: Request, add_pack: AddPack, root: Root) -> Plan:
     """Plan a request and prove the plan.
 
-    Values whose destinations are their own devices are packed together, per list of devices, and planned by
-    ``add_pack``; the others, one by one, meet on the ``root`` of their destinations.
+    Values of one framework whose destinations are their own devices are packed together, per list of devices, and
+    planned by ``add_pack``; the others, one by one, meet on the ``root`` of their destinations.
     """
     builder = PlanBuilder(request.work)
-    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Item]] = {}
-    for index, work in enumerate(request.work):
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[Item]] = {}
+    for index, (work, framework) in enumerate(zip(request.work, request.frameworks, strict=True)):
         if work.leaf.goal is Goal.COPY:
             add_broadcast(builder, index)
         elif work.leaf.goal is not Goal.FOLD:
             add_concat(builder, index, root(work.destinations))
         else:
             item = Item(index, work.leaf.dtype, work.result_length)
-            groups.setdefault((work.sources, work.destinations), []).append(item)
+            groups.setdefault((work.sources, work.destinations, framework), []).append(item)
     number = 0
-    for (sources, destinations), items in groups.items():
+    for (sources, destinations, _), items in groups.items():
         matches = set(sources) == set(destinations)
         policy = request.policy if matches else PackingPolicy()
         for layout in policy.layouts(items, len(set(sources))):

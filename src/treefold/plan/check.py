@@ -11,13 +11,22 @@ import bisect
 from collections import defaultdict
 from collections.abc import Iterable
 
+from treefold.devices import device_type
 from treefold.errors import PlanError
+from treefold.errors.words import listed
 from treefold.plan import ir
 from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Plan, PlanDraft, Range, Role, Step
 from treefold.plan.store import Association, Piece, Store, replicas_in
 
 _RAW = frozenset({Role.INPUT, Role.SCRATCH})
 _DONE = frozenset({Role.RESULT, Role.OUTPUT})
+_LAID_OUT = frozenset({Goal.ROWS, Goal.GATHER})
+_WORDS = {
+    "collective": ("all_reduce", "reduce", "broadcast", "gather"),
+    "executor": ("host", "local"),
+    "kernel": ("native", "numpy", ""),
+    "accumulate": ("wide", "native", "callback"),
+}
 
 
 def finish(draft: PlanDraft) -> Plan:
@@ -31,7 +40,11 @@ def finish(draft: PlanDraft) -> Plan:
         PlanError: naming the step and what is wrong with it.
 
     """
-    run = _SymbolicRun(draft)
+    try:
+        _check_head(draft)
+        run = _SymbolicRun(draft)
+    except PlanError as error:
+        raise PlanError.in_head(error) from None
     for number, step in enumerate(draft.steps, start=1):
         try:
             run.step(step)
@@ -40,6 +53,18 @@ def finish(draft: PlanDraft) -> Plan:
     run.check_goals()
     fields = ir.draft_fields(draft)
     return Plan(**fields, guarantee=run.guarantee(), proof=ir._PROOF)  # type: ignore[arg-type] # noqa: SLF001
+
+
+def _check_head(draft: PlanDraft) -> None:
+    for name, choices in _WORDS.items():
+        word = getattr(draft, name)
+        if word not in choices:
+            raise PlanError.malformed(f"{name} {word!r} is not {listed(choices)}")
+    if draft.num_packs < 0:
+        raise PlanError.malformed(f"there cannot be {draft.num_packs} packs")
+    strangers = sorted({buffer.device for buffer in draft.buffers if device_type(buffer.device) != "cpu"})
+    if draft.executor == "host" and strangers:
+        raise PlanError.malformed(f"the host executor cannot reach {', '.join(strangers)}")
 
 
 class _SymbolicRun:
@@ -66,14 +91,17 @@ class _SymbolicRun:
             elif buffer.role is Role.OUTPUT:
                 self.outputs[buffer.leaf].append(index)
         for leaf in range(len(self.draft.leaves)):
-            self._check_positions(leaf)
+            self._check_inputs_and_outputs(leaf)
 
-    def _check_positions(self, leaf: int) -> None:
+    def _check_inputs_and_outputs(self, leaf: int) -> None:
         path = self.draft.leaves[leaf].path
         for what, indices in (("inputs", self.inputs[leaf]), ("outputs", self.outputs[leaf])):
             positions = [self.draft.buffers[index].position for index in indices]
             if not positions or positions != list(range(len(positions))):
                 raise PlanError.malformed(f"leaf {path!r} has {what} at positions {positions}, not 0, 1, 2 …")
+        goal, lengths = self.draft.leaves[leaf].goal, [self.draft.buffers[index].length for index in self.inputs[leaf]]
+        if goal not in _LAID_OUT and (len(set(lengths)) != 1 or (goal is Goal.COPY and len(lengths) != 1)):
+            raise PlanError.malformed(f"leaf {path!r} has inputs of lengths {lengths}")
 
     def step(self, step: Step) -> None:
         """Read for all actions, then write for all: their order within a step must not matter."""
@@ -87,6 +115,8 @@ class _SymbolicRun:
     def _evaluate(self, action: Action) -> list[Piece]:
         if not -1 <= action.pack < self.draft.num_packs:
             raise PlanError.malformed(f"pack {action.pack} is not one of {self.draft.num_packs}")
+        if not action.target.length:
+            raise PlanError.malformed("it acts on no elements")
         if isinstance(action, Copy):
             return self._copy(action)
         self._check_one_device(action)
@@ -96,15 +126,17 @@ class _SymbolicRun:
         source, target = action.source, action.target
         if source.length != target.length:
             raise PlanError.malformed(f"it copies {source.length} elements into {target.length}")
-        if (self._role(source) is Role.PARTIAL) != (self._role(target) is Role.PARTIAL):
-            raise PlanError.malformed("a copy cannot turn contributions into partial folds")
+        self._check_same_kind(source, target)
         return [piece.moved(target.start - source.start) for piece in self.stores[source.buffer].read(source)]
 
     def _concat(self, action: Concat) -> list[Piece]:
         at, pieces = action.target.start, list[Piece]()
         for source in action.sources:
+            self._check_same_kind(source, action.target)
             for piece in self.stores[source.buffer].read(source):
                 moved = piece.moved(at - source.start)
+                if action.final and (moved.final or self.draft.leaves[moved.leaf].goal not in _LAID_OUT):
+                    raise PlanError.malformed("it finishes what is finished already, or what must be folded or copied")
                 moved.final = moved.final or action.final
                 pieces.append(moved)
             at += source.length
@@ -114,6 +146,8 @@ class _SymbolicRun:
 
     def _combine(self, action: Combine) -> list[Piece]:
         target, columns = action.target, list[list[Piece]]()
+        if not action.final and self._role(target) is not Role.PARTIAL:
+            raise PlanError.malformed("a fold that is not the last one makes partial folds, and goes elsewhere")
         for source in action.sources:
             if source.length != target.length:
                 raise PlanError.malformed(f"it combines {source.length} elements into {target.length}")
@@ -141,16 +175,24 @@ class _SymbolicRun:
         if final and len(owners) != len(self.inputs[first.leaf]):
             missing = sorted(set(range(len(self.inputs[first.leaf]))) - set(owners))
             raise PlanError.missing(self.draft.leaves[first.leaf].path, missing)
-        value = first.value if len(parts) == 1 else tuple(part.value for part in parts)
+        if self.draft.accumulate == "callback" and not (final and start == 0 and self._is_whole(parts)):
+            raise PlanError.malformed("accumulation_fn takes the whole arrays of all replicas at once")
+        # A partial fold that is folded again is rounded again: its association says so.
+        value = first.value if isinstance(first.value, int) and len(parts) == 1 else tuple(p.value for p in parts)
         return Piece(start, stop, first.leaf, first.offset, value, final)
+
+    def _is_whole(self, parts: list[Piece]) -> bool:
+        """Tell whether these are the replicas' own contributions to all elements of a leaf."""
+        lengths = {self.draft.buffers[index].length for index in self.inputs[parts[0].leaf]}
+        return all(isinstance(part.value, int) and {part.stop - part.start} == lengths for part in parts)
 
     def _write(self, target: Range, pieces: list[Piece]) -> None:
         buffer = self.draft.buffers[target.buffer]
         if buffer.role is Role.INPUT:
             raise PlanError.malformed(f"it writes into the input {buffer.name}")
         for piece in pieces:
-            if self.draft.leaves[piece.leaf].dtype != self.draft.leaves[buffer.leaf].dtype:
-                raise PlanError.malformed(f"it puts another dtype into {buffer.name}")
+            if self._kind(piece.leaf) != self._kind(buffer.leaf):
+                raise PlanError.malformed(f"it puts another dtype, goal or number of replicas into {buffer.name}")
             if not self._may_hold(buffer.role, piece):
                 raise PlanError.malformed(f"{buffer.name}, of role {buffer.role.value}, cannot hold this")
         self.stores[target.buffer].write(target, pieces)
@@ -161,6 +203,14 @@ class _SymbolicRun:
         if piece.final:
             return role in _DONE
         return role is Role.PARTIAL or (role in _RAW and isinstance(piece.value, int))
+
+    def _kind(self, leaf: int) -> tuple[str, Goal, int]:
+        """Return what leaves must share to share a buffer, whose leaf decides how its contents are finished."""
+        return self.draft.leaves[leaf].dtype, self.draft.leaves[leaf].goal, len(self.inputs[leaf])
+
+    def _check_same_kind(self, source: Range, target: Range) -> None:
+        if (self._role(source) is Role.PARTIAL) != (self._role(target) is Role.PARTIAL):
+            raise PlanError.malformed("moving cannot turn contributions into partial folds, or back")
 
     def _role(self, where: Range) -> Role:
         return self.draft.buffers[where.buffer].role
@@ -188,10 +238,8 @@ class _SymbolicRun:
         """Return (replica or -1 for all, offset, length) of the parts that make up an output."""
         lengths = [self.draft.buffers[index].length for index in self.inputs[leaf]]
         goal = self.draft.leaves[leaf].goal
-        if goal in {Goal.ROWS, Goal.GATHER}:
+        if goal in _LAID_OUT:
             return [(replica, 0, length) for replica, length in enumerate(lengths) if length]
-        if len(set(lengths)) != 1 or (goal is Goal.COPY and len(lengths) != 1):
-            raise PlanError.malformed(f"leaf {self.draft.leaves[leaf].path!r} has inputs of lengths {lengths}")
         return [(-1, 0, lengths[0])] if lengths[0] else []
 
     def _check_output(self, buffer: Buffer, found: list[_Part], expected: list[tuple[int, int, int]]) -> None:
@@ -204,6 +252,8 @@ class _SymbolicRun:
             # A leaf may be folded in several associations, one per pack that carries a part of it.
             complete = _joined(ranges) == whole and all(final for *_, final in found)
             self.associations.update(value for *_, value, _ in found)
+            everyone = list(range(len(self.inputs[leaf])))
+            complete = complete and all(sorted(replicas_in(value)) == everyone for *_, value, _ in found)
         else:
             parts = [(-1 if goal is Goal.COPY else value, offset, length) for length, _, offset, value, _ in found]
             complete = parts == expected and all(final == (goal is not Goal.COPY) for *_, final in found)

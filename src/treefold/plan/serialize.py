@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from treefold.errors import PlanError
+from treefold.errors.words import listed, short
 from treefold.plan.check import finish
 from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Leaf, Plan, PlanDraft, Range, Role, Step
 
 _VERSION = 1
 _MAX_CHARACTERS = 64 * 2**20  # a plan of 16 devices and 1,000 arrays takes about 10 MB
+_GOALS, _ROLES = [goal.value for goal in Goal], [role.value for role in Role]
 _KINDS: dict[str, type[Combine | Concat]] = {"combine": Combine, "concat": Concat}
 
 
@@ -40,21 +43,19 @@ def from_json(text: str) -> Plan:
         PlanError: the text is no plan, or the plan does not hold.
 
     """
+    if not isinstance(text, str):
+        raise PlanError.unreadable(f"it is {short(text)}, not text")
     if len(text) > _MAX_CHARACTERS:
         raise PlanError.unreadable(f"it has {len(text)} characters, more than {_MAX_CHARACTERS}")
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise PlanError.unreadable(str(error)) from None
-    if not isinstance(data, dict) or data.get("treefold_plan") != _VERSION:
-        raise PlanError.unreadable(f"it is not an object with treefold_plan: {_VERSION}")
-    try:
-        draft = _draft(data)
+        data = json.loads(text, object_pairs_hook=_without_duplicates)
     except PlanError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise PlanError.unreadable(f"{type(error).__name__}: {error}") from None
-    return finish(draft)
+    except (ValueError, RecursionError) as error:
+        raise PlanError.unreadable(str(error)) from None
+    if not isinstance(data, dict) or type(data.get("treefold_plan")) is not int or data["treefold_plan"] != _VERSION:
+        raise PlanError.unreadable(f"it is not an object with treefold_plan: {_VERSION}")
+    return finish(_draft(data))
 
 
 def _draft(data: dict[str, Any]) -> PlanDraft:
@@ -65,13 +66,26 @@ def _draft(data: dict[str, Any]) -> PlanDraft:
     return PlanDraft(
         **{word: _text(data[word]) for word in words},
         num_packs=_number(data["num_packs"]),
-        notes=tuple(_text(note) for note in data["notes"]),
-        leaves=tuple(Leaf(_text(path), _text(dtype), Goal(goal)) for path, dtype, goal in data["leaves"]),
-        buffers=tuple(
-            Buffer(_text(name), _text(device), _number(length), Role(role), _number(leaf), _number(position))
-            for name, device, length, role, leaf, position in data["buffers"]
+        notes=tuple(_text(note) for note in _list(data["notes"])),
+        leaves=tuple(
+            Leaf(_text(path), _text(dtype), Goal(_choice(goal, _GOALS)))
+            for path, dtype, goal in (_list(leaf, 3) for leaf in _list(data["leaves"]))
         ),
-        steps=tuple(Step(tuple(_action_from_json(action) for action in actions)) for actions in data["steps"]),
+        buffers=tuple(
+            Buffer(
+                _text(name),
+                _text(device),
+                _number(length),
+                Role(_choice(role, _ROLES)),
+                _number(leaf),
+                _number(position),
+            )
+            for name, device, length, role, leaf, position in (_list(buffer, 6) for buffer in _list(data["buffers"]))
+        ),
+        steps=tuple(
+            Step(tuple(_action_from_json(_list(action)) for action in _list(actions)))
+            for actions in _list(data["steps"])
+        ),
     )
 
 
@@ -83,32 +97,53 @@ def _action_to_json(action: Action) -> list[Any]:
 
 
 def _action_from_json(data: list[Any]) -> Action:
-    if data[0] == "copy":
-        _, pack, source, target = data
+    kind = _choice(data[0] if data else None, ("copy", *_KINDS))
+    if kind == "copy":
+        _, pack, source, target = _list(data, 4)
         return Copy(_place(source), _place(target), _number(pack))
-    name, pack, final, sources, target = data
+    _, pack, final, sources, target = _list(data, 5)
     if not isinstance(final, bool):
-        raise PlanError.unreadable(f"{final!r} stands where true or false is meant")
-    places = tuple(_place(source) for source in sources)
-    return _KINDS[name](places, _place(target), pack=_number(pack), final=final)
+        raise PlanError.unreadable(f"{short(final)} stands where true or false is meant")
+    places = tuple(_place(source) for source in _list(sources))
+    return _KINDS[kind](places, _place(target), pack=_number(pack), final=final)
 
 
 def _range(where: Range) -> list[int]:
     return [where.buffer, where.start, where.stop]
 
 
-def _place(data: list[Any]) -> Range:
-    buffer, start, stop = data
+def _place(data: object) -> Range:
+    buffer, start, stop = _list(data, 3)
     return Range(_number(buffer), _number(start), _number(stop))
+
+
+def _list(value: object, length: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or length not in {None, len(value)}:
+        meant = "a list" if length is None else f"a list of {length}"
+        raise PlanError.unreadable(f"{short(value)} stands where {meant} is meant")
+    return value
+
+
+def _choice(value: object, choices: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise PlanError.unreadable(f"{short(value)} stands where one of {listed(choices)} is meant")
+    return value
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**63:
-        raise PlanError.unreadable(f"{value!r} stands where a whole number is meant")
+        raise PlanError.unreadable(f"{short(value)} stands where a whole number is meant")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise PlanError.unreadable(f"{value!r} stands where text is meant")
+        raise PlanError.unreadable(f"{short(value)} stands where text is meant")
     return value
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        raise PlanError.unreadable("a field stands in it twice")
+    return data

@@ -61,7 +61,7 @@ def _kind(action: Action) -> type:
 def _place(plan: Plan, action: Action) -> str:
     target = plan.buffers[action.target.buffer]
     if not isinstance(action, Copy):
-        return f"{len(action.sources)} parts on {target.device}"
+        return f"{_count(len(action.sources), 'part')} on {target.device}"
     source = plan.buffers[action.source.buffer]
     if source.device != target.device:
         return f"{source.device}→{target.device}"

@@ -159,8 +159,8 @@ class FakeBackend(ArrayBackend):
 
     def densify(self, values: FakeArray, indices: FakeArray, shape: tuple[int, ...]) -> FakeArray:
         """Add up the rows."""
-        device, parts = self._here([values, indices])
-        return FakeArray(self._numpy.densify(*parts, shape), device, self)
+        device, (rows, places) = self._here([values, indices])
+        return FakeArray(self._numpy.densify(rows, places, shape), device, self)
 
     def index_bounds(self, indices: FakeArray) -> tuple[int, int]:
         """Look at all of them."""
@@ -178,7 +178,7 @@ class FakeBackend(ArrayBackend):
     def synchronize(self, array: FakeArray) -> None:
         """Do nothing: fake devices compute at once."""
 
-    def host_view(self, array: FakeArray) -> None:  # noqa: ARG002 - the interface asks about an array
+    def host_view(self, array: FakeArray) -> None:
         """Return None: the memory of a device is not the host's."""
 
     def from_host(self, array: HostArray, device: str) -> FakeArray:
@@ -191,7 +191,9 @@ class FakeBackend(ArrayBackend):
         return self._numpy.combine(parts, fold, dtype=dtype, divisor=divisor, result=result)
 
     def _here(self, arrays: Sequence[FakeArray]) -> tuple[str, list[HostArray]]:
-        """Return the one device that all arrays are on, and their contents."""
+        """Return the one device that all arrays are on, and their contents; all must be this backend's own."""
+        if not all(self.owns(array) for array in arrays):
+            raise TypeError(arrays)
         devices = sorted({array.device for array in arrays})
         if len(devices) != 1:
             raise ValueError(devices)

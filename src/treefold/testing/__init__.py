@@ -1,0 +1,30 @@
+"""What reductions are tested with, treefold's own and yours: inputs, oracles, hostile arrays, fake devices, a suite."""
+
+from treefold.testing.conformance import CONFORMANCE, Adapter, Case, ConformanceError
+from treefold.testing.fake import FakeArray, FakeBackend, FakeOutOfMemoryError, RecordingBackend
+from treefold.testing.hostile import INPUT_LAYOUTS, LAYOUTS, Hostile
+from treefold.testing.inputs import mixed_values, owned, owned_sum, special_values
+from treefold.testing.oracles import assert_same_bits, fold_arrays, fold_numbers, result_dtype, rounded
+
+__all__ = [
+    "CONFORMANCE",
+    "INPUT_LAYOUTS",
+    "LAYOUTS",
+    "Adapter",
+    "Case",
+    "ConformanceError",
+    "FakeArray",
+    "FakeBackend",
+    "FakeOutOfMemoryError",
+    "Hostile",
+    "RecordingBackend",
+    "assert_same_bits",
+    "fold_arrays",
+    "fold_numbers",
+    "mixed_values",
+    "owned",
+    "owned_sum",
+    "result_dtype",
+    "rounded",
+    "special_values",
+]

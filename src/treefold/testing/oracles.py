@@ -1,0 +1,256 @@
+"""What a reduction must return, computed one element at a time in plain Python: no kernel, no vector code.
+
+Slow and obvious. Sums that a dtype's rules make exact are exact here (``int``, ``fractions.Fraction``); those that
+round on the way round in the same places: accumulate in replica order in the accumulator's precision, divide once,
+round once.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from treefold.dtypes import COMPLEX, INTEGERS, SIGNED
+from treefold.reduce_op import ReduceOp
+
+Array = npt.NDArray[Any]
+
+_WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "float64": "float64"}
+_PART = {"complex64": "float32", "complex128": "float64"}
+_FLOAT64_MEAN = ("int32", "int64", "uint32", "uint64")
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """A binary floating-point format: bits of the significand, and the exponents of its ends."""
+
+    precision: int
+    smallest: int
+    largest: int
+
+
+_FORMATS = {
+    "float16": _Format(11, -14, 15),
+    "bfloat16": _Format(8, -126, 127),
+    "float32": _Format(24, -126, 127),
+    "float64": _Format(53, -1022, 1023),
+}
+
+
+def rounded(value: float | Fraction, dtype: str) -> float:
+    """Return a number rounded to a float dtype, once, to nearest with ties to even; too large becomes infinite.
+
+    >>> rounded(Fraction(1, 3), "bfloat16"), rounded(65520.0, "float16")
+    (0.333984375, inf)
+    """
+    if isinstance(value, float) and (value == 0 or not math.isfinite(value) or dtype == "float64"):
+        return value
+    exact, form = Fraction(value), _FORMATS[dtype]
+    size = abs(exact)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    exponent -= size < Fraction(2) ** exponent
+    step = Fraction(2) ** (max(exponent, form.smallest) - form.precision + 1)
+    nearest = round(size / step) * step  # Python rounds ties to even
+    result = math.inf if nearest >= Fraction(2) ** (form.largest + 1) else float(nearest)
+    return -result if exact < 0 else result
+
+
+def result_dtype(op: ReduceOp, dtype: str) -> str:
+    """Return the dtype of a result: float for the MEAN of integers, wide for wide ones, else the input's."""
+    if op is ReduceOp.MEAN and dtype in INTEGERS:
+        return "float64" if dtype in _FLOAT64_MEAN else "float32"
+    return dtype
+
+
+def fold_arrays(
+    arrays: Sequence[Array],
+    op: ReduceOp | str,
+    *,
+    accumulate: str = "wide",
+    weights: Sequence[float] | None = None,
+) -> Array:
+    """Return the reduction of arrays of one shape and dtype, by ``fold_numbers`` for each element."""
+    op, first = ReduceOp.parse(op), np.asarray(arrays[0])
+    dtype = first.dtype.name
+    columns = zip(*(_numbers(array) for array in arrays), strict=True)
+    results = [fold_numbers(column, op, dtype, accumulate=accumulate, weights=weights) for column in columns]
+    return np.array(results, result_dtype(op, dtype)).reshape(first.shape)
+
+
+def fold_numbers(
+    numbers: Sequence[Any],
+    op: ReduceOp,
+    dtype: str,
+    *,
+    accumulate: str = "wide",
+    weights: Sequence[float] | None = None,
+) -> Any:
+    """Return the reduction of one element's contributions, Python numbers in replica order."""
+    if dtype in COMPLEX:
+        return _fold_complex(numbers, op, dtype, accumulate=accumulate, weights=weights)
+    if op in {ReduceOp.MIN, ReduceOp.MAX}:
+        return _extreme(numbers, op)
+    if weights is not None:
+        values = [float(number) for number in numbers]
+        return rounded(_weighted_mean(values, weights), result_dtype(op, dtype))
+    if dtype in INTEGERS:
+        return _fold_integers(numbers, op, dtype)
+    return _fold_floats(numbers, op, dtype, accumulate)
+
+
+def assert_same_bits(got: Any, expected: Any) -> None:
+    """Fail unless two arrays agree in dtype, shape and every bit; which NaN a NaN is does not count.
+
+    Raises:
+        AssertionError: naming the first element that differs.
+
+    """
+    got, expected = np.asarray(got), np.asarray(expected)
+    form = (got.dtype.name, got.shape), (expected.dtype.name, expected.shape)
+    if form[0] != form[1]:
+        message = f"got {form[0]}, expected {form[1]}"
+        raise AssertionError(message)
+    if got.dtype == expected.dtype and got.tobytes() == expected.tobytes():
+        return  # the usual case, quickly
+    for position, (one, other) in enumerate(zip(_numbers(got), _numbers(expected), strict=True)):
+        if _spelled(one) != _spelled(other):
+            message = f"element {position} of {got.size} is {one!r}, expected {other!r} ({got.dtype.name} {got.shape})"
+            raise AssertionError(message)
+
+
+def _fold_integers(numbers: Sequence[int], op: ReduceOp, dtype: str) -> int | float:
+    if op is ReduceOp.MEAN:
+        return rounded(Fraction(sum(numbers), len(numbers)), result_dtype(op, dtype))
+    exact = sum(numbers) if op is ReduceOp.SUM else math.prod(numbers)
+    modulus = 1 << (8 * np.dtype(dtype).itemsize)
+    wrapped = exact % modulus
+    return wrapped - modulus if dtype in SIGNED and wrapped >= modulus // 2 else wrapped
+
+
+def _fold_floats(numbers: Sequence[float], op: ReduceOp, dtype: str, accumulate: str) -> float:
+    if accumulate == "native":
+        total = _accumulate(numbers, _STEP[op], dtype)
+        # The count may not fit a 16-bit float, so the division is wide even here.
+        return rounded(total / len(numbers), dtype) if op is ReduceOp.MEAN else total
+    total = _accumulate(numbers, _STEP[op], _WIDER[dtype])
+    if op is ReduceOp.MEAN:
+        total = rounded(total / len(numbers), _WIDER[dtype])
+    if _is_spoiled(total, numbers):
+        total = _refolded(numbers, op)
+    if op is ReduceOp.MEAN and dtype == "float64":
+        total = _clamped(total, numbers)
+    return rounded(total, dtype)
+
+
+_STEP: dict[ReduceOp, Callable[[float, float], float]] = {
+    ReduceOp.SUM: operator.add,
+    ReduceOp.MEAN: operator.add,
+    ReduceOp.PRODUCT: operator.mul,
+}
+
+
+def _accumulate(numbers: Sequence[float], step: Callable[[float, float], float], dtype: str) -> float:
+    """Fold from the first number on, never from 0, rounding every step to ``dtype``."""
+    # Rounding to float64 first changes nothing: 53 bits are at least twice 24, and two more (Figueroa, 1995).
+    return functools.reduce(lambda total, number: rounded(step(total, number), dtype), numbers)
+
+
+def _is_spoiled(total: float, numbers: Sequence[float]) -> bool:
+    """Whether a fold overflowed on the way: not finite though all numbers are, or NaN though none of them is."""
+    if all(math.isfinite(number) for number in numbers):
+        return not math.isfinite(total)
+    return math.isnan(total) and not any(math.isnan(number) for number in numbers)
+
+
+def _refolded(numbers: Sequence[float], op: ReduceOp) -> float:
+    """Fold again what overflowed on the way: scaled down by powers of two, one for all terms, one for each factor."""
+    if op is ReduceOp.PRODUCT:
+        mantissa, exponent = 1.0, 0
+        for number in numbers:
+            mantissa, shift = math.frexp(mantissa * math.frexp(number)[0])
+            exponent += shift + math.frexp(number)[1]
+        if not mantissa or not math.isfinite(mantissa):
+            return mantissa
+        return rounded(Fraction(mantissa) * Fraction(2) ** exponent, "float64")
+    scale = 2.0 ** math.ceil(math.log2(len(numbers)))
+    total = _accumulate([number / scale for number in numbers], operator.add, "float64")
+    return (total / len(numbers) if op is ReduceOp.MEAN else total) * scale
+
+
+def _weighted_mean(numbers: Sequence[float], weights: Sequence[float]) -> float:
+    """Σwᵢxᵢ/Σwᵢ in float64, within the hull of the contributions that have a weight; exactly where that overflows."""
+    chosen = [(weight, number) for weight, number in zip(weights, numbers, strict=True) if weight]
+    scale = sum(weight for weight, _ in chosen)
+    values = [number for _, number in chosen]
+    mean = _accumulate([weight * number for weight, number in chosen], operator.add, "float64") / scale
+    infinities = {value for value in values if math.isinf(value)}
+    if _is_spoiled(mean, values) and infinities:
+        mean = math.nan if len(infinities) > 1 else infinities.pop()
+    elif _is_spoiled(mean, values):
+        exact = sum(Fraction(weight) * Fraction(number) for weight, number in chosen)
+        mean = rounded(exact / sum(Fraction(weight) for weight, _ in chosen), "float64")
+    return _clamped(mean, values)
+
+
+def _clamped(mean: float, numbers: Sequence[float]) -> float:
+    if any(math.isnan(number) for number in numbers):
+        return mean
+    low, high = min(numbers), max(numbers)
+    return low if mean < low else min(mean, high)
+
+
+def _fold_complex(
+    numbers: Sequence[complex], op: ReduceOp, dtype: str, *, accumulate: str, weights: Sequence[float] | None
+) -> complex:
+    part = _PART[dtype]
+    if op is not ReduceOp.PRODUCT:
+        parts = ([number.real for number in numbers], [number.imag for number in numbers])
+        folded = [fold_numbers(p, op, part, accumulate=accumulate, weights=weights) for p in parts]
+        return complex(*folded)
+    wide = _WIDER[part] if accumulate == "wide" else part
+    real, imaginary = numbers[0].real, numbers[0].imag
+    for number in numbers[1:]:
+        products = [
+            rounded(one * other, wide)
+            for one, other in (
+                (real, number.real),
+                (imaginary, number.imag),
+                (real, number.imag),
+                (imaginary, number.real),
+            )
+        ]
+        real, imaginary = rounded(products[0] - products[1], wide), rounded(products[2] + products[3], wide)
+    return complex(rounded(real, part), rounded(imaginary, part))
+
+
+def _extreme(numbers: Sequence[Any], op: ReduceOp) -> Any:
+    """The smallest or largest number; a NaN wins, and -0 counts as less than +0."""
+    unordered = [number for number in numbers if math.isnan(number)]
+    if unordered:
+        return unordered[0]
+    choose = min if op is ReduceOp.MIN else max
+    return choose(numbers, key=lambda number: (number, math.copysign(1, number)))
+
+
+def _numbers(array: Any) -> list[Any]:
+    """Return the elements as Python numbers in row-major order."""
+    flat = np.asarray(array).reshape(-1)
+    if flat.dtype.name == "bfloat16":
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a value here
+            flat = flat.astype("float64")
+    return list(flat.tolist())
+
+
+def _spelled(number: Any) -> str:
+    """Return a number so that two are equal exactly if their bits are, but for which NaN."""
+    if isinstance(number, complex):
+        return f"{_spelled(number.real)} {_spelled(number.imag)}"
+    return "nan" if math.isnan(number) else repr(number)

@@ -1,0 +1,85 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from treefold import HierarchicalCopyAllReduce, PerReplica
+from treefold.execution import KERNEL
+
+REDUCE = """
+import hashlib, json, sys, warnings
+{before}
+import numpy as np
+import treefold
+
+caught = []
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    rng = np.random.default_rng(0)
+    bits = hashlib.sha256()
+    for op in ("sum", "mean", "sum", "max"):
+        for dtype in ("float32", "float16", "int32", "float64"):
+            for length in (1, 1023, 70_001):
+                arrays = [(rng.normal(size=length) * 1000).astype(dtype) for _ in range(5)]
+                bits.update(treefold.all_reduce(arrays, op)[3].tobytes())
+value = treefold.PerReplica([np.zeros(3, "float32")] * 2)
+plan = treefold.HierarchicalCopyAllReduce().plan(value, value)
+print(json.dumps([bits.hexdigest(), plan.kernel, str(plan), [[w.category.__name__, str(w.message)] for w in caught]]))
+"""
+#: As on an installation that has no compiled module.
+WITHOUT_NATIVE = "sys.modules['treefold._native'] = None"
+
+
+def run(before):
+    """Return what a fresh process reports of its reductions."""
+    done = subprocess.run(  # noqa: S603 - our own text
+        [sys.executable, "-c", REDUCE.format(before=before)], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """Return the reports of two processes, with and without the native core."""
+    return run(""), run(WITHOUT_NATIVE)
+
+
+class TestKernel:
+    def test_is_native_here(self):
+        """The tests run on an installation with its native core."""
+        assert KERNEL == "native"
+
+    def test_gives_the_same_bits_without_the_native_core(self, reports):
+        """The NumPy kernel is the reference; the native one is only faster."""
+        assert reports[0][0] == reports[1][0]
+
+    def test_is_named_in_the_plan(self, reports):
+        """What will run is said before it runs."""
+        assert [report[1] for report in reports] == ["native", "numpy"]
+        for report, name in zip(reports, ("native", "numpy"), strict=True):
+            assert report[2].splitlines()[1].startswith(f"executor:  host ({name} kernel), one pass")
+
+    def test_warns_once_where_it_is_not_native(self, reports):
+        """A slower fallback is never silent, and says so once."""
+        message = (
+            "treefold._native is not installed, so reductions run in NumPy: the same results, slower. "
+            "Install treefold with a C++17 compiler at hand, or from a wheel."
+        )
+        assert [report[3] for report in reports] == [[], [["RuntimeWarning", message]]]
+
+
+class TestHost:
+    @pytest.mark.parametrize("num_packs", [0, 1, 3, "auto"])
+    @pytest.mark.parametrize("num_replicas", range(1, 10))
+    def test_gives_the_same_bits_whatever_the_packing(self, num_replicas, num_packs):
+        """Every element is folded once, in replica order, whatever the plan draws."""
+        rng = np.random.default_rng(num_replicas)
+        value = PerReplica([(rng.normal(size=1000) * 2.0 ** rng.integers(-9, 9, 1000)) for _ in range(num_replicas)])
+        total = value[0].copy()
+        for array in value.values[1:]:
+            total += array
+        result = HierarchicalCopyAllReduce(num_packs).reduce("sum", value, value)
+        assert result.plan.guarantee == "replica_order"
+        assert {component.tobytes() for component in result} == {total.tobytes()}

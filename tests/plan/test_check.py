@@ -1,0 +1,248 @@
+import dataclasses
+import re
+
+import pytest
+
+from treefold.errors import PlanError
+from treefold.plan import PlanDraft, finish
+from treefold.plan.ir import Buffer, Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
+
+FOLD, ROWS, COPY = (Leaf("['w']", "float32", goal) for goal in (Goal.FOLD, Goal.ROWS, Goal.COPY))
+IN0, IN1 = Buffer("in0", "gpu:0", 4, Role.INPUT, 0, 0), Buffer("in1", "gpu:0", 4, Role.INPUT, 0, 1)
+OUT = Buffer("out", "gpu:0", 4, Role.OUTPUT, 0, 0)
+OUT1 = Buffer("out1", "gpu:0", 4, Role.OUTPUT, 0, 1)
+AWAY = Buffer("away", "gpu:1", 4, Role.SCRATCH, 0)
+HERE = Buffer("here", "gpu:0", 4, Role.SCRATCH, 0)
+SUM, DONE = Buffer("sum", "gpu:0", 4, Role.PARTIAL, 0), Buffer("done", "gpu:0", 4, Role.RESULT, 0)
+
+
+def draft(*steps, buffers=(IN0, IN1, OUT), leaves=(FOLD,), **head):
+    """Return a draft of steps over buffers that are given by their names."""
+    index = {buffer.name: number for number, buffer in enumerate(buffers)}
+    fields = {"collective": "reduce", "algorithm": "a test", "executor": "local", "kernel": "", "accumulate": "wide"}
+    made = tuple(Step(tuple(_numbered(action, index) for action in step)) for step in steps)
+    return PlanDraft(**{**fields, "num_packs": 1, **head}, leaves=leaves, buffers=buffers, steps=made)
+
+
+def at(name, start=0, stop=4):
+    """Return a range by the name of its buffer."""
+    return name, start, stop
+
+
+def copy(source, target):
+    """Return a copy."""
+    return Copy(source, target, 0)
+
+
+def combine(*sources, to, final=True):
+    """Return a fold."""
+    return Combine(sources, to, 0, final)
+
+
+def concat(*sources, to, final=False):
+    """Return a concatenation."""
+    return Concat(sources, to, 0, final)
+
+
+def _numbered(action, index):
+    def place(where):
+        return Range(index.get(where[0], where[0]), *where[1:])
+
+    if isinstance(action, Copy):
+        return Copy(place(action.source), place(action.target), action.pack)
+    return dataclasses.replace(action, sources=tuple(map(place, action.sources)), target=place(action.target))
+
+
+WHOLE = combine(at("in0"), at("in1"), to=at("out"))
+HEADS = [
+    ({"collective": "scatter"}, 'collective \'scatter\' is not "all_reduce", "reduce", "broadcast" or "gather".'),
+    ({"executor": "cuda"}, 'executor \'cuda\' is not "host" or "local".'),
+    ({"kernel": "fast"}, 'kernel \'fast\' is not "native", "numpy" or "".'),
+    ({"accumulate": "narrow"}, 'accumulate \'narrow\' is not "wide", "native" or "callback".'),
+    ({"num_packs": -1}, "there cannot be -1 packs."),
+    ({"executor": "host"}, "the host executor cannot reach gpu:0."),
+    ({"buffers": (IN0, IN0, OUT)}, "two buffers have the same name."),
+    (
+        {"buffers": (IN0, IN1, OUT, Buffer("x", "gpu:0", 4, Role.SCRATCH, 1))},
+        "buffer x has no such leaf or a negative length.",
+    ),
+    (
+        {"buffers": (IN0, IN1, OUT, Buffer("x", "gpu:0", -1, Role.SCRATCH, 0))},
+        "buffer x has no such leaf or a negative length.",
+    ),
+    (
+        {"buffers": (IN0, dataclasses.replace(IN1, position=2), OUT)},
+        "leaf \"['w']\" has inputs at positions [0, 2], not 0, 1, 2 ….",
+    ),
+    ({"buffers": (IN0, IN1)}, "leaf \"['w']\" has outputs at positions [], not 0, 1, 2 …."),
+    (
+        {"buffers": (IN0, dataclasses.replace(IN1, length=3), OUT)},
+        "leaf \"['w']\" has inputs of lengths [4, 3].",
+    ),
+    ({"leaves": (COPY,)}, "leaf \"['w']\" has inputs of lengths [4, 4]."),
+]
+TWICE = "finishes what is finished already, or what must be folded or copied"
+STEPS = [
+    ((), "it has no actions."),
+    ((copy(at("in0"), at(9)),), "there is no buffer 9."),
+    ((copy(at("in0", 0, 5), at("here", 0, 5)),), "0:5 is outside in0."),
+    ((copy(at("in0", -1, 3), at("here")),), "-1:3 is outside in0."),
+    ((copy(at("in0", 3, 1), at("here", 3, 1)),), "3:1 is outside in0."),
+    ((copy(at("in0", 2, 2), at("here", 2, 2)),), "it acts on no elements."),
+    ((combine(at("in0", 2, 2), to=at("out", 2, 2)),), "it acts on no elements."),
+    ((dataclasses.replace(WHOLE, pack=1),), "pack 1 is not one of 1."),
+    ((copy(at("in0", 0, 3), at("here")),), "it copies 3 elements into 4."),
+    ((copy(at("in0"), at("sum")),), "moving cannot turn contributions into partial folds, or back."),
+    ((concat(at("in0"), to=at("sum")),), "moving cannot turn contributions into partial folds, or back."),
+    ((concat(at("in0", 0, 3), to=at("here")),), "the parts of a concatenation do not fill its target."),
+    ((concat(at("in0"), to=at("out"), final=True),), f"it {TWICE}."),
+    ((combine(at("in0"), at("in1", 0, 3), to=at("out")),), "it combines 3 elements into 4."),
+    (
+        (combine(at("in0"), at("in1"), to=at("here"), final=False),),
+        "a fold that is not the last one makes partial folds, and goes elsewhere.",
+    ),
+    (
+        (combine(at("in0"), at("in0"), to=at("out")),),
+        "the contribution of replica 0 is added twice.",
+    ),
+    (
+        (combine(at("in1"), at("in0"), to=at("out")),),
+        "contributions starting at replicas [1, 0] are not combined in replica order.",
+    ),
+    ((combine(at("in1"), to=at("out")),), "the result of \"['w']\" is finished without replica 0."),
+    (
+        (combine(at("in0", 0, 3), at("in1", 1, 4), to=at("out", 0, 3)),),
+        "contributions to different elements are combined at element 0 of leaf 0.",
+    ),
+    ((copy(at("here"), at("out")),), "elements 0:4 of here are read before they are written."),
+    ((copy(at("in0"), at("in1")),), "it writes into the input in1."),
+    ((copy(at("in0"), at("out")),), "out, of role output, cannot hold this."),
+    ((copy(at("in0"), at("done")),), "done, of role result, cannot hold this."),
+    ((combine(at("in0"), at("in1"), to=at("sum")),), "sum, of role partial, cannot hold this."),
+    ((combine(at("in0"), at("in1"), to=at("away")),), "it needs sources and one device, and has ['gpu:0', 'gpu:1']."),
+    ((combine(to=at("out")),), "it needs sources and one device, and has ['gpu:0']."),
+    (
+        (copy(at("in0"), at("here")), copy(at("in1", 0, 2), at("here", 2, 4))),
+        "elements 2:4 of here are written while another action of the step uses them.",
+    ),
+    (
+        (WHOLE, copy(at("out", 1, 3), at("done", 1, 3))),
+        "elements 1:3 of out are written while another action of the step uses them.",
+    ),
+]
+ALL = (IN0, IN1, OUT, AWAY, HERE, SUM, DONE)
+
+
+class TestFinish:
+    def test_proves_a_plan_that_holds(self):
+        """Both contributions meet once, on the destination."""
+        assert finish(draft([WHOLE])).guarantee == "replica_order"
+
+    @pytest.mark.parametrize(("changes", "sentence"), HEADS)
+    def test_refuses_a_wrong_head(self, changes, sentence):
+        """Words, counts and buffers are checked before the first step."""
+        with pytest.raises(PlanError, match=rf"^The plan does not hold: {re.escape(sentence)}$"):
+            finish(draft([WHOLE], **changes))
+
+    @pytest.mark.parametrize(("step", "sentence"), STEPS)
+    def test_refuses_a_wrong_step(self, step, sentence):
+        """Each fault has its own sentence, which says in which step it is."""
+        with pytest.raises(PlanError, match=rf"^The plan does not hold: in step 1, {re.escape(sentence)}$"):
+            finish(draft(step, buffers=ALL))
+
+    def test_refuses_to_fold_a_result(self):
+        """What is finished is not folded again."""
+        again = combine(at("done"), at("in1"), to=at("out"))
+        wrong = draft([combine(at("in0"), at("in1"), to=at("done"))], [again], buffers=(IN0, IN1, OUT, DONE))
+        sentence = "in step 2, it folds what is already a result, or what must not be folded."
+        with pytest.raises(PlanError, match=rf"^The plan does not hold: {re.escape(sentence)}$"):
+            finish(wrong)
+
+    def test_refuses_to_divide_rows_twice(self):
+        """Rows that were divided by the number of replicas are not divided again."""
+        out = dataclasses.replace(OUT, length=8)
+        steps = (
+            [concat(at("in0"), to=at("done"), final=True)],
+            [concat(at("done"), at("in1"), to=at("out", 0, 8), final=True)],
+        )
+        with pytest.raises(PlanError, match=rf"^The plan does not hold: in step 2, it {TWICE}\.$"):
+            finish(draft(*steps, buffers=(IN0, IN1, out, DONE), leaves=(ROWS,)))
+
+    def test_refuses_to_overwrite_what_is_still_needed(self):
+        """A write over something unread is a lost contribution."""
+        steps = [copy(at("in0"), at("here"))], [copy(at("in1"), at("here"))]
+        sentence = r"^The plan does not hold: in step 2, elements 0:4 of here are overwritten before they are read\.$"
+        with pytest.raises(PlanError, match=sentence):
+            finish(draft(*steps, buffers=ALL))
+
+    def test_refuses_work_for_nobody(self):
+        """What is computed is used."""
+        sentence = r"^The plan does not hold: elements 0:4 of here are computed and never used\.$"
+        with pytest.raises(PlanError, match=sentence):
+            finish(draft([WHOLE, copy(at("in0"), at("here"))], buffers=(IN0, IN1, OUT, HERE)))
+
+    def test_refuses_an_incomplete_output(self):
+        """Every element of every output must be there."""
+        half = combine(at("in0", 0, 2), at("in1", 0, 2), to=at("out", 0, 2))
+        sentence = r"^The plan does not hold: out does not end up with its 4 elements of the result\.$"
+        with pytest.raises(PlanError, match=sentence):
+            finish(draft([half]))
+
+    def test_refuses_elements_in_the_wrong_place(self):
+        """The result must be in order."""
+        halves = [
+            combine(at("in0", a, a + 2), at("in1", a, a + 2), to=at("out", b, b + 2)) for a, b in ((0, 2), (2, 0))
+        ]
+        with pytest.raises(PlanError, match=r"^The plan does not hold: out does not end up with its 4 elements"):
+            finish(draft(halves))
+
+    def test_refuses_results_that_differ_in_their_bits(self):
+        """A partial fold that was rounded on its way is another result than a fold at once."""
+        steps = [[WHOLE, combine(at("in0"), at("in1"), to=at("sum"), final=False)], [combine(at("sum"), to=at("out1"))]]
+        sentence = r"^The plan does not hold: the destinations of \"\['w'\]\" get results of different associations\.$"
+        with pytest.raises(PlanError, match=sentence):
+            finish(draft(*steps, buffers=(IN0, IN1, OUT, OUT1, SUM)))
+
+    @pytest.mark.parametrize(
+        "stranger", [Leaf("b", "int32", Goal.FOLD), Leaf("b", "float32", Goal.ROWS), Leaf("b", "float32", Goal.FOLD)]
+    )
+    def test_refuses_a_buffer_of_another_kind_of_leaf(self, stranger):
+        """The leaf of a buffer decides dtype, goal and the number that MEAN divides by, so all three must agree."""
+        others = (
+            Buffer("b0", "gpu:0", 4, Role.INPUT, 1, 0),
+            Buffer("bout", "gpu:0", 4, Role.OUTPUT, 1, 0),
+            Buffer("bdone", "gpu:0", 4, Role.RESULT, 1),
+        )
+        wrong = draft(
+            [combine(at("in0"), at("in1"), to=at("bdone"))],
+            [copy(at("bdone"), at("out"))],
+            buffers=(IN0, IN1, OUT, *others),
+            leaves=(FOLD, stranger),
+        )
+        sentence = "in step 1, it puts another dtype, goal or number of replicas into bdone."
+        with pytest.raises(PlanError, match=rf"^The plan does not hold: {re.escape(sentence)}$"):
+            finish(wrong)
+
+    def test_refuses_to_hand_parts_to_a_callback(self):
+        """``accumulation_fn`` is called once per leaf, with whole arrays."""
+        halves = [combine(at("in0", a, b), at("in1", a, b), to=at("out", a, b)) for a, b in ((0, 2), (2, 4))]
+        partial = [combine(at("in0"), at("in1"), to=at("sum"), final=False)]
+        sentence = "in step 1, accumulation_fn takes the whole arrays of all replicas at once."
+        for step in (halves, partial):
+            with pytest.raises(PlanError, match=rf"^The plan does not hold: {re.escape(sentence)}$"):
+                finish(draft(step, buffers=(IN0, IN1, OUT, SUM), accumulate="callback"))
+
+    def test_allows_folding_into_its_own_source(self):
+        """Adding x to acc reads and writes one range, which is no conflict."""
+        third = Buffer("in2", "gpu:0", 4, Role.INPUT, 0, 2)
+        steps = (
+            [combine(at("in0"), at("in1"), to=at("sum"), final=False)],
+            [combine(at("sum"), at("in2"), to=at("sum"), final=False)],
+            [combine(at("sum"), to=at("out"))],
+        )
+        assert finish(draft(*steps, buffers=(IN0, IN1, third, OUT, SUM))).guarantee == "per_plan"
+
+    def test_accepts_a_leaf_without_elements(self):
+        """Nothing is to be done for it, and nothing is done."""
+        buffers = tuple(dataclasses.replace(buffer, length=0) for buffer in (IN0, IN1, OUT))
+        assert finish(draft(buffers=buffers, num_packs=0)).steps == ()

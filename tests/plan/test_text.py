@@ -1,0 +1,183 @@
+import pytest
+
+from treefold import (
+    AllReduceCrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    IndexedSlices,
+    NcclAllReduce,
+    PerReplica,
+    ReductionToOneDevice,
+)
+from treefold.backends import additional_backend
+from treefold.execution import KERNEL
+from treefold.testing import FakeBackend, owned
+
+HOST = f"""\
+executor:  host ({KERNEL} kernel), one pass in replica order; the tree is not walked
+guarantee: replica_order - every element is folded once, in replica order: the same bits whatever the packing or plan
+"""
+ORDERED = """\
+executor:  local, step by step
+guarantee: replica_order - every element is folded once, in replica order: the same bits whatever the packing or plan
+"""
+PER_PLAN = """\
+executor:  local, step by step
+guarantee: per_plan - the same bits on every destination and on every run of this plan
+"""
+STAR_STEPS = {
+    1: "step 1: combine 1 part on {0} (16 B)",
+    2: """\
+step 1: copy {1}→{0} (16 B)
+step 2: combine 2 parts on {0} (16 B)
+step 3: copy {0}→{1} (16 B)""",
+    3: """\
+step 1: copy {1}→{0}, {2}→{0} (32 B)
+step 2: combine 3 parts on {0} (16 B)
+step 3: copy {0}→{1}, {0}→{2} (32 B)""",
+    5: """\
+step 1: copy {1}→{0}, {2}→{0}, {3}→{0}, {4}→{0} (64 B)
+step 2: combine 5 parts on {0} (16 B)
+step 3: copy {0}→{1}, {0}→{2}, {0}→{3}, {0}→{4} (64 B)""",
+}
+TWO_LEVEL_STEPS = {
+    1: STAR_STEPS[1],
+    2: STAR_STEPS[2],
+    3: """\
+step 1: copy {1}→{0} (16 B)
+step 2: combine 2 parts on {0} (16 B)
+step 3: copy {2}→{0} (16 B)
+step 4: combine 2 parts on {0} (16 B)
+step 5: copy {0}→{2} (16 B)
+step 6: copy {0}→{1} (16 B)""",
+    5: """\
+step 1: copy {1}→{0}, {2}→{0}, {4}→{3} (48 B)
+step 2: combine 3 parts on {0}, 2 parts on {3} (32 B)
+step 3: copy {3}→{0} (16 B)
+step 4: combine 2 parts on {0} (16 B)
+step 5: copy {0}→{3} (16 B)
+step 6: copy {0}→{1}, {0}→{2}, {3}→{4} (48 B)""",
+}
+
+
+def headline(ops, count, devices, packs="1 pack"):
+    """Return the first line of a plan for one array per replica."""
+    replicas = "1 replica" if count == 1 else f"{count} replicas"
+    return f"all_reduce by {ops}: 1 array per replica, {replicas}, {packs}, on {', '.join(devices)}\n"
+
+
+def on_hosts(ops, count, length=4):
+    """Return the text of a plan on logical devices."""
+    value = PerReplica([owned(r, (length,)) for r in range(count)])
+    return str(ops.plan(value, value))
+
+
+def on_gpus(ops, count, length=4):
+    """Return the text of a plan on fake devices."""
+    with additional_backend(FakeBackend(count)) as fake:
+        value = PerReplica([fake.array(owned(r, (length,)), device) for r, device in enumerate(fake.devices)])
+        return str(ops.plan(value, value))
+
+
+class TestStr:
+    @pytest.mark.parametrize("count", [1, 2, 3, 5])
+    def test_of_a_star_on_the_host(self, count):
+        """The head says that the tree is not walked; the steps say what it is."""
+        devices = [f"cpu:{r}" for r in range(count)]
+        expected = headline("ReductionToOneDevice()", count, devices) + HOST + STAR_STEPS[count].format(*devices)
+        assert on_hosts(ReductionToOneDevice(), count) == expected
+
+    @pytest.mark.parametrize("count", [1, 2, 3, 5])
+    def test_of_two_levels_on_the_host(self, count):
+        """On host memory the promise is the same as a star's."""
+        devices = [f"cpu:{r}" for r in range(count)]
+        head = headline("HierarchicalCopyAllReduce(num_packs=1)", count, devices)
+        assert on_hosts(HierarchicalCopyAllReduce(), count) == head + HOST + TWO_LEVEL_STEPS[count].format(*devices)
+
+    @pytest.mark.parametrize("count", [1, 2, 3, 5])
+    def test_of_a_star_on_devices(self, count):
+        """A star meets every contribution at once, so it promises replica order on devices too."""
+        devices = [f"gpu:{r}" for r in range(count)]
+        expected = headline("ReductionToOneDevice()", count, devices) + ORDERED + STAR_STEPS[count].format(*devices)
+        assert on_gpus(ReductionToOneDevice(), count) == expected
+
+    @pytest.mark.parametrize(("count", "promise"), [(1, ORDERED), (2, ORDERED), (3, PER_PLAN), (5, PER_PLAN)])
+    def test_of_two_levels_on_devices(self, count, promise):
+        """From three replicas on, partial folds travel."""
+        devices = [f"gpu:{r}" for r in range(count)]
+        head = headline("HierarchicalCopyAllReduce(num_packs=1)", count, devices)
+        steps = TWO_LEVEL_STEPS[count].format(*devices)
+        assert on_gpus(HierarchicalCopyAllReduce(), count) == head + promise + steps
+
+    def test_notes_that_nccl_is_not_used(self):
+        """The fallback stands in the plan."""
+        expected = (
+            headline("NcclAllReduce(num_packs=1)", 2, ["cpu:0", "cpu:1"])
+            + HOST
+            + "note:      NCCL is not used: each pack is reduced on one device, the documented fallback\n"
+            + STAR_STEPS[2].format("cpu:0", "cpu:1")
+        )
+        assert on_hosts(NcclAllReduce(), 2) == expected
+
+    def test_counts_what_several_packs_do(self):
+        """Equal actions of a step are counted, and bytes added up in binary units."""
+        text = on_hosts(AllReduceCrossDeviceOps("nccl", num_packs=3), 2, 3072)
+        assert text.splitlines()[-3:] == [
+            "step 1: copy cpu:1→cpu:0 ×3 (12.0 KiB)",
+            "step 2: combine 2 parts on cpu:0 ×3 (12.0 KiB)",
+            "step 3: copy cpu:0→cpu:1 ×3 (12.0 KiB)",
+        ]
+
+    def test_shortens_long_lists(self):
+        """Of more than eight of a kind, six are shown."""
+        text = on_hosts(ReductionToOneDevice(), 12)
+        assert text.splitlines()[0].endswith("on cpu:0, cpu:1, cpu:2, cpu:3, cpu:4, cpu:5 … and 6 more")
+        assert text.splitlines()[3] == (
+            "step 1: copy cpu:1→cpu:0, cpu:2→cpu:0, cpu:3→cpu:0, cpu:4→cpu:0, cpu:5→cpu:0, cpu:6→cpu:0 … and 5 more"
+            " (176 B)"
+        )
+
+    def test_shows_packing_of_several_arrays(self):
+        """Two arrays that travel together are laid behind each other first, and taken apart in the end."""
+        with additional_backend(FakeBackend(2)) as fake:
+            value = PerReplica([[fake.array(owned(r, (4,)), d)] * 2 for r, d in enumerate(fake.devices)])
+            text = str(HierarchicalCopyAllReduce().plan(value, value))
+        assert text.splitlines()[0].startswith(
+            "all_reduce by HierarchicalCopyAllReduce(num_packs=1): 2 arrays per replica, 2 replicas, 1 pack, on gpu:0"
+        )
+        assert text.splitlines()[3:] == [
+            "step 1: concat 2 parts on gpu:0, 2 parts on gpu:1 (64 B)",
+            "step 2: copy gpu:1→gpu:0 (32 B)",
+            "step 3: combine 2 parts on gpu:0 (32 B)",
+            "step 4: copy gpu:0→gpu:1 (32 B)",
+            "step 5: copy within gpu:0 ×2, within gpu:1 ×2 (64 B)",
+        ]
+
+    def test_of_a_broadcast(self):
+        """Nothing is folded."""
+        plan = ReductionToOneDevice().broadcast(owned(0, (4,)), ["cpu:0", "cpu:1"]).plan
+        assert str(plan) == (
+            "broadcast by ReductionToOneDevice: 1 array per replica, 1 replica, 1 pack, on cpu:0, cpu:1\n"
+            "executor:  host, one pass; the tree is not walked\n"
+            "guarantee: replica_order - every element is folded once, in replica order: the same bits whatever the"
+            " packing or plan\n"
+            "step 1: copy cpu:0→cpu:1 (16 B)\n"
+            "step 2: copy within cpu:0 (16 B)"
+        )
+
+    def test_of_sparse_rows(self):
+        """Values and indices are two arrays, concatenated on one device."""
+        rows = [IndexedSlices(owned(r, (1, 2)), owned(r, (1,), "int64"), (4, 2)) for r in range(2)]
+        plan = ReductionToOneDevice().reduce("sum", PerReplica(rows), "cpu:0").plan
+        assert str(plan).splitlines()[0] == (
+            "reduce by ReductionToOneDevice(): 2 arrays per replica, 2 replicas, 2 packs, on cpu:0, cpu:1"
+        )
+        assert str(plan).splitlines()[3:] == [
+            "step 1: copy cpu:1→cpu:0 ×2 (16 B)",
+            "step 2: concat 2 parts on cpu:0 ×2 (32 B)",
+        ]
+
+    def test_of_an_accumulation_fn(self):
+        """What a callback promises is the callback's business."""
+        assert on_hosts(ReductionToOneDevice(accumulation_fn=sum), 2).splitlines()[2] == (
+            "guarantee: callback - what accumulation_fn returns, copied to every destination"
+        )
