@@ -1,8 +1,25 @@
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-def fold_sum(
-    sources: list[npt.NDArray[np.float32]],
-    targets: list[npt.NDArray[np.float32]],
-    divisor: float = 1.0,
+_Array = npt.NDArray[Any]
+_Item = tuple[int, Sequence[_Array], Sequence[_Array]]
+
+def fold(
+    items: list[_Item],
+    op: int,
+    accumulate: int,
+    level: int,
+    weights: Sequence[float] | None = None,
+    weight_sum: float = 0.0,
 ) -> None: ...
+def traffic(items: list[_Item], level: int) -> None: ...
+def level_names() -> tuple[str, ...]: ...
+def set_num_threads(count: int, /) -> None: ...
+def num_threads() -> int: ...
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Array: ...
+def memory_info() -> dict[str, int]: ...
+def set_memory_limit(nbytes: int, /) -> None: ...
+def empty_cache() -> None: ...

@@ -117,16 +117,12 @@ def _put(total: Array, where: npt.NDArray[np.intp], values: Array) -> None:
 
 
 def _spoiled(total: Array, parts: list[Array]) -> npt.NDArray[np.intp]:
-    """Return where a fold is not finite although its contributions are, or NaN although none of them is.
-
-    The second: −max, −max, +inf; the first two overflow to −inf, which has no sum with +inf.
-    """
+    """Return the indices at which a fold is not finite although its contributions are."""
     where = np.flatnonzero(~np.isfinite(total))
     for part in parts:
         if not where.size:
             break
-        values = part[where].astype("float64")
-        where = where[np.isfinite(values) | (np.isnan(total[where]) & ~np.isnan(values))]
+        where = where[np.isfinite(part[where].astype("float64"))]
     return where
 
 

@@ -50,6 +50,16 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f'accumulate is {short(value)}. It takes "wide" (the default) or "native".')
 
     @classmethod
+    def num_threads(cls, value: object) -> Self:
+        """A number of threads that is no count."""
+        return cls(f"The number of threads is {short(value)}. It takes a whole number, 1 or more.")
+
+    @classmethod
+    def setting(cls, value: str, allowed: str, *, name: str) -> Self:
+        """An environment variable that cannot be read."""
+        return cls(f"{name} is {short(value)} in the environment. It takes {allowed}; unset it for the default.")
+
+    @classmethod
     def topology(cls, value: object) -> Self:
         """``topology`` is not None."""
         return cls(

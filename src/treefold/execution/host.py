@@ -14,7 +14,8 @@ import numpy as np
 from treefold.backends import HostArray
 from treefold.backends.numpy_fold import scale_block
 from treefold.execution.callback import accumulate
-from treefold.execution.kernel import fold_into
+from treefold.execution.kernel import Job, fold_batch
+from treefold.execution.native import new_result
 from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold
 from treefold.plan.ir import Goal, Leaf, Plan, Role
@@ -32,11 +33,17 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     targets = [
         [_view(operand, array) for array in out[index]]
         if out is not None
-        else [np.empty(operand.shape, _dtype(leaf, fold, result)) for _ in devices[index]]
+        else [new_result(operand.shape, _dtype(leaf, fold, result)) for _ in devices[index]]
         for index, (leaf, operand, result) in enumerate(zip(plan.leaves, inputs, made, strict=True))
     ]
+    jobs = []
     for leaf, operand, result, ends in zip(plan.leaves, inputs, made, targets, strict=True):
-        _write(leaf, operand, fold, result, ends)
+        if result is None:
+            jobs.append(Job(leaf.dtype, [_view(operand, array) for array in operand.arrays], ends))
+        for end in ends if result is not None else ():
+            end[...] = result.reshape(operand.shape)
+    if jobs and fold is not None:
+        fold_batch(jobs, fold)
     if out is not None:
         return out
     return [
@@ -57,16 +64,6 @@ def _own_result(leaf: Leaf, operand: Operand, fold: Fold | None) -> HostArray | 
     if leaf.goal is Goal.ROWS and fold is not None and fold.op is ReduceOp.MEAN:
         return scale_block(flat, len(views), fold.result_dtype(leaf.dtype))
     return flat
-
-
-def _write(
-    leaf: Leaf, operand: Operand, fold: Fold | None, result: HostArray | None, ends: Sequence[HostArray]
-) -> None:
-    if result is not None:
-        for end in ends:
-            end[...] = result.reshape(operand.shape)
-    elif fold is not None:
-        fold_into([_view(operand, array) for array in operand.arrays], ends, fold, leaf.dtype)
 
 
 def _dtype(leaf: Leaf, fold: Fold | None, result: HostArray | None) -> np.dtype[Any]:

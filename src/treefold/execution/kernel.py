@@ -5,68 +5,111 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from treefold.backends import HostArray
 from treefold.backends.numpy_fold import fold_block
+from treefold.dtypes import REDUCIBLE
+from treefold.execution import native
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 
-try:
-    from treefold._native import fold_sum
-
-    _has_native = True
-except ImportError:  # a pure-Python installation: right, but slower
-    _has_native = False
-
 #: What folds on this installation; plans name it.
-KERNEL = "native" if _has_native else "numpy"
+KERNEL = "native" if native.HAS_NATIVE else "numpy"
 
-_BLOCK = 1 << 15  # elements: a block of each replica and its accumulator stay in the second-level cache
+#: Elements that NumPy folds at a time: a block of each replica and its accumulator stay in the second-level cache.
+_BLOCK = 1 << 15
+#: More contributions than this, and sums of 32-bit integers may not be exact in float64: NumPy's way is.
+_MOST_NATIVE = 1 << 20
+
+_DTYPES = {name: number for number, name in enumerate((*REDUCIBLE, "bool"))}
+_OPS = {op: number for number, op in enumerate(ReduceOp)}
+_ACCUMULATIONS = {"wide": 0, "native": 1}
 
 
-def fold_into(sources: Sequence[HostArray], targets: Sequence[HostArray], fold: Fold, dtype: str) -> None:
-    """Fold arrays of one shape, in their order, and write the result into every target of that shape.
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Contributions of one shape, in replica order, and the arrays that take their fold.
 
     A target may be one of the sources' own memory; beyond that it must be disjoint from them.
     """
+
+    dtype: str
+    sources: Sequence[HostArray]
+    targets: Sequence[HostArray]
+
+
+def fold_batch(jobs: Sequence[Job], fold: Fold) -> None:
+    """Fold every job and write its result into all its targets."""
     _warn_without_native()
-    flat = [np.require(source, source.dtype.newbyteorder("="), ["C", "A"]).reshape(-1) for source in sources]
-    # A strided, unaligned or byte-swapped target is folded into a plain stand-in and assigned.
-    is_direct = [target.flags.carray and target.dtype.isnative for target in targets]
-    ends = [
-        t.reshape(-1) if ok else np.empty(t.size, t.dtype.newbyteorder("="))
-        for t, ok in zip(targets, is_direct, strict=True)
-    ]
-    if _serves_native(fold, dtype):
-        divisor = float(len(flat)) if fold.op is ReduceOp.MEAN else 1.0
-        fold_sum(flat, ends, divisor)
+    plain = [_made_plain(job) for job in jobs]
+    most = max((len(job.sources) for job in jobs), default=0)
+    if native.HAS_NATIVE and most <= _MOST_NATIVE:
+        _fold_natively(plain, fold)
     else:
-        _fold_in_blocks(flat, ends, fold, dtype)
-    for target, end, ok in zip(targets, ends, is_direct, strict=True):
-        if not ok:
-            target[...] = end.reshape(target.shape)
+        for job in plain:
+            _fold_in_blocks(job, fold)
+    for job, made in zip(jobs, plain, strict=True):
+        if made is not job:
+            for target, end in zip(job.targets, made.targets, strict=True):
+                if end is not target:
+                    target[...] = end
 
 
-def _serves_native(fold: Fold, dtype: str) -> bool:
-    is_plain = fold.accumulate == "wide" and fold.weights is None
-    return _has_native and is_plain and dtype == "float32" and fold.op in {ReduceOp.SUM, ReduceOp.MEAN}
+def fold_into(sources: Sequence[HostArray], targets: Sequence[HostArray], fold: Fold, dtype: str) -> None:
+    """Fold one job."""
+    fold_batch([Job(dtype, sources, targets)], fold)
 
 
-def _fold_in_blocks(sources: Sequence[HostArray], targets: Sequence[HostArray], fold: Fold, dtype: str) -> None:
-    result = fold.result_dtype(dtype)
+def _fold_natively(jobs: Sequence[Job], fold: Fold) -> None:
+    level, op, accumulate = native.level(), _OPS[fold.op], _ACCUMULATIONS[fold.accumulate]
+    if fold.weights is None:
+        items = [(_DTYPES[job.dtype], job.sources, job.targets) for job in jobs]
+        return native.fold(items, op, accumulate, level)
+    # A weight of 0 leaves its replica out.
+    kept = [index for index, weight in enumerate(fold.weights) if weight]
+    items = [(_DTYPES[job.dtype], [job.sources[index] for index in kept], job.targets) for job in jobs]
+    weights = [fold.weights[index] for index in kept]
+    return native.fold(items, op, accumulate, level, weights, fold.weight_sum)
+
+
+def _made_plain(job: Job) -> Job:
+    """Return the job on row-major, aligned arrays in native byte order: itself where they are, else on stand-ins."""
+    if all(map(_is_plain, job.sources)) and (job.targets is job.sources or all(map(_is_plain, job.targets))):
+        return job
+    sources = [_plain(source) for source in job.sources]
+    targets = [end if _is_plain(end) else np.empty(end.shape, end.dtype.newbyteorder("=")) for end in job.targets]
+    return Job(job.dtype, sources, targets)
+
+
+def _is_plain(array: HostArray) -> bool:
+    flags = array.flags
+    return flags.c_contiguous and flags.aligned and array.dtype.isnative
+
+
+def _plain(array: HostArray) -> HostArray:
+    plain: HostArray = np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
+    return plain
+
+
+def _fold_in_blocks(job: Job, fold: Fold) -> None:
+    result = fold.result_dtype(job.dtype)
+    sources: list[Any] = [source.reshape(-1) for source in job.sources]
+    targets = [target.reshape(-1) for target in job.targets]
     for start in range(0, sources[0].size, _BLOCK):
         block = slice(start, start + _BLOCK)
         parts = [source[block] for source in sources]
-        folded = fold_block(parts, fold, dtype=dtype, divisor=len(sources), result=result)
+        folded = fold_block(parts, fold, dtype=job.dtype, divisor=len(sources), result=result)
         for target in targets:
             target[block] = folded
 
 
 @functools.cache
 def _warn_without_native() -> None:
-    if not _has_native:
+    if not native.HAS_NATIVE:
         warnings.warn(
             "treefold._native is not installed, so reductions run in NumPy: the same results, slower. "
             "Install treefold with a C++17 compiler at hand, or from a wheel.",

@@ -22,6 +22,7 @@ from treefold.ops.entry import Entry, as_distributed, check_devices, read_entry
 from treefold.ops.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
 from treefold.ops.output import read_out
 from treefold.ops.planning import Request, make_plan
+from treefold.ops.quick import PreparedCalls, glance
 from treefold.ops.wrap import moved_axis, wrap
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
@@ -54,6 +55,7 @@ class CrossDeviceOps(abc.ABC):
             raise ArgumentError.topology(topology)
         self._accumulate = accumulate
         self._plans = PlanCache()
+        self._prepared = PreparedCalls()
 
     def reduce(
         self,
@@ -221,6 +223,9 @@ class CrossDeviceOps(abc.ABC):
         *,
         is_batch: bool,
     ) -> list[Mirrored]:
+        call = None if weights is not None else glance(reduce_op, pairs, options, out)
+        if call is not None and (results := self._prepared.run(call)) is not None:
+            return results
         op = ReduceOp.parse(reduce_op)
         fold = self._fold(op, read_weights(weights, op))
         entries = _read_pairs(pairs, fold, is_batch=is_batch)
@@ -228,6 +233,8 @@ class CrossDeviceOps(abc.ABC):
         if not entries:
             return []
         plan = self._plan_for(self._request(entries, fold, options))
+        if call is not None:
+            self._prepared.remember(call, plan, fold, entries)
         operands = [part.operand for entry in entries for part in entry.parts]
         return wrap(execute(plan, operands, fold, targets), entries, plan)
 

@@ -132,9 +132,7 @@ def _verbs(scene: _Scene, step: Step) -> str:
     return ", ".join(sorted(verbs))
 
 
-def _draw_arrow(
-    scene: _Scene, link: tuple[str, str], *, pack: int, copies: int, top: float, height: float
-) -> str:
+def _draw_arrow(scene: _Scene, link: tuple[str, str], *, pack: int, copies: int, top: float, height: float) -> str:
     """Draw a copy: it leaves early and arrives late, so that arrows that meet come apart."""
     start, end = (scene.column[device] for device in link)
     words = f"pack {pack}: {link[0]} to {link[1]}" + (f", {copies} copies" if copies > 1 else "")

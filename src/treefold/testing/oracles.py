@@ -164,10 +164,7 @@ def _accumulate(numbers: Sequence[float], step: Callable[[float, float], float],
 
 
 def _is_spoiled(total: float, numbers: Sequence[float]) -> bool:
-    """Whether a fold overflowed on the way: not finite though all numbers are, or NaN though none of them is."""
-    if all(math.isfinite(number) for number in numbers):
-        return not math.isfinite(total)
-    return math.isnan(total) and not any(math.isnan(number) for number in numbers)
+    return not math.isfinite(total) and all(math.isfinite(number) for number in numbers)
 
 
 def _refolded(numbers: Sequence[float], op: ReduceOp) -> float:
@@ -177,9 +174,7 @@ def _refolded(numbers: Sequence[float], op: ReduceOp) -> float:
         for number in numbers:
             mantissa, shift = math.frexp(mantissa * math.frexp(number)[0])
             exponent += shift + math.frexp(number)[1]
-        if not mantissa or not math.isfinite(mantissa):
-            return mantissa
-        return rounded(Fraction(mantissa) * Fraction(2) ** exponent, "float64")
+        return rounded(Fraction(mantissa) * Fraction(2) ** exponent, "float64") if mantissa else mantissa
     scale = 2.0 ** math.ceil(math.log2(len(numbers)))
     total = _accumulate([number / scale for number in numbers], operator.add, "float64")
     return (total / len(numbers) if op is ReduceOp.MEAN else total) * scale
@@ -191,10 +186,7 @@ def _weighted_mean(numbers: Sequence[float], weights: Sequence[float]) -> float:
     scale = sum(weight for weight, _ in chosen)
     values = [number for _, number in chosen]
     mean = _accumulate([weight * number for weight, number in chosen], operator.add, "float64") / scale
-    infinities = {value for value in values if math.isinf(value)}
-    if _is_spoiled(mean, values) and infinities:
-        mean = math.nan if len(infinities) > 1 else infinities.pop()
-    elif _is_spoiled(mean, values):
+    if _is_spoiled(mean, values):
         exact = sum(Fraction(weight) * Fraction(number) for weight, number in chosen)
         mean = rounded(exact / sum(Fraction(weight) for weight, _ in chosen), "float64")
     return _clamped(mean, values)

@@ -52,6 +52,11 @@ class DistributedValues:
         return self._values
 
     @property
+    def named_devices(self) -> tuple[str, ...] | None:
+        """The devices that were named when this was made, None if they follow from the arrays."""
+        return self._devices
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """The canonical name of each component's device, in order."""
         return tuple(self.device_of(index, flatten(value)[0]) for index, value in enumerate(self._values))
@@ -105,6 +110,14 @@ class Mirrored(DistributedValues):
     """
 
     plan: Plan | None = None
+
+    @classmethod
+    def made(cls, values: Sequence[Any], devices: tuple[str, ...], plan: Plan) -> Mirrored:
+        """Return the result of a plan; components and canonical devices are right already."""
+        mirrored = cls.__new__(cls)
+        # No __init__: it would look at every component again, in the path that every call takes.
+        vars(mirrored).update(_values=tuple(values), _devices=devices, plan=plan)
+        return mirrored
 
     def on(self, device: str) -> Any:
         """Return the component on a device.

@@ -36,9 +36,7 @@ class Momentum:
                 parameters[layer][name] -= self.learning_rate * speed
 
 
-def draw_parameters(
-    sizes: Sequence[int], rng: np.random.Generator, *, dtype: DTypeLike = np.float32
-) -> Parameters:
+def draw_parameters(sizes: Sequence[int], rng: np.random.Generator, *, dtype: DTypeLike = np.float32) -> Parameters:
     """Return first parameters for layers of ``sizes``, inputs first (Glorot and Bengio 2010; biases are zero)."""
     parameters: Parameters = {}
     for number, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True), start=1):

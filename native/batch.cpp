@@ -1,0 +1,69 @@
+#include "batch.hpp"
+
+#include <algorithm>
+
+#include "pool.hpp"
+
+namespace treefold {
+
+namespace {
+
+// Bytes read and written by one task: enough to pay for handing it out, few enough to share evenly and to be
+// interruptible, and no more than stays in a second-level cache together.
+constexpr std::size_t most_task_bytes = std::size_t{1} << 20;
+constexpr std::size_t least_task_bytes = std::size_t{1} << 16;
+// Elements of an array are cut at multiples of this, so that no two tasks write into one cache line.
+constexpr std::size_t grain = 1024;
+// Results of more bytes than this are written around the caches: they would push out what they are made from.
+constexpr std::size_t stream_bytes = std::size_t{1} << 22;
+
+struct Span {
+  std::size_t item, begin, end;
+};
+
+std::size_t bytes_per_element(const Item& item) {
+  return item.arithmetic.count * item.source_bytes + item.target_count * item.target_bytes;
+}
+
+}  // namespace
+
+bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted) {
+  std::size_t moved = 0, written = 0;
+  for (const Item& item : items) {
+    moved += item.length * bytes_per_element(item);
+    if (!item.in_place) written += item.length * item.target_count * item.target_bytes;
+  }
+  const bool streams = written > stream_bytes;
+  const std::size_t share = moved / (4 * Pool::of_this_process().num_threads());
+  const std::size_t task_bytes = std::clamp(share, least_task_bytes, most_task_bytes);
+
+  std::vector<Span> spans;
+  std::vector<std::size_t> tasks{0};  // where each task's spans start
+  std::size_t filled = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::size_t per_element = bytes_per_element(items[i]);
+    for (std::size_t at = 0; at < items[i].length;) {
+      const std::size_t room = (task_bytes - std::min(filled, task_bytes - 1)) / per_element;
+      const std::size_t step = std::max((room + grain - 1) / grain * grain, grain);
+      const std::size_t end = items[i].length - at <= step + grain ? items[i].length : at + step;
+      spans.push_back({i, at, end});
+      filled += (end - at) * per_element;
+      at = end;
+      if (filled >= task_bytes) {
+        tasks.push_back(spans.size());
+        filled = 0;
+      }
+    }
+  }
+  if (tasks.back() != spans.size()) tasks.push_back(spans.size());
+  const auto run_task = [&](std::size_t task) {
+    for (std::size_t s = tasks[task]; s < tasks[task + 1]; ++s) {
+      const Item& item = items[spans[s].item];
+      item.loop(item.sources, item.arithmetic, item.targets, item.target_count, spans[s].begin, spans[s].end,
+                streams && !item.in_place);
+    }
+  };
+  return Pool::of_this_process().run(tasks.size() - 1, run_task, interrupted);
+}
+
+}  // namespace treefold

@@ -1,0 +1,27 @@
+// One call folds a batch: many arrays, each with its contributions and targets, as they lie in memory.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "elements.hpp"
+
+namespace treefold {
+
+struct Item {
+  Loop loop;
+  const void* const* sources;
+  void* const* targets;
+  std::size_t target_count;
+  std::size_t length;        // elements
+  std::size_t source_bytes;  // of one element
+  std::size_t target_bytes;
+  bool in_place;             // a target is a source
+  Arithmetic arithmetic;
+};
+
+// Folds all items on the threads of the pool. Returns whether `interrupted` ended it early.
+bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted);
+
+}  // namespace treefold

@@ -1,0 +1,21 @@
+// One vector level: compiled several times, each time with other flags and another TREEFOLD_LEVEL.
+#include <cstring>
+#include <type_traits>
+
+#include "elements.hpp"
+#include "rare.hpp"
+
+#if defined(__SSE2__) || defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace treefold::TREEFOLD_LEVEL {
+
+#include "half.hpp"
+#include "vectors.hpp"
+#include "formats.hpp"
+#include "loops.hpp"
+#include "special.hpp"
+#include "table.hpp"
+
+}  // namespace treefold::TREEFOLD_LEVEL

@@ -1,0 +1,197 @@
+// The folds: one loop over elements, any format, any operation. Included once per vector level, in its namespace.
+//
+// A block of each source after the other is read into registers, accumulated there, finished, rounded once and written
+// to every target. A target may be one of the sources: a block is read from all of them before it is written.
+
+constexpr int block_vectors = TREEFOLD_VECTORS ? 8 : 4;
+
+template <class Value>
+constexpr int lanes_of = vector_bytes ? vector_bytes / static_cast<int>(sizeof(Value)) : 1;
+
+template <class A>
+inline A smaller(A a, A b) { return a < b ? a : b; }
+template <class A>
+inline A larger(A a, A b) { return a > b ? a : b; }
+
+// NaN wins from either side, and of two zeros the one with (MIN) or without (MAX) a sign.
+template <class Bits, bool is_min, class A>
+inline A extreme(A a, A b) {
+  const A chosen = is_min ? smaller(a, b) : larger(a, b);
+  const Bits x = bits_as<Bits>(a), y = bits_as<Bits>(b);
+  const A zero = bits_as<A>(static_cast<Bits>(is_min ? (x | y) : (x & y)));
+  const A ordered = a == b ? zero : chosen;
+  const A right = b == b ? ordered : b;
+  return a == a ? right : a;
+}
+
+template <class T> struct BitsOf { using type = T; };
+template <> struct BitsOf<float> { using type = std::uint32_t; };
+template <> struct BitsOf<double> { using type = std::uint64_t; };
+template <class T>
+constexpr bool is_real = !std::is_same_v<typename BitsOf<T>::type, T>;
+
+template <Op op, class Value, int N>
+inline Vector<Value, N> combine(Vector<Value, N> a, Vector<Value, N> b) {
+  if constexpr (op == Op::sum || op == Op::mean) return static_cast<Vector<Value, N>>(a + b);
+  if constexpr (op == Op::product) {
+    // One uint16 times another is an int in C++, and may not fit it.
+    if constexpr (N == 1 && sizeof(Value) < 4) {
+      return static_cast<Value>(static_cast<unsigned>(a) * static_cast<unsigned>(b));
+    } else {
+      return a * b;
+    }
+  }
+  if constexpr (op == Op::min || op == Op::max) {
+    if constexpr (is_real<Value>) {
+      return extreme<Vector<typename BitsOf<Value>::type, N>, op == Op::min>(a, b);
+    } else {
+      return op == Op::min ? smaller(a, b) : larger(a, b);
+    }
+  }
+}
+
+// Whether any lane is infinite or NaN: x - x is 0 for all others.
+template <class Value, int N, int U>
+inline bool any_not_finite(const Vector<Value, N> (&values)[U]) {
+  Vector<Value, N> probe = values[0] - values[0];
+  for (int u = 1; u < U; ++u) probe += values[u] - values[u];
+#if TREEFOLD_VECTORS && defined(__AVX512F__)
+  if constexpr (sizeof(probe) == 64 && sizeof(Value) == 8) return _mm512_cmp_pd_mask(probe, probe, _CMP_UNORD_Q) != 0;
+  if constexpr (sizeof(probe) == 64 && sizeof(Value) == 4) return _mm512_cmp_ps_mask(probe, probe, _CMP_UNORD_Q) != 0;
+#endif
+  Value lanes[N];
+  store<Value, N>(lanes, probe);
+  bool found = false;
+  for (int i = 0; i < N; ++i) found |= !(lanes[i] == lanes[i]);
+  return found;
+}
+
+// What a fold does: Format of the contributions, Result format of what is written, op, and how it accumulates.
+template <Dtype dtype_, class Format_, class Result_, Op op_, Accumulate accumulate_>
+struct Policy {
+  using Format = Format_;
+  using Result = Result_;
+  using Value = typename Format::Value;
+  static constexpr Dtype dtype = dtype_;
+  static constexpr Op op = op_;
+  static constexpr bool is_wide = accumulate_ == Accumulate::wide;
+  static constexpr bool adds = op == Op::sum || op == Op::mean;
+  static constexpr bool is_float64 = dtype == Dtype::float64 || dtype == Dtype::complex128;
+  static constexpr bool clamps = is_wide && op == Op::mean && is_float64;
+  // Sums of float16 fit float32 and sums of float32 fit float64: only these can overflow on the way.
+  static constexpr bool settles =
+      is_wide && is_real<Value> && ((adds && (is_float64 || dtype == Dtype::bfloat16)) || op == Op::product);
+};
+
+// A float64 as the next narrower type with a sticky last bit, so that rounding that further is rounding once.
+template <class Value>
+inline Value round_to_odd(double value) { return value; }
+template <>
+inline float round_to_odd<float>(double value) {
+  const float near = static_cast<float>(value);
+  if (!(static_cast<double>(near) != value) || near - near != 0) return near;
+  std::uint32_t bits = bits_as<std::uint32_t>(near);
+  const bool is_beyond = value < 0 ? static_cast<double>(near) < value : static_cast<double>(near) > value;
+  return bits_as<float>((is_beyond ? bits - 1 : bits) | 1u);
+}
+
+// Replaces the lanes of a block that are not finite although their contributions are.
+template <class P, int N, int U>
+inline void settle_block(Vector<typename P::Value, N> (&total)[U], const void* const* sources, const Arithmetic& fold,
+                         std::size_t at) {
+  using Value = typename P::Value;
+  for (int u = 0; u < U; ++u) {
+    Value lanes[N];
+    store<Value, N>(lanes, total[u]);
+    for (int i = 0; i < N; ++i) {
+      if (!(lanes[i] - lanes[i] == 0)) {
+        lanes[i] = round_to_odd<Value>(settle(P::dtype, P::op, sources, fold, at + u * N + i, lanes[i]));
+      }
+    }
+    total[u] = load<Value, N>(lanes);
+  }
+}
+
+template <class P, int N, int U>
+inline void fold_block(const void* const* sources, const Arithmetic& fold, void* const* targets,
+                       std::size_t target_count, std::size_t at, bool stream_out) {
+  using Format = typename P::Format;
+  using Value = typename P::Value;
+  using Lanes = Vector<Value, N>;
+  using Element = typename Format::Element;
+  using Written = typename P::Result::Element;
+  Lanes total[U], low[P::clamps ? U : 1], high[P::clamps ? U : 1];
+  const Element* first = static_cast<const Element*>(sources[0]) + at;
+  for (int u = 0; u < U; ++u) total[u] = Format::template load<N>(first + u * N);
+  if constexpr (P::clamps) {
+    for (int u = 0; u < U; ++u) low[u] = high[u] = total[u];
+  }
+  for (std::size_t r = 1; r < fold.count; ++r) {
+    const Element* source = static_cast<const Element*>(sources[r]) + at;
+    for (int u = 0; u < U; ++u) {
+      const Lanes value = Format::template load<N>(source + u * N);
+      total[u] = combine<P::op, Value, N>(total[u], value);
+      if constexpr (!P::is_wide && sizeof(Value) != sizeof(Element)) total[u] = Format::template narrow<N>(total[u]);
+      if constexpr (P::clamps) {
+        low[u] = smaller(low[u], value);
+        high[u] = larger(high[u], value);
+      }
+    }
+  }
+  Vector<Written, N> out[U];
+  if constexpr (P::op == Op::mean && !is_real<Value>) {  // integers, whose sums float64 holds exactly
+    const double divisor = static_cast<double>(fold.count);
+    for (int u = 0; u < U; ++u) {
+      const Vector<double, N> quotient = convert<double, N>(total[u]) / divisor;
+      out[u] = P::Result::template pack<N>(convert<typename P::Result::Value, N>(quotient));
+    }
+  } else {
+    if constexpr (P::op == Op::mean) {
+      const Value divisor = static_cast<Value>(fold.count);
+      for (int u = 0; u < U; ++u) total[u] = total[u] / divisor;
+    }
+    if constexpr (P::settles) {
+      if (any_not_finite<Value, N, U>(total)) settle_block<P, N, U>(total, sources, fold, at);
+    }
+    if constexpr (P::clamps) {
+      for (int u = 0; u < U; ++u) {
+        const Lanes lowered = total[u] > high[u] ? high[u] : total[u];
+        total[u] = total[u] < low[u] ? low[u] : lowered;
+      }
+    }
+    for (int u = 0; u < U; ++u) out[u] = P::Result::template pack<N>(total[u]);
+  }
+  for (std::size_t t = 0; t < target_count; ++t) {
+    Written* target = static_cast<Written*>(targets[t]) + at;
+    if (stream_out && reinterpret_cast<std::uintptr_t>(target) % sizeof(out[0]) == 0) {
+      for (int u = 0; u < U; ++u) stream(target + u * N, out[u]);
+    } else {
+      for (int u = 0; u < U; ++u) store<Written, N>(target + u * N, out[u]);
+    }
+  }
+}
+
+template <class P>
+void fold_loop(const void* const* sources, const Arithmetic& fold, void* const* targets, std::size_t target_count,
+               std::size_t begin, std::size_t end, bool stream_out) {
+  constexpr int N = lanes_of<typename P::Value>;
+  constexpr int U = P::clamps ? block_vectors / 2 : block_vectors;
+  constexpr std::size_t length = static_cast<std::size_t>(N) * U;
+  std::size_t at = begin;
+  if (stream_out) {  // until the first target stands on a cache line
+    using Written = typename P::Result::Element;
+    for (; at < end && reinterpret_cast<std::uintptr_t>(static_cast<Written*>(targets[0]) + at) % 64 != 0; ++at) {
+      fold_block<P, 1, 1>(sources, fold, targets, target_count, at, false);
+    }
+  }
+  for (; end - at >= length; at += length) {
+    fold_block<P, N, U>(sources, fold, targets, target_count, at, stream_out);
+  }
+  if constexpr (length > 1) {
+    for (; end - at >= static_cast<std::size_t>(N); at += N) {
+      fold_block<P, N, 1>(sources, fold, targets, target_count, at, false);
+    }
+  }
+  for (; at < end; ++at) fold_block<P, 1, 1>(sources, fold, targets, target_count, at, false);
+  if (stream_out) stream_fence();
+}

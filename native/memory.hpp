@@ -1,0 +1,40 @@
+// Memory for results: kept when a result is gone and used again for the next of its size, because the page faults of
+// fresh memory cost more than the reduction that fills it.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <map>
+#include <mutex>
+
+namespace treefold {
+
+class HostMemory {
+ public:
+  static HostMemory& of_this_process();
+
+  // Returns at least `nbytes` bytes at a multiple of 64, or null if there are none.
+  void* take(std::size_t nbytes);
+  void give_back(void* block, std::size_t nbytes);
+
+  struct Info {
+    std::size_t used_bytes, cached_bytes, limit_bytes, hits, misses;
+  };
+  Info info();
+  void set_limit(std::size_t nbytes);
+  void clear();
+
+ private:
+  struct Block {
+    void* start;
+    std::size_t nbytes;
+  };
+  void shrink_to(std::size_t nbytes);
+
+  std::mutex mutex_;
+  std::list<Block> oldest_first_;
+  std::multimap<std::size_t, std::list<Block>::iterator> by_size_;
+  Info info_{0, 0, std::size_t{1} << 30, 0, 0};
+};
+
+}  // namespace treefold

@@ -1,0 +1,150 @@
+#include "pool.hpp"
+
+#include <chrono>
+#include <cstdlib>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#endif
+
+namespace treefold {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Longer than the gap between the calls of a training step's small reductions, shorter than anyone notices.
+constexpr auto spin_time = std::chrono::microseconds(50);
+constexpr auto interrupt_period = std::chrono::milliseconds(20);
+
+std::atomic<Pool*> current{nullptr};
+std::mutex making;
+
+inline void pause() {
+#if defined(__x86_64__) || defined(_M_X64)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+std::size_t usable_cores() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return static_cast<std::size_t>(CPU_COUNT(&set));
+#endif
+  const unsigned count = std::thread::hardware_concurrency();
+  return count == 0 ? 1 : count;
+}
+
+}  // namespace
+
+Pool& Pool::of_this_process() {
+  if (Pool* pool = current.load(std::memory_order_acquire)) return *pool;
+  const std::lock_guard<std::mutex> lock(making);
+  if (current.load() == nullptr) {
+#if defined(__unix__) || defined(__APPLE__)
+    // `making` is held across fork() so that the child finds it free, whoever held it.
+    static const int registered = pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
+                                                 [] {
+                                                   current.store(nullptr);
+                                                   making.unlock();
+                                                 });
+    (void)registered;
+#endif
+    current.store(new Pool, std::memory_order_release);
+  }
+  return *current.load();
+}
+
+Pool::Pool() : num_threads_(usable_cores()) {}
+
+void Pool::set_num_threads(std::size_t count) { num_threads_ = count; }
+
+void Pool::start_workers() {
+  while (workers_.size() + 1 < num_threads_) {
+    const std::size_t index = workers_.size();
+    workers_.emplace_back([this, index] { work(index); });
+    workers_.back().detach();
+  }
+}
+
+bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
+               const std::function<bool()>& interrupted) {
+  std::unique_lock<std::mutex> lock(one_caller_, std::defer_lock);
+  const bool shares = count > 1 && num_threads_ > 1 && lock.try_lock();
+  std::atomic<std::size_t> own_next{0};
+  std::atomic<bool> own_cancelled{false};
+  std::atomic<std::size_t>& next = shares ? next_ : own_next;
+  std::atomic<bool>& cancelled = shares ? cancelled_ : own_cancelled;
+  next.store(0, std::memory_order_relaxed);
+  cancelled.store(false, std::memory_order_relaxed);
+  if (shares) {
+    start_workers();
+    task_ = &task;
+    count_ = count;
+    helpers_ = num_threads_ - 1;
+    const std::uint64_t number = (state_.load() >> 32) + 1;
+    state_.store(number << 32 | 1);  // sequentially consistent: a worker about to sleep sees it, or is seen
+    if (sleepers_.load() > 0) {
+      const std::lock_guard<std::mutex> sleeping(sleep_);
+      wake_.notify_all();
+    }
+  }
+  auto asked = Clock::now();
+  for (std::size_t i = next.fetch_add(1); i < count && !cancelled.load(std::memory_order_relaxed);
+       i = next.fetch_add(1)) {
+    task(i);
+    if (Clock::now() - asked > interrupt_period) {
+      if (interrupted()) cancelled.store(true);
+      asked = Clock::now();
+    }
+  }
+  if (shares) {
+    state_.fetch_and(~std::uint64_t{1});
+    while ((state_.load(std::memory_order_acquire) & 0xffffffffu) != 0) pause();
+  }
+  return cancelled.load();
+}
+
+void Pool::work(std::size_t index) {
+  std::uint64_t seen = 0;
+  for (;;) {
+    const auto start = Clock::now();
+    std::uint64_t state = state_.load(std::memory_order_acquire);
+    for (int turn = 0; (state >> 32) == seen; state = state_.load(std::memory_order_acquire)) {
+      pause();
+      if (++turn % 64 == 0 && Clock::now() - start > spin_time) {
+        std::unique_lock<std::mutex> lock(sleep_);
+        sleepers_.fetch_add(1);
+        wake_.wait(lock, [&] { return (state_.load() >> 32) != seen; });
+        sleepers_.fetch_sub(1);
+      }
+    }
+    seen = state >> 32;
+    // Join only while the caller has not finished: a worker that wakes late must not touch what is gone.
+    while ((state & 1) != 0 && (state >> 32) == seen) {
+      if (state_.compare_exchange_weak(state, state + 2, std::memory_order_acq_rel)) {
+        if (index < helpers_) help();
+        state_.fetch_sub(2, std::memory_order_release);
+        break;
+      }
+    }
+  }
+}
+
+void Pool::help() {
+  const auto& task = *task_;
+  for (std::size_t i = next_.fetch_add(1); i < count_ && !cancelled_.load(std::memory_order_relaxed);
+       i = next_.fetch_add(1)) {
+    task(i);
+  }
+}
+
+}  // namespace treefold

@@ -1,0 +1,53 @@
+// A pool of threads for loops over memory: spins a little, then sleeps.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace treefold {
+
+class Pool {
+ public:
+  // The pool of this process: a child of fork() gets a new one, because threads do not survive fork().
+  static Pool& of_this_process();
+
+  // Calls task(0) … task(count - 1), on this thread and idle workers, and returns when all are done. `interrupted`,
+  // called on this thread only and now and then, ends the rest if it returns true; the return value says so.
+  // A pool that is busy with another thread's tasks leaves them all to the calling thread.
+  bool run(std::size_t count, const std::function<void(std::size_t)>& task, const std::function<bool()>& interrupted);
+
+  // Threads that work on one call, the calling one included; takes effect at the next call.
+  void set_num_threads(std::size_t count);
+  std::size_t num_threads() const { return num_threads_; }
+
+ private:
+  Pool();
+  ~Pool() = delete;  // workers run until the process ends
+  void start_workers();
+  void work(std::size_t index);
+  void help();
+
+  std::mutex one_caller_;
+  std::atomic<std::size_t> num_threads_;
+  std::vector<std::thread> workers_;
+
+  // The job: bit 0 says whether workers may still join, the next 31 bits count those at work, the rest is its number.
+  std::atomic<std::uint64_t> state_{0};
+  const std::function<void(std::size_t)>* task_ = nullptr;
+  std::size_t count_ = 0;
+  std::size_t helpers_ = 0;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<bool> cancelled_{false};
+
+  std::mutex sleep_;
+  std::condition_variable wake_;
+  std::atomic<int> sleepers_{0};
+};
+
+}  // namespace treefold

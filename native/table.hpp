@@ -1,0 +1,134 @@
+// The loops of this level, by dtype, op and accumulation.
+
+using F16 = Half;
+using BF16 = Brain;
+using F32Wide = Widened<float, double>;
+using F32 = Plain<float>;
+using F64 = Plain<double>;
+
+template <Dtype dtype, class Format, class Result, Op op, Accumulate accumulate>
+constexpr Loop loop_of = &fold_loop<Policy<dtype, Format, Result, op, accumulate>>;
+
+// Complex numbers under SUM and MEAN are twice as many reals.
+template <Loop loop>
+void of_pairs(const void* const* sources, const Arithmetic& fold, void* const* targets, std::size_t target_count,
+              std::size_t begin, std::size_t end, bool stream_out) {
+  loop(sources, fold, targets, target_count, 2 * begin, 2 * end, stream_out);
+}
+
+constexpr Accumulate accumulations[] = {Accumulate::wide, Accumulate::native};
+
+template <Dtype dtype, class Wide, class Native>
+void fill_float(Level& level) {
+  auto& loops = level.loops[static_cast<int>(dtype)];
+  constexpr auto wide = Accumulate::wide, native = Accumulate::native;
+  loops[0][0] = loop_of<dtype, Wide, Wide, Op::sum, wide>;
+  loops[0][1] = loop_of<dtype, Native, Native, Op::sum, native>;
+  loops[1][0] = loop_of<dtype, Wide, Wide, Op::mean, wide>;
+  loops[1][1] = loop_of<dtype, Native, Native, Op::mean, native>;
+  loops[2][0] = loops[2][1] = loop_of<dtype, Native, Native, Op::min, wide>;
+  loops[3][0] = loops[3][1] = loop_of<dtype, Native, Native, Op::max, wide>;
+  loops[4][0] = loop_of<dtype, Wide, Wide, Op::product, wide>;
+  loops[4][1] = loop_of<dtype, Native, Native, Op::product, native>;
+  level.weighted_mean[static_cast<int>(dtype)] = &weighted_mean<dtype, Native, Native>;
+}
+
+// Sums and products of integers wrap, so that they need no sign.
+template <Dtype dtype, class T, class Unsigned, class Mean>
+void fill_integer(Level& level) {
+  auto& loops = level.loops[static_cast<int>(dtype)];
+  constexpr auto wide = Accumulate::wide;
+  for (int a = 0; a < 2; ++a) {
+    loops[0][a] = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::sum, wide>;
+    if constexpr (sizeof(T) < 8) {
+      loops[1][a] = loop_of<dtype, Widened<T, std::int64_t>, Mean, Op::mean, wide>;
+    } else {
+      loops[1][a] = &wide_integer_mean<std::is_signed_v<T>>;
+    }
+    loops[2][a] = loop_of<dtype, Plain<T>, Plain<T>, Op::min, wide>;
+    loops[3][a] = loop_of<dtype, Plain<T>, Plain<T>, Op::max, wide>;
+    loops[4][a] = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::product, wide>;
+  }
+  level.weighted_mean[static_cast<int>(dtype)] = &weighted_mean<dtype, Plain<T>, Mean>;
+}
+
+// Reads and writes bytes as a fold does, with one exclusive or for the arithmetic.
+struct Traffic {
+  using Format = Plain<std::uint64_t>;
+  using Result = Format;
+};
+
+template <int N, int U>
+inline void traffic_block(const void* const* sources, std::size_t count, void* const* targets,
+                          std::size_t target_count, std::size_t at, bool stream_out) {
+  using Bytes = std::uint8_t;
+  Vector<Bytes, N> mixed[U];
+  for (int u = 0; u < U; ++u) mixed[u] = load<Bytes, N>(static_cast<const Bytes*>(sources[0]) + at + u * N);
+  for (std::size_t r = 1; r < count; ++r) {
+    const Bytes* source = static_cast<const Bytes*>(sources[r]) + at;
+    for (int u = 0; u < U; ++u) mixed[u] = static_cast<Vector<Bytes, N>>(mixed[u] ^ load<Bytes, N>(source + u * N));
+  }
+  for (std::size_t t = 0; t < target_count; ++t) {
+    Bytes* target = static_cast<Bytes*>(targets[t]) + at;
+    if (stream_out && reinterpret_cast<std::uintptr_t>(target) % sizeof(mixed[0]) == 0) {
+      for (int u = 0; u < U; ++u) stream(target + u * N, mixed[u]);
+    } else {
+      for (int u = 0; u < U; ++u) store<Bytes, N>(target + u * N, mixed[u]);
+    }
+  }
+}
+
+inline void traffic(const void* const* sources, const Arithmetic& fold, void* const* targets,
+                    std::size_t target_count, std::size_t begin, std::size_t end, bool stream_out) {
+  constexpr int N = vector_bytes ? vector_bytes : 1;
+  constexpr int U = block_vectors / 2;  // 256 bytes of each source at a time with the widest vectors
+  std::size_t at = begin;
+  for (; end - at >= static_cast<std::size_t>(N) * U; at += static_cast<std::size_t>(N) * U) {
+    traffic_block<N, U>(sources, fold.count, targets, target_count, at, stream_out);
+  }
+  for (; at < end; ++at) traffic_block<1, 1>(sources, fold.count, targets, target_count, at, false);
+  if (stream_out) stream_fence();
+}
+
+template <Dtype dtype, Dtype real, class Real, class Wide>
+void fill_complex(Level& level) {
+  auto& loops = level.loops[static_cast<int>(dtype)];
+  constexpr auto wide = Accumulate::wide, native = Accumulate::native;
+  using Format = std::conditional_t<std::is_same_v<Real, Wide>, Plain<Real>, Widened<Real, Wide>>;
+  loops[0][0] = &of_pairs<loop_of<real, Format, Format, Op::sum, wide>>;
+  loops[0][1] = &of_pairs<loop_of<real, Plain<Real>, Plain<Real>, Op::sum, native>>;
+  loops[1][0] = &of_pairs<loop_of<real, Format, Format, Op::mean, wide>>;
+  loops[1][1] = &of_pairs<loop_of<real, Plain<Real>, Plain<Real>, Op::mean, native>>;
+  loops[4][0] = &complex_product<Real, Wide>;
+  loops[4][1] = &complex_product<Real, Real>;
+  level.weighted_mean[static_cast<int>(dtype)] = &of_pairs<&weighted_mean<real, Plain<Real>, Plain<Real>>>;
+}
+
+Level make_level(const char* name) {
+  Level level{};
+  level.name = name;
+  fill_float<Dtype::float16, F16, F16>(level);
+  fill_float<Dtype::bfloat16, BF16, BF16>(level);
+  fill_float<Dtype::float32, F32Wide, F32>(level);
+  fill_float<Dtype::float64, F64, F64>(level);
+  fill_integer<Dtype::int8, std::int8_t, std::uint8_t, F32Wide>(level);
+  fill_integer<Dtype::int16, std::int16_t, std::uint16_t, F32Wide>(level);
+  fill_integer<Dtype::int32, std::int32_t, std::uint32_t, F64>(level);
+  fill_integer<Dtype::int64, std::int64_t, std::uint64_t, F64>(level);
+  fill_integer<Dtype::uint8, std::uint8_t, std::uint8_t, F32Wide>(level);
+  fill_integer<Dtype::uint16, std::uint16_t, std::uint16_t, F32Wide>(level);
+  fill_integer<Dtype::uint32, std::uint32_t, std::uint32_t, F64>(level);
+  fill_integer<Dtype::uint64, std::uint64_t, std::uint64_t, F64>(level);
+  fill_complex<Dtype::complex64, Dtype::float32, float, double>(level);
+  fill_complex<Dtype::complex128, Dtype::float64, double, double>(level);
+  auto& truth = level.loops[static_cast<int>(Dtype::boolean)];
+  truth[2][0] = truth[2][1] = loop_of<Dtype::boolean, Truth, Truth, Op::min, Accumulate::wide>;
+  truth[3][0] = truth[3][1] = loop_of<Dtype::boolean, Truth, Truth, Op::max, Accumulate::wide>;
+  level.traffic = &traffic;
+  return level;
+}
+
+const Level& level() {
+  static const Level made = make_level(TREEFOLD_LEVEL_NAME);
+  return made;
+}

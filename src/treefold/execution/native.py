@@ -1,0 +1,121 @@
+"""The native core as the rest of treefold sees it: there or not, its vector level, threads and result memory.
+
+Environment: ``TREEFOLD_NUM_THREADS``, threads that work on one call; ``TREEFOLD_VECTOR_LEVEL``, one of the names that
+``vector_levels()`` returns; ``TREEFOLD_HOST_CACHE_BYTES``, the bound of the cache of result memory. They are read once,
+strictly, when the first reduction runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from treefold.backends import HostArray
+from treefold.errors import ArgumentError
+
+try:
+    from treefold._native import (
+        empty,
+        empty_cache,
+        fold,
+        level_names,
+        memory_info,
+        num_threads,
+        set_memory_limit,
+        set_num_threads,
+        traffic,
+    )
+
+    HAS_NATIVE = True
+except ImportError:  # a pure-Python installation: right, but slower
+    HAS_NATIVE = False
+
+__all__ = ["HAS_NATIVE", "fold", "traffic"]
+
+_LEVEL = "TREEFOLD_VECTOR_LEVEL"
+
+#: Results below this many bytes are not worth a place in the cache: the system's allocator is as quick.
+_SMALL_BYTES = 1 << 16
+
+
+def vector_levels() -> tuple[str, ...]:
+    """Return the vector levels that this machine can run, widest first; none without the native core."""
+    return level_names() if HAS_NATIVE else ()
+
+
+@functools.cache
+def level() -> int:
+    """Return the index of the vector level to use, and put the environment's settings into force."""
+    names = vector_levels()
+    wanted = os.environ.get(_LEVEL, names[0])
+    if wanted not in names:
+        raise ArgumentError.setting(wanted, f"one of {', '.join(names)} on this machine", name=_LEVEL)
+    _from_environment("TREEFOLD_NUM_THREADS", 1, set_threads)
+    _from_environment("TREEFOLD_HOST_CACHE_BYTES", 0, set_memory_limit)
+    return names.index(wanted)
+
+
+def set_threads(count: int) -> None:
+    """Set how many threads work on one reduction in host memory, the calling one included.
+
+    The default is the number of processors that this process may use. Results do not depend on it. Without the
+    native core this has no effect: NumPy folds on one thread.
+
+    Raises:
+        ArgumentError: ``count`` is not a whole number above 0.
+
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ArgumentError.num_threads(count)
+    if HAS_NATIVE:
+        set_num_threads(count)
+
+
+def threads() -> int:
+    """Return how many threads work on one reduction in host memory."""
+    if not HAS_NATIVE:
+        return 1
+    level()
+    return num_threads()
+
+
+def new_result(shape: Sequence[int], dtype: np.dtype[Any]) -> HostArray:
+    """Return an uninitialised row-major array; large ones return to a cache when their last owner is gone."""
+    nbytes = dtype.itemsize
+    for length in shape:
+        nbytes *= length
+    if not HAS_NATIVE or nbytes < _SMALL_BYTES or dtype.hasobject:
+        return np.empty(shape, dtype)
+    level()
+    return empty(tuple(shape), dtype)
+
+
+def host_memory_info() -> dict[str, int]:
+    """Return the state of the cache of result memory.
+
+    ``used_bytes``: in results that are alive; ``cached_bytes``: kept for the next results; ``limit_bytes``: the bound
+    of the latter (``TREEFOLD_HOST_CACHE_BYTES``); ``hits`` and ``misses``: results that found memory there, or did not.
+    """
+    if HAS_NATIVE:
+        level()
+        return memory_info()
+    return dict.fromkeys(("used_bytes", "cached_bytes", "limit_bytes", "hits", "misses"), 0)
+
+
+def release_cache() -> None:
+    """Give the cached result memory back to the system. Results that are alive keep theirs."""
+    if HAS_NATIVE:
+        empty_cache()
+
+
+def _from_environment(name: str, least: int, use: Any) -> None:
+    text = os.environ.get(name)
+    if text is None:
+        return
+    if not text.isdecimal() or int(text) < least:
+        raise ArgumentError.setting(text, f"a whole number, {least} or more", name=name)
+    use(int(text))

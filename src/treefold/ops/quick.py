@@ -1,0 +1,190 @@
+"""The calls that a training loop makes again and again: arrays of shapes seen before, in host memory.
+
+A call is recognised by what its plan and its checks depend on: structures, shapes, dtypes, devices, op. What was
+validated and planned for the first such call holds for the next ones; what depends on the arrays themselves (their
+memory) is looked at every time. Whatever is not recognised at a glance takes the full way through validation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treefold.backends import HostArray
+from treefold.execution.kernel import Job, fold_batch
+from treefold.execution.native import new_result
+from treefold.fold import Fold
+from treefold.ops.entry import Entry
+from treefold.options import CommunicationOptions
+from treefold.plan import Plan
+from treefold.reduce_op import ReduceOp
+from treefold.values import DistributedValues, Mirrored, flatten, unflatten
+
+#: For each leaf, its array in every replica.
+Columns = list[tuple[HostArray, ...]]
+
+_MOST_CALLS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One value of a call at a glance: the key of what was seen, and the arrays."""
+
+    key: Hashable
+    structure: Any
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call at a glance."""
+
+    key: Hashable
+    values: tuple[Seen, ...]
+    in_place: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the first call of its kind found out: it is valid, this is its plan, these are its results."""
+
+    plan: Plan
+    fold: Fold
+    destinations: tuple[tuple[str, ...], ...]
+    dtypes: tuple[str, ...]
+    result_dtypes: tuple[np.dtype[Any], ...]
+
+
+class PreparedCalls:
+    """Calls that were seen before. Safe to use from many threads; holds no array."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._calls: dict[Hashable, Prepared] = {}
+        self._lock = threading.Lock()
+
+    def run(self, call: Call) -> list[Mirrored] | None:
+        """Run a call that was seen before; None if it was not, or if its memory needs a closer look."""
+        prepared = self._calls.get(call.key)
+        return None if prepared is None else _run(prepared, call)
+
+    def remember(self, call: Call, plan: Plan, fold: Fold, entries: Sequence[Entry]) -> None:
+        """Keep what the full way through validation found out; beyond a bound the oldest is forgotten."""
+        if plan.executor != "host" or plan.guarantee != "replica_order":
+            return
+        dtypes = tuple(part.dtype for entry in entries for part in entry.parts)
+        results = tuple(np.dtype(fold.result_dtype(dtype)) for dtype in dtypes)
+        prepared = Prepared(plan, fold, tuple(entry.destinations for entry in entries), dtypes, results)
+        with self._lock:
+            self._calls[call.key] = prepared
+            while len(self._calls) > _MOST_CALLS:
+                del self._calls[next(iter(self._calls))]
+
+
+def glance(
+    op: object, pairs: list[tuple[Any, Any]], options: CommunicationOptions, out: Sequence[Any] | None
+) -> Call | None:
+    """Return a call at a glance: plain arrays that agree, into new results or in place; None for anything else."""
+    if type(op) is not ReduceOp and type(op) is not str:
+        return None
+    if out is not None and not _is_in_place(pairs, out):
+        return None
+    values = []
+    for value, destinations in pairs:
+        seen = _look(value, destinations)
+        if seen is None:
+            return None
+        values.append(seen)
+    return Call((op, options, *[seen.key for seen in values]), tuple(values), out is not None)
+
+
+def _is_in_place(pairs: list[tuple[Any, Any]], out: Sequence[Any]) -> bool:
+    is_list = isinstance(out, list | tuple) and len(out) == len(pairs)
+    return is_list and all(target is pair[0] for target, pair in zip(out, pairs, strict=True))
+
+
+def _look(value: object, destinations: object) -> Seen | None:
+    if not isinstance(value, DistributedValues):
+        return None
+    if destinations is value:
+        return _look_at_components(value, None)
+    if type(destinations) is str or (type(destinations) is tuple and all(type(d) is str for d in destinations)):
+        return _look_at_components(value, destinations)
+    return None
+
+
+def _look_at_components(value: DistributedValues, target: object) -> Seen | None:
+    values = value.values
+    if type(values[0]) is np.ndarray:
+        structure: Any = None
+        columns = [values]
+    else:
+        flat = [flatten(component) for component in values]
+        structure = flat[0][1]
+        if any(other != structure for _, other in flat):
+            return None
+        columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
+    forms = []
+    for column in columns:
+        first = column[0]
+        if type(first) is not np.ndarray:
+            return None
+        shape, dtype = first.shape, first.dtype
+        for array in column:
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                return None
+        forms.append((shape, dtype))
+    return Seen((structure, tuple(forms), len(values), value.named_devices, target), structure, columns)
+
+
+def _run(prepared: Prepared, call: Call) -> list[Mirrored] | None:
+    columns = [column for seen in call.values for column in seen.columns]
+    if not call.in_place:
+        targets = _new_targets(prepared, call.values)
+    elif _are_writable_and_disjoint(columns):
+        targets = columns
+    else:
+        return None
+    fold_batch([Job(*job) for job in zip(prepared.dtypes, columns, targets, strict=True)], prepared.fold)
+    return _wrapped(prepared, call.values, targets)
+
+
+def _new_targets(prepared: Prepared, values: Sequence[Seen]) -> Columns:
+    targets: Columns = []
+    dtypes = iter(prepared.result_dtypes)
+    for seen, names in zip(values, prepared.destinations, strict=True):
+        for column in seen.columns:
+            shape, dtype = column[0].shape, next(dtypes)
+            targets.append(tuple(new_result(shape, dtype) for _ in names))
+    return targets
+
+
+def _wrapped(prepared: Prepared, values: Sequence[Seen], targets: Columns) -> list[Mirrored]:
+    results, position = [], 0
+    for seen, names in zip(values, prepared.destinations, strict=True):
+        own = targets[position : position + len(seen.columns)]
+        position += len(seen.columns)
+        if seen.structure is None:
+            components: Sequence[Any] = own[0]
+        else:
+            components = [unflatten(seen.structure, list(leaves)) for leaves in zip(*own, strict=True)]
+        results.append(Mirrored.made(components, names, prepared.plan))
+    return results
+
+
+def _are_writable_and_disjoint(columns: Columns) -> bool:
+    """Tell whether arrays may be folded into themselves: written to, row-major, and no two on the same memory."""
+    extents = []
+    for column in columns:
+        for array in column:
+            if not array.flags.carray:
+                return False
+            start = array.__array_interface__["data"][0]
+            extents.append((start, start + array.nbytes))
+    extents.sort()
+    return all(one[1] <= two[0] for one, two in itertools.pairwise(extents))
