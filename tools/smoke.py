@@ -5,17 +5,18 @@ import sys
 import numpy as np
 
 import treefold
-from treefold._native import fold_sum
+from treefold.execution import native
 
 
 def main() -> int:
-    """Sum three replicas, replica r holding 2**r, through the API and through the native core."""
-    replicas = [np.full(1000, 2.0**r, np.float32) for r in range(3)]
-    through_core = np.empty(1000, np.float32)
-    fold_sum(replicas, [through_core])
-    results = [*treefold.all_reduce(replicas, op="sum"), through_core]
-    if not all(np.array_equal(result, np.full(1000, 7, np.float32)) for result in results):
-        print(f"treefold {treefold.__file__} gave {results} where every element is 7.")
+    """Sum three replicas, replica r holding 2**r, and see that the plan names the native kernel."""
+    replicas = treefold.PerReplica([np.full(1000, 2.0**r, np.float32) for r in range(3)])
+    total = treefold.HierarchicalCopyAllReduce().reduce("sum", replicas, replicas)
+    if not all(np.array_equal(component, np.full(1000, 7, np.float32)) for component in total):
+        print(f"treefold {treefold.__file__} gave {total} where every element is 7.")
+        return 1
+    if not native.vector_levels() or "native kernel" not in str(total.plan):
+        print(f"treefold {treefold.__file__} came without its native core.")
         return 1
     return 0
 

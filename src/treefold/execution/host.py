@@ -40,8 +40,9 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     for leaf, operand, result, ends in zip(plan.leaves, inputs, made, targets, strict=True):
         if result is None:
             jobs.append(Job(leaf.dtype, [_view(operand, array) for array in operand.arrays], ends))
-        for end in ends if result is not None else ():
-            end[...] = result.reshape(operand.shape)
+        else:
+            for end in ends:
+                end[...] = result.reshape(operand.shape)
     if jobs and fold is not None:
         fold_batch(jobs, fold)
     if out is not None:

@@ -69,7 +69,7 @@ def set_threads(count: int) -> None:
         ArgumentError: ``count`` is not a whole number above 0.
 
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if type(count) is not int or count < 1:
         raise ArgumentError.num_threads(count)
     if HAS_NATIVE:
         set_num_threads(count)
