@@ -46,7 +46,7 @@ def cases(share=1.0):
     """Return the settings of a property that gets ``share`` of the examples; one is run once for every parameter."""
     return settings(
         max_examples=max(1, round(NUM_EXAMPLES * share)),
-        deadline=None,  # the machine is shared, and no test asserts a time
+        deadline=None,  # no test asserts a time
         derandomize=True,
         database=None,
         suppress_health_check=[HealthCheck.too_slow],

@@ -74,8 +74,9 @@ class NumpyBackend(ArrayBackend):
     def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> HostArray:
         """Add duplicates in the accumulator's dtype and round once, as everywhere."""
         dense = np.zeros(shape, Fold(ReduceOp.SUM).accumulator_dtype(values.dtype.name))
-        np.add.at(dense, indices, values.astype(dense.dtype, copy=False))
-        return dense.astype(values.dtype, copy=False)
+        with np.errstate(all="ignore"):  # overflow and NaN are values here, not accidents
+            np.add.at(dense, indices, values.astype(dense.dtype, copy=False))
+            return dense.astype(values.dtype, copy=False)
 
     def index_bounds(self, indices: Any) -> tuple[int, int]:
         """Look at all of them."""
@@ -87,7 +88,11 @@ class NumpyBackend(ArrayBackend):
 
     def is_writable(self, array: Any) -> bool:
         """Arrays are, unless marked read-only or broadcast; numbers are not."""
-        return isinstance(array, np.ndarray) and array.flags.writeable and 0 not in _used_strides(array)
+        return (
+            isinstance(array, np.ndarray)
+            and array.flags.writeable
+            and (array.size == 0 or 0 not in _used_strides(array))
+        )
 
     def synchronize(self, array: Any) -> None:
         """Do nothing: NumPy computes at once."""

@@ -5,11 +5,11 @@ Commands are light to import; what a command needs beyond NumPy it imports when 
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import Annotated
 
 import typer
 
+from treefold import __version__
 from treefold.cli.demo.command import demo
 
 app = typer.Typer(
@@ -24,14 +24,14 @@ app.command("demo")(demo)
 
 def _print_version(*, wanted: bool) -> None:
     if wanted:
-        typer.echo(f"treefold {metadata.version('treefold')}")
+        typer.echo(f"treefold {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _options_of_all_commands(
     *,
-    version: Annotated[  # noqa: ARG001 - the callback acts on it
+    version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:

@@ -24,9 +24,9 @@ class CommandError(TreefoldError, ValueError):
         return cls(f"{option} got {got}. It takes a number of at least 1.")
 
     @classmethod
-    def negative(cls, option: str, got: int) -> CommandError:
-        """Refuse a number below zero."""
-        return cls(f"{option} got {got}. It takes 0 or a positive number.")
+    def seed(cls, got: int) -> CommandError:
+        """Refuse a seed that NumPy does not take."""
+        return cls(f"--seed got {got}. It takes 0 or a positive number.")
 
     @classmethod
     def epochs_and_steps(cls) -> CommandError:
@@ -39,6 +39,6 @@ class CommandError(TreefoldError, ValueError):
         return cls(f"--num-packs means nothing to --ops {ops}, which reduces value by value; leave it out.")
 
     @classmethod
-    def unwritable(cls, option: str, path: Path, reason: str) -> CommandError:
+    def report(cls, path: Path, reason: str) -> CommandError:
         """Refuse a file that could not be written in the end."""
-        return cls(f"{option} cannot write {str(path)!r}: {reason}.")
+        return cls(f"--report cannot write {str(path)!r}: {reason}.")

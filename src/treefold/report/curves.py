@@ -14,7 +14,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 20.0, 48.0, 46.0
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One value per step, and the name it has in the legend. Values are positive: the axis is logarithmic."""
+    """One value per step, and the name it has in the legend."""
 
     name: str
     values: tuple[float, ...]
@@ -23,6 +23,7 @@ class Curve:
 def draw_curves(curves: Sequence[Curve], *, title: str) -> str:
     """Return curves over the number of the step, on a logarithmic axis.
 
+    Values that are not positive lie on the lower end of the axis.
     The first curve is drawn broad and pale, later ones thin and above it, so that curves that coincide are all seen.
     """
     values = [value for curve in curves for value in curve.values]
@@ -30,21 +31,28 @@ def draw_curves(curves: Sequence[Curve], *, title: str) -> str:
     steps = max(len(curve.values) for curve in curves)
     parts = _draw_axes(low, high, steps=steps)
     for index, curve in enumerate(curves):
-        points = " ".join(
-            f"{_x(step, steps):.1f},{_y(value, low, high):.1f}" for step, value in enumerate(curve.values, start=1)
-        )
+        points = " ".join(f"{_x(step, steps):.1f},{_y(value, low, high):.1f}" for step, value in _thinned(curve))
         style = {"stroke_width": 6, "stroke_opacity": 0.35} if index == 0 else {"stroke_width": 1.6}
-        line = element("polyline", class_="tf-line", points=points, stroke_linejoin="round", **style)
+        line = element(
+            "polyline", class_="tf-line", points=points, stroke_linejoin="round", stroke_linecap="round", **style
+        )
         parts.append(element("g", titled(curve.name), line, class_=f"tf-curve tf-tone-{index}"))
         parts.append(_draw_name(curve.name, index, style))
     words = "; ".join(f"{c.name}: from {c.values[0]:.4g} to {c.values[-1]:.4g}" for c in curves)
     return drawing(parts, width=_WIDTH, height=_HEIGHT, title=title, description=f"{steps} steps. {words}.")
 
 
+def _thinned(curve: Curve) -> list[tuple[int, float]]:
+    """Return (step, value) of at most some two thousand steps, the last included; one step makes a dot."""
+    every = -(-len(curve.values) // 2000)
+    points = list(enumerate(curve.values, start=1))
+    return [*points[::every], points[-1]]
+
+
 def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the axis, which hold all values with a little air."""
-    low, high = min(values), max(values)
-    return low / 1.15, high * 1.15
+    """Return the ends of the axis, which hold all positive values with a little air."""
+    positive = [value for value in values if value > 0] or [1.0]
+    return min(positive) / 1.15, max(positive) * 1.15
 
 
 def _x(step: float, steps: int) -> float:
@@ -52,7 +60,7 @@ def _x(step: float, steps: int) -> float:
 
 
 def _y(value: float, low: float, high: float) -> float:
-    share = math.log(value / low) / math.log(high / low)
+    share = math.log(max(value, low) / low) / math.log(high / low)
     return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
 

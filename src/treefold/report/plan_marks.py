@@ -62,11 +62,11 @@ def legend(packs: Sequence[tuple[str, str]], *, note: str, width: float, top: fl
         (result(0, 0), "result"),
     ]
     swatch = element("line", class_="tf-line", x1=-9, y1=0, x2=9, y2=0, stroke_width=3)
-    items += [(element("g", swatch, class_=tone), words) for tone, words in packs]
+    colours = [(element("g", swatch, class_=tone), words) for tone, words in packs]
     x, y, parts = _LEFT, top, list[str]()
-    for mark, words in items:
-        needed = 36 + 6.4 * len(words)
-        if x > _LEFT and x + needed > width:
+    for index, (mark, words) in enumerate([*items, *colours]):
+        needed = 40 + 6.6 * len(words)
+        if x > _LEFT and (x + needed > width or index == len(items)):
             x, y = _LEFT, y + _ROW
         label = text(words, 16, 4.5, class_="tf-quiet", font_size=12)
         parts.append(element("g", mark, label, transform=f"translate({x:.0f} {y:.0f})"))

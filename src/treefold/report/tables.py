@@ -20,12 +20,12 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table, also lined up for those who read the source.
+    r"""Return a Markdown table, also lined up for those who read the source.
 
     >>> print(markdown_table(["devices", "seconds"], [["a|b", "0.25"]]))
     | devices | seconds |
     | :------ | ------: |
-    | a\\|b    |    0.25 |
+    | a\|b    |    0.25 |
     """
     header = [_escaped(cell) for cell in header]
     rows = [[_escaped(cell) for cell in row] for row in rows]

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 TEST_EXAMPLES = 360
 _GREY_LEVELS = 16
@@ -42,7 +40,14 @@ class Digits:
 
 
 def load_split_digits() -> Digits:
-    """Return the digits in their fixed, stratified split: 1,437 to train on, 360 to test on."""
+    """Return the digits in their fixed, stratified split: 1,437 to train on, 360 to test on.
+
+    Raises:
+        ModuleNotFoundError: scikit-learn, of the extra ``treefold[demo]``, is not installed.
+    """
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - an extra, and slow to import
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415 - as above
+
     images, labels = load_digits(return_X_y=True)
     images = (images / _GREY_LEVELS).astype(np.float32)
     parts = train_test_split(

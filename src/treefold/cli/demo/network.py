@@ -7,6 +7,7 @@ gradients differ in their last bit stay close, which the demo checks; a ReLU uni
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ class Momentum:
 def draw_parameters(sizes: Sequence[int], rng: np.random.Generator, *, dtype: DTypeLike = np.float32) -> Parameters:
     """Return first parameters for layers of ``sizes``, inputs first (Glorot and Bengio 2010; biases are zero)."""
     parameters: Parameters = {}
-    for number, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True), start=1):
+    for number, (inputs, outputs) in enumerate(itertools.pairwise(sizes), start=1):
         limit = np.sqrt(6 / (inputs + outputs))
         parameters[f"layer_{number}"] = {
             "kernel": rng.uniform(-limit, limit, (inputs, outputs)).astype(dtype),
@@ -58,6 +59,11 @@ def zeros_like(parameters: Parameters) -> Parameters:
     return {
         layer: {name: np.zeros_like(array) for name, array in arrays.items()} for layer, arrays in parameters.items()
     }
+
+
+def count_parameters(parameters: Parameters) -> int:
+    """Return the number of elements of all arrays."""
+    return sum(array.size for arrays in parameters.values() for array in arrays.values())
 
 
 def predict(parameters: Parameters, images: Array) -> Array:

@@ -60,7 +60,7 @@ class DemoResult:
         return len(self.reduce_seconds)
 
 
-def train_both(  # noqa: PLR0913 - everything from outside comes in here, by name
+def train_both(
     digits: Digits,
     *,
     ops: CrossDeviceOps,

@@ -1,0 +1,155 @@
+"""The command ``treefold demo``: arguments in, training, then what came of it on stdout and in a page."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from treefold import (
+    AllReduceCrossDeviceOps,
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+    __version__,
+)
+from treefold.cli.demo.checks import check_result
+from treefold.cli.demo.data import Digits, load_split_digits
+from treefold.cli.demo.figures import describe_work, make_page, measure_reducing, name_devices, tabulate
+from treefold.cli.demo.train import BATCH_SIZE, DemoResult, train_both
+from treefold.cli.errors import CommandError
+from treefold.report.files import check_writable, write_atomically
+from treefold.report.page import Check, render_page
+
+DEFAULT_EPOCHS = 30
+
+
+class DemoOps(enum.StrEnum):
+    """The ops that ``--ops`` names."""
+
+    HIERARCHICAL = "hierarchical"
+    ONE_DEVICE = "one-device"
+    ALL_REDUCE = "all-reduce"
+    NCCL = "nccl"
+
+
+_PACKING_OPS: dict[DemoOps, Callable[..., CrossDeviceOps]] = {
+    DemoOps.HIERARCHICAL: HierarchicalCopyAllReduce,
+    DemoOps.ALL_REDUCE: AllReduceCrossDeviceOps,
+    DemoOps.NCCL: NcclAllReduce,
+}
+
+
+def demo(
+    *,
+    devices: Annotated[int, typer.Option(help=f"Logical devices to train on, 1 to {BATCH_SIZE}.")] = 8,
+    ops: Annotated[DemoOps, typer.Option(help="What reduces the gradients of every step.")] = DemoOps.HIERARCHICAL,
+    num_packs: Annotated[int | None, typer.Option(help="Packs that the gradients travel in; 0 for none.")] = None,
+    epochs: Annotated[int | None, typer.Option(help=f"Passes over the data; {DEFAULT_EPOCHS} if not given.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps to train for, instead of --epochs.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first parameters and of the batches.")] = 0,
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page here.")] = None,
+) -> None:
+    """Train a small network on real data, data-parallel, and check it against the same network on one device.
+
+    Every step's gradients go through the chosen ops. Exit code 0 means that all checks hold, 1 that one does not.
+    """
+    _check_arguments(devices, epochs=epochs, steps=steps, seed=seed)
+    chosen = _make_ops(ops, num_packs)
+    if report is not None:
+        _check_report(report)
+    digits = load_split_digits()
+    steps = steps or (epochs or DEFAULT_EPOCHS) * (len(digits.train) // BATCH_SIZE)
+    result = _train(digits, ops=chosen, devices=devices, steps=steps, seed=seed)
+    checks = check_result(result)
+    _print_result(result, checks)
+    if report is not None:
+        facts = _list_facts(ops=chosen, seed=seed)
+        write_atomically(report, render_page(make_page(result, checks, facts=facts)))
+        typer.echo(f"\nThe report is in {report}.")
+    if not all(check.holds for check in checks):
+        raise typer.Exit(1)
+
+
+def _check_arguments(devices: int, *, epochs: int | None, steps: int | None, seed: int) -> None:
+    if not 1 <= devices <= BATCH_SIZE:
+        raise CommandError.devices(devices, BATCH_SIZE)
+    if epochs is not None and steps is not None:
+        raise CommandError.epochs_and_steps()
+    for option, count in (("--epochs", epochs), ("--steps", steps)):
+        if count is not None and count < 1:
+            raise CommandError.not_positive(option, count)
+    if seed < 0:
+        raise CommandError.seed(seed)
+
+
+def _make_ops(ops: DemoOps, num_packs: int | None) -> CrossDeviceOps:
+    """Return the ops; how many packs are allowed is for them to say."""
+    if ops is DemoOps.ONE_DEVICE:
+        if num_packs is not None:
+            raise CommandError.packs_without_packing(ops.value)
+        return ReductionToOneDevice()
+    make = _PACKING_OPS[ops]
+    return make() if num_packs is None else make(num_packs=num_packs)
+
+
+def _check_report(path: Path) -> None:
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise CommandError.report(path, (error.strerror or str(error)).lower()) from None
+
+
+def _train(digits: Digits, *, ops: CrossDeviceOps, devices: int, steps: int, seed: int) -> DemoResult:
+    """Train under a progress bar, on stderr, so that stdout holds what came of it and nothing else."""
+    columns = (TextColumn("{task.description:<15}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks = {
+            "replicas": bar.add_task(name_devices(devices), total=steps),
+            "alone": bar.add_task("without treefold", total=steps, start=False),
+        }
+
+        def show_step(training: str) -> None:
+            bar.start_task(tasks[training])
+            bar.advance(tasks[training])
+
+        return train_both(
+            digits, ops=ops, devices=devices, steps=steps, seed=seed, clock=time.perf_counter, on_step=show_step
+        )
+
+
+def _print_result(result: DemoResult, checks: tuple[Check, ...]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for block in (describe_work(result), tabulate(result), f"reducing: {measure_reducing(result)}", str(result.plan)):
+        console.print(Text(block), end="\n\n")
+    for check in checks:
+        verdict = Text("ok    ", style="green") if check.holds else Text("failed", style="bold red")
+        console.print(verdict, Text(f" {check.claim}: {check.found}"))
+
+
+def _list_facts(*, ops: CrossDeviceOps, seed: int) -> tuple[tuple[str, str], ...]:
+    """Return the small print of a report: what ran, where and when."""
+    versions = {name: importlib.metadata.version(name) for name in ("numpy", "scikit-learn")}
+    return (
+        ("ops", repr(ops)),
+        ("seed", str(seed)),
+        ("versions", f"treefold {__version__}, Python {platform.python_version()}, {_listed(versions)}"),
+        ("machine", f"{platform.platform()}, {os.cpu_count()} cores"),
+        ("written", f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC"),
+    )
+
+
+def _listed(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
