@@ -4,6 +4,7 @@ Combines one value per device into one value on every device that wants it. ``im
 framework.
 """
 
+from treefold.execution.native import empty_cache, host_memory_info, set_num_threads
 from treefold.ops import (
     AllReduceCrossDeviceOps,
     CrossDeviceOps,
@@ -38,5 +39,8 @@ __all__ = [
     "all_reduce",
     "broadcast",
     "choose_cross_device_ops",
+    "empty_cache",
+    "host_memory_info",
     "reduce",
+    "set_num_threads",
 ]

@@ -25,7 +25,10 @@ NAMES = {
     "all_reduce",
     "broadcast",
     "choose_cross_device_ops",
+    "empty_cache",
+    "host_memory_info",
     "reduce",
+    "set_num_threads",
 }
 
 SIGNATURES = {
@@ -47,6 +50,9 @@ SIGNATURES = {
     "all_reduce": "values op * out weights",
     "reduce": "values destination op * weights",
     "broadcast": "value destinations",
+    "set_num_threads": "count",
+    "host_memory_info": "",
+    "empty_cache": "",
 }
 
 

@@ -20,15 +20,15 @@ from treefold.errors import ArgumentError
 try:
     from treefold._native import (
         empty,
-        empty_cache,
         fold,
         level_names,
         memory_info,
-        num_threads,
         set_memory_limit,
-        set_num_threads,
         traffic,
     )
+    from treefold._native import empty_cache as _empty_cache
+    from treefold._native import num_threads as _num_threads
+    from treefold._native import set_num_threads as _set_num_threads
 
     HAS_NATIVE = True
 except ImportError:  # a pure-Python installation: right, but slower
@@ -54,12 +54,12 @@ def level() -> int:
     wanted = os.environ.get(_LEVEL, names[0])
     if wanted not in names:
         raise ArgumentError.setting(wanted, f"one of {', '.join(names)} on this machine", name=_LEVEL)
-    _from_environment("TREEFOLD_NUM_THREADS", 1, set_threads)
+    _from_environment("TREEFOLD_NUM_THREADS", 1, _set_num_threads)
     _from_environment("TREEFOLD_HOST_CACHE_BYTES", 0, set_memory_limit)
     return names.index(wanted)
 
 
-def set_threads(count: int) -> None:
+def set_num_threads(count: int) -> None:
     """Set how many threads work on one reduction in host memory, the calling one included.
 
     The default is the number of processors that this process may use. Results do not depend on it. Without the
@@ -72,15 +72,16 @@ def set_threads(count: int) -> None:
     if type(count) is not int or count < 1:
         raise ArgumentError.num_threads(count)
     if HAS_NATIVE:
-        set_num_threads(count)
+        level()  # first the environment, which this overrides
+        _set_num_threads(count)
 
 
-def threads() -> int:
+def num_threads() -> int:
     """Return how many threads work on one reduction in host memory."""
     if not HAS_NATIVE:
         return 1
     level()
-    return num_threads()
+    return _num_threads()
 
 
 def new_result(shape: Sequence[int], dtype: np.dtype[Any]) -> HostArray:
@@ -106,10 +107,10 @@ def host_memory_info() -> dict[str, int]:
     return dict.fromkeys(("used_bytes", "cached_bytes", "limit_bytes", "hits", "misses"), 0)
 
 
-def release_cache() -> None:
+def empty_cache() -> None:
     """Give the cached result memory back to the system. Results that are alive keep theirs."""
     if HAS_NATIVE:
-        empty_cache()
+        _empty_cache()
 
 
 def _from_environment(name: str, least: int, use: Any) -> None:
