@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+
+from treefold import CommunicationOptions, HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
+
+
+def arrays(count, length=6):
+    """Return one array per replica; replica r holds 2**r."""
+    return [np.full(length, 2.0**r) for r in range(count)]
+
+
+@pytest.fixture
+def ops():
+    """Return ops that have reduced three such replicas before, into new arrays and in place."""
+    made = HierarchicalCopyAllReduce()
+    for _ in range(2):
+        value = PerReplica(arrays(3))
+        made.reduce("sum", value, value)
+        made.reduce("sum", value, value, out=value)
+    return made
+
+
+class TestRepeatedCalls:
+    """The second call of its kind skips the validation that cannot turn out differently, and nothing else."""
+
+    def test_give_the_same_results_and_plan(self, ops):
+        """Only the time is different."""
+        value = PerReplica(arrays(3))
+        first = HierarchicalCopyAllReduce().reduce("sum", value, value)
+        again = ops.reduce("sum", value, value)
+        assert again.plan == first.plan
+        assert again.devices == first.devices
+        assert all(np.array_equal(component, np.full(6, 7.0)) for component in again)
+        assert not any(np.shares_memory(component, array) for component in again for array in value)
+
+    def test_work_in_place(self, ops):
+        """The arrays themselves hold the result."""
+        value = PerReplica(arrays(3))
+        result = ops.reduce("sum", value, value, out=value)
+        assert all(component is array and (array == 7).all() for component, array in zip(result, value, strict=True))
+
+    @pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "product"])
+    def test_keep_ops_apart(self, ops, op):
+        """What was prepared for one op does not serve another."""
+        expected = {"sum": 7, "mean": 7 / 3, "min": 1, "max": 4, "product": 8}[op]
+        for _ in range(2):
+            assert (ops.reduce(op, PerReplica(arrays(3)), "cpu:0")[0] == expected).all()
+
+    def test_keep_destinations_apart(self, ops):
+        """The same arrays go where each call says."""
+        value = PerReplica(arrays(3))
+        for destinations in ("cpu:5", ("cpu:1", "cpu:7"), "cpu:5", ["cpu:1"], value, np.zeros(2)) * 2:
+            devices = ops.reduce("sum", value, destinations).devices
+            expected = {str: ("cpu:5",), tuple: ("cpu:1", "cpu:7"), list: ("cpu:1",), np.ndarray: ("cpu:0",)}
+            assert devices == expected.get(type(destinations), value.devices)
+
+    def test_see_that_shapes_or_dtypes_disagree(self, ops):
+        """A new disagreement is found, however often the call went well."""
+        with pytest.raises(ValueError, match=r"^Replica 2 has float64 \(7,\) where replica 0 has float64 \(6,\)"):
+            ops.reduce("sum", PerReplica([*arrays(2), np.zeros(7)]), "cpu:0")
+        with pytest.raises(ValueError, match=r"^Replica 1 has float32 \(6,\) where replica 0 has float64 \(6,\)"):
+            ops.reduce("sum", PerReplica([np.zeros(6), np.zeros(6, np.float32), np.zeros(6)]), "cpu:0")
+
+    def test_see_that_memory_overlaps(self, ops):
+        """Memory is looked at every time: replicas that share it cannot be reduced in place."""
+        memory = np.arange(12.0)
+        value = PerReplica([memory[:6], memory[3:9], np.zeros(6)])
+        with pytest.raises(ValueError, match=r"overlaps replica 1's array"):
+            ops.reduce("sum", value, value, out=value)
+        assert np.array_equal(memory, np.arange(12.0))
+
+    def test_see_that_an_array_is_read_only(self, ops):
+        """Nothing is written through it, nor into the others."""
+        value = PerReplica(arrays(3))
+        value[2].setflags(write=False)
+        with pytest.raises(ValueError, match=r"^Component 2 of out has an array that cannot be written"):
+            ops.reduce("sum", value, value, out=value)
+        assert [array[0] for array in value] == [1, 2, 4]
+
+    @pytest.mark.parametrize("layout", [lambda a: np.repeat(a, 2)[::2], lambda a: a[::-1], lambda a: a.astype(">f8")])
+    def test_take_any_layout(self, ops, layout):
+        """Strided, reversed and byte-swapped arrays come by the full way, in place too."""
+        value = PerReplica([layout(array) for array in arrays(3)])
+        assert (ops.reduce("sum", value, value)[1] == 7).all()
+        ops.reduce("sum", value, value, out=value)
+        assert all((array == 7).all() for array in value)
+
+    def test_look_at_options(self, ops):
+        """An option that cannot be honoured is refused on every call."""
+        for _ in range(2):
+            with pytest.raises(ValueError, match="timeout_seconds=1 cannot be honoured"):
+                ops.reduce("sum", PerReplica(arrays(3)), "cpu:0", CommunicationOptions(timeout_seconds=1))
+
+    def test_take_weights_and_callbacks_the_full_way(self):
+        """Neither is remembered from call to call."""
+        calls = []
+        ops = ReductionToOneDevice(accumulation_fn=lambda parts: calls.append(len(parts)) or parts[0])
+        for _ in range(3):
+            ops.reduce("sum", PerReplica(arrays(2)), "cpu:0")
+        assert calls == [2, 2, 2]
+        plain = ReductionToOneDevice()
+        for weights, expected in (([1, 0], 1), ([0, 1], 2), ([1, 1], 1.5)):
+            assert plain.reduce("mean", PerReplica(arrays(2)), "cpu:0", weights=weights)[0][0] == expected
+
+    def test_hold_for_batches_and_structures(self, ops):
+        """Pairs and pytrees are recognised as well, and come back in order and structure."""
+        for scale in (1, 2, 3):
+            trees = PerReplica([{"a": scale * array, "b": (array[:2].astype("int32"),)} for array in arrays(3)])
+            flat = PerReplica([scale * array for array in arrays(3)])
+            tree, one = ops.batch_reduce("sum", [(trees, trees), (flat, "cpu:4")])
+            assert (tree[2]["a"] == 7 * scale).all()
+            assert (tree[0]["b"][0] == 7).all()
+            assert (one[0] == 7 * scale).all()
