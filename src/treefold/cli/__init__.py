@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from treefold.errors import TreefoldError
 
-_EXTRA_OF_MODULE = {"typer": "cli", "click": "cli", "rich": "cli", "sklearn": "demo"}
+_EXTRA_OF_MODULE = {"typer": "cli", "click": "cli", "rich": "cli", "sklearn": "demo", "threadpoolctl": "demo"}
 _FAILED = 2
 
 
@@ -30,10 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TreefoldError as error:
         _refuse(str(error))
     except ModuleNotFoundError as error:
-        extra = _EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
+        module = (error.name or "").partition(".")[0]
+        extra = _EXTRA_OF_MODULE.get(module)
         if extra is None:
             raise
-        _refuse(f"This command needs {error.name}, which is not installed; run: pip install 'treefold[{extra}]'")
+        _refuse(f"This command needs the module {module}, which is not installed; run: pip install 'treefold[{extra}]'")
 
 
 def _refuse(sentence: str) -> None:

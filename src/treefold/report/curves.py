@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from treefold.report.svg import drawing, element, text, titled
 
-_WIDTH, _HEIGHT = 720.0, 320.0
+_WIDTH, _HEIGHT = 860.0, 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 20.0, 48.0, 46.0
 
 
@@ -32,7 +32,7 @@ def draw_curves(curves: Sequence[Curve], *, title: str) -> str:
     parts = _draw_axes(low, high, steps=steps)
     for index, curve in enumerate(curves):
         points = " ".join(f"{_x(step, steps):.1f},{_y(value, low, high):.1f}" for step, value in _thinned(curve))
-        style = {"stroke_width": 6, "stroke_opacity": 0.35} if index == 0 else {"stroke_width": 1.6}
+        style = {"stroke_width": 6, "stroke_opacity": 0.45} if index == 0 else {"stroke_width": 1.6}
         line = element(
             "polyline", class_="tf-line", points=points, stroke_linejoin="round", stroke_linecap="round", **style
         )
@@ -94,6 +94,6 @@ def _step_ticks(steps: int) -> list[int]:
 
 
 def _draw_name(name: str, index: int, style: dict[str, float]) -> str:
-    x, y = _LEFT + 290 * index, 24.0
+    x, y = _LEFT + 200 * index, 24.0
     swatch = element("line", class_="tf-line", x1=x, x2=x + 26, y1=y - 4, y2=y - 4, **style)
     return element("g", swatch, text(name, x + 34, y), class_=f"tf-tone-{index}")

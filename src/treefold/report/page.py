@@ -90,8 +90,12 @@ def _checks(checks: Sequence[Check]) -> str:
 
 
 def _section(section: Section) -> str:
-    drawing = f'<div class="drawing" tabindex="0">{section.drawing}</div>' if section.drawing else ""
-    verbatim = f'<pre tabindex="0">{html.escape(section.verbatim)}</pre>' if section.verbatim else ""
+    drawing = ""
+    if section.drawing:
+        name = html.escape(section.heading)
+        # Focusable, so that what is wider than the screen can be scrolled from the keyboard.
+        drawing = f'<div class="drawing" role="region" aria-label="{name}" tabindex="0">{section.drawing}</div>'
+    verbatim = f"<pre>{html.escape(section.verbatim)}</pre>" if section.verbatim else ""
     head = f"<h2>{html.escape(section.heading)}</h2><p>{html.escape(section.sentence)}</p>"
     return f"<section>{head}{drawing}{verbatim}</section>"
 
@@ -115,7 +119,7 @@ p{margin:0 0 .9rem;color:var(--quiet);max-width:46rem}
 section,.figures>div{background:var(--paper);border:1px solid var(--rule);border-radius:10px}
 section{padding:1.1rem 1.2rem;margin-top:1rem}
 dl,dd,ul{margin:0;padding:0}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(13.5rem,1fr));gap:.8rem;margin-top:1.2rem}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(10rem,1fr));gap:.8rem;margin-top:1.2rem}
 .figures>div{padding:.8rem 1rem}
 dt,.figures span,.checks span{color:var(--quiet);font-size:.86rem}
 .figures strong{display:block;font-size:1.45rem;line-height:1.3;font-variant-numeric:tabular-nums}
@@ -127,7 +131,7 @@ dt,.figures span,.checks span{color:var(--quiet);font-size:.86rem}
 .ok b{color:var(--ok)}.failed b{color:var(--failed)}
 .drawing{overflow-x:auto}
 .drawing svg{display:block}
-pre{overflow-x:auto;margin:0;padding:.9rem 1rem;border-radius:8px;background:var(--ground);
+pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;padding:.9rem 1rem;border-radius:8px;background:var(--ground);
 font:13px/1.55 ui-monospace,monospace}
 .drawing+pre{margin-top:1rem}
 footer{margin:1.4rem .2rem 0}

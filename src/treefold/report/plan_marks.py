@@ -65,7 +65,7 @@ def legend(packs: Sequence[tuple[str, str]], *, note: str, width: float, top: fl
     colours = [(element("g", swatch, class_=tone), words) for tone, words in packs]
     x, y, parts = _LEFT, top, list[str]()
     for index, (mark, words) in enumerate([*items, *colours]):
-        needed = 40 + 6.6 * len(words)
+        needed = 46 + 6.6 * len(words)
         if x > _LEFT and (x + needed > width or index == len(items)):
             x, y = _LEFT, y + _ROW
         label = text(words, 16, 4.5, class_="tf-quiet", font_size=12)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import optree
 
 from treefold.values.sparse import IndexedSlices
@@ -15,6 +16,8 @@ from treefold.values.sparse import IndexedSlices
 _NAMESPACE = "treefold"
 _registering = threading.Lock()
 _registered: set[type] = set()
+#: Leaves that need no second look.
+_plain_types = frozenset({np.ndarray, int, float, type(None), IndexedSlices})
 
 
 def flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
@@ -23,11 +26,10 @@ def flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
     Dictionaries are taken in order of their keys. Plain dataclasses are taken apart by their fields.
     """
     leaves, spec = _flatten(component)
-    if any(_is_new_dataclass(leaf) for leaf in leaves):
-        while new := {type(leaf) for leaf in leaves if _is_new_dataclass(leaf)}:
-            for kind in new:
-                _register(kind)
-            leaves, spec = _flatten(component)
+    while new := {type(leaf) for leaf in leaves if type(leaf) not in _plain_types and _is_new_dataclass(leaf)}:
+        for kind in new:
+            _register(kind)
+        leaves, spec = _flatten(component)
     return leaves, spec
 
 
@@ -42,11 +44,8 @@ def leaf_paths(spec: optree.PyTreeSpec) -> list[str]:
 
 
 def _flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
-    return optree.tree_flatten(component, is_leaf=_is_slices, none_is_leaf=True, namespace=_NAMESPACE)
-
-
-def _is_slices(value: object) -> bool:
-    return isinstance(value, IndexedSlices)
+    # IndexedSlices is registered nowhere, and so a leaf; an is_leaf function would be called for every node.
+    return optree.tree_flatten(component, none_is_leaf=True, namespace=_NAMESPACE)
 
 
 def _is_new_dataclass(leaf: object) -> bool:

@@ -93,7 +93,7 @@ def _list_figures(result: DemoResult) -> tuple[Figure, ...]:
     reducing = measure_reducing(result)
     return (
         Figure("Test accuracy", f"{result.replicas.accuracy:.2%}", f"{result.alone.accuracy:.2%} without treefold"),
-        Figure("Largest difference", f"{measure_difference(result):.1e}", "between parameters of the two trainings"),
+        Figure("Largest difference", f"{measure_difference(result):.2g}", "between parameters of the two trainings"),
         Figure("Reducing", f"{reducing.median_step_s * 1e6:,.0f} µs", "a step (median)"),
         Figure(
             "Share of the run", f"{reducing.share:.1%}", f"{reducing.total_s:.3f} of {result.replicas.seconds:.2f} s"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,7 @@ class _Replicas:
         value = PerReplica(gradients, devices=self.devices)
         mirrored = self._ops.reduce(ReduceOp.SUM, value, destinations=value, out=value)
         self.reduce_seconds.append(self._clock() - begin)
-        self.plan = mirrored.plan
+        self.plan = cast("Plan", mirrored.plan)  # None only in a Mirrored made by hand
         return tuple(mirrored.values)
 
 

@@ -1,0 +1,138 @@
+import xml.etree.ElementTree as ET
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from treefold import HierarchicalCopyAllReduce, NcclAllReduce, PerReplica, ReductionToOneDevice
+from treefold.report import svg
+from treefold.report.curves import Curve, draw_curves
+from treefold.report.plan_drawing import MAX_PACKS, draw_plan
+
+NS = "{http://www.w3.org/2000/svg}"
+
+
+def plan_for(ops, *, replicas, devices=None, leaves=3):
+    """Return the plan of ``ops`` for a few arrays on each replica."""
+    value = PerReplica([[np.zeros(12, np.float32)] * leaves for _ in range(replicas)], devices=devices)
+    return ops.plan(value, value)
+
+
+def find(drawing, kind):
+    """Return the groups of a kind, such as ``"tf-copy"``."""
+    root = ET.fromstring(drawing)  # noqa: S314 - our own text
+    return [group for group in root.iter(f"{NS}g") if kind in group.get("class", "").split()]
+
+
+PLANS = {
+    f"{replicas} replicas, {ops!r}": plan_for(ops, replicas=replicas)
+    for replicas in (1, 2, 3, 8, 16)
+    for ops in (
+        HierarchicalCopyAllReduce(),
+        HierarchicalCopyAllReduce(num_packs=5),
+        ReductionToOneDevice(),
+        NcclAllReduce(num_packs=2),
+    )
+}
+every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+
+
+class TestDrawPlan:
+    @every_plan
+    def test_has_one_lifeline_for_each_device(self, plan):
+        """Each device has its line and its name, once."""
+        names = [line.find(f"{NS}title").text for line in find(draw_plan(plan), "tf-lifeline")]
+        assert names == list(dict.fromkeys(buffer.device for buffer in plan.buffers))
+
+    @every_plan
+    def test_has_one_arrow_for_each_copy_between_devices(self, plan):
+        """Arrows are the plan's hops: the same links, the same packs, in the order of the steps."""
+        arrows = find(draw_plan(plan), "tf-copy")
+        drawn = Counter(arrow.find(f"{NS}title").text for arrow in arrows)
+        assert drawn == Counter(f"pack {hop.pack}: {hop.source} to {hop.target}" for hop in plan.hops)
+
+    @every_plan
+    def test_has_one_row_for_each_step(self, plan):
+        """Time goes down, a row per step."""
+        assert len(find(draw_plan(plan), "tf-step")) == len(plan.steps)
+
+    def test_marks_combinations_where_they_happen(self):
+        """A two-level tree of 8 has three: one in each group, and the one that has every contribution."""
+        marks = find(draw_plan(plan_for(HierarchicalCopyAllReduce(), replicas=8)), "tf-combine")
+        words = sorted(mark.find(f"{NS}title").text for mark in marks)
+        assert words == ["pack 0: combined", "pack 0: combined", "pack 0: combined, every contribution in"]
+
+    def test_draws_the_first_packs_of_many_and_says_so(self):
+        """Of eleven packs eight are drawn."""
+        drawing = draw_plan(plan_for(ReductionToOneDevice(), replicas=3, leaves=11))
+        packs = {arrow.find(f"{NS}title").text.partition(":")[0] for arrow in find(drawing, "tf-copy")}
+        assert packs == {f"pack {number}" for number in range(MAX_PACKS)}
+        assert "3 more packs not drawn." in drawing
+
+    def test_names_the_packs_only_where_there_are_several(self):
+        """One pack needs no legend of colours."""
+        one, two = (plan_for(HierarchicalCopyAllReduce(num_packs=n), replicas=3) for n in (1, 2))
+        assert ">pack 1</text>" in draw_plan(two)
+        assert ">pack 0</text>" not in draw_plan(one)
+
+    def test_puts_replicas_that_share_a_device_on_one_line(self):
+        """Two devices with two replicas each are two lines that name their replicas."""
+        plan = plan_for(HierarchicalCopyAllReduce(), replicas=4, devices=["cpu:0", "cpu:0", "cpu:1", "cpu:1"])
+        lines = find(draw_plan(plan), "tf-lifeline")
+        texts = ["|".join(text.text for text in line.iter(f"{NS}text")) for line in lines]
+        assert texts == ["cpu:0|replicas 0, 1", "cpu:1|replicas 2, 3"]
+
+    def test_draws_a_plan_that_moves_nothing(self):
+        """Arrays without elements have a plan without steps, which is a picture all the same."""
+        value = PerReplica([np.zeros(0, np.float32)] * 2)
+        drawing = draw_plan(HierarchicalCopyAllReduce().plan(value, value))
+        assert len(find(drawing, "tf-lifeline")) == 2
+
+    def test_is_told_in_words(self):
+        """A title and a description stand for the picture where it is not seen."""
+        root = ET.fromstring(draw_plan(plan_for(HierarchicalCopyAllReduce(), replicas=3)))  # noqa: S314
+        assert root.find(f"{NS}title").text == "all_reduce by HierarchicalCopyAllReduce(num_packs=1) on 3 devices"
+        assert root.find(f"{NS}desc").text.startswith("3 devices, 1 pack, 8 steps, from top to bottom.")
+        assert root.get("role") == "img"
+
+
+class TestDrawCurves:
+    def test_draws_each_curve_under_its_name(self):
+        """Two curves, two lines with titles; the values' ends are told in words."""
+        drawing = draw_curves([Curve("a<b", (2.0, 1.0)), Curve("c", (2.0, 0.5, 0.25))], title="Loss")
+        assert [curve.find(f"{NS}title").text for curve in find(drawing, "tf-curve")] == ["a<b", "c"]
+        desc = ET.fromstring(drawing).find(f"{NS}desc").text  # noqa: S314
+        assert desc == "3 steps. a<b: from 2 to 1; c: from 2 to 0.25."
+
+    @pytest.mark.parametrize("values", [(1.0,), (0.5, 0.5), (0.0, 0.0), (1.0, 0.0), (1e-9, 1e9), (0.3,) * 5001])
+    def test_stays_on_the_paper(self, values):
+        """One step, flat curves, zeros, many decades, many steps: every point lies in the drawing."""
+        (line,) = ET.fromstring(draw_curves([Curve("x", values)], title="x")).iter(f"{NS}polyline")  # noqa: S314
+        points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
+        assert all(0 <= x <= 860 and 0 <= y <= 340 for x, y in points)
+        assert 2 <= len(points) <= 2002
+
+
+class TestTheme:
+    @pytest.mark.parametrize(("tones", "paper"), [(svg.LIGHT, "#ffffff"), (svg.DARK, "#14181d")])
+    def test_colours_are_legible_on_their_paper(self, tones, paper):
+        """Every tone keeps the 4.5:1 that WCAG asks of text."""
+        assert min(_contrast(tone, paper) for tone in tones) >= 4.5
+
+    def test_follows_the_reader(self):
+        """Both papers are in the style, dark where the reader prefers it."""
+        assert "@media(prefers-color-scheme:dark)" in svg.theme()
+        assert "#ffffff" in svg.theme()
+        assert "#14181d" in svg.theme()
+
+
+def _contrast(one, other):
+    """Return the contrast of two colours (WCAG 2.2, relative luminance)."""
+
+    def luminance(colour):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return np.dot(linear, [0.2126, 0.7152, 0.0722])
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)

@@ -1,0 +1,93 @@
+import pytest
+
+from treefold.report.files import check_writable, write_atomically
+from treefold.report.page import Check, Figure, Page, Section, render_page
+from treefold.report.tables import markdown_table, plain_table
+
+HOSTILE = "<script>alert('x')</script> & \"y\""
+
+
+class TestPlainTable:
+    def test_lines_up_its_columns(self):
+        """The first column stands left, numbers stand right."""
+        table = plain_table(["", "3 devices"], [["accuracy", "97.5%"], ["time", "1 s"]])
+        assert table.splitlines() == [
+            "          3 devices",
+            "--------  ---------",
+            "accuracy      97.5%",
+            "time            1 s",
+        ]
+
+    def test_takes_no_rows(self):
+        """A table without rows is its header."""
+        assert plain_table(["a", "b"], []) == "a    b\n--  --"
+
+    def test_refuses_ragged_rows(self):
+        """A row of another length is a mistake of the caller."""
+        with pytest.raises(ValueError, match="zip"):
+            plain_table(["a", "b"], [["1"]])
+
+
+class TestMarkdownTable:
+    def test_escapes_what_would_end_a_cell(self):
+        """A bar or a new line in a cell stays in its cell."""
+        assert markdown_table(["a", "b"], [["x|y\nz", "1"]]).splitlines()[2] == "| x\\|y z |  1 |"
+
+
+class TestRenderPage:
+    def test_escapes_every_text(self):
+        """No text that is given can become markup."""
+        page = Page(
+            HOSTILE,
+            HOSTILE,
+            (Figure(HOSTILE, HOSTILE, HOSTILE),),
+            (Check(HOSTILE, holds=True, found=HOSTILE),),
+            (Section(HOSTILE, HOSTILE, drawing="<svg/>", verbatim=HOSTILE),),
+            ((HOSTILE, HOSTILE),),
+        )
+        html = render_page(page)
+        assert "<script>" not in html
+        assert 'label="<' not in html
+        assert "<svg/>" in html
+
+    def test_says_failed_in_words(self):
+        """A verdict is a word, not only a colour."""
+        html = render_page(Page("t", "s", (), (Check("c", holds=False, found="f"),), (), ()))
+        assert '<li class="failed"><b>failed</b>' in html
+
+
+class TestWriteAtomically:
+    def test_writes_all_of_it(self, tmp_path):
+        """The file holds the text in UTF-8 and nothing lies beside it."""
+        write_atomically(tmp_path / "a.html", "→")
+        assert (tmp_path / "a.html").read_bytes() == "→".encode()
+        assert [path.name for path in tmp_path.iterdir()] == ["a.html"]
+
+    def test_keeps_the_old_file_when_it_fails(self, tmp_path):
+        """Text that cannot be written leaves what was there."""
+        path = tmp_path / "a.html"
+        path.write_text("old")
+        with pytest.raises(UnicodeEncodeError):
+            write_atomically(path, "new \ud800")
+        assert path.read_text() == "old"
+        assert [found.name for found in tmp_path.iterdir()] == ["a.html"]
+
+
+class TestCheckWritable:
+    def test_leaves_nothing_behind(self, tmp_path):
+        """A path that can be written is not written yet."""
+        check_writable(tmp_path / "a.html")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_leaves_an_existing_file_alone(self, tmp_path):
+        """What is there stays until the report is written."""
+        (tmp_path / "a.html").write_text("old")
+        check_writable(tmp_path / "a.html")
+        assert (tmp_path / "a.html").read_text() == "old"
+
+    @pytest.mark.parametrize("name", ["", "missing/a.html", "file/a.html"])
+    def test_raises_what_writing_would(self, tmp_path, name):
+        """A directory, a missing folder and a file as folder are each refused."""
+        (tmp_path / "file").write_text("")
+        with pytest.raises(OSError, match=r"director"):
+            check_writable(tmp_path / name)
