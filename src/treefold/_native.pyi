@@ -1,11 +1,11 @@
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-_Array = npt.NDArray[Any]
-_Item = tuple[int, Sequence[_Array], Sequence[_Array]]
+_Array: TypeAlias = npt.NDArray[Any]
+_Item: TypeAlias = tuple[int, Sequence[_Array], Sequence[_Array]]
 
 def fold(
     items: list[_Item],
