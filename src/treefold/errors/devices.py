@@ -37,6 +37,14 @@ class DeviceError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def unreported(cls, device: str, loaded: Sequence[str]) -> Self:
+        """A device that no loaded framework reports."""
+        return cls(
+            f"No loaded framework reports a device {device}; loaded: {', '.join(loaded)}. "
+            f"Import the framework whose device it is, or name one that exists."
+        )
+
+    @classmethod
     def contradicted(cls, replica: int, said: str, found: str, where: str) -> Self:
         """``devices`` names another device than the one that holds the array."""
         return cls(

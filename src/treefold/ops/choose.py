@@ -35,7 +35,7 @@ def choose_cross_device_ops(devices: Sequence[str]) -> Choice:
     backends = loaded_backends()
     for name in names:
         if not any(backend.has_device(name) for backend in backends):
-            raise DeviceError.missing(name, "No loaded framework", [backend.name for backend in backends])
+            raise DeviceError.unreported(name, [backend.name for backend in backends])
     kinds = {device_type(name) for name in names}
     if kinds == {"cpu"}:
         why = "all devices share host memory, where every plan is one pass in replica order"
