@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -9,12 +10,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Twice quiet: errors only, not the warnings of whatever package index is configured.
 INSTALL := $(PIP) install -qq --constraint constraints.txt
-INSTALL_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
+INSTALL_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
 SMOKE := build/smoke
+SANITIZE := build/sanitize
+SANITIZED_TESTS := tests/native tests/properties tests/api
 # One pytest process on one core, at most four: every one of them loads TensorFlow.
 WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(min(n, 4) if n > 1 else 0)')
 
-.PHONY: help demo test test-long check wheel clean
+.PHONY: help demo test test-long check sanitize bench wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +25,8 @@ help:
 	@echo 'make test        run every test, counts kept small (PYTEST_ARGS="-k mean")'
 	@echo 'make test-long   run every test with the full counts'
 	@echo 'make check       format, lint, types, layers, budgets, doctests, spelling, and the wheel in a fresh venv'
+	@echo 'make sanitize    run the native core under sanitizers: threads on a driver of it, memory on the host tests'
+	@echo 'make bench       measure against the memory limit and other libraries; writes benchmarks/results/<date>.md'
 	@echo 'make wheel       build the source archive and the wheel into dist/'
 	@echo 'make clean       remove .venv and everything built'
 	@echo 'All take PYTHON=/path/to/python (3.11 or newer) the first time.'
@@ -42,12 +47,38 @@ check: $(VENV)/.dev
 	@echo 'check: layers';    out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; }
 	@echo 'check: budgets';   $(BIN)/python tools/check_budgets.py
 	@echo 'check: spelling';  $(BIN)/codespell
-	@echo 'check: doctests';  $(BIN)/python -m pytest -q --import-mode=prepend --doctest-modules src
+	@echo 'check: doctests';  $(BIN)/python -m pytest -q --import-mode=prepend --doctest-modules --ignore=src/treefold/bench/peers src
 	@$(MAKE) --no-print-directory wheel
 	@echo 'check: the wheel in a fresh venv'
 	@$(BIN)/python -m venv --clear $(SMOKE)
 	@$(SMOKE)/bin/python -m pip --disable-pip-version-check install -qq -c constraints.txt dist/*.whl
 	@cd $(SMOKE) && bin/python -I ../../tools/smoke.py
+
+# Threads: a C++ driver of the core, because CPython is not built for that sanitizer.
+# Memory: the tests, in a venv that sees the packages of .venv but has its own treefold. CPython is not built for this
+# one either, so its runtime is loaded first (libstdc++ with it, or it cannot follow exceptions), and leaks are not looked
+# for: the interpreter keeps much of what it allocates until the process ends. A failed allocation is a null pointer, as
+# without the sanitizer.
+sanitize: $(VENV)/.dev
+	@echo 'sanitize: threads (compiles the native core)'
+	@$(INSTALL) --no-deps --upgrade --target $(SANITIZE)/thread/site --config-settings install.strip=false \
+	  --config-settings build-dir=$(SANITIZE)/thread/cmake --config-settings cmake.define.TREEFOLD_SANITIZE=thread \
+	  --config-settings cmake.define.TREEFOLD_DRIVER=ON .
+	@TSAN_OPTIONS=halt_on_error=1 $(SANITIZE)/thread/cmake/treefold_driver
+	@echo 'sanitize: addresses and undefined behaviour (compiles the native core)'
+	@$(BIN)/python -m venv --clear --without-pip $(SANITIZE)/venv
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(SANITIZE)/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
+	@$(PIP) --python $(SANITIZE)/venv/bin/python install -qq --no-deps --ignore-installed \
+	  --config-settings install.strip=false --config-settings build-dir=$(SANITIZE)/address/cmake \
+	  --config-settings cmake.define.TREEFOLD_SANITIZE=address,undefined .
+	@LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:allocator_may_return_null=1 \
+	  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TREEFOLD_CASES=10 \
+	  $(SANITIZE)/venv/bin/python -m pytest -q -n $(WORKERS) $(SANITIZED_TESTS) $(PYTEST_ARGS)
+
+bench: $(VENV)/.bench
+	@$(BIN)/treefold bench --report benchmarks/results $(BENCH_ARGS)
 
 wheel: $(VENV)/.dev
 	@echo 'building dist/ (compiles the native core)'
@@ -66,10 +97,11 @@ $(VENV)/.created:
 
 # An extra includes the ones before it, so installing it also brings their stamps up to date.
 COVERED_demo := demo
+COVERED_bench := demo bench
 COVERED_test := demo test
 COVERED_dev := demo test dev
 
-$(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(INSTALL_INPUTS) | $(VENV)/.created
+$(VENV)/.demo $(VENV)/.bench $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(INSTALL_INPUTS) | $(VENV)/.created
 	@echo 'installing treefold[$*] into $(VENV) (compiles the native core; the first time takes minutes)'
 	@$(INSTALL) --editable '.[$*]'
 	@touch $(COVERED_$*:%=$(VENV)/.%)

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t most_task_bytes = std::size_t{1} << 20;
 constexpr std::size_t least_task_bytes = std::size_t{1} << 16;
 // Elements of an array are cut at multiples of this, so that no two tasks write into one cache line.
-constexpr std::size_t grain = 1024;
+constexpr std::size_t most_grain = 1024, least_grain = 64;
 // Results of more bytes than this are written around the caches: they would push out what they are made from.
 constexpr std::size_t stream_bytes = std::size_t{1} << 22;
 
@@ -34,7 +34,7 @@ bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& int
     if (!item.in_place) written += item.length * item.target_count * item.target_bytes;
   }
   const bool streams = written > stream_bytes;
-  const std::size_t share = moved / (4 * Pool::of_this_process().num_threads());
+  const std::size_t share = moved / (4 * Pool::num_threads());
   const std::size_t task_bytes = std::clamp(share, least_task_bytes, most_task_bytes);
 
   std::vector<Span> spans;
@@ -42,6 +42,7 @@ bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& int
   std::size_t filled = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const std::size_t per_element = bytes_per_element(items[i]);
+    const std::size_t grain = per_element * most_grain <= most_task_bytes ? most_grain : least_grain;
     for (std::size_t at = 0; at < items[i].length;) {
       const std::size_t room = (task_bytes - std::min(filled, task_bytes - 1)) / per_element;
       const std::size_t step = std::max((room + grain - 1) / grain * grain, grain);

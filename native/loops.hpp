@@ -121,13 +121,16 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
   using Element = typename Format::Element;
   using Written = typename P::Result::Element;
   Lanes total[U], low[P::clamps ? U : 1], high[P::clamps ? U : 1];
+  constexpr std::size_t block_bytes = U > 1 ? sizeof(Element) * N * U : 0;
   const Element* first = static_cast<const Element*>(sources[0]) + at;
+  prefetch_ahead<block_bytes>(first);
   for (int u = 0; u < U; ++u) total[u] = Format::template load<N>(first + u * N);
   if constexpr (P::clamps) {
     for (int u = 0; u < U; ++u) low[u] = high[u] = total[u];
   }
   for (std::size_t r = 1; r < fold.count; ++r) {
     const Element* source = static_cast<const Element*>(sources[r]) + at;
+    prefetch_ahead<block_bytes>(source);
     for (int u = 0; u < U; ++u) {
       const Lanes value = Format::template load<N>(source + u * N);
       total[u] = combine<P::op, Value, N>(total[u], value);

@@ -1,8 +1,12 @@
 #include "memory.hpp"
 
 #include <cstdlib>
+#include <iterator>
 #include <new>
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -19,6 +23,7 @@ constexpr std::size_t huge_page = std::size_t{1} << 21;
 
 // Sizes are rounded up by at most an eighth, so that nearly equal results share blocks.
 std::size_t rounded(std::size_t nbytes) {
+  if (nbytes == 0) return line;
   std::size_t step = line;
   while (step * 16 < nbytes) step *= 2;
   return (nbytes + step - 1) / step * step;
@@ -49,7 +54,16 @@ void release(void* block) {
 }  // namespace
 
 HostMemory& HostMemory::of_this_process() {
-  static HostMemory* const memory = new HostMemory;  // results may outlive every destructor
+  // Results may outlive every destructor.
+  static HostMemory* const memory = [] {
+    static HostMemory* made = nullptr;
+    made = new HostMemory;
+#if defined(__unix__) || defined(__APPLE__)
+    // Held across fork(), so that the child finds the lock free and the lists whole, whoever was at them.
+    pthread_atfork([] { made->mutex_.lock(); }, [] { made->mutex_.unlock(); }, [] { made->mutex_.unlock(); });
+#endif
+    return made;
+  }();
   return *memory;
 }
 
@@ -79,14 +93,23 @@ void* HostMemory::take(std::size_t nbytes) {
   return block;
 }
 
-void HostMemory::give_back(void* block, std::size_t nbytes) {
+void HostMemory::give_back(void* block, std::size_t nbytes) noexcept {
   const std::size_t size = rounded(nbytes);
   const std::lock_guard<std::mutex> lock(mutex_);
   info_.used_bytes -= size;
   if (size > info_.limit_bytes) return release(block);
   shrink_to(info_.limit_bytes - size);
-  oldest_first_.push_back({block, size});
-  by_size_.emplace(size, std::prev(oldest_first_.end()));
+  try {
+    oldest_first_.push_back({block, size});
+    try {
+      by_size_.emplace(size, std::prev(oldest_first_.end()));
+    } catch (const std::bad_alloc&) {
+      oldest_first_.pop_back();
+      throw;
+    }
+  } catch (const std::bad_alloc&) {
+    return release(block);  // no memory to remember it with
+  }
   info_.cached_bytes += size;
 }
 

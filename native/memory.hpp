@@ -15,7 +15,7 @@ class HostMemory {
 
   // Returns at least `nbytes` bytes at a multiple of 64, or null if there are none.
   void* take(std::size_t nbytes);
-  void give_back(void* block, std::size_t nbytes);
+  void give_back(void* block, std::size_t nbytes) noexcept;
 
   struct Info {
     std::size_t used_bytes, cached_bytes, limit_bytes, hits, misses;

@@ -4,9 +4,12 @@
 #include <nanobind/stl/string.h>
 #include <numpy/ndarrayobject.h>
 
+#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "batch.hpp"
@@ -24,21 +27,31 @@ constexpr std::size_t element_bytes[treefold::dtype_count] = {2, 2, 4, 8, 1, 2, 
 
 [[noreturn]] void refuse(const std::string& sentence) { throw nb::value_error(sentence.c_str()); }
 
+// Who is refused: "source 2 of item 0".
+std::string named(const char* role, std::size_t index, std::size_t item) {
+  return std::string(role) + " " + std::to_string(index) + " of item " + std::to_string(item);
+}
+
 // The memory of a NumPy array that loops can run over: row-major, aligned, in native byte order.
-char* memory_of(nb::handle object, const char* role, npy_intp itemsize, npy_intp length, bool is_target) {
-  if (!PyArray_Check(object.ptr())) refuse(std::string("A ") + role + " is no NumPy array.");
+char* memory_of(nb::handle object, npy_intp itemsize, npy_intp length, const std::string& name) {
+  if (!PyArray_Check(object.ptr())) refuse("fold got " + name + " that is no NumPy array.");
   auto* const array = reinterpret_cast<PyArrayObject*>(object.ptr());
-  if (!PyArray_ISCARRAY_RO(array)) refuse(std::string("A ") + role + " is not row-major, aligned and in native byte order.");
+  if (!PyArray_ISCARRAY_RO(array)) {
+    refuse("fold got " + name + " that is not row-major, aligned and in native byte order.");
+  }
   if (PyArray_ITEMSIZE(array) != itemsize) {
-    refuse(std::string("A ") + role + " has elements of " + std::to_string(PyArray_ITEMSIZE(array)) + " bytes where " +
+    refuse("fold got " + name + " with elements of " + std::to_string(PyArray_ITEMSIZE(array)) + " bytes where " +
            std::to_string(itemsize) + " are meant.");
   }
   if (PyArray_SIZE(array) != length) {
-    refuse(std::string("A ") + role + " has " + std::to_string(PyArray_SIZE(array)) + " elements where source 0 has " +
+    refuse("fold got " + name + " with " + std::to_string(PyArray_SIZE(array)) + " elements where source 0 has " +
            std::to_string(length) + ".");
   }
-  if (is_target && !PyArray_ISWRITEABLE(array)) refuse("A target is read-only.");
   return PyArray_BYTES(array);
+}
+
+bool is_integer(int dtype) {
+  return dtype >= static_cast<int>(treefold::Dtype::int8) && dtype <= static_cast<int>(treefold::Dtype::uint64);
 }
 
 struct Request {
@@ -53,49 +66,61 @@ class Batch {
  public:
   Batch(const nb::list& entries, const Request& request) {
     items_.reserve(entries.size());
-    for (nb::handle entry : entries) add(nb::cast<nb::tuple>(entry), request);
+    for (nb::handle entry : entries) add(entry, request);
   }
   const std::vector<Item>& items() const { return items_; }
 
  private:
-  void add(const nb::tuple& entry, const Request& request) {
-    if (entry.size() != 3) refuse("An item is (dtype, sources, targets).");
-    const int dtype = nb::cast<int>(entry[0]);
-    if (dtype < 0 || dtype >= treefold::dtype_count) refuse("There is no dtype of this number.");
-    const nb::sequence sources = nb::borrow<nb::sequence>(entry[1]), targets = nb::borrow<nb::sequence>(entry[2]);
-    const std::size_t source_count = nb::len(sources), target_count = nb::len(targets);
-    if (source_count == 0) refuse("An item needs at least one source.");
+  void add(nb::handle entry, const Request& request) {
+    int dtype = -1;
+    if (!nb::isinstance<nb::tuple>(entry) || nb::len(entry) != 3 || !nb::try_cast<int>(entry[0], dtype)) {
+      refuse("fold takes items (dtype, sources, targets), dtype being a number.");
+    }
+    if (dtype < 0 || dtype >= treefold::dtype_count) refuse("fold knows no dtype " + std::to_string(dtype) + ".");
     Item item{};
     item.loop = loop_for(dtype, request);
-    if (item.loop == nullptr) refuse("This op has no meaning for this dtype.");
+    if (item.loop == nullptr) refuse("fold has no meaning for this op and dtype " + std::to_string(dtype) + ".");
     item.source_bytes = element_bytes[dtype];
     item.target_bytes = target_bytes(dtype, request.op);
-    const nb::object first = sources[0];
-    if (!PyArray_Check(first.ptr())) refuse("A source is no NumPy array.");
-    const npy_intp length = PyArray_SIZE(reinterpret_cast<PyArrayObject*>(first.ptr()));
-    item.length = static_cast<std::size_t>(length);
-    auto pointers = std::make_unique<void*[]>(source_count + target_count);
-    for (std::size_t i = 0; i < source_count; ++i) {
-      const nb::object source = sources[i];
-      pointers[i] = memory_of(source, "source", static_cast<npy_intp>(item.source_bytes), length, false);
-    }
-    for (std::size_t i = 0; i < target_count; ++i) {
-      const nb::object target = targets[i];
-      void* const start = memory_of(target, "target", static_cast<npy_intp>(item.target_bytes), length, true);
-      pointers[source_count + i] = start;
-      for (std::size_t s = 0; s < source_count; ++s) item.in_place |= pointers[s] == start;
-    }
-    item.sources = pointers.get();
-    item.targets = pointers.get() + source_count;
-    item.target_count = target_count;
-    item.arithmetic.count = source_count;
+    add_memory(item, entry[1], entry[2]);
+    item.arithmetic.count = nb::len(nb::handle(entry[1]));
     if (request.weights != nullptr) {
-      if (request.weights->size() != source_count) refuse("There must be one weight for each source.");
+      if (request.weights->size() != item.arithmetic.count) {
+        refuse("fold got " + std::to_string(request.weights->size()) + " weights for " +
+               std::to_string(item.arithmetic.count) + " sources.");
+      }
       item.arithmetic.weights = request.weights->data();
       item.arithmetic.weight_sum = request.weight_sum;
     }
-    pointers_.push_back(std::move(pointers));
     items_.push_back(item);
+  }
+
+  void add_memory(Item& item, const nb::object& sources, const nb::object& targets) {
+    const std::size_t source_count = nb::len(sources), target_count = nb::len(targets), number = items_.size();
+    if (source_count == 0) refuse("fold got item " + std::to_string(number) + " without a source.");
+    const nb::object first = sources[0];
+    const bool is_array = PyArray_Check(first.ptr());
+    const npy_intp length = is_array ? PyArray_SIZE(reinterpret_cast<PyArrayObject*>(first.ptr())) : 0;
+    auto pointers = std::make_unique<void*[]>(source_count + target_count);
+    for (std::size_t i = 0; i < source_count; ++i) {
+      const auto itemsize = static_cast<npy_intp>(item.source_bytes);
+      pointers[i] = memory_of(nb::object(sources[i]), itemsize, length, named("source", i, number));
+    }
+    for (std::size_t i = 0; i < target_count; ++i) {
+      const nb::object target = targets[i];
+      const std::string name = named("target", i, number);
+      void* const start = memory_of(target, static_cast<npy_intp>(item.target_bytes), length, name);
+      if (!PyArray_ISWRITEABLE(reinterpret_cast<PyArrayObject*>(target.ptr()))) {
+        refuse("fold got " + name + " that is read-only.");
+      }
+      pointers[source_count + i] = start;
+      for (std::size_t s = 0; s < source_count; ++s) item.in_place |= pointers[s] == start;
+    }
+    item.length = static_cast<std::size_t>(length);
+    item.sources = pointers.get();
+    item.targets = pointers.get() + source_count;
+    item.target_count = target_count;
+    pointers_.push_back(std::move(pointers));
   }
 
   static treefold::Loop loop_for(int dtype, const Request& request) {
@@ -106,8 +131,7 @@ class Batch {
 
   // The MEAN of integers is float64 for 32 and 64 bits, else float32.
   static std::size_t target_bytes(int dtype, int op) {
-    const bool is_integer = dtype >= static_cast<int>(treefold::Dtype::int8) && dtype <= static_cast<int>(treefold::Dtype::uint64);
-    if (op == static_cast<int>(treefold::Op::mean) && is_integer) return element_bytes[dtype] < 4 ? 4 : 8;
+    if (op == static_cast<int>(treefold::Op::mean) && is_integer(dtype)) return element_bytes[dtype] < 4 ? 4 : 8;
     return element_bytes[dtype];
   }
 
@@ -117,24 +141,46 @@ class Batch {
 
 const treefold::Level& level_at(int index) {
   const auto& levels = treefold::usable_levels();
-  if (index < 0 || index >= static_cast<int>(levels.size())) refuse("There is no vector level of this number.");
+  if (index < 0 || index >= static_cast<int>(levels.size())) {
+    refuse("There is no vector level " + std::to_string(index) + " on this machine.");
+  }
   return *levels[static_cast<std::size_t>(index)];
 }
 
-void run(const Batch& batch) {
-  bool was_interrupted = false;
-  {
-    const nb::gil_scoped_release released;
-    was_interrupted = treefold::fold_batch(batch.items(), [] {
-      const nb::gil_scoped_acquire held;
-      return PyErr_CheckSignals() != 0;
-    });
+// Takes the GIL again. While the interpreter ends, Python before 3.14 unwinds a thread that asks for it; that would
+// meet frames that must not be unwound, and end the process with a crash. Such a thread waits for the end here.
+void take_gil(PyThreadState* state) {
+  try {
+    PyEval_RestoreThread(state);
+  } catch (...) {
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
   }
+}
+
+void run(const Batch& batch) {
+  PyThreadState* state = PyEval_SaveThread();
+  const auto interrupted = [&state] {
+    take_gil(state);
+    const bool is_raised = PyErr_CheckSignals() != 0;
+    state = PyEval_SaveThread();
+    return is_raised;
+  };
+  bool was_interrupted = false;
+  std::exception_ptr error;
+  try {
+    was_interrupted = treefold::fold_batch(batch.items(), interrupted);
+  } catch (const std::exception&) {  // no memory for the tasks
+    error = std::current_exception();
+  }
+  take_gil(state);
+  if (error) std::rethrow_exception(error);
   if (was_interrupted) throw nb::python_error();
 }
 
 void fold(const nb::list& items, int op, int accumulate, int level, nb::object weights, double weight_sum) {
-  if (op < 0 || op >= treefold::op_count || accumulate < 0 || accumulate > 1) refuse("There is no op of this number.");
+  if (op < 0 || op >= treefold::op_count) refuse("fold knows no op " + std::to_string(op) + ".");
+  if (accumulate < 0 || accumulate > 1) refuse("fold knows no accumulation " + std::to_string(accumulate) + ".");
+  if (!weights.is_none() && op != static_cast<int>(treefold::Op::mean)) refuse("fold takes weights with MEAN only.");
   std::vector<double> numbers;
   if (!weights.is_none()) {
     for (nb::handle weight : weights) numbers.push_back(nb::cast<double>(weight));
@@ -149,6 +195,11 @@ nb::tuple level_names() {
   nb::list names;
   for (const treefold::Level* level : treefold::usable_levels()) names.append(nb::str(level->name));
   return nb::tuple(names);
+}
+
+[[noreturn]] void no_memory(const std::string& sentence) {
+  PyErr_SetString(PyExc_MemoryError, sentence.c_str());
+  throw nb::python_error();
 }
 
 struct Taken {
@@ -171,16 +222,16 @@ nb::object empty(const nb::tuple& shape, nb::handle dtype) {
   std::size_t nbytes = static_cast<std::size_t>(PyDataType_ELSIZE(descr));
   for (nb::handle length : shape) {
     lengths.push_back(nb::cast<npy_intp>(length));
+    if (lengths.back() < 0) refuse("A shape has no negative lengths.");
     const auto count = static_cast<std::size_t>(lengths.back());
-    if (lengths.back() < 0 || (count != 0 && nbytes > PTRDIFF_MAX / count)) {
-      refuse("The shape has a negative length or too many elements.");
+    if (count != 0 && nbytes > PTRDIFF_MAX / count) {
+      no_memory("A result of this shape would have more bytes than there are addresses.");
     }
     nbytes *= count;
   }
   void* const start = treefold::HostMemory::of_this_process().take(nbytes);
   if (start == nullptr) {
-    PyErr_Format(PyExc_MemoryError, "There is no memory for a result of %zu bytes. Nothing was written.", nbytes);
-    throw nb::python_error();
+    no_memory("There is no memory for a result of " + std::to_string(nbytes) + " bytes. Nothing was written.");
   }
   const nb::object owner = nb::steal(PyCapsule_New(new Taken{start, nbytes}, nullptr, &give_back));
   Py_INCREF(descr);  // the array takes this one
@@ -214,6 +265,10 @@ int import_numpy() {
 
 NB_MODULE(_native, module) {
   if (import_numpy() != 0) throw nb::python_error();
+  // Made now: a child of fork() would wait for ever for what another thread was just making.
+  treefold::HostMemory::of_this_process();
+  treefold::Pool::of_this_process();
+  treefold::usable_levels();
   module.doc() = "The native core of treefold: loops over host memory.";
   module.def("fold", &fold, nb::arg("items"), nb::arg("op"), nb::arg("accumulate"), nb::arg("level"),
              nb::arg("weights").none() = nb::none(), nb::arg("weight_sum") = 0.0,
@@ -222,8 +277,11 @@ NB_MODULE(_native, module) {
   module.def("traffic", &traffic, nb::arg("items"), nb::arg("level"),
              "Read and write as fold does, with one exclusive or per byte: the limit that folds are measured against.");
   module.def("level_names", &level_names, "Return the vector levels of this machine, widest first.");
-  module.def("set_num_threads", [](std::size_t n) { treefold::Pool::of_this_process().set_num_threads(n); });
-  module.def("num_threads", [] { return treefold::Pool::of_this_process().num_threads(); });
+  module.def("set_num_threads", [](std::size_t count) {
+    if (count == 0) refuse("The number of threads is 0, but one works at least.");
+    treefold::Pool::set_num_threads(count);
+  });
+  module.def("num_threads", &treefold::Pool::num_threads);
   module.def("empty", &empty, nb::arg("shape"), nb::arg("dtype"),
              "Return an uninitialised array whose memory returns to the cache when its last owner is gone.");
   module.def("memory_info", &memory_info, "Return the state of the cache of result memory.");

@@ -1,10 +1,13 @@
 #include "pool.hpp"
 
+#include <algorithm>
 #include <chrono>
-#include <cstdlib>
+#include <system_error>
+#include <thread>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
+#include <signal.h>
 #endif
 #if defined(__linux__)
 #include <sched.h>
@@ -22,6 +25,8 @@ using Clock = std::chrono::steady_clock;
 // Longer than the gap between the calls of a training step's small reductions, shorter than anyone notices.
 constexpr auto spin_time = std::chrono::microseconds(50);
 constexpr auto interrupt_period = std::chrono::milliseconds(20);
+// More workers than this are never started, whatever is asked for.
+constexpr std::size_t most_workers = 1023;
 
 std::atomic<Pool*> current{nullptr};
 std::mutex making;
@@ -43,6 +48,27 @@ std::size_t usable_cores() {
   return count == 0 ? 1 : count;
 }
 
+std::atomic<std::size_t> thread_count{usable_cores()};
+
+// Signals are for the threads of the program: a worker is started with all of them blocked.
+class SignalsBlocked {
+#if defined(__unix__) || defined(__APPLE__)
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+#else
+ public:
+  SignalsBlocked() {}
+#endif
+};
+
 }  // namespace
 
 Pool& Pool::of_this_process() {
@@ -63,40 +89,46 @@ Pool& Pool::of_this_process() {
   return *current.load();
 }
 
-Pool::Pool() : num_threads_(usable_cores()) {}
+void Pool::set_num_threads(std::size_t count) { thread_count = std::min(count, most_workers + 1); }
 
-void Pool::set_num_threads(std::size_t count) { num_threads_ = count; }
+std::size_t Pool::num_threads() { return thread_count; }
 
-void Pool::start_workers() {
-  while (workers_.size() + 1 < num_threads_) {
-    const std::size_t index = workers_.size();
-    workers_.emplace_back([this, index] { work(index); });
-    workers_.back().detach();
+void Pool::start_workers(std::size_t count) {
+  if (workers_ >= count) return;
+  const SignalsBlocked blocked;
+  try {
+    for (; workers_ < count; ++workers_) {
+      std::thread([this, index = workers_] { work(index); }).detach();
+    }
+  } catch (const std::system_error&) {
+    // The system has no more threads to give: those that there are, do it.
+  }
+}
+
+void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task, std::size_t helpers) {
+  start_workers(helpers);
+  next_.store(0, std::memory_order_relaxed);
+  cancelled_.store(false, std::memory_order_relaxed);
+  task_ = &task;
+  count_ = count;
+  helpers_ = helpers;
+  const std::uint64_t number = (state_.load() >> 32) + 1;
+  state_.store(number << 32 | 1);  // sequentially consistent: a worker about to sleep sees it, or is seen
+  if (sleepers_.load() > 0) {
+    const std::lock_guard<std::mutex> sleeping(sleep_);
+    wake_.notify_all();
   }
 }
 
 bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
                const std::function<bool()>& interrupted) {
-  std::unique_lock<std::mutex> lock(one_caller_, std::defer_lock);
-  const bool shares = count > 1 && num_threads_ > 1 && lock.try_lock();
+  const std::size_t threads = num_threads();
+  const bool shares = count > 1 && threads > 1 && !is_busy_.exchange(true, std::memory_order_acquire);
   std::atomic<std::size_t> own_next{0};
   std::atomic<bool> own_cancelled{false};
   std::atomic<std::size_t>& next = shares ? next_ : own_next;
   std::atomic<bool>& cancelled = shares ? cancelled_ : own_cancelled;
-  next.store(0, std::memory_order_relaxed);
-  cancelled.store(false, std::memory_order_relaxed);
-  if (shares) {
-    start_workers();
-    task_ = &task;
-    count_ = count;
-    helpers_ = num_threads_ - 1;
-    const std::uint64_t number = (state_.load() >> 32) + 1;
-    state_.store(number << 32 | 1);  // sequentially consistent: a worker about to sleep sees it, or is seen
-    if (sleepers_.load() > 0) {
-      const std::lock_guard<std::mutex> sleeping(sleep_);
-      wake_.notify_all();
-    }
-  }
+  if (shares) offer(count, task, threads - 1);
   auto asked = Clock::now();
   for (std::size_t i = next.fetch_add(1); i < count && !cancelled.load(std::memory_order_relaxed);
        i = next.fetch_add(1)) {
@@ -106,11 +138,16 @@ bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
       asked = Clock::now();
     }
   }
+  const bool was_cancelled = cancelled.load();
   if (shares) {
     state_.fetch_and(~std::uint64_t{1});
-    while ((state_.load(std::memory_order_acquire) & 0xffffffffu) != 0) pause();
+    for (int turn = 1; (state_.load(std::memory_order_acquire) & 0xffffffffu) != 0; ++turn) {
+      // With more threads than cores, the worker that is waited for may need this one.
+      turn % 1024 != 0 ? pause() : std::this_thread::yield();
+    }
+    is_busy_.store(false, std::memory_order_release);
   }
-  return cancelled.load();
+  return was_cancelled;
 }
 
 void Pool::work(std::size_t index) {

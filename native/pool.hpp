@@ -7,8 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <thread>
-#include <vector>
 
 namespace treefold {
 
@@ -19,23 +17,24 @@ class Pool {
 
   // Calls task(0) … task(count - 1), on this thread and idle workers, and returns when all are done. `interrupted`,
   // called on this thread only and now and then, ends the rest if it returns true; the return value says so.
-  // A pool that is busy with another thread's tasks leaves them all to the calling thread.
+  // A pool that is busy with another thread's tasks leaves them all to the calling thread. No task may throw.
   bool run(std::size_t count, const std::function<void(std::size_t)>& task, const std::function<bool()>& interrupted);
 
-  // Threads that work on one call, the calling one included; takes effect at the next call.
-  void set_num_threads(std::size_t count);
-  std::size_t num_threads() const { return num_threads_; }
+  // Threads that work on one call, the calling one included; takes effect at the next call, in children of fork() too.
+  static void set_num_threads(std::size_t count);
+  static std::size_t num_threads();
 
  private:
-  Pool();
+  Pool() = default;
   ~Pool() = delete;  // workers run until the process ends
-  void start_workers();
+  void start_workers(std::size_t count);
+  void offer(std::size_t count, const std::function<void(std::size_t)>& task, std::size_t helpers);
   void work(std::size_t index);
   void help();
 
-  std::mutex one_caller_;
-  std::atomic<std::size_t> num_threads_;
-  std::vector<std::thread> workers_;
+  // No mutex: a signal handler that reduces may meet it on the very thread that holds it.
+  std::atomic<bool> is_busy_{false};
+  std::size_t workers_ = 0;
 
   // The job: bit 0 says whether workers may still join, the next 31 bits count those at work, the rest is its number.
   std::atomic<std::uint64_t> state_{0};

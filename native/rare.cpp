@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 namespace {
 #include "half.hpp"
@@ -38,35 +37,6 @@ double rounded_quotient(std::uint64_t whole, std::uint64_t rest, std::uint64_t c
   return std::ldexp(static_cast<double>(bits | (lost != 0)), shift);
 }
 
-double rescaled_sum(const double* values, std::size_t count, double divisor) {
-  const int exponent = doublings(count);
-  double total = std::ldexp(values[0], -exponent);
-  for (std::size_t r = 1; r < count; ++r) total += std::ldexp(values[r], -exponent);
-  if (divisor != 0) total /= divisor;
-  return std::ldexp(total, exponent);
-}
-
-double rescaled_weighted_mean(const double* values, const double* weights, std::size_t count, double scale) {
-  const int exponent = doublings(count);
-  double total = (weights[0] / scale) * std::ldexp(values[0], -exponent);
-  for (std::size_t r = 1; r < count; ++r) total += (weights[r] / scale) * std::ldexp(values[r], -exponent);
-  return std::ldexp(total, exponent);
-}
-
-double rescaled_product(const double* values, std::size_t count) {
-  int exponent = 0;
-  double mantissa = std::frexp(values[0], &exponent);
-  long long sum = exponent;
-  for (std::size_t r = 1; r < count; ++r) {
-    int shift = 0, carry = 0;
-    const double factor = std::frexp(values[r], &shift);
-    mantissa = std::frexp(mantissa * factor, &carry);
-    sum += shift + carry;
-  }
-  const long long bound = 100000;  // far beyond every exponent, and an int
-  return std::ldexp(mantissa, static_cast<int>(sum > bound ? bound : sum < -bound ? -bound : sum));
-}
-
 double element(Dtype dtype, const void* source, std::size_t at) {
   switch (dtype) {
     case Dtype::float16: return half_to_float(static_cast<const std::uint16_t*>(source)[at]);
@@ -85,37 +55,70 @@ double element(Dtype dtype, const void* source, std::size_t at) {
   }
 }
 
-// The contributions to an element, or nothing if one of them is not finite.
-const double* finite_contributions(Dtype dtype, const void* const* sources, std::size_t count, std::size_t at) {
-  static thread_local std::vector<double> values;
-  values.resize(count);
-  for (std::size_t r = 0; r < count; ++r) {
-    values[r] = element(dtype, sources[r], at);
-    if (!std::isfinite(values[r])) return nullptr;
+// The contributions to one element, as they come.
+struct Contributions {
+  Dtype dtype;
+  const void* const* sources;
+  std::size_t count, at;
+
+  double operator[](std::size_t r) const { return element(dtype, sources[r], at); }
+  bool are_finite() const {
+    for (std::size_t r = 0; r < count; ++r) {
+      if (!std::isfinite((*this)[r])) return false;
+    }
+    return true;
   }
-  return values.data();
+};
+
+double rescaled_sum(const Contributions& values, double divisor) {
+  const int exponent = doublings(values.count);
+  double total = std::ldexp(values[0], -exponent);
+  for (std::size_t r = 1; r < values.count; ++r) total += std::ldexp(values[r], -exponent);
+  if (divisor != 0) total /= divisor;
+  return std::ldexp(total, exponent);
+}
+
+double rescaled_weighted_mean(const Contributions& values, const double* weights, double scale) {
+  const int exponent = doublings(values.count);
+  double total = (weights[0] / scale) * std::ldexp(values[0], -exponent);
+  for (std::size_t r = 1; r < values.count; ++r) total += (weights[r] / scale) * std::ldexp(values[r], -exponent);
+  return std::ldexp(total, exponent);
+}
+
+double rescaled_product(const Contributions& values) {
+  int exponent = 0;
+  double mantissa = std::frexp(values[0], &exponent);
+  long long sum = exponent;
+  for (std::size_t r = 1; r < values.count; ++r) {
+    int shift = 0, carry = 0;
+    const double factor = std::frexp(values[r], &shift);
+    mantissa = std::frexp(mantissa * factor, &carry);
+    sum += shift + carry;
+  }
+  const long long bound = 100000;  // far beyond every exponent, and an int
+  return std::ldexp(mantissa, static_cast<int>(sum > bound ? bound : sum < -bound ? -bound : sum));
 }
 
 }  // namespace
 
 double settle(Dtype dtype, Op op, const void* const* sources, const Arithmetic& fold, std::size_t at, double total) {
-  const double* values = finite_contributions(dtype, sources, fold.count, at);
-  if (values == nullptr) return total;
-  if (op == Op::product) return rescaled_product(values, fold.count);
-  return rescaled_sum(values, fold.count, op == Op::mean ? static_cast<double>(fold.count) : 0);
+  const Contributions values{dtype, sources, fold.count, at};
+  if (!values.are_finite()) return total;
+  if (op == Op::product) return rescaled_product(values);
+  return rescaled_sum(values, op == Op::mean ? static_cast<double>(fold.count) : 0);
 }
 
 double settle_weighted(Dtype dtype, const void* const* sources, const Arithmetic& fold, std::size_t at, double total) {
-  const double* values = finite_contributions(dtype, sources, fold.count, at);
-  return values == nullptr ? total : rescaled_weighted_mean(values, fold.weights, fold.count, fold.weight_sum);
+  const Contributions values{dtype, sources, fold.count, at};
+  return values.are_finite() ? rescaled_weighted_mean(values, fold.weights, fold.weight_sum) : total;
 }
 
-double integer_mean(const std::uint64_t* const* sources, std::size_t count, std::size_t at, bool is_signed) {
+double integer_mean(const void* const* sources, std::size_t count, std::size_t at, bool is_signed) {
   // Every value is q·n + r with 0 <= r < n: the sum's floor is Σq + Σr / n, and what overflows on the way wraps back.
   const std::uint64_t n = count;
   std::uint64_t whole = 0, rest = 0;
   for (std::size_t r = 0; r < count; ++r) {
-    const std::uint64_t value = sources[r][at];
+    const std::uint64_t value = static_cast<const std::uint64_t*>(sources[r])[at];
     if (is_signed && static_cast<std::int64_t>(value) < 0) {
       const std::uint64_t below = ~value;  // -(value + 1)
       whole -= below / n + 1;

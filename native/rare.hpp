@@ -16,6 +16,6 @@ double settle(Dtype dtype, Op op, const void* const* sources, const Arithmetic& 
 double settle_weighted(Dtype dtype, const void* const* sources, const Arithmetic& fold, std::size_t at, double total);
 
 // The mean of element `at` of 64-bit integers, correctly rounded; `is_signed` says how to read the bits.
-double integer_mean(const std::uint64_t* const* sources, std::size_t count, std::size_t at, bool is_signed);
+double integer_mean(const void* const* sources, std::size_t count, std::size_t at, bool is_signed);
 
 }  // namespace treefold

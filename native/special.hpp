@@ -26,7 +26,7 @@ template <bool is_signed>
 void wide_integer_mean(const void* const* sources, const Arithmetic& fold, void* const* targets,
                        std::size_t target_count, std::size_t begin, std::size_t end, bool) {
   for (std::size_t at = begin; at < end; ++at) {
-    const double mean = integer_mean(static_cast<const std::uint64_t* const*>(static_cast<const void*>(sources)), fold.count, at, is_signed);
+    const double mean = integer_mean(sources, fold.count, at, is_signed);
     for (std::size_t t = 0; t < target_count; ++t) static_cast<double*>(targets[t])[at] = mean;
   }
 }

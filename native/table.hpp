@@ -62,10 +62,13 @@ template <int N, int U>
 inline void traffic_block(const void* const* sources, std::size_t count, void* const* targets,
                           std::size_t target_count, std::size_t at, bool stream_out) {
   using Bytes = std::uint8_t;
+  constexpr std::size_t block_bytes = U > 1 ? N * U : 0;
   Vector<Bytes, N> mixed[U];
+  prefetch_ahead<block_bytes>(static_cast<const Bytes*>(sources[0]) + at);
   for (int u = 0; u < U; ++u) mixed[u] = load<Bytes, N>(static_cast<const Bytes*>(sources[0]) + at + u * N);
   for (std::size_t r = 1; r < count; ++r) {
     const Bytes* source = static_cast<const Bytes*>(sources[r]) + at;
+    prefetch_ahead<block_bytes>(source);
     for (int u = 0; u < U; ++u) mixed[u] = static_cast<Vector<Bytes, N>>(mixed[u] ^ load<Bytes, N>(source + u * N));
   }
   for (std::size_t t = 0; t < target_count; ++t) {
@@ -83,6 +86,11 @@ inline void traffic(const void* const* sources, const Arithmetic& fold, void* co
   constexpr int N = vector_bytes ? vector_bytes : 1;
   constexpr int U = block_vectors / 2;  // 256 bytes of each source at a time with the widest vectors
   std::size_t at = begin;
+  if (stream_out) {
+    for (; at < end && reinterpret_cast<std::uintptr_t>(static_cast<std::uint8_t*>(targets[0]) + at) % 64 != 0; ++at) {
+      traffic_block<1, 1>(sources, fold.count, targets, target_count, at, false);
+    }
+  }
   for (; end - at >= static_cast<std::size_t>(N) * U; at += static_cast<std::size_t>(N) * U) {
     traffic_block<N, U>(sources, fold.count, targets, target_count, at, stream_out);
   }

@@ -38,12 +38,60 @@ template <class T, int N>
 inline void store(T* p, Vector<T, N> v) {
   *reinterpret_cast<typename VectorOf<T, N>::unaligned*>(p) = v;
 }
+
+#if defined(__AVX2__)
+template <class V>
+inline __m128i low_half(V v) {  // of a register, what it holds of `v`; the rest is 0
+  __m128i all = _mm_setzero_si128();
+  std::memcpy(&all, &v, sizeof v);
+  return all;
+}
+#endif
+
+// Conversions that __builtin_convertvector takes in halves or one by one (GCC 12), and the processor in one step.
+template <class From, class To, int N>
+struct OneStep {
+  static constexpr bool exists = false;
+};
+#define TREEFOLD_ONE_STEP(From, To, N, expression)                                             \
+  template <>                                                                                  \
+  struct OneStep<From, To, N> {                                                                \
+    static constexpr bool exists = true;                                                       \
+    static Vector<To, N> of(Vector<From, N> v) { return bits_as<Vector<To, N>>(expression); } \
+  };
+#if defined(__AVX512F__)
+TREEFOLD_ONE_STEP(float, double, 8, _mm512_cvtps_pd(bits_as<__m256>(v)))
+TREEFOLD_ONE_STEP(std::uint16_t, std::uint32_t, 16, _mm512_cvtepu16_epi32(bits_as<__m256i>(v)))
+TREEFOLD_ONE_STEP(std::uint32_t, std::uint16_t, 16, _mm512_cvtepi32_epi16(bits_as<__m512i>(v)))
+TREEFOLD_ONE_STEP(std::int8_t, std::int64_t, 8, _mm512_cvtepi8_epi64(low_half(v)))
+TREEFOLD_ONE_STEP(std::uint8_t, std::int64_t, 8, _mm512_cvtepu8_epi64(low_half(v)))
+TREEFOLD_ONE_STEP(std::int16_t, std::int64_t, 8, _mm512_cvtepi16_epi64(low_half(v)))
+TREEFOLD_ONE_STEP(std::uint16_t, std::int64_t, 8, _mm512_cvtepu16_epi64(low_half(v)))
+TREEFOLD_ONE_STEP(std::int32_t, std::int64_t, 8, _mm512_cvtepi32_epi64(bits_as<__m256i>(v)))
+TREEFOLD_ONE_STEP(std::uint32_t, std::int64_t, 8, _mm512_cvtepu32_epi64(bits_as<__m256i>(v)))
+#elif defined(__AVX2__)
+TREEFOLD_ONE_STEP(float, double, 4, _mm256_cvtps_pd(bits_as<__m128>(v)))
+TREEFOLD_ONE_STEP(std::uint16_t, std::uint32_t, 8, _mm256_cvtepu16_epi32(low_half(v)))
+TREEFOLD_ONE_STEP(std::int8_t, std::int64_t, 4, _mm256_cvtepi8_epi64(low_half(v)))
+TREEFOLD_ONE_STEP(std::uint8_t, std::int64_t, 4, _mm256_cvtepu8_epi64(low_half(v)))
+TREEFOLD_ONE_STEP(std::int16_t, std::int64_t, 4, _mm256_cvtepi16_epi64(low_half(v)))
+TREEFOLD_ONE_STEP(std::uint16_t, std::int64_t, 4, _mm256_cvtepu16_epi64(low_half(v)))
+TREEFOLD_ONE_STEP(std::int32_t, std::int64_t, 4, _mm256_cvtepi32_epi64(low_half(v)))
+TREEFOLD_ONE_STEP(std::uint32_t, std::int64_t, 4, _mm256_cvtepu32_epi64(low_half(v)))
+#endif
+#undef TREEFOLD_ONE_STEP
+
 template <class To, int N, class V>
 inline Vector<To, N> convert(V v) {
   if constexpr (N == 1) {
     return static_cast<To>(v);
   } else {
-    return __builtin_convertvector(v, Vector<To, N>);
+    using From = std::decay_t<decltype(v[0])>;
+    if constexpr (OneStep<From, To, N>::exists) {
+      return OneStep<From, To, N>::of(v);
+    } else {
+      return __builtin_convertvector(v, Vector<To, N>);
+    }
   }
 }
 
@@ -68,6 +116,21 @@ inline To convert(V v) {
 }
 
 #endif
+
+// How far ahead of its loads a loop asks for memory. The processor's own prefetching stops at every page, and a fold
+// reads a page of each source for a short time only: with this, folds of large arrays take 10-25 % less time.
+constexpr std::size_t prefetch_bytes = 512;
+
+// Asks for `nbytes` bytes that will be read soon; that they may lie behind the end of an array does no harm.
+template <std::size_t nbytes>
+inline void prefetch_ahead(const void* p) {
+#if TREEFOLD_VECTORS
+  const char* const ahead = static_cast<const char*>(p) + prefetch_bytes;
+  for (std::size_t at = 0; at < nbytes; at += 64) __builtin_prefetch(ahead + at);
+#else
+  (void)p;
+#endif
+}
 
 // Writes around the caches; the address is a multiple of the vector's size.
 template <class V>

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from treefold import __version__
+from treefold.cli.bench import bench
 from treefold.cli.demo.command import demo
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo)
+app.command("bench")(bench)
 
 
 def _print_version(*, wanted: bool) -> None:

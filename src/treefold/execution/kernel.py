@@ -25,6 +25,8 @@ _BLOCK = 1 << 15
 #: More contributions than this, and sums of 32-bit integers may not be exact in float64: NumPy's way is.
 _MOST_NATIVE = 1 << 20
 
+_UNFINISHED = "treefold: the reduction ended before it was done, so what `out` holds now is undefined. Reduce again."
+
 _DTYPES = {name: number for number, name in enumerate((*REDUCIBLE, "bool"))}
 _OPS = {op: number for number, op in enumerate(ReduceOp)}
 _ACCUMULATIONS = {"wide": 0, "native": 1}
@@ -46,6 +48,14 @@ def fold_batch(jobs: Sequence[Job], fold: Fold) -> None:
     """Fold every job and write its result into all its targets."""
     _warn_without_native()
     plain = [_made_plain(job) for job in jobs]
+    try:
+        _fold_plain(jobs, plain, fold)
+    except BaseException as error:  # Ctrl-C, or what the handler of another signal raises
+        error.add_note(_UNFINISHED)
+        raise
+
+
+def _fold_plain(jobs: Sequence[Job], plain: Sequence[Job], fold: Fold) -> None:
     most = max((len(job.sources) for job in jobs), default=0)
     if native.HAS_NATIVE and most <= _MOST_NATIVE:
         _fold_natively(plain, fold)

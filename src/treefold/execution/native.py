@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,7 +74,7 @@ def set_num_threads(count: int) -> None:
         raise ArgumentError.num_threads(count)
     if HAS_NATIVE:
         level()  # first the environment, which this overrides
-        _set_num_threads(count)
+        _set_num_threads(min(count, sys.maxsize))
 
 
 def num_threads() -> int:
@@ -119,4 +120,4 @@ def _from_environment(name: str, least: int, use: Any) -> None:
         return
     if not text.isdecimal() or int(text) < least:
         raise ArgumentError.setting(text, f"a whole number, {least} or more", name=name)
-    use(int(text))
+    use(min(int(text), sys.maxsize))

@@ -1,0 +1,1 @@
+"""Measuring reductions: what is run, how it is timed and checked, what it is compared with, how it is written down."""

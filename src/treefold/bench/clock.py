@@ -1,0 +1,117 @@
+"""Times: how contestants take turns, and what is made of what the clock said.
+
+Machines drift: another program, another frequency. Contestants therefore take turns, and a ratio is taken within
+each round before the median over the rounds is.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+#: Makes a number of calls and returns the seconds that each took.
+Runner = Callable[[int], Sequence[float]]
+
+#: The seconds of every call, round by round.
+Rounds = tuple[tuple[float, ...], ...]
+
+
+#: Beside calls of this length, waking up does not show.
+_LONG_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The middle of some numbers and how far they lie around it: median, quartiles, 99th percentile."""
+
+    median: float
+    low: float
+    high: float
+    p99: float
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> Spread:
+        """Return the spread of at least one number.
+
+        >>> Spread.of([4.0, 1.0, 2.0, 3.0, 5.0])
+        Spread(median=3.0, low=2.0, high=4.0, p99=4.96)
+        """
+        ordered = sorted(numbers)
+        return cls(*(_quantile(ordered, share) for share in (0.5, 0.25, 0.75, 0.99)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often each contestant is called: ``rounds`` times ``calls`` in a row, after ``warmup`` rounds."""
+
+    rounds: int
+    warmup: int
+    calls: int = 1
+
+
+def clocked(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> Runner:
+    """Return a runner of ``call``."""
+
+    def run(calls: int) -> list[float]:
+        seconds = []
+        for _ in range(calls):
+            begin = clock()
+            call()
+            seconds.append(clock() - begin)
+        return seconds
+
+    return run
+
+
+def interleave(
+    runners: Mapping[str, Runner], pace: Pace, *, pause_s: float = 0.0, tick: Callable[[], object] = lambda: None
+) -> dict[str, Rounds]:
+    """Run all contestants in turns and return their times; every other round goes in the opposite order.
+
+    ``pause_s`` between contestants lets the threads of the one before fall asleep. ``tick`` is called after each turn.
+    """
+    times: dict[str, list[tuple[float, ...]]] = {name: [] for name in runners}
+    is_long: dict[str, bool] = {}
+    for number in range(-pace.warmup, pace.rounds):
+        names = list(runners)[:: 1 if number % 2 == 0 else -1]
+        for name in names:
+            if pause_s:
+                time.sleep(pause_s)
+            if pause_s and not is_long.get(name):
+                runners[name](1)  # what fell asleep wakes up, and caches fill, outside the measured calls
+            seconds = tuple(runners[name](pace.calls))
+            is_long[name] = min(seconds) > _LONG_S
+            tick()
+            if number >= 0:
+                times[name].append(seconds)
+    return {name: tuple(rounds) for name, rounds in times.items()}
+
+
+def spread_of_calls(rounds: Rounds) -> Spread:
+    """Return the spread of all calls of all rounds."""
+    return Spread.of([seconds for calls in rounds for seconds in calls])
+
+
+def spread_of_ratios(one: Rounds, other: Rounds) -> Spread:
+    """Return the spread of time over time, each the median of its round.
+
+    >>> spread_of_ratios(((2.0,), (4.0,)), ((1.0,), (2.0,))).median
+    2.0
+    """
+    pairs = zip(one, other, strict=True)
+    return Spread.of([statistics.median(above) / statistics.median(below) for above, below in pairs])
+
+
+def calls_per_round(seconds: float, *, round_s: float = 0.004, most: int = 200) -> int:
+    """Return how many calls of this length make a round that is long beside a turn of another contestant."""
+    return max(1, min(most, math.ceil(round_s / max(seconds, 1e-9))))
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

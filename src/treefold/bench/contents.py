@@ -1,0 +1,90 @@
+"""What the arrays hold, and whether a result is right in every element.
+
+Replica r brings 2**r times a small whole number that depends on the position, so that a wrong sum says who was lost or
+counted twice. Contents repeat after a prime number of positions, so the exact oracle, which is slow and obvious, has to
+speak for one period only, and every element is compared with what it said. Timed calls in place run on zeros: 0 is the
+one value that repeated sums and products leave alone, and no arithmetic of a processor is quicker for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from treefold.bench.errors import BenchError
+from treefold.bench.work import Work
+from treefold.dtypes import COMPLEX
+from treefold.testing import fold_arrays
+
+Array = npt.NDArray[Any]
+
+_PRIMES = (7, 11, 17, 37, 67, 131, 257, 521, 1031)
+#: Above these powers of two a dtype cannot hold the values, or the sum of all of them, any more.
+_MOST_POWERS = {"float16": 8, "bfloat16": 8, "int8": 7, "uint8": 7, "int16": 12, "uint16": 12}
+_BLOCK = 1 << 15
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return NumPy's dtype; bfloat16 is ml_dtypes'."""
+    if name == "bfloat16":
+        try:
+            import ml_dtypes  # noqa: F401, PLC0415 - it registers the name; an extra
+        except ImportError:
+            raise BenchError.needs("--dtype bfloat16", "ml_dtypes") from None
+    return np.dtype(name)
+
+
+def pattern(work: Work, replica: int, tensor: int) -> Array:
+    """Return one period of what ``replica`` brings for tensor number ``tensor``."""
+    dtype = dtype_of(work.dtype)
+    period = next(prime for prime in _PRIMES if prime > work.devices or prime == _PRIMES[-1])
+    positions = (np.arange(period) + tensor) % period
+    if work.op in {"sum", "mean"}:
+        values = (positions % 7 + 1) * 2 ** (replica % _MOST_POWERS.get(work.dtype, 21))
+    else:
+        # Replica r alone decides the positions ≡ r: the largest, the smallest, or a factor of two.
+        is_own = positions == replica % period
+        values = np.where(is_own, 1 if work.op == "min" else 2, 2 if work.op == "min" else 1)
+    if work.dtype in COMPLEX and work.op != "product":
+        values = values - 1j * values
+    period_values: Array = values.astype(dtype)
+    return period_values
+
+
+def fill(array: Array, period: Array) -> None:
+    """Repeat one period through an array."""
+    flat, tile = array.reshape(-1), np.tile(period, max(1, _BLOCK // len(period)))
+    for start in range(0, len(flat), len(tile)):
+        block = flat[start : start + len(tile)]
+        block[...] = tile[: len(block)]
+
+
+def new_input(work: Work, replica: int, tensor: int, *, is_zero: bool = False) -> Array:
+    """Return a new array with a replica's contribution, or with zeros that were written."""
+    array: Array = np.empty(work.shapes[tensor], dtype_of(work.dtype))
+    fill(array, np.zeros(1, array.dtype) if is_zero else pattern(work, replica, tensor))
+    return array
+
+
+def expected(work: Work, tensor: int) -> Array:
+    """Return one period of the result, by the exact oracle."""
+    contributions = [pattern(work, replica, tensor) for replica in range(work.devices)]
+    return fold_arrays(contributions, work.op, accumulate=work.accumulate)
+
+
+def count_wrong(work: Work, tensor: int, result: Array) -> int:
+    """Return how many elements of a result are not, bit by bit, what the oracle says."""
+    period = expected(work, tensor)
+    if result.dtype != period.dtype or result.shape != work.shapes[tensor]:
+        return int(np.prod(work.shapes[tensor]))
+    bits = f"V{period.dtype.itemsize}"
+    flat = np.ascontiguousarray(result).reshape(-1)
+    tile = np.tile(period, max(1, _BLOCK // len(period)))
+    wrong = 0
+    for start in range(0, len(flat), len(tile)):
+        block = flat[start : start + len(tile)]
+        if block.tobytes() != tile[: len(block)].tobytes():
+            wrong += int(np.count_nonzero(block.view(bits) != tile[: len(block)].view(bits)))
+    return wrong

@@ -1,0 +1,70 @@
+"""Where a run was made: processor, caches, memory, system, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from treefold.execution import native
+
+_CPUINFO = Path("/proc/cpuinfo")
+_MEMINFO = Path("/proc/meminfo")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def describe_machine() -> dict[str, str]:
+    """Return what is known of this machine, by name; never who owns it or what it is called."""
+    levels = native.vector_levels()
+    facts = {
+        "processor": _field(_CPUINFO, "model name") or platform.processor() or platform.machine(),
+        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
+        "caches": ", ".join(_caches()),
+        "memory": _field(_MEMINFO, "MemTotal") or "",
+        "system": f"{platform.system()} {platform.machine()}",
+        "vector level": levels[native.level()] if levels else "none: no native core",
+    }
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def describe_versions(packages: Sequence[str] = ()) -> dict[str, str]:
+    """Return the versions of Python, treefold, NumPy and those of ``packages`` that are installed."""
+    versions = {"python": platform.python_version()}
+    for package in ("treefold", "numpy", *packages):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def available_memory() -> int | None:
+    """Return the bytes that can be taken without swapping; None where the system does not say."""
+    words = (_field(_MEMINFO, "MemAvailable") or "").split()
+    return int(words[0]) * 1024 if words else None
+
+
+def _field(path: Path, name: str) -> str | None:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return None
+
+
+def _caches() -> list[str]:
+    found = []
+    for index in sorted(_CACHES.glob("index*")):
+        try:
+            level, kind, size = ((index / part).read_text().strip() for part in ("level", "type", "size"))
+        except OSError:
+            continue
+        if kind != "Instruction":
+            found.append(f"L{level} {size}")
+    return found

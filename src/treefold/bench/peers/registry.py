@@ -1,0 +1,54 @@
+"""Which peers there are: one line each."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """A peer: the module that runs it, what must be installed, and whether every replica is a process."""
+
+    name: str
+    module: str
+    needs: tuple[str, ...]
+    packages: tuple[str, ...]
+    is_process_per_replica: bool = False
+
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        PeerInfo("numpy", "treefold.bench.peers.with_numpy", ("numpy",), ("numpy",)),
+        PeerInfo("torch", "treefold.bench.peers.with_torch", ("torch",), ("torch",)),
+        PeerInfo(
+            "tensorflow", "treefold.bench.peers.with_tensorflow", ("tensorflow",), ("tensorflow-cpu", "tensorflow")
+        ),
+        PeerInfo("jax", "treefold.bench.peers.with_jax", ("jax",), ("jax", "jaxlib")),
+        PeerInfo("gloo", "treefold.bench.peers.with_gloo", ("torch",), ("torch",), is_process_per_replica=True),
+        PeerInfo(
+            "mpi", "treefold.bench.peers.with_mpi", ("mpi4py",), ("mpi4py", "mpich", "openmpi"),
+            is_process_per_replica=True,
+        ),
+    )
+}  # fmt: skip
+
+
+def find_missing(peer: PeerInfo) -> str | None:
+    """Return the first thing that ``peer`` needs and that is not here; None if it can run."""
+    for module in peer.needs:
+        if importlib.util.find_spec(module) is None:
+            return module
+    if peer.name == "mpi" and find_mpiexec() is None:
+        return "mpiexec"
+    return None
+
+
+def find_mpiexec() -> str | None:
+    """Return the program that starts MPI's processes: the one beside this Python first."""
+    beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+    return beside or shutil.which("mpiexec")

@@ -1,0 +1,178 @@
+"""The processes of one peer, as the benchmark talks to them: it asks all of them, and waits for every answer.
+
+Between orders they block on a socket and take no processor time, whatever their libraries do while they work. The time
+of a call that several processes share is the longest of theirs; they start it together, behind a barrier.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from treefold.bench.clock import Runner
+from treefold.bench.peers.registry import PeerInfo, find_missing, find_mpiexec
+from treefold.bench.peers.worker import KEY
+from treefold.bench.work import Work
+
+_START_S = 120.0
+_ANSWER_S = 120.0
+
+
+class TeamError(Exception):
+    """The peer did not do the work; the text says why."""
+
+
+class Team:
+    """One peer for one number of devices and threads. Its processes start with the first order."""
+
+    def __init__(self, info: PeerInfo, *, devices: int, threads: int) -> None:
+        """Remember what to start."""
+        self.peer = info.name
+        self._info, self._devices, self._threads = info, devices, threads
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[Connection] = []
+        self._files = contextlib.ExitStack()
+        self._failure: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def prepare(self, work: Work) -> list[str]:
+        """Give the team its work; return the names of the ways in which it can do it."""
+        forms: list[str] = self._ask("prepare", work)[0]
+        return forms
+
+    def count_wrong(self, form: str) -> int:
+        """Return how many elements of all results are not what the oracle says."""
+        return sum(self._ask("count_wrong", form))
+
+    def runner(self, form: str) -> Runner:
+        """Return what makes calls and gives back their seconds."""
+        return lambda calls: [max(each) for each in zip(*self._ask("time", form, calls), strict=True)]
+
+    def drop(self) -> None:
+        """Let the team forget its work and its arrays."""
+        self._ask("drop")
+
+    def close(self) -> None:
+        """End the processes."""
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.send(("stop",))
+        for process in self._processes:
+            _end(process)
+        for connection in self._connections:
+            connection.close()
+        self._connections, self._processes = [], []
+        self._files.close()
+
+    def _ask(self, *order: Any) -> list[Any]:
+        if self._failure is not None:
+            raise TeamError(self._failure)
+        if not self._connections:
+            self._start()
+        answers = []
+        try:
+            for connection in self._connections:
+                connection.send(order)
+            deadline = time.monotonic() + _ANSWER_S
+            for connection in self._connections:
+                if not connection.poll(max(0.0, deadline - time.monotonic())):
+                    self._give_up(f"no answer within {_ANSWER_S:.0f} s")
+                answers.append(connection.recv())
+        except (EOFError, OSError):
+            self._give_up("its process ended")
+        failures = [answer for verdict, answer in answers if verdict == "failed"]
+        if failures:
+            raise TeamError(failures[0].removeprefix("UnsupportedError: "))
+        return [answer for _, answer in answers]
+
+    def _give_up(self, reason: str) -> None:
+        self._failure = reason
+        for process in self._processes:
+            process.terminate()
+        self.close()
+        raise TeamError(reason)
+
+    def _start(self) -> None:
+        missing = find_missing(self._info)
+        if missing is not None:
+            self._failure = "not installed"
+            raise TeamError(self._failure)
+        ranks = self._devices if self._info.is_process_per_replica else 1
+        key = secrets.token_bytes(16)
+        log = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+        with Listener(("127.0.0.1", 0), backlog=ranks, authkey=key) as listener:
+            host, port = listener.address
+            scratch = Path(self._files.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+            environment = self._environment(key, scratch / "meeting")
+            for command in self._commands(f"{host}:{port}", ranks):
+                self._processes.append(
+                    subprocess.Popen(  # noqa: S603 - our own interpreter
+                        command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    )
+                )
+            self._accept(listener, ranks)
+
+    def _commands(self, address: str, ranks: int) -> list[list[str]]:
+        command = [sys.executable, "-m", "treefold.bench.peers.worker", self.peer, address]
+        if self.peer == "mpi":
+            return [[str(find_mpiexec()), "-n", str(ranks), *command, "-", str(ranks)]]
+        return [[*command, str(rank), str(ranks)] for rank in range(ranks)]
+
+    def _environment(self, key: bytes, meeting: Path) -> dict[str, str]:
+        """Return the settings that libraries read when they are loaded."""
+        threads = 1 if self._info.is_process_per_replica else self._threads
+        return os.environ | {
+            KEY: key.hex(),
+            "TREEFOLD_BENCH_DEVICES": str(self._devices),
+            "TREEFOLD_BENCH_MEETING": str(meeting),
+            "OMP_NUM_THREADS": str(threads),
+            "TREEFOLD_BENCH_THREADS": str(threads),
+        }
+
+    def _accept(self, listener: Listener, ranks: int) -> None:
+        inner: socket.socket = listener._listener._socket  # type: ignore[attr-defined]  # noqa: SLF001
+        inner.settimeout(1.0)  # the public class has no timeout
+        deadline = time.monotonic() + _START_S
+        while len(self._connections) < ranks:
+            try:
+                self._connections.append(listener.accept())
+            except TimeoutError:
+                if time.monotonic() > deadline or any(p.poll() is not None for p in self._processes):
+                    self._give_up("its processes did not start")
+        _in_order(self._connections)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process; make it end if it does not. A launcher that is terminated ends those that it started."""
+    for insist in (process.terminate, process.kill):
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            insist()
+    process.wait()
+
+
+def _in_order(connections: list[Connection]) -> None:
+    ranks: dict[Connection, Any] = {connection: connection.recv()[1] for connection in connections}
+    connections.sort(key=ranks.__getitem__)
+
+
+def open_teams(infos: Sequence[PeerInfo], *, devices: int, threads: int, stack: contextlib.ExitStack) -> list[Team]:
+    """Return a team for each peer, closed with the stack."""
+    return [stack.enter_context(Team(info, devices=devices, threads=threads)) for info in infos]

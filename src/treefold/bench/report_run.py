@@ -1,0 +1,81 @@
+"""The whole report: every figure's work and the representative sweep, on one page with its picture and its data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from treefold.bench.clock import Pace
+from treefold.bench.errors import BenchError
+from treefold.bench.figures import Entry, make_entries, make_figures
+from treefold.bench.limit import measure_copy
+from treefold.bench.machine import describe_machine, describe_versions
+from treefold.bench.page import make_page
+from treefold.bench.peers import PEERS, Team
+from treefold.bench.picture import draw
+from treefold.bench.schema import Row, Run
+from treefold.bench.sweep import Progress, measure
+from treefold.report.files import write_atomically
+
+#: What one machine with one host memory cannot show.
+_NOT_HERE = (
+    "several NUMA nodes, more than one socket, devices other than host memory: not part of this report",
+    "gloo and MPI between hosts: here all their processes share one memory",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where the report goes, what it is called, and how much is measured."""
+
+    folder: Path
+    date: str
+    pace: Pace
+    threads: int
+    command: str
+
+
+def make_report(report: Report, *, progress: Progress, on_entry: Callable[[int, int], object]) -> Path:
+    """Measure everything and write the page, its picture and its data; return the page's path."""
+    entries = make_entries(report.pace, threads=report.threads)
+    rows: dict[str, Row] = {}
+    notes = list(_NOT_HERE)
+    copy = measure_copy(report.threads)
+    with contextlib.ExitStack() as stack:
+        teams = {
+            name: stack.enter_context(Team(info, devices=8, threads=report.threads)) for name, info in PEERS.items()
+        }
+        for number, entry in enumerate(entries):
+            on_entry(number, len(entries))
+            try:
+                rows[entry.key] = _measured(entry, teams, progress)
+            except BenchError as error:
+                notes.append(str(error))
+            except KeyboardInterrupt:
+                notes.append(f"interrupted at {entry.work.name}: {number} of {len(entries)} works are measured")
+                break
+        on_entry(len(entries), len(entries))
+    packages = [package for info in PEERS.values() for package in info.packages if package != "numpy"]
+    run = Run(
+        report.date, describe_machine(), describe_versions(packages), tuple(rows.values()), copy, report.command,
+        tuple(notes),
+    )  # fmt: skip
+    return _write(report, run, rows, entries)
+
+
+def _measured(entry: Entry, teams: dict[str, Team], progress: Progress) -> Row:
+    chosen = [teams[name] for name in entry.peers]
+    return measure(entry.work, entry.pace, teams=chosen, variants=entry.variants, progress=progress)
+
+
+def _write(report: Report, run: Run, rows: dict[str, Row], entries: list[Entry]) -> Path:
+    report.folder.mkdir(parents=True, exist_ok=True)
+    sweep = [entry.key for entry in entries if entry.is_in_sweep]
+    page, picture = report.folder / f"{report.date}.md", report.folder / f"{report.date}.png"
+    title = f"treefold, 8 replicas, float32 SUM in place, {report.threads} threads, {report.date}"
+    draw([rows[key] for key in sweep if key in rows], picture, title=title)
+    write_atomically(report.folder / f"{report.date}.json", run.to_json())
+    write_atomically(page, make_page(run, rows, make_figures(), picture=picture.name, sweep=sweep))
+    return page

@@ -1,0 +1,149 @@
+"""One work after another: check, measure against the limit, measure against rivals, check again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from treefold.bench.clock import (
+    Pace,
+    Rounds,
+    Runner,
+    calls_per_round,
+    clocked,
+    interleave,
+    spread_of_calls,
+    spread_of_ratios,
+)
+from treefold.bench.errors import BenchError
+from treefold.bench.limit import make_traffic
+from treefold.bench.machine import available_memory
+from treefold.bench.ours import Arrays, check_call, make_call
+from treefold.bench.peers import Team, TeamError
+from treefold.bench.schema import Rival, Row
+from treefold.bench.work import Work
+from treefold.execution import native
+
+_OURS, _LIMIT = "treefold", "limit"
+
+#: Other processes' threads spin for a while when their work is done; this long, and they sleep.
+_PAUSE_S = 0.004
+
+
+#: Contributions, results, and what a library needs in between, in units of all contributions.
+_PEER_COPIES = 3
+_LARGE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is told to whoever waits: the name of what is measured, and each turn that is over."""
+
+    begin: Callable[[str], object] = lambda name: None  # noqa: ARG005 - nobody waits
+    tick: Callable[[], object] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Another way to call treefold on the same contributions, measured as a rival under this name."""
+
+    form: str
+    work: Work
+
+
+def measure(
+    work: Work, pace: Pace, *, teams: Iterable[Team] = (), variants: Sequence[Variant] = (), progress: Progress
+) -> Row:
+    """Return the row of one work.
+
+    Each rival is measured in turns with treefold alone, one team at a time: fewer arrays are alive at once, and nobody
+    evicts a third party's caches.
+    """
+    work.check()
+    native.set_num_threads(work.threads)
+    _check_memory(work)
+    arrays = Arrays(work)
+    progress.begin(f"{work.name} {work.dtype}")
+    wrong = check_call(arrays, work)
+    calls = _prepared_calls(arrays, work)
+    pace = dataclasses.replace(pace, calls=calls_per_round(min(calls[_OURS](3))))
+    for variant in variants:
+        calls[variant.form] = clocked(make_call(arrays, variant.work))
+    times = interleave(calls, pace, tick=progress.tick)
+    rivals = [_rival(_OURS, variant.form, times[variant.form], times[_OURS]) for variant in variants]
+    for team in teams:
+        rivals += _against(team, work, calls[_OURS], pace, progress)
+    if variants:
+        checked = [check_call(arrays, variant.work) for variant in variants]
+        rivals[: len(variants)] = [
+            dataclasses.replace(rival, wrong=count) for rival, count in zip(rivals, checked, strict=False)
+        ]
+    wrong += check_call(arrays, work)
+    return _row(work, pace, times, wrong=wrong, rivals=tuple(rivals))
+
+
+def _prepared_calls(arrays: Arrays, work: Work) -> dict[str, Runner]:
+    calls = {_OURS: clocked(make_call(arrays, work))}
+    traffic = make_traffic(arrays, work)
+    if traffic is not None:
+        calls[_LIMIT] = clocked(traffic)
+    if work.placement == "in-place":
+        arrays.clear()
+    else:
+        arrays.name_owners()
+    return calls
+
+
+def _against(team: Team, work: Work, ours: Runner, pace: Pace, progress: Progress) -> list[Rival]:
+    """Return what each form of one peer takes, or the one reason why it cannot."""
+    progress.begin(f"{work.name} {work.dtype} against {team.peer}")
+    needed, available = _PEER_COPIES * work.nbytes * work.devices, available_memory()
+    if available is not None and needed > available:
+        note = f"needs about {needed / 1e9:.0f} GB of memory, {available / 1e9:.0f} GB are free"
+        return [Rival(team.peer, "", note=note)]
+    try:
+        forms = team.prepare(work)
+        wrong = {form: team.count_wrong(form) for form in forms}
+        runners: dict[str, Runner] = {_OURS: ours} | {form: team.runner(form) for form in forms}
+        times = interleave(runners, pace, pause_s=_PAUSE_S, tick=progress.tick)
+        team.drop()
+        if work.nbytes * work.devices > _LARGE_BYTES:
+            team.close()  # allocators keep what they have; the next team may need it
+    except TeamError as error:
+        return [Rival(team.peer, "", note=str(error))]
+    return [dataclasses.replace(_rival(team.peer, f, times[f], times[_OURS]), wrong=wrong[f]) for f in forms]
+
+
+def _rival(peer: str, form: str, its: Rounds, ours: Rounds) -> Rival:
+    return Rival(peer, form, spread_of_calls(its), spread_of_ratios(its, ours))
+
+
+def _row(work: Work, pace: Pace, times: Mapping[str, Rounds], *, wrong: int, rivals: tuple[Rival, ...]) -> Row:
+    limit = times.get(_LIMIT)
+    return Row(
+        name=work.name,
+        nbytes=work.nbytes,
+        count=work.count,
+        time_s=spread_of_calls(times[_OURS]),
+        tensors=len(work.shapes),
+        dtype=work.dtype,
+        op=work.op,
+        devices=work.devices,
+        placement=work.placement,
+        accumulate=work.accumulate,
+        threads=native.num_threads(),
+        calls=pace.rounds * pace.calls,
+        limit_s=None if limit is None else spread_of_calls(limit),
+        of_limit=None if limit is None else spread_of_ratios(limit, times[_OURS]),
+        wrong=wrong,
+        rivals=rivals,
+    )
+
+
+def _check_memory(work: Work) -> None:
+    """Refuse work that would make the machine swap."""
+    needed = work.nbytes * work.devices * (2 if work.placement != "in-place" else 1)
+    available = available_memory()
+    if available is not None and needed > available:
+        raise BenchError.memory(work.name, needed, available)

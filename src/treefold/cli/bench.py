@@ -1,0 +1,206 @@
+"""``treefold bench``: read the options, run, show progress on stderr, print and write the results."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import importlib.util
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from treefold.bench.clock import Pace, Spread
+from treefold.bench.errors import BenchError
+from treefold.bench.limit import measure_copy
+from treefold.bench.machine import describe_machine, describe_versions
+from treefold.bench.peers import PEERS, PeerInfo, Team, find_missing
+from treefold.bench.schema import Row, Run, rows_to_csv
+from treefold.bench.sizes import parse_size, sweep_sizes
+from treefold.bench.sweep import Progress, measure
+from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
+from treefold.bench.work import Work, named_size, shapes_of_model, shapes_of_size
+from treefold.cli import bench_options as options
+from treefold.execution import native
+from treefold.report.files import check_writable, write_atomically
+from treefold.report.tables import plain_table
+
+
+def bench(  # noqa: PLR0913 - every option of a command is one
+    *,
+    begin: options.Begin = "4K",
+    end: options.End = "64M",
+    factor: options.Factor = 4,
+    iterations: options.Iterations = 15,
+    warmup: options.Warmup = 2,
+    op: options.Op = "sum",
+    dtype: options.Dtype = "float32",
+    devices: options.Devices = 8,
+    in_place: options.InPlace = False,
+    given: options.OutOfPlace = False,
+    new: options.New = False,
+    shared: options.Shared = False,
+    model: options.Model = None,
+    accumulate: options.Accumulate = "wide",
+    threads: options.Threads = None,
+    against: options.Against = "",
+    json: options.Json = None,
+    csv: options.Csv = None,
+    plot: options.Plot = None,
+    report: options.Report = None,
+) -> None:
+    """Measure all-reduce on host memory: against the memory's limit, and against other libraries."""
+    pace, threads = _read_pace(iterations, warmup, threads)
+    if report is not None:
+        return _report(report, pace, threads)
+    placement = _placement({"--in-place": in_place, "--out-of-place": given, "--new": new, "--shared": shared})
+    base = Work("", (), op, dtype, devices, placement, accumulate, threads)
+    base.check()
+    works = list(_works(base, model, (begin, end, factor)))
+    peers = _read_peers(against)
+    _check_outputs({"--json": json, "--csv": csv, "--plot": plot})
+    run = _run(works, peers, pace, threads)
+    _print(run)
+    return _write(run, json=json, csv=csv, plot=plot)
+
+
+def _read_pace(iterations: int, warmup: int, threads: int | None) -> tuple[Pace, int]:
+    for option, number, least in (("-n", iterations, 1), ("-w", warmup, 0), ("--threads", threads, 1)):
+        if number is not None and number < least:
+            raise BenchError.least(option, number, least)
+    return Pace(iterations, warmup), native.num_threads() if threads is None else threads
+
+
+def _write(run: Run, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:
+    if json is not None:
+        write_atomically(json, run.to_json())
+    if csv is not None:
+        write_atomically(csv, rows_to_csv(run.rows))
+    if plot is not None:
+        from treefold.bench.picture import draw  # noqa: PLC0415 - matplotlib is an extra
+
+        row = run.rows[0]
+        draw(run.rows, plot, title=f"all-reduce, {row.devices} replicas, {row.dtype} {row.op} {row.placement}")
+
+
+def _placement(given: dict[str, bool]) -> str:
+    chosen = [option for option, is_given in given.items() if is_given]
+    if len(chosen) > 1:
+        raise BenchError.placements(chosen)
+    return (chosen or ["--in-place"])[0].removeprefix("--")
+
+
+def _works(base: Work, model: str | None, sizes: tuple[str, str, int]) -> Iterator[Work]:
+    if model is not None:
+        yield replace(base, name=model, shapes=shapes_of_model(model))
+        return
+    for nbytes in sweep_sizes(parse_size(sizes[0], "-b"), parse_size(sizes[1], "-e"), sizes[2]):
+        yield replace(base, name=named_size(nbytes), shapes=shapes_of_size(nbytes, base.dtype))
+
+
+def _read_peers(against: str) -> list[PeerInfo]:
+    """Return the peers that are asked for; a missing one is an error if it was named, and a line if all were."""
+    if against == "all":
+        return list(PEERS.values())
+    names = [name.strip() for name in against.split(",") if name.strip()]
+    for name in names:
+        if name not in PEERS:
+            raise BenchError.choice("--against", name, ("all", *PEERS))
+        missing = find_missing(PEERS[name])
+        if missing is not None:
+            raise BenchError.not_installed(name, missing)
+    return [PEERS[name] for name in dict.fromkeys(names)]
+
+
+def _check_outputs(paths: dict[str, Path | None]) -> None:
+    for option, path in paths.items():
+        if path is None:
+            continue
+        if option in {"--plot", "--report"} and importlib.util.find_spec("matplotlib") is None:
+            raise BenchError.needs(option, "matplotlib")
+        try:
+            check_writable(path)
+        except OSError as error:
+            raise BenchError.unwritable(option, path, error.strerror or str(error)) from None
+
+
+def _run(works: Sequence[Work], peers: Sequence[PeerInfo], pace: Pace, threads: int) -> Run:
+    rows: list[Row] = []
+    with contextlib.ExitStack() as stack:
+        teams = [stack.enter_context(Team(info, devices=works[0].devices, threads=threads)) for info in peers]
+        progress, advance = stack.enter_context(_progress())
+        copy = measure_copy(threads, nbytes=min(1 << 28, max(work.nbytes * work.devices for work in works)))
+        for number, work in enumerate(works):
+            advance(number, len(works))
+            rows.append(measure(work, pace, teams=teams, progress=progress))
+        advance(len(works), len(works))
+    packages = [package for info in peers for package in info.packages if package != "numpy"]
+    machine, versions = describe_machine(), describe_versions(packages)
+    return Run(_today(), machine, versions, tuple(rows), copy, _command())
+
+
+def _print(run: Run) -> None:
+    print(", ".join(run.machine.values()))
+    print(", ".join(f"{name} {version}" for name, version in run.versions.items()))
+    first = run.rows[0]
+    print(f"{first.devices} replicas, {first.threads} threads, accumulate={first.accumulate}, sizes per replica")
+    copy: Spread | None = run.copy_gb_per_s
+    if copy is not None:
+        print(f"a plain copy with these threads: {format_spread(copy, 1, 1)} GB/s read + written")
+    print()
+    print(plain_table(HEADER, [row_cells(row) for row in run.rows]))
+    rivals = rival_rows(run.rows)
+    if rivals:
+        print()
+        print(plain_table(RIVAL_HEADER, rivals))
+
+
+def _report(folder: Path, pace: Pace, threads: int) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise BenchError.needs("--report", "matplotlib")
+    from treefold.bench.report_run import Report, make_report  # noqa: PLC0415 - matplotlib is an extra
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_writable(folder / "report.md")
+    except OSError as error:
+        raise BenchError.unwritable("--report", folder, error.strerror or str(error)) from None
+    with _progress() as (progress, advance):
+        page = make_report(Report(folder, _today(), pace, threads, "make bench"), progress=progress, on_entry=advance)
+    print(page)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[tuple[Progress, Callable[[int, int], object]]]:
+    """Show a bar on stderr: works done of all, what runs now, and its turns."""
+    from rich.console import Console  # noqa: PLC0415 - an extra, as typer is
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    columns = (
+        SpinnerColumn(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    # Drawn when told, never by a thread of its own: that would run beside what is measured.
+    with Bar(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def begin(name: str) -> None:
+            bar.update(task, description=name, refresh=True)
+
+        def advance(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, refresh=True)
+
+        yield Progress(begin, bar.refresh), advance
+
+
+def _today() -> str:
+    return dt.datetime.now(tz=dt.UTC).date().isoformat()
+
+
+def _command() -> str:
+    return "treefold " + shlex.join(sys.argv[1:])

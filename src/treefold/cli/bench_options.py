@@ -1,0 +1,43 @@
+"""The options of ``treefold bench``: spelling and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from treefold.bench.peers import PEERS
+
+_OUTPUT = "Output"
+_WHERE = "Where results go (one of these)"
+_PEERS = f"all, or some of {','.join(PEERS)}: run them on the same work."
+
+Begin = Annotated[str, typer.Option("-b", "--begin", metavar="SIZE", help="First size: bytes per replica.")]
+End = Annotated[str, typer.Option("-e", "--end", metavar="SIZE", help="Last size.")]
+Factor = Annotated[int, typer.Option("-f", "--factor", help="From one size to the next.")]
+Iterations = Annotated[int, typer.Option("-n", "--iterations", help="Rounds that are timed.")]
+Warmup = Annotated[int, typer.Option("-w", "--warmup", help="Rounds before them that are not.")]
+Op = Annotated[str, typer.Option(help="sum, mean, min, max or product.")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16, int8, complex64 …")]
+Devices = Annotated[int, typer.Option(help="Replicas.")]
+Model = Annotated[
+    str | None, typer.Option(help="Gradients of a model instead of sizes: resnet50, bert-base, gpt2, vgg16 …")
+]
+Accumulate = Annotated[str, typer.Option(help="wide or native.")]
+Threads = Annotated[int | None, typer.Option(help="Threads of one call; default: as treefold has them.")]
+Against = Annotated[str, typer.Option(metavar="PEERS", help=_PEERS)]
+
+InPlace = Annotated[
+    bool, typer.Option("--in-place", help="Into the contributions (the default).", rich_help_panel=_WHERE)
+]
+OutOfPlace = Annotated[bool, typer.Option("--out-of-place", help="Into given arrays.", rich_help_panel=_WHERE)]
+New = Annotated[bool, typer.Option("--new", help="Into new arrays.", rich_help_panel=_WHERE)]
+Shared = Annotated[bool, typer.Option("--shared", help="Into one new array for all.", rich_help_panel=_WHERE)]
+
+Json = Annotated[Path | None, typer.Option(help="Write the run as JSON.", rich_help_panel=_OUTPUT)]
+Csv = Annotated[Path | None, typer.Option(help="Write the rows as CSV.", rich_help_panel=_OUTPUT)]
+Plot = Annotated[Path | None, typer.Option(help="Write a picture (PNG).", rich_help_panel=_OUTPUT)]
+Report = Annotated[
+    Path | None, typer.Option(help="Run the whole report instead, into this folder.", rich_help_panel=_OUTPUT)
+]

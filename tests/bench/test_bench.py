@@ -1,0 +1,253 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from treefold.bench.clock import Pace, Spread, calls_per_round, clocked, interleave, spread_of_ratios
+from treefold.bench.contents import count_wrong, fill, new_input, pattern
+from treefold.bench.errors import BenchError
+from treefold.bench.figures import make_entries, make_figures
+from treefold.bench.limit import make_traffic
+from treefold.bench.models import MODELS
+from treefold.bench.ours import Arrays, check_call
+from treefold.bench.page import make_page
+from treefold.bench.schema import Rival, Row, Run, rows_from_csv, rows_to_csv
+from treefold.bench.sizes import format_size, parse_size, sweep_sizes
+from treefold.bench.sweep import Progress, Variant, measure
+from treefold.bench.work import PLACEMENTS, Work, named_size, shapes_of_size
+from treefold.execution import native
+
+SPREAD = Spread(0.001, 0.0009, 0.0012, 0.002)
+RIVALS = (
+    Rival("torch", "add(out=)", SPREAD, Spread(2.0, 1.5, 2.5, 3.0), 0),
+    Rival("jax", "", note="not installed"),
+    Rival("treefold", "into new results", SPREAD, Spread(1.1, 1.0, 1.2, 1.3), 0),
+)
+ROW = Row("1 MiB", 1 << 20, 1 << 18, SPREAD, limit_s=SPREAD, of_limit=Spread(0.9, 0.8, 0.95, 1.0), rivals=RIVALS)
+RUN = Run("2026-01-02", {"cores": "2"}, {"numpy": "2"}, (ROW, dataclasses.replace(ROW, rivals=())), SPREAD, "bench")
+
+
+def work(**changes):
+    """Return work of three tensors, small, with lengths that no vector width divides."""
+    return dataclasses.replace(Work("w", ((3, 5), (1001,), ())), **changes)
+
+
+class TestSizes:
+    @pytest.mark.parametrize(
+        ("text", "nbytes"), [("4096", 4096), ("4K", 4096), ("256M", 1 << 28), ("1g", 1 << 30), ("4KiB", 4096)]
+    )
+    def test_reads_what_nccl_tests_reads(self, text, nbytes):
+        """K, M and G are powers of 1024."""
+        assert parse_size(text) == nbytes
+
+    @pytest.mark.parametrize("text", ["", "0", "-4K", "4.5M", "K", "4T", "four", "0K"])
+    def test_refuses_other_text_in_one_sentence(self, text):
+        """The sentence names the option, the text and what is allowed."""
+        with pytest.raises(
+            BenchError, match=r"^-b got '.*'\. It takes a number of bytes of at least 1, with K, M or G"
+        ):
+            parse_size(text, "-b")
+
+    def test_names_sizes_back(self):
+        """A power of two reads as it was written."""
+        assert [format_size(n) for n in (1, 4096, 1 << 28, 1 << 30)] == ["1 B", "4 KiB", "256 MiB", "1 GiB"]
+
+    def test_sweeps_up_to_the_end(self):
+        """The end is in, and nothing beyond it."""
+        assert sweep_sizes(4096, 65536, 4) == [4096, 16384, 65536]
+        assert sweep_sizes(4096, 65535, 4) == [4096, 16384]
+
+    def test_refuses_sweeps_that_never_arrive(self):
+        """A factor below 2 and an end before the beginning."""
+        with pytest.raises(BenchError, match=r"^-f got 1\. It takes a whole number of at least 2\.$"):
+            sweep_sizes(4, 8, 1)
+        with pytest.raises(BenchError, match=r"^-b got 8 bytes and -e got 4\."):
+            sweep_sizes(8, 4, 2)
+
+
+class TestModels:
+    @pytest.mark.parametrize(
+        ("name", "tensors", "parameters"),
+        [
+            ("resnet50", 161, 25_557_032),
+            ("vgg16", 32, 138_357_544),
+            ("bert-base", 199, 109_482_240),
+            ("bert-large", 391, 335_141_888),
+            ("gpt2", 148, 124_439_808),
+            ("vit-b-16", 152, 86_567_656),
+        ],
+    )
+    def test_tables_add_up_to_the_published_totals(self, name, tensors, parameters):
+        """Number of tensors and of parameters."""
+        shapes = MODELS[name]()
+        assert (len(shapes), sum(map(math.prod, shapes))) == (tensors, parameters)
+
+
+class TestSchema:
+    def test_json_round_trip(self):
+        """A run reads back as it was."""
+        assert Run.from_json(RUN.to_json()) == RUN
+
+    def test_csv_round_trip(self):
+        """So do rows, with their rivals."""
+        assert rows_from_csv(rows_to_csv(RUN.rows)) == RUN.rows
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"treefold_bench": 1}', '{"treefold_bench": 2}'])
+    def test_refuses_other_json(self, text):
+        """One sentence, whatever it is."""
+        with pytest.raises(BenchError, match=r"^This is no run of treefold bench: .+\.$"):
+            Run.from_json(text)
+
+    @pytest.mark.parametrize(("devices", "factor"), [(1, 0), (2, 1), (8, 1.75)])
+    def test_busbw_is_algbw_times_two_n_minus_one_over_n(self, devices, factor):
+        """The field's formula for all-reduce."""
+        row = Row("x", nbytes=5_000_000, count=1, time_s=SPREAD, devices=devices)
+        assert row.algbw_gb_per_s == 5.0
+        assert row.busbw_gb_per_s == 5.0 * factor
+
+
+class TestClock:
+    def test_contestants_take_turns_in_alternating_order(self):
+        """So that no one always runs behind the same other one; warmup rounds leave no times."""
+        order = []
+        runners = {name: lambda calls, name=name: (order.append(name), [1.0] * calls)[1] for name in "ab"}
+        times = interleave(runners, Pace(rounds=2, warmup=1, calls=3))
+        assert order == ["b", "a", "a", "b", "b", "a"]
+        assert times == {"a": ((1.0,) * 3,) * 2, "b": ((1.0,) * 3,) * 2}
+
+    def test_every_call_is_timed_by_the_clock_it_is_given(self):
+        """One reading before and one after."""
+        readings = iter([1.0, 3.0, 10.0, 15.0])
+        assert clocked(lambda: None, lambda: next(readings))(2) == [2.0, 5.0]
+
+    def test_ratios_are_taken_within_rounds(self):
+        """A machine that slows down for a round slows both."""
+        assert spread_of_ratios(((2.0,), (20.0,), (2.0,)), ((1.0,), (10.0,), (1.0,))) == Spread(2.0, 2.0, 2.0, 2.0)
+
+    def test_short_calls_come_in_bursts(self):
+        """As many as fill a round, and at least one."""
+        assert (calls_per_round(1.0), calls_per_round(0.001), calls_per_round(0.0)) == (1, 4, 200)
+
+
+class TestContents:
+    @pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "product"])
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8", "uint32", "int64"])
+    @pytest.mark.parametrize("devices", [1, 3, 8, 20])
+    def test_losing_any_replica_is_seen(self, op, dtype, devices):
+        """The fold without a replica differs from the fold with it, at some position, for every one that is lost."""
+        if op in {"sum", "mean"} and devices > 8 and dtype in {"float16", "bfloat16", "int8"}:
+            devices = 7  # powers of two repeat beyond what the dtype holds
+        whole = work(op=op, dtype=dtype, devices=devices)
+        wide = [pattern(whole, r, 0).astype("float64") for r in range(devices)]
+        fold = {"sum": np.sum, "mean": np.sum, "min": np.min, "max": np.max, "product": np.prod}[op]
+        full = fold(wide, axis=0)
+        for lost in range(devices if devices > 1 else 0):
+            assert (fold(wide[:lost] + wide[lost + 1 :], axis=0) != full).any()
+
+    @pytest.mark.parametrize("position", [0, 500, 32768, 100_002])
+    def test_one_flipped_element_is_seen(self, position):
+        """#wrong counts it, wherever it is, down to the last bit."""
+        one = work(shapes=((100_003,),))
+        result = np.empty(100_003, np.float32)
+        fill(result, pattern(one, 0, 0) * np.float32(255))
+        assert count_wrong(one, 0, result) == 0
+        result.view(np.uint32)[position] ^= 1
+        assert count_wrong(one, 0, result) == 1
+
+    def test_another_shape_or_dtype_is_all_wrong(self):
+        """A result that is not comparable counts in full."""
+        assert count_wrong(work(), 0, np.zeros((5, 3), np.float32)) == 15
+        assert count_wrong(work(), 0, np.zeros((3, 5), np.float64)) == 15
+
+    def test_zeros_are_written(self):
+        """Pages that were never touched would be read from one page of the system's."""
+        assert not new_input(work(), 3, 1, is_zero=True).any()
+
+
+class TestMeasure:
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex64"])
+    @pytest.mark.parametrize("op", ["sum", "mean"])
+    def test_every_placement_is_right_in_every_element(self, placement, dtype, op):
+        """All results agree with the oracle."""
+        one = work(placement=placement, dtype=dtype, op=op)
+        assert check_call(Arrays(one), one) == 0
+
+    def test_a_row_says_what_was_done(self):
+        """Sizes, placement, and a share of the limit where the native core is there."""
+        one = work(placement="out-of-place", devices=3, threads=1)
+        ticks = []
+        variant = Variant("into new results", dataclasses.replace(one, placement="new"))
+        row = measure(one, Pace(2, 1), variants=[variant], progress=Progress(ticks.append, lambda: ticks.append("")))
+        assert (row.name, row.nbytes, row.tensors, row.placement, row.wrong) == ("w", 4068, 3, "out-of-place", 0)
+        assert (row.of_limit is not None) == native.HAS_NATIVE
+        assert [(rival.form, rival.wrong) for rival in row.rivals] == [("into new results", 0)]
+        assert ticks[0] == "w float32"
+
+    def test_there_is_no_limit_for_results_of_another_size(self):
+        """The MEAN of int8 is float32: no traffic of bytes stands for it."""
+        one = work(dtype="int8", op="mean")
+        assert make_traffic(Arrays(one), one) is None
+
+    @pytest.mark.parametrize(
+        ("changes", "sentence"),
+        [
+            ({"op": "xor"}, r"^--op got 'xor'\. It takes one of sum, mean, min, max, product\.$"),
+            ({"dtype": "float8"}, r"^--dtype got 'float8'\. It takes one of float16, .*complex128\.$"),
+            ({"devices": 0}, r"^--devices got 0\. It takes a whole number of at least 1\.$"),
+            (
+                {"op": "mean", "dtype": "int8"},
+                r"^--op mean of int8 is a float, which does not fit in place; give --new",
+            ),
+            ({"op": "min", "dtype": "complex64"}, r"^--op min has no meaning for --dtype complex64\.$"),
+        ],
+    )
+    def test_refuses_what_is_no_work(self, changes, sentence):
+        """One sentence each."""
+        with pytest.raises(BenchError, match=sentence):
+            work(**changes).check()
+
+    def test_refuses_a_size_that_holds_no_element(self):
+        """Four bytes are half a float64."""
+        with pytest.raises(BenchError, match=r"^-b got 4 bytes\. One float64 takes 8\.$"):
+            shapes_of_size(4, "float64")
+
+    def test_refuses_what_does_not_fit(self):
+        """Before anything is allocated."""
+        huge = Work("huge", shapes_of_size(1 << 50, "float32"))
+        with pytest.raises(BenchError, match=r"^huge needs .* GB and .* GB are free;"):
+            measure(huge, Pace(1, 0), progress=Progress())
+
+
+class TestPage:
+    def test_figures_without_rows_are_not_measured_and_said_to_be(self):
+        """The page lists every figure, and at its end every one that was not measured."""
+        page = make_page(RUN, {}, make_figures(), picture="x.png", sweep=[])
+        end = page.partition("## Not measured")[2]
+        for figure in make_figures():
+            assert f"- {figure.work}: not measured" in end
+
+    def test_every_figure_finds_its_row(self):
+        """No figure asks for a key that the report does not measure."""
+        keys = {entry.key: entry for entry in make_entries(Pace(3, 1))}
+        variants = {key: [Rival("treefold", v.form, SPREAD, SPREAD) for v in e.variants] for key, e in keys.items()}
+        peers = {key: [Rival(name, "form", SPREAD, SPREAD) for name in e.peers] for key, e in keys.items()}
+        forms = [Rival("tensorflow", f, SPREAD, SPREAD) for f in ("eager", "in a function", "packed hierarchical copy")]
+        rows = {
+            key: dataclasses.replace(
+                ROW, nbytes=e.work.nbytes, devices=e.work.devices, rivals=(*variants[key], *peers[key], *forms)
+            )
+            for key, e in keys.items()
+        }
+        for figure in make_figures():
+            assert figure.judge(rows).is_reached is not None, figure.work
+
+    def test_reached_and_missed_are_told_apart(self):
+        """A share of 0.9 reaches 0.90 and misses more."""
+        figure = make_figures()[0]
+        key = f"in-place {1 << 26}"
+        assert figure.judge({key: ROW}).is_reached
+        worse = dataclasses.replace(ROW, of_limit=Spread(0.89, 0.8, 0.9, 1.0))
+        assert figure.judge({key: worse}).is_reached is False
+        assert named_size(1 << 26) in figure.work

@@ -1,0 +1,70 @@
+import json
+
+import pytest
+
+from treefold.bench.schema import Run, rows_from_csv
+from treefold.cli import main
+
+QUICK = ("bench", "-n", "2", "-w", "0", "--devices", "3", "--threads", "1")
+
+
+def run(*arguments):
+    """Run the command and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main([*QUICK, *arguments])
+    return ended.value.code or 0
+
+
+class TestBenchCommand:
+    def test_prints_a_table_and_writes_what_is_asked(self, tmp_path, capsys):
+        """JSON, CSV and a picture; the table on stdout, progress elsewhere."""
+        paths = {kind: tmp_path / f"run.{kind}" for kind in ("json", "csv", "png")}
+        outputs = ("--json", str(paths["json"]), "--csv", str(paths["csv"]), "--plot", str(paths["png"]))
+        assert run("-b", "4K", "-e", "64K", "-f", "4", "--against", "numpy", *outputs) == 0
+        written = Run.from_json(paths["json"].read_text())
+        assert [row.nbytes for row in written.rows] == [4096, 16384, 65536]
+        assert all(row.wrong == 0 and row.rivals[0].wrong == 0 for row in written.rows)
+        assert rows_from_csv(paths["csv"].read_text()) == written.rows
+        assert paths["png"].read_bytes().startswith(b"\x89PNG")
+        captured = capsys.readouterr()
+        assert "busbw (GB/s)" in captured.out
+        assert "np.add(out=)" in captured.out
+
+    def test_json_has_the_derived_bandwidths(self, tmp_path):
+        """For those who read it without treefold."""
+        path = tmp_path / "run.json"
+        assert run("-b", "4K", "-e", "4K", "--out-of-place", "--json", str(path)) == 0
+        row = json.loads(path.read_text())["rows"][0]
+        assert row["busbw_gb_per_s"] == pytest.approx(row["algbw_gb_per_s"] * 4 / 3)
+
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (("-b", "4Q"), "-b got '4Q'. It takes a number of bytes of at least 1, with K, M or G: 4K, 256M."),
+            (("-b", "8K", "-e", "4K"), "-b got 8192 bytes and -e got 4096. The sweep goes up: -e must be at least -b."),
+            (("-f", "1"), "-f got 1. It takes a whole number of at least 2."),
+            (("-n", "0"), "-n got 0. It takes a whole number of at least 1."),
+            (("--threads", "0"), "--threads got 0. It takes a whole number of at least 1."),
+            (("--new", "--shared"), "--new, --shared all say where results go; give one of them."),
+            (
+                ("--against", "numpy,nccl"),
+                "--against got 'nccl'. It takes one of all, numpy, torch, tensorflow, jax, gloo, mpi.",
+            ),
+            (
+                ("--model", "resnet51"),
+                "--model got 'resnet51'. It takes one of resnet50, vgg16, bert-base, bert-large, gpt2, vit-b-16.",
+            ),
+            (("--json", "no/such/run.json"), "--json cannot write 'no/such/run.json': No such file or directory."),
+        ],
+    )
+    def test_refuses_in_one_sentence_with_exit_code_2(self, arguments, sentence, capsys):
+        """Before anything is measured."""
+        assert run(*arguments) == 2
+        assert capsys.readouterr().err == f"treefold: {sentence}\n"
+
+    def test_a_named_peer_that_is_missing_is_refused(self, monkeypatch, capsys):
+        """Named peers are wanted; ``all`` takes those that are there."""
+        monkeypatch.setattr("treefold.cli.bench.find_missing", lambda info: f"lib{info.name}")
+        assert run("--against", "jax") == 2
+        sentence = "--against jax needs libjax, which is not installed; run: pip install 'treefold[bench]'"
+        assert capsys.readouterr().err == f"treefold: {sentence}\n"

@@ -1,0 +1,159 @@
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import treefold
+from treefold.execution import native
+from treefold.testing import owned, owned_sum
+
+SEVERAL_TASKS = (70_001,)
+
+
+def is_right(shape, index):
+    """Reduce replicas that are scaled by ``index``, so that no two threads expect the same, and check the result."""
+    scale = np.float32(1 + index % 1000)
+    results = treefold.all_reduce([owned(r, shape) * scale for r in range(4)])
+    return all(np.array_equal(result, owned_sum(4, shape) * scale) for result in results)
+
+
+class TestCallingThreads:
+    @pytest.mark.parametrize("shape", [(257,), (30_011,)])
+    def test_a_thousand_at_once_give_a_thousand_right_results(self, shape):
+        """All threads start together; who finds the pool busy folds alone."""
+        start = threading.Barrier(1000)
+        right = []
+
+        def call(index):
+            start.wait()
+            right.append(is_right(shape, index))
+
+        threads = [threading.Thread(target=call, args=(index,)) for index in range(1000)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert right == [True] * 1000
+
+    def test_may_change_the_number_of_threads_meanwhile(self):
+        """A new number holds from the next call on, whoever is calling."""
+        stopped = threading.Event()
+
+        def change():
+            count = 0
+            while not stopped.is_set():
+                native.set_num_threads(1 + count % 8)
+                count += 1
+            return count
+
+        with ThreadPoolExecutor(9) as threads:
+            changer = threads.submit(change)
+            right = list(threads.map(lambda index: is_right(SEVERAL_TASKS, index), range(400)))
+            stopped.set()
+        assert right == [True] * 400
+        assert changer.result() > 0
+
+    def test_may_reduce_in_a_signal_handler_of_a_reduction(self):
+        """The handler runs on the thread that is reducing; its own reduction is right, and so is the outer one."""
+        assert report_of(REENTRANT) == "right\n"
+
+    def test_may_be_daemons_when_the_process_ends(self):
+        """A process may end while others reduce: it exits with 0, and without a word."""
+        assert report_of(DAEMONS) == "end\n"
+
+
+def report_of(program):
+    """Return what a program prints; it must exit with 0 within a minute and leave stderr empty."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+REENTRANT = """
+import signal
+import numpy as np, treefold
+from treefold.testing import owned, owned_sum
+treefold.set_num_threads(4)
+inner = []
+def handler(number, frame):
+    results = treefold.all_reduce([owned(r, (500_003,)) for r in range(3)])
+    inner.append(all(np.array_equal(result, owned_sum(3, (500_003,))) for result in results))
+signal.signal(signal.SIGALRM, handler)
+arrays = [owned(r, (1_000_003,)) for r in range(8)]
+batch = [(treefold.PerReplica(arrays), "cpu:0")] * 60
+ops = treefold.ReductionToOneDevice()
+ops.batch_reduce("sum", batch)
+signal.setitimer(signal.ITIMER_REAL, 0.02)
+while not inner:
+    outer = ops.batch_reduce("sum", batch)
+print("right" if all(inner) and all(np.array_equal(m[0], owned_sum(8, (1_000_003,))) for m in outer) else "wrong")
+"""
+
+DAEMONS = """
+import threading, time
+import numpy as np, treefold
+arrays = [np.zeros(200_000, np.float32) for _ in range(4)]
+def forever():
+    while True:
+        treefold.all_reduce(arrays)
+for _ in range(4):
+    threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.3)
+print("end")
+"""
+
+FORK = """
+import os, sys, threading, time
+import numpy as np, treefold
+from treefold.execution import native
+from treefold.testing import owned, owned_sum
+
+treefold.set_num_threads(3)
+arrays = [owned(r, (300_007,)) for r in range(4)]
+expected = owned_sum(4, (300_007,))
+stopped = threading.Event()
+calls = 0
+
+def is_right():
+    return all(np.array_equal(result, expected) for result in treefold.all_reduce(arrays))
+
+def reduce_on():
+    global calls
+    while not stopped.is_set():
+        assert is_right()
+        calls += 1
+
+others = [threading.Thread(target=reduce_on) for _ in range(2)]
+for other in others:
+    other.start()
+codes = []
+for turn in range(40):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if is_right() and is_right() and native.num_threads() == 3 else 1)
+    for _ in range(2000):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        status = -1
+    codes.append(status)
+stopped.set()
+for other in others:
+    other.join()
+print(codes == [0] * 40 and calls > 0 and is_right() or (codes, calls))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+class TestFork:
+    def test_leaves_parent_and_child_working(self):
+        """Forked while two threads reduce, every child reduces right, with as many threads, and so does the parent."""
+        assert report_of(FORK) == "True\n"
