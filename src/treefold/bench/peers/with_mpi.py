@@ -79,7 +79,7 @@ class MpiPeer(Peer):
 
 def rank() -> int:
     """Return the replica of this process."""
-    return MPI.COMM_WORLD.Get_rank()
+    return int(MPI.COMM_WORLD.Get_rank())
 
 
 def finish() -> None:
