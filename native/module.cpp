@@ -4,12 +4,14 @@
 #include <nanobind/stl/string.h>
 #include <numpy/ndarrayobject.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "batch.hpp"
@@ -27,24 +29,28 @@ constexpr std::size_t element_bytes[treefold::dtype_count] = {2, 2, 4, 8, 1, 2, 
 
 [[noreturn]] void refuse(const std::string& sentence) { throw nb::value_error(sentence.c_str()); }
 
-// Who is refused: "source 2 of item 0".
-std::string named(const char* role, std::size_t index, std::size_t item) {
-  return std::string(role) + " " + std::to_string(index) + " of item " + std::to_string(item);
-}
+// Who is refused: "source 2 of item 0". Put into words only when somebody is: a batch has thousands of arrays.
+struct Place {
+  const char* role;
+  std::size_t index, item;
+  std::string words() const {
+    return std::string(role) + " " + std::to_string(index) + " of item " + std::to_string(item);
+  }
+};
 
 // The memory of a NumPy array that loops can run over: row-major, aligned, in native byte order.
-char* memory_of(nb::handle object, npy_intp itemsize, npy_intp length, const std::string& name) {
-  if (!PyArray_Check(object.ptr())) refuse("fold got " + name + " that is no NumPy array.");
+char* memory_of(nb::handle object, npy_intp itemsize, npy_intp length, const Place& place) {
+  if (!PyArray_Check(object.ptr())) refuse("fold got " + place.words() + " that is no NumPy array.");
   auto* const array = reinterpret_cast<PyArrayObject*>(object.ptr());
   if (!PyArray_ISCARRAY_RO(array)) {
-    refuse("fold got " + name + " that is not row-major, aligned and in native byte order.");
+    refuse("fold got " + place.words() + " that is not row-major, aligned and in native byte order.");
   }
   if (PyArray_ITEMSIZE(array) != itemsize) {
-    refuse("fold got " + name + " with elements of " + std::to_string(PyArray_ITEMSIZE(array)) + " bytes where " +
+    refuse("fold got " + place.words() + " with elements of " + std::to_string(PyArray_ITEMSIZE(array)) + " bytes where " +
            std::to_string(itemsize) + " are meant.");
   }
   if (PyArray_SIZE(array) != length) {
-    refuse("fold got " + name + " with " + std::to_string(PyArray_SIZE(array)) + " elements where source 0 has " +
+    refuse("fold got " + place.words() + " with " + std::to_string(PyArray_SIZE(array)) + " elements where source 0 has " +
            std::to_string(length) + ".");
   }
   return PyArray_BYTES(array);
@@ -104,14 +110,14 @@ class Batch {
     auto pointers = std::make_unique<void*[]>(source_count + target_count);
     for (std::size_t i = 0; i < source_count; ++i) {
       const auto itemsize = static_cast<npy_intp>(item.source_bytes);
-      pointers[i] = memory_of(nb::object(sources[i]), itemsize, length, named("source", i, number));
+      pointers[i] = memory_of(nb::object(sources[i]), itemsize, length, {"source", i, number});
     }
     for (std::size_t i = 0; i < target_count; ++i) {
       const nb::object target = targets[i];
-      const std::string name = named("target", i, number);
-      void* const start = memory_of(target, static_cast<npy_intp>(item.target_bytes), length, name);
+      const Place place{"target", i, number};
+      void* const start = memory_of(target, static_cast<npy_intp>(item.target_bytes), length, place);
       if (!PyArray_ISWRITEABLE(reinterpret_cast<PyArrayObject*>(target.ptr()))) {
-        refuse("fold got " + name + " that is read-only.");
+        refuse("fold got " + place.words() + " that is read-only.");
       }
       pointers[source_count + i] = start;
       for (std::size_t s = 0; s < source_count; ++s) item.in_place |= pointers[s] == start;
@@ -186,6 +192,25 @@ void fold(const nb::list& items, int op, int accumulate, int level, nb::object w
     for (nb::handle weight : weights) numbers.push_back(nb::cast<double>(weight));
   }
   run(Batch(items, {op, accumulate, &level_at(level), weights.is_none() ? nullptr : &numbers, weight_sum}));
+}
+
+// Whether arrays, given leaf by leaf, may be folded into themselves: row-major and writable, no two on one memory.
+bool may_fold_in_place(const nb::list& leaves) {
+  std::vector<std::pair<const char*, const char*>> extents;
+  for (nb::handle arrays : leaves) {
+    for (nb::handle object : nb::borrow<nb::sequence>(arrays)) {
+      if (!PyArray_Check(object.ptr())) return false;
+      auto* const array = reinterpret_cast<PyArrayObject*>(object.ptr());
+      if (!PyArray_ISCARRAY(array)) return false;
+      const char* const start = PyArray_BYTES(array);
+      if (PyArray_NBYTES(array) > 0) extents.emplace_back(start, start + PyArray_NBYTES(array));
+    }
+  }
+  std::sort(extents.begin(), extents.end());
+  for (std::size_t i = 1; i < extents.size(); ++i) {
+    if (extents[i - 1].second > extents[i].first) return false;
+  }
+  return true;
 }
 
 // Items are byte arrays, of dtype uint8.
@@ -276,6 +301,8 @@ NB_MODULE(_native, module) {
              "A target is exactly one source's memory or disjoint from all of them; the caller has checked that.");
   module.def("traffic", &traffic, nb::arg("items"), nb::arg("level"),
              "Read and write as fold does, with one exclusive or per byte: the limit that folds are measured against.");
+  module.def("may_fold_in_place", &may_fold_in_place, nb::arg("leaves"),
+             "Tell whether arrays, given leaf by leaf, are row-major, writable, and no two of them on one memory.");
   module.def("level_names", &level_names, "Return the vector levels of this machine, widest first.");
   module.def("set_num_threads", [](std::size_t count) {
     if (count == 0) refuse("The number of threads is 0, but one works at least.");

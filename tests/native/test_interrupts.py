@@ -23,7 +23,7 @@ signal.signal(signal.SIGALRM, ring)
 shape = (2_000_003,)
 arrays = [owned(r, shape) for r in range(8)]
 target = np.zeros(shape, np.float32)
-jobs = [kernel.Job("float32", arrays, [target])] * 20_000  # minutes of work in one call
+jobs = [kernel.Job("float32", arrays, [target])] * 4_000  # seconds of work in one call
 sent = []
 
 def send():
@@ -45,7 +45,7 @@ NOTE = "treefold: the reduction ended before it was done, so what `out` holds no
 
 
 def interrupted(signal, before=""):
-    """Return what a process reports that was sent a signal in the middle of minutes of work."""
+    """Return what a process reports that was sent a signal in the middle of seconds of work."""
     program = PROGRAM.format(signal=signal, before=before)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)  # noqa: S603
     return json.loads(done.stdout)

@@ -43,6 +43,8 @@ def make_report(report: Report, *, progress: Progress, on_entry: Callable[[int, 
     rows: dict[str, Row] = {}
     notes = list(_NOT_HERE)
     copy = measure_copy(report.threads)
+    packages = [package for info in PEERS.values() for package in info.packages if package != "numpy"]
+    facts = describe_machine(), describe_versions(packages)
     with contextlib.ExitStack() as stack:
         teams = {
             name: stack.enter_context(Team(info, devices=8, threads=report.threads)) for name, info in PEERS.items()
@@ -56,13 +58,14 @@ def make_report(report: Report, *, progress: Progress, on_entry: Callable[[int, 
             except KeyboardInterrupt:
                 notes.append(f"interrupted at {entry.work.name}: {number} of {len(entries)} works are measured")
                 break
+            # After each work: a run of minutes that ends early leaves what it has.
+            run = Run(report.date, *facts, tuple(rows.values()), copy, report.command, tuple(notes))
+            _write(report, run, rows, entries)
         on_entry(len(entries), len(entries))
-    packages = [package for info in PEERS.values() for package in info.packages if package != "numpy"]
-    run = Run(
-        report.date, describe_machine(), describe_versions(packages), tuple(rows.values()), copy, report.command,
-        tuple(notes),
-    )  # fmt: skip
-    return _write(report, run, rows, entries)
+    run = Run(report.date, *facts, tuple(rows.values()), copy, report.command, tuple(notes))
+    page = _write(report, run, rows, entries)
+    _draw(report, rows, entries)
+    return page
 
 
 def _measured(entry: Entry, teams: dict[str, Team], progress: Progress) -> Row:
@@ -72,10 +75,21 @@ def _measured(entry: Entry, teams: dict[str, Team], progress: Progress) -> Row:
 
 def _write(report: Report, run: Run, rows: dict[str, Row], entries: list[Entry]) -> Path:
     report.folder.mkdir(parents=True, exist_ok=True)
-    sweep = [entry.key for entry in entries if entry.is_in_sweep]
-    page, picture = report.folder / f"{report.date}.md", report.folder / f"{report.date}.png"
-    title = f"treefold, 8 replicas, float32 SUM in place, {report.threads} threads, {report.date}"
-    draw([rows[key] for key in sweep if key in rows], picture, title=title)
+    page = report.folder / f"{report.date}.md"
     write_atomically(report.folder / f"{report.date}.json", run.to_json())
-    write_atomically(page, make_page(run, rows, make_figures(), picture=picture.name, sweep=sweep))
+    text = make_page(run, rows, make_figures(), picture=_picture(report).name, sweep=_sweep(entries))
+    write_atomically(page, text)
     return page
+
+
+def _draw(report: Report, rows: dict[str, Row], entries: list[Entry]) -> None:
+    title = f"treefold, 8 replicas, float32 SUM in place, {report.threads} threads, {report.date}"
+    draw([rows[key] for key in _sweep(entries) if key in rows], _picture(report), title=title)
+
+
+def _picture(report: Report) -> Path:
+    return report.folder / f"{report.date}.png"
+
+
+def _sweep(entries: list[Entry]) -> list[str]:
+    return [entry.key for entry in entries if entry.is_in_sweep]

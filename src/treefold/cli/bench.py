@@ -167,7 +167,7 @@ def _report(folder: Path, pace: Pace, threads: int) -> None:
     except OSError as error:
         raise BenchError.unwritable("--report", folder, error.strerror or str(error)) from None
     with _progress() as (progress, advance):
-        page = make_report(Report(folder, _today(), pace, threads, "make bench"), progress=progress, on_entry=advance)
+        page = make_report(Report(folder, _today(), pace, threads, _command()), progress=progress, on_entry=advance)
     print(page)
 
 

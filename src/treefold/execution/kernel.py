@@ -44,10 +44,13 @@ class Job:
     targets: Sequence[HostArray]
 
 
-def fold_batch(jobs: Sequence[Job], fold: Fold) -> None:
-    """Fold every job and write its result into all its targets."""
+def fold_batch(jobs: Sequence[Job], fold: Fold, *, are_plain: bool = False) -> None:
+    """Fold every job and write its result into all its targets.
+
+    ``are_plain``: the caller knows that all arrays are row-major, aligned and in native byte order.
+    """
     _warn_without_native()
-    plain = [_made_plain(job) for job in jobs]
+    plain = jobs if are_plain else [_made_plain(job) for job in jobs]
     try:
         _fold_plain(jobs, plain, fold)
     except BaseException as error:  # Ctrl-C, or what the handler of another signal raises

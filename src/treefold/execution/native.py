@@ -8,6 +8,7 @@ strictly, when the first reduction runs.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ try:
         traffic,
     )
     from treefold._native import empty_cache as _empty_cache
+    from treefold._native import may_fold_in_place as _may_fold_in_place
     from treefold._native import num_threads as _num_threads
     from treefold._native import set_num_threads as _set_num_threads
 
@@ -94,6 +96,20 @@ def new_result(shape: Sequence[int], dtype: np.dtype[Any]) -> HostArray:
         return np.empty(shape, dtype)
     level()
     return empty(tuple(shape), dtype)
+
+
+def may_fold_in_place(leaves: list[tuple[HostArray, ...]]) -> bool:
+    """Tell whether arrays, given leaf by leaf, are row-major, writable, and no two of them on one memory."""
+    if HAS_NATIVE:
+        return _may_fold_in_place(leaves)
+    extents = []
+    for array in itertools.chain.from_iterable(leaves):
+        if not (array.flags.carray and array.dtype.isnative):
+            return False
+        start = array.__array_interface__["data"][0]
+        extents.append((start, start + array.nbytes))
+    extents.sort()
+    return all(one[1] <= two[0] for one, two in itertools.pairwise(extents))
 
 
 def host_memory_info() -> dict[str, int]:

@@ -7,7 +7,6 @@ memory) is looked at every time. Whatever is not recognised at a glance takes th
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy as np
 
 from treefold.backends import HostArray
 from treefold.execution.kernel import Job, fold_batch
-from treefold.execution.native import new_result
+from treefold.execution.native import may_fold_in_place, new_result
 from treefold.fold import Fold
 from treefold.ops.entry import Entry
 from treefold.options import CommunicationOptions
@@ -146,11 +145,12 @@ def _run(prepared: Prepared, call: Call) -> list[Mirrored] | None:
     columns = [column for seen in call.values for column in seen.columns]
     if not call.in_place:
         targets = _new_targets(prepared, call.values)
-    elif _are_writable_and_disjoint(columns):
+    elif may_fold_in_place(columns):
         targets = columns
     else:
         return None
-    fold_batch([Job(*job) for job in zip(prepared.dtypes, columns, targets, strict=True)], prepared.fold)
+    jobs = [Job(*job) for job in zip(prepared.dtypes, columns, targets, strict=True)]
+    fold_batch(jobs, prepared.fold, are_plain=call.in_place)
     return _wrapped(prepared, call.values, targets)
 
 
@@ -175,16 +175,3 @@ def _wrapped(prepared: Prepared, values: Sequence[Seen], targets: Columns) -> li
             components = [unflatten(seen.structure, list(leaves)) for leaves in zip(*own, strict=True)]
         results.append(Mirrored.made(components, names, prepared.plan))
     return results
-
-
-def _are_writable_and_disjoint(columns: Columns) -> bool:
-    """Tell whether arrays may be folded into themselves: written to, row-major, and no two on the same memory."""
-    extents = []
-    for column in columns:
-        for array in column:
-            if not array.flags.carray:
-                return False
-            start = array.__array_interface__["data"][0]
-            extents.append((start, start + array.nbytes))
-    extents.sort()
-    return all(one[1] <= two[0] for one, two in itertools.pairwise(extents))
