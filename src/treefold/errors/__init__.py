@@ -9,7 +9,8 @@
     ├── MismatchError      ValueError   replicas disagree: structure, shape, dtype, framework, sparsity
     ├── DtypeError         ValueError   a dtype that the op has no meaning for
     ├── OutputError        ValueError   ``out`` cannot take the result
-    └── PlanError          ValueError   a plan that fails its proof, or text that is no plan
+    ├── PlanError          ValueError   a plan that fails its proof, or text that is no plan
+    └── TopologyError      ValueError   a machine that cannot be, or a name that no known machine has
 
 All but ``CallError`` are ``ValueError``, as TensorFlow's documentation says of the same mistakes. A message says what
 was got, what is allowed, and what to do; the classmethods of these classes are the only places where the sentences are
@@ -20,6 +21,7 @@ from treefold.errors.arguments import ArgumentError, CallError
 from treefold.errors.base import TreefoldError
 from treefold.errors.devices import DeviceError
 from treefold.errors.plans import PlanError
+from treefold.errors.topology import TopologyError
 from treefold.errors.values import DtypeError, MismatchError, OutputError
 
 __all__ = [
@@ -30,5 +32,6 @@ __all__ = [
     "MismatchError",
     "OutputError",
     "PlanError",
+    "TopologyError",
     "TreefoldError",
 ]

@@ -1,0 +1,89 @@
+"""Machines that cannot be, names of machines that are not known, and what a planner of trees cannot do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Self
+
+from treefold.errors.base import TreefoldError
+from treefold.errors.words import counted, listed, short
+
+_MANY = 6  # names that a sentence lists before it says how many there are
+
+
+class TopologyError(TreefoldError, ValueError):
+    """A machine that does not hold together, a number on it that cannot be, or a name that is not known."""
+
+    @classmethod
+    def no_devices(cls) -> Self:
+        """A machine without devices."""
+        return cls("This topology has no devices. It needs at least one; hosts, switches and NICs only carry.")
+
+    @classmethod
+    def named_twice(cls, kind: str, name: str) -> Self:
+        """Two nodes of one name."""
+        return cls(f"The {kind} {name!r} is named twice. Every device, host, switch and NIC needs a name of its own.")
+
+    @classmethod
+    def kind(cls, name: str, kind: object, kinds: Sequence[str]) -> Self:
+        """A node that is none of the four."""
+        return cls(f"{name!r} is said to be of kind {short(kind)}. A node is {listed(kinds)}.")
+
+    @classmethod
+    def to_nowhere(cls, source: str, target: str, missing: str) -> Self:
+        """A link with an end that is no node."""
+        return cls(
+            f"The link from {source!r} to {target!r} leads nowhere: there is no {missing!r}. Name the device, host, "
+            f"switch or NIC before its links."
+        )
+
+    @classmethod
+    def to_itself(cls, name: str) -> Self:
+        """A link whose ends are one node."""
+        return cls(f"There is a link from {name!r} to itself. A link joins two nodes; leave it out.")
+
+    @classmethod
+    def bandwidth(cls, source: str, target: str, gb_per_s: object) -> Self:
+        """A bandwidth that no link has."""
+        return cls(
+            f"The link from {source!r} to {target!r} has {short(gb_per_s)} GB/s. A bandwidth is a finite number above "
+            f"0; leave out a link that carries nothing."
+        )
+
+    @classmethod
+    def alpha(cls, source: str, target: str, alpha_us: object) -> Self:
+        """A latency that no link has."""
+        return cls(
+            f"The link from {source!r} to {target!r} has a latency of {short(alpha_us)} µs. It is a finite number, "
+            f"0 or more."
+        )
+
+    @classmethod
+    def disconnected(cls, part: Sequence[str], rest: Sequence[str]) -> Self:
+        """Devices that nothing joins."""
+        return cls(
+            f"The machine is not connected: nothing leads from {_some(part)} to {_some(rest)}. Add the links between "
+            f"them, or plan for one part."
+        )
+
+    @classmethod
+    def strangers(cls, devices: Sequence[str], known: Sequence[str]) -> Self:
+        """Devices asked for that the machine does not have."""
+        return cls(
+            f"There is no {_some(devices)} in this topology. It has {_some(known)}: name some of these, once each."
+        )
+
+    @classmethod
+    def unknown_name(cls, name: object, names: Sequence[str]) -> Self:
+        """A machine that is not known by name."""
+        close = difflib.get_close_matches(name.lower(), names, 1, 0.0) if isinstance(name, str) else []
+        nearest = f" The nearest is {close[0]!r}." if close else ""
+        return cls(f"No machine is known as {short(name)}.{nearest} Known: {', '.join(names)}.")
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return names, or the first few of many and their number."""
+    if len(names) <= _MANY:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MANY - 1])} … ({counted(len(names), 'device')})"

@@ -1,0 +1,364 @@
+"""A machine as a graph: devices, and what carries values between them.
+
+Devices store and combine; hosts (a socket and its memory), switches and NICs only pass on, as fast as their links
+allow. A route from one device to another never goes through a third: where a third has to help, a plan says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Self
+
+from treefold.devices import canonical_device
+from treefold.errors import DeviceError, TopologyError
+
+KINDS = ("device", "host", "switch", "nic")
+_GIGA, _MICRO = 10**9, Fraction(1, 10**6)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A vertex: ``kind`` is ``"device"``, ``"host"``, ``"switch"`` or ``"nic"``."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A way from one node to another, in this direction only.
+
+    ``kind``: ``"nvlink"``, ``"xgmi"``, ``"pcie"``, ``"net"`` …, or empty. ``bytes_per_s``: a whole number of bytes per
+    second is exact as a float, so ``Fraction(link.bytes_per_s)`` is what was given. ``alpha_s``: seconds before the
+    first byte arrives.
+    """
+
+    source: str
+    target: str
+    kind: str
+    bytes_per_s: float
+    alpha_s: float
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A machine. Immutable; made by ``TopologyBuilder``, ``known_topology`` or ``load_topology``.
+
+    Links of one kind between the same ends are one link of their summed bandwidth; ``capacity`` also sums over kinds.
+    Order of nodes and links is that of first mention. ``notes``: sentences for the reader, such as what a file left
+    open.
+
+    Raises:
+        TopologyError: no devices, a name twice, a link to nowhere or to itself, a bandwidth that is not finite and
+            positive, a latency that is not finite and ≥ 0, or devices that do not all reach each other.
+
+    >>> ring = TopologyBuilder("ring").device("gpu:0").device("gpu:1").link("gpu:0", "gpu:1", gb_per_s=25).build()
+    >>> ring.devices, ring.capacity("gpu:1", "gpu:0")
+    (('gpu:0', 'gpu:1'), Fraction(25000000000, 1))
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Merge parallel links, and refuse a machine that cannot be."""
+        _check_nodes(self.nodes)
+        names = {node.name for node in self.nodes}
+        for link in self.links:
+            _check_link(link, names)
+        object.__setattr__(self, "links", _merged(self.links))
+        if not self.devices:
+            raise TopologyError.no_devices()
+        _check_connected(self)
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The canonical names of the devices."""
+        return tuple(node.name for node in self.nodes if node.kind == "device")
+
+    @cached_property
+    def kinds(self) -> Mapping[str, str]:
+        """The kind of every node, by name."""
+        return MappingProxyType({node.name: node.kind for node in self.nodes})
+
+    @cached_property
+    def capacities(self) -> Mapping[tuple[str, str], Fraction]:
+        """Bytes per second, exact, of every pair of nodes that a link joins in this direction."""
+        found: dict[tuple[str, str], Fraction] = {}
+        for link in self.links:
+            ends = link.source, link.target
+            found[ends] = found.get(ends, Fraction(0)) + Fraction(link.bytes_per_s)
+        return MappingProxyType(found)
+
+    @cached_property
+    def alphas(self) -> Mapping[tuple[str, str], float]:
+        """Seconds of latency of the same pairs, of the quickest link where there are several."""
+        found: dict[tuple[str, str], float] = {}
+        for link in self.links:
+            ends = link.source, link.target
+            found[ends] = min(found.get(ends, math.inf), link.alpha_s)
+        return MappingProxyType(found)
+
+    @cached_property
+    def _neighbours(self) -> Mapping[str, tuple[str, ...]]:
+        found: dict[str, list[str]] = {node.name: [] for node in self.nodes}
+        for source, target in self.capacities:
+            found[source].append(target)
+        return {name: tuple(names) for name, names in found.items()}
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether every link is as wide back as it is there."""
+        return all(self.capacity(target, source) == width for (source, target), width in self.capacities.items())
+
+    def neighbours(self, name: str) -> tuple[str, ...]:
+        """Return the nodes to which a link leads from ``name``."""
+        return self._neighbours[name]
+
+    def capacity(self, source: str, target: str) -> Fraction:
+        """Return bytes per second over all links from ``source`` to ``target``; 0 where there is none."""
+        return self.capacities.get((source, target), Fraction(0))
+
+    def restricted(self, devices: Iterable[str]) -> Topology:
+        """Return the machine with these devices only, in this order; the others are gone with their links.
+
+        Raises:
+            TopologyError: a device that is not here or named twice, none, or devices that do not reach each other now.
+
+        """
+        wanted = [canonical_device(device) for device in devices]
+        strangers = [device for device in wanted if self.kinds.get(device) != "device"]
+        if strangers:
+            raise TopologyError.strangers(strangers, self.devices)
+        gone = set(self.devices) - set(wanted)
+        carriers = [node for node in self.nodes if node.kind != "device"]
+        links = [link for link in self.links if link.source not in gone and link.target not in gone]
+        nodes = (*(Node(device, "device") for device in wanted), *carriers)
+        return Topology(self.name, nodes, tuple(links), self.notes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plain form, ready for ``json.dumps``, that ``load_topology`` reads.
+
+        ``links`` have ``between``, ``gb_per_s`` and ``alpha_us`` (10⁹ bytes per second and microseconds, a pair
+        ``[there, back]`` where the directions differ, ``null`` for a way that is not there) and ``kind`` where known.
+        ``name``, ``hosts``, ``nics`` and ``notes`` are there where they are not empty.
+        """
+        of_kind = {kind: [node.name for node in self.nodes if node.kind == kind] for kind in KINDS}
+        plain: dict[str, Any] = {"name": self.name, "devices": of_kind["device"], "switches": of_kind["switch"]}
+        plain |= {"hosts": of_kind["host"], "nics": of_kind["nic"]}
+        plain |= {"links": _plain_links(self.links), "notes": list(self.notes)}
+        return {key: value for key, value in plain.items() if value or key in {"devices", "switches", "links"}}
+
+
+class TopologyBuilder:
+    """Collects nodes and links; every method but ``build`` returns the builder.
+
+    Device names may have any spelling that ``treefold`` takes (``"cuda:1"``); other names are free.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        """Start with nothing."""
+        self.name = name
+        self._kinds: dict[str, str] = {}
+        self._links: list[Link] = []
+        self._notes: list[str] = []
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a node of this name, as it was given, is there."""
+        return name in self._kinds
+
+    def device(self, name: str) -> Self:
+        """Add a device.
+
+        Raises:
+            TopologyError: the name is taken.
+            DeviceError: it is no device name.
+
+        """
+        return self._node(canonical_device(name), "device")
+
+    def host(self, name: str) -> Self:
+        """Add a host or one of its sockets, which carries and does not combine.
+
+        Raises:
+            TopologyError: the name is taken.
+
+        """
+        return self._node(name, "host")
+
+    def switch(self, name: str) -> Self:
+        """Add a switch, which carries as much as its links do.
+
+        Raises:
+            TopologyError: the name is taken.
+
+        """
+        return self._node(name, "switch")
+
+    def nic(self, name: str) -> Self:
+        """Add a NIC.
+
+        Raises:
+            TopologyError: the name is taken.
+
+        """
+        return self._node(name, "nic")
+
+    def link(
+        self,
+        a: str,
+        b: str,
+        *,
+        gb_per_s: float,
+        back_gb_per_s: float | None = None,
+        alpha_us: float = 0.0,
+        kind: str = "",
+        one_way: bool = False,
+    ) -> Self:
+        """Join two nodes by a link of ``gb_per_s`` in each direction, or of ``back_gb_per_s`` from ``b`` to ``a``.
+
+        10⁹ bytes per second; decimal fractions are taken at their word, so that 20.6 means 20 600 000 000 bytes per
+        second. A second link between the same ends adds to the first. ``one_way``: none from ``b`` to ``a``.
+
+        Raises:
+            TopologyError: an end that is not there, a number that no link has.
+
+        """
+        source, target = self._end(a, a, b), self._end(b, a, b)
+        back = gb_per_s if back_gb_per_s is None else back_gb_per_s
+        for start, stop, width in [(source, target, gb_per_s), (target, source, back)][: 1 if one_way else 2]:
+            if not is_finite(width) or width <= 0:
+                raise TopologyError.bandwidth(start, stop, width)
+            if not is_finite(alpha_us) or alpha_us < 0:
+                raise TopologyError.alpha(start, stop, alpha_us)
+            bytes_per_s = float(_decimal(width) * _GIGA)
+            self._links.append(Link(start, stop, kind, bytes_per_s, float(_decimal(alpha_us) * _MICRO)))
+        return self
+
+    def note(self, sentence: str) -> Self:
+        """Add a sentence for the reader."""
+        self._notes.append(sentence)
+        return self
+
+    def build(self) -> Topology:
+        """Return the machine.
+
+        Raises:
+            TopologyError: see ``Topology``.
+
+        """
+        nodes = tuple(Node(name, kind) for name, kind in self._kinds.items())
+        return Topology(self.name, nodes, tuple(self._links), tuple(self._notes))
+
+    def _node(self, name: str, kind: str) -> Self:
+        if name in self._kinds:
+            raise TopologyError.named_twice(kind, name)
+        self._kinds[name] = kind
+        return self
+
+    def _end(self, name: str, a: str, b: str) -> str:
+        if name in self._kinds:
+            return name
+        try:
+            device = canonical_device(name)
+        except DeviceError:
+            device = ""
+        if device not in self._kinds:
+            raise TopologyError.to_nowhere(a, b, name)
+        return device
+
+
+def is_finite(number: object) -> bool:
+    """Tell whether this is a finite number, and no bool."""
+    return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+
+
+def _decimal(number: float) -> Fraction:
+    """Return the shortest decimal that a float stands for: 0.1 is a tenth, not the float next to it."""
+    return Fraction(repr(number))
+
+
+def _check_nodes(nodes: Sequence[Node]) -> None:
+    seen = set()
+    for node in nodes:
+        if node.kind not in KINDS:
+            raise TopologyError.kind(node.name, node.kind, KINDS)
+        if node.name in seen:
+            raise TopologyError.named_twice(node.kind, node.name)
+        if node.kind == "device" and canonical_device(node.name) != node.name:
+            raise DeviceError.unparsable(node.name)
+        seen.add(node.name)
+
+
+def _check_link(link: Link, names: set[str]) -> None:
+    for end in (link.source, link.target):
+        if end not in names:
+            raise TopologyError.to_nowhere(link.source, link.target, end)
+    if link.source == link.target:
+        raise TopologyError.to_itself(link.source)
+    if not is_finite(link.bytes_per_s) or link.bytes_per_s <= 0:
+        raise TopologyError.bandwidth(link.source, link.target, link.bytes_per_s / _GIGA)
+    if not is_finite(link.alpha_s) or link.alpha_s < 0:
+        raise TopologyError.alpha(link.source, link.target, link.alpha_s * 10**6)
+
+
+def _merged(links: Iterable[Link]) -> tuple[Link, ...]:
+    """Add up the links of one kind between the same ends."""
+    found: dict[tuple[str, str, str], Link] = {}
+    for link in links:
+        key = (link.source, link.target, link.kind)
+        old = found.get(key)
+        if old is not None:
+            alpha = min(old.alpha_s, link.alpha_s)
+            found[key] = Link(*key, float(Fraction(old.bytes_per_s) + Fraction(link.bytes_per_s)), alpha)
+        else:
+            found[key] = link
+    return tuple(found.values())
+
+
+def _check_connected(topology: Topology) -> None:
+    """Refuse devices that do not all reach each other; trees may go through devices, so these count as steps."""
+    back: dict[str, list[str]] = {node.name: [] for node in topology.nodes}
+    for source, target in topology.capacities:
+        back[target].append(source)
+    start = topology.devices[0]
+    there, here = _reached(start, topology.neighbours), _reached(start, back.__getitem__)
+    for reached, is_there in ((there, True), (here, False)):
+        part = [device for device in topology.devices if device in reached]
+        rest = [device for device in topology.devices if device not in reached]
+        if rest:
+            raise TopologyError.disconnected(*((part, rest) if is_there else (rest, part)))
+
+
+def _reached(start: str, neighbours: Callable[[str], Iterable[str]]) -> set[str]:
+    reached, todo = {start}, [start]
+    while todo:
+        fresh = set(neighbours(todo.pop())) - reached
+        reached |= fresh
+        todo += fresh
+    return reached
+
+
+def _plain_links(links: Sequence[Link]) -> list[dict[str, Any]]:
+    by_ends = {(link.source, link.target, link.kind): link for link in links}
+    plain: list[dict[str, Any]] = []
+    while by_ends:
+        (source, target, kind), there = next(iter(by_ends.items()))
+        del by_ends[source, target, kind]
+        back = by_ends.pop((target, source, kind), None)
+        item: dict[str, Any] = {"between": [source, target]}
+        widths = [None if link is None else float(Fraction(link.bytes_per_s) / _GIGA) for link in (there, back)]
+        alphas = [None if link is None else float(_decimal(link.alpha_s) / _MICRO) for link in (there, back)]
+        item["gb_per_s"] = widths[0] if widths[0] == widths[1] else widths
+        item["alpha_us"] = alphas[0] if alphas[0] == alphas[1] or back is None else alphas
+        if kind:
+            item["kind"] = kind
+        plain.append(item)
+    return plain
