@@ -1,5 +1,6 @@
 """Machines: the graph, and the machines known by name."""
 
 from treefold.topology.graph import Link, Node, Topology, TopologyBuilder
+from treefold.topology.known import known_names, known_topology
 
-__all__ = ["Link", "Node", "Topology", "TopologyBuilder"]
+__all__ = ["Link", "Node", "Topology", "TopologyBuilder", "known_names", "known_topology"]

@@ -1,0 +1,193 @@
+"""Machines known by name.
+
+Bandwidths are those of the data sheets, per link and direction, unless a name says otherwise; latencies are priors, to
+be replaced by measured ones. A machine is what its makers drew: NVLinks or xGMI between devices, or a switch that all
+of them share; PCIe is left out where something faster joins all devices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from treefold.errors import TopologyError
+from treefold.topology.graph import Topology, TopologyBuilder
+
+# Microseconds per link. A route through a switch or host crosses two or more links and pays for each.
+_NVLINK, _NVSWITCH_PORT = 0.7, 0.35  # 0.3 to 0.7 measured on V100 (TACCL, TE-CCL)
+_XGMI = 0.7  # as NVLink
+_PCIE = 6.0  # 11 to 13 from device to device through a host (p2pBandwidthLatencyTest)
+_SOCKET = 1.0
+_NIC, _NET = 0.3, 1.0  # 1.7 to 2.6 between hosts over InfiniBand (TACCL)
+
+_QUAD = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+_V100_QUAD = dict(zip(_QUAD, (1, 1, 2, 2, 1, 2), strict=True))  # NVLinks per pair
+_V100_ACROSS = (2, 2, 1, 1)  # between GPU i and GPU i + 4
+#: xGMI links per pair of GCDs of a box of eight MI250: 4 within a package, 24 between packages.
+_MI250 = (
+    "0-1:4 2-3:4 4-5:4 6-7:4 8-9:4 10-11:4 12-13:4 14-15:4 0-4:2 0-8:1 1-5:1 1-9:1 1-10:1 2-6:1 2-9:1 2-10:1 3-7:2 "
+    "3-11:1 4-6:1 5-6:1 5-7:1 8-12:2 9-13:1 10-14:1 11-15:2 12-14:1 13-14:1 13-15:1"
+)
+
+
+def known_topology(name: str) -> Topology:
+    """Return the machine of this name.
+
+    ``dgx1_p100``, ``dgx1_v100``, ``dgx2``, ``dgx_a100``, ``dgx_h100``, ``p3_8xlarge``; ``mi250`` (8 modules, 16 GCDs),
+    ``mi300x`` (48 GB/s per xGMI link, what copies reach; ``mi300x_raw``: 64, the data sheet's); ``pcie3_8gpu`` (PCIe 3,
+    two Intel sockets), ``a100_pcie_8gpu`` (PCIe 4, two AMD sockets, NVLink bridges between pairs). ``ring:8``,
+    ``line:8``, ``mesh:8``: so many devices with a link of 25 GB/s between neighbours, or between all; ``ring:8:50`` has
+    50 GB/s. ``2x8_a100``, ``4x8_h100``, ``64x8_h100``, ``2x16_mi250``: so many hosts, each device with a NIC, NICs of
+    the same place joined by a rail switch.
+
+    Raises:
+        TopologyError: no machine has this name; the nearest is named.
+
+    >>> len(known_topology("dgx2").devices)
+    16
+    """
+    if isinstance(name, str):
+        if name in _MACHINES:
+            return _MACHINES[name]()
+        shape = re.fullmatch(r"(ring|line|mesh):(\d{1,3})(?::(\d{1,6}(?:\.\d{1,6})?))?", name)
+        if shape and int(shape[2]):
+            gb_per_s = float(shape[3] or 25)
+            return _direct(name, int(shape[2]), _SHAPES[shape[1]](int(shape[2])), gb_per_s=gb_per_s)
+        cluster = re.fullmatch(r"(\d{1,3})x(8_a100|8_h100|16_mi250)", name)
+        if cluster and int(cluster[1]):
+            return _CLUSTERS[cluster[2]](name, int(cluster[1]))
+    raise TopologyError.unknown_name(name, known_names())
+
+
+def known_names() -> tuple[str, ...]:
+    """Return the names that ``known_topology`` takes; of names with numbers, examples."""
+    return (*_MACHINES, "ring:8", "line:8", "mesh:8", "2x8_a100", "2x8_h100", "4x8_h100", "8x8_h100", "2x16_mi250")
+
+
+def _gpu(number: int) -> str:
+    return f"gpu:{number}"
+
+
+def _start(name: str, count: int) -> TopologyBuilder:
+    builder = TopologyBuilder(name)
+    for number in range(count):
+        builder.device(_gpu(number))
+    return builder
+
+
+def _direct(
+    name: str, count: int, pairs: Iterable[tuple[int, int, int]], *, gb_per_s: float, kind: str = "nvlink"
+) -> Topology:
+    """Return devices joined by so many links of ``gb_per_s`` each."""
+    builder = _start(name, count)
+    _join(builder, pairs, gb_per_s=gb_per_s, kind=kind)
+    return builder.build()
+
+
+def _join(
+    builder: TopologyBuilder, pairs: Iterable[tuple[int, int, int]], *, gb_per_s: float, kind: str, first: int = 0
+) -> None:
+    alpha_us = _XGMI if kind == "xgmi" else _NVLINK
+    for a, b, links in pairs:
+        builder.link(_gpu(first + a), _gpu(first + b), gb_per_s=links * gb_per_s, alpha_us=alpha_us, kind=kind)
+
+
+def _ring(count: int) -> list[tuple[int, int, int]]:
+    return _line(count) + ([(count - 1, 0, 1)] if count > 2 else [])  # noqa: PLR2004 - two devices have one link
+
+
+def _line(count: int) -> list[tuple[int, int, int]]:
+    return [(number, number + 1, 1) for number in range(count - 1)]
+
+
+def _mesh(count: int) -> list[tuple[int, int, int]]:
+    return [(a, b, 1) for a in range(count) for b in range(a + 1, count)]
+
+
+def _dgx1_p100() -> Topology:
+    quads = [(first + a, first + b, 1) for first in (0, 4) for a, b in _QUAD]
+    return _direct("dgx1_p100", 8, quads + [(a, a + 4, 1) for a in range(4)], gb_per_s=20)
+
+
+def _dgx1_v100() -> Topology:
+    quads = [(first + a, first + b, links) for first in (0, 4) for (a, b), links in _V100_QUAD.items()]
+    return _direct("dgx1_v100", 8, quads + [(a, a + 4, links) for a, links in enumerate(_V100_ACROSS)], gb_per_s=25)
+
+
+def _p3_8xlarge() -> Topology:
+    return _direct("p3_8xlarge", 4, [(a, b, links) for (a, b), links in _V100_QUAD.items()], gb_per_s=25)
+
+
+def _mi250_pairs() -> list[tuple[int, int, int]]:
+    return [(int(a), int(b), int(n)) for a, b, n in (re.split("[-:]", word) for word in _MI250.split())]
+
+
+def _switched(name: str, count: int, gb_per_s: float) -> Topology:
+    """Return devices on one NVSwitch fabric, which is never narrower than their ports."""
+    builder = _start(name, count)
+    _attach(builder, "nvswitch", range(count), gb_per_s)
+    return builder.build()
+
+
+def _attach(builder: TopologyBuilder, switch: str, numbers: Iterable[int], gb_per_s: float) -> None:
+    builder.switch(switch)
+    for number in numbers:
+        builder.link(_gpu(number), switch, gb_per_s=gb_per_s, alpha_us=_NVSWITCH_PORT, kind="nvlink")
+
+
+def _two_sockets(name: str, *, pcie: float, between: float, pairs: Sequence[tuple[int, int, int]] = ()) -> Topology:
+    """Return eight devices, four on each of two sockets, and NVLinks of 25 GB/s between some pairs."""
+    builder = _start(name, 8).host("cpu0").host("cpu1")
+    for number in range(8):
+        builder.link(_gpu(number), f"cpu{number // 4}", gb_per_s=pcie, alpha_us=_PCIE, kind="pcie")
+    builder.link("cpu0", "cpu1", gb_per_s=between, alpha_us=_SOCKET, kind="sys")
+    _join(builder, pairs, gb_per_s=25, kind="nvlink")
+    return builder.build()
+
+
+def _add_rails(builder: TopologyBuilder, hosts: int, per_host: int, gb_per_s: float) -> None:
+    """Give every device a NIC, and join the NICs of the same place in their hosts by a switch: its rail."""
+    for rail in range(per_host if hosts > 1 else 0):
+        builder.switch(f"rail{rail}")
+        for host in range(hosts):
+            device, nic = _gpu(host * per_host + rail), f"host{host}.nic{rail}"
+            builder.nic(nic).link(device, nic, gb_per_s=gb_per_s, alpha_us=_NIC, kind="pcie")
+            builder.link(nic, f"rail{rail}", gb_per_s=gb_per_s, alpha_us=_NET, kind="net")
+
+
+def _nvswitch_hosts(name: str, hosts: int, *, port: float, rail: float) -> Topology:
+    builder = _start(name, 8 * hosts)
+    for host in range(hosts):
+        _attach(builder, f"host{host}.nvswitch", range(8 * host, 8 * host + 8), port)
+    _add_rails(builder, hosts, 8, rail)
+    return builder.build()
+
+
+def _mi250_hosts(name: str, hosts: int) -> Topology:
+    builder = _start(name, 16 * hosts)
+    for host in range(hosts):
+        _join(builder, _mi250_pairs(), gb_per_s=50, kind="xgmi", first=16 * host)
+    _add_rails(builder, hosts, 16, 16)
+    return builder.build()
+
+
+_BRIDGES = [(first, first + 1, 12) for first in (0, 2, 4, 6)]
+_MACHINES: dict[str, Callable[[], Topology]] = {
+    "dgx1_p100": _dgx1_p100,
+    "dgx1_v100": _dgx1_v100,
+    "p3_8xlarge": _p3_8xlarge,
+    "dgx2": lambda: _switched("dgx2", 16, 150),
+    "dgx_a100": lambda: _switched("dgx_a100", 8, 300),
+    "dgx_h100": lambda: _switched("dgx_h100", 8, 450),
+    "mi250": lambda: _direct("mi250", 16, _mi250_pairs(), gb_per_s=50, kind="xgmi"),
+    "mi300x": lambda: _direct("mi300x", 8, _mesh(8), gb_per_s=48, kind="xgmi"),
+    "mi300x_raw": lambda: _direct("mi300x_raw", 8, _mesh(8), gb_per_s=64, kind="xgmi"),
+    "pcie3_8gpu": lambda: _two_sockets("pcie3_8gpu", pcie=12, between=10),
+    "a100_pcie_8gpu": lambda: _two_sockets("a100_pcie_8gpu", pcie=24, between=16, pairs=_BRIDGES),
+}
+_SHAPES = {"ring": _ring, "line": _line, "mesh": _mesh}
+_CLUSTERS: dict[str, Callable[[str, int], Topology]] = {
+    "8_a100": lambda name, hosts: _nvswitch_hosts(name, hosts, port=300, rail=25),
+    "8_h100": lambda name, hosts: _nvswitch_hosts(name, hosts, port=450, rail=50),
+    "16_mi250": _mi250_hosts,
+}
