@@ -1,6 +1,7 @@
 // One vector level: compiled several times, each time with other flags and another TREEFOLD_LEVEL.
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "elements.hpp"
 #include "rare.hpp"

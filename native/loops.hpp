@@ -3,7 +3,9 @@
 // A block of each source after the other is read into registers, accumulated there, finished, rounded once and written
 // to every target. A target may be one of the sources: a block is read from all of them before it is written.
 
-constexpr int block_vectors = TREEFOLD_VECTORS ? 8 : 4;
+// Vectors in a block: enough that no addition waits for the one before, and few enough that a block's streamed writes, to
+// eight targets or so, do not take all line buffers at once (8 vectors: 10-20 % slower there).
+constexpr int block_vectors = 4;
 
 template <class Value>
 constexpr int lanes_of = vector_bytes ? vector_bytes / static_cast<int>(sizeof(Value)) : 1;
@@ -54,7 +56,7 @@ inline Vector<Value, N> combine(Vector<Value, N> a, Vector<Value, N> b) {
 template <class Value, int N, int U>
 inline bool any_not_finite(const Vector<Value, N> (&values)[U]) {
   Vector<Value, N> probe = values[0] - values[0];
-  for (int u = 1; u < U; ++u) probe += values[u] - values[u];
+  each<U>([&](auto u) { probe += values[u] - values[u]; });
 #if TREEFOLD_VECTORS && defined(__AVX512F__)
   if constexpr (sizeof(probe) == 64 && sizeof(Value) == 8) return _mm512_cmp_pd_mask(probe, probe, _CMP_UNORD_Q) != 0;
   if constexpr (sizeof(probe) == 64 && sizeof(Value) == 4) return _mm512_cmp_ps_mask(probe, probe, _CMP_UNORD_Q) != 0;
@@ -112,6 +114,29 @@ inline void settle_block(Vector<typename P::Value, N> (&total)[U], const void* c
   }
 }
 
+// The result of a block whose contributions were accumulated, in the format that is written.
+template <class P, int N, int U>
+inline void finish_block(Vector<typename P::Value, N> (&total)[U], const void* const* sources, const Arithmetic& fold,
+                         std::size_t at, Vector<typename P::Result::Element, N> (&out)[U]) {
+  using Value = typename P::Value;
+  if constexpr (P::op == Op::mean && !is_real<Value>) {  // integers, whose sums float64 holds exactly
+    const double divisor = static_cast<double>(fold.count);
+    each<U>([&](auto u) {
+      const Vector<double, N> quotient = convert<double, N>(total[u]) / divisor;
+      out[u] = P::Result::template pack<N>(convert<typename P::Result::Value, N>(quotient));
+    });
+  } else {
+    if constexpr (P::op == Op::mean) {
+      const Value divisor = static_cast<Value>(fold.count);
+      each<U>([&](auto u) { total[u] = total[u] / divisor; });
+    }
+    if constexpr (P::settles) {
+      if (any_not_finite<Value, N, U>(total)) settle_block<P, N, U>(total, sources, fold, at);
+    }
+    if constexpr (!P::clamps) each<U>([&](auto u) { out[u] = P::Result::template pack<N>(total[u]); });
+  }
+}
+
 template <class P, int N, int U>
 inline void fold_block(const void* const* sources, const Arithmetic& fold, void* const* targets,
                        std::size_t target_count, std::size_t at, bool stream_out) {
@@ -124,14 +149,14 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
   constexpr std::size_t block_bytes = U > 1 ? sizeof(Element) * N * U : 0;
   const Element* first = static_cast<const Element*>(sources[0]) + at;
   prefetch_ahead<block_bytes>(first);
-  for (int u = 0; u < U; ++u) total[u] = Format::template load<N>(first + u * N);
-  if constexpr (P::clamps) {
-    for (int u = 0; u < U; ++u) low[u] = high[u] = total[u];
-  }
+  each<U>([&](auto u) {
+    total[u] = Format::template load<N>(first + u * N);
+    if constexpr (P::clamps) low[u] = high[u] = total[u];
+  });
   for (std::size_t r = 1; r < fold.count; ++r) {
     const Element* source = static_cast<const Element*>(sources[r]) + at;
     prefetch_ahead<block_bytes>(source);
-    for (int u = 0; u < U; ++u) {
+    each<U>([&](auto u) {
       const Lanes value = Format::template load<N>(source + u * N);
       total[u] = combine<P::op, Value, N>(total[u], value);
       if constexpr (!P::is_wide && sizeof(Value) != sizeof(Element)) total[u] = Format::template narrow<N>(total[u]);
@@ -139,53 +164,40 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
         low[u] = smaller(low[u], value);
         high[u] = larger(high[u], value);
       }
-    }
+    });
   }
   Vector<Written, N> out[U];
-  if constexpr (P::op == Op::mean && !is_real<Value>) {  // integers, whose sums float64 holds exactly
-    const double divisor = static_cast<double>(fold.count);
-    for (int u = 0; u < U; ++u) {
-      const Vector<double, N> quotient = convert<double, N>(total[u]) / divisor;
-      out[u] = P::Result::template pack<N>(convert<typename P::Result::Value, N>(quotient));
-    }
-  } else {
-    if constexpr (P::op == Op::mean) {
-      const Value divisor = static_cast<Value>(fold.count);
-      for (int u = 0; u < U; ++u) total[u] = total[u] / divisor;
-    }
-    if constexpr (P::settles) {
-      if (any_not_finite<Value, N, U>(total)) settle_block<P, N, U>(total, sources, fold, at);
-    }
-    if constexpr (P::clamps) {
-      for (int u = 0; u < U; ++u) {
-        const Lanes lowered = total[u] > high[u] ? high[u] : total[u];
-        total[u] = total[u] < low[u] ? low[u] : lowered;
-      }
-    }
-    for (int u = 0; u < U; ++u) out[u] = P::Result::template pack<N>(total[u]);
+  finish_block<P, N, U>(total, sources, fold, at, out);
+  if constexpr (P::clamps) {
+    each<U>([&](auto u) {
+      const Lanes lowered = total[u] > high[u] ? high[u] : total[u];
+      out[u] = P::Result::template pack<N>(total[u] < low[u] ? low[u] : lowered);
+    });
   }
-  for (std::size_t t = 0; t < target_count; ++t) {
-    Written* target = static_cast<Written*>(targets[t]) + at;
-    if (stream_out && reinterpret_cast<std::uintptr_t>(target) % sizeof(out[0]) == 0) {
-      for (int u = 0; u < U; ++u) stream(target + u * N, out[u]);
-    } else {
-      for (int u = 0; u < U; ++u) store<Written, N>(target + u * N, out[u]);
-    }
-  }
+  write_block<Vector<Written, N>, U>(out, targets, target_count, at * sizeof(Written), stream_out);
+}
+
+// Ranges of fewer bytes are not worth a start at a cache line.
+constexpr std::size_t least_aligned = 4096;
+
+// How many elements lie before the first whole cache line of the first target; 0 if none begins with an element.
+template <class Written>
+inline std::size_t elements_to_line(void* const* targets, std::size_t target_count, std::size_t at) {
+  if (target_count == 0) return 0;
+  const std::size_t bytes = -reinterpret_cast<std::uintptr_t>(static_cast<Written*>(targets[0]) + at) % 64;
+  return bytes % sizeof(Written) == 0 ? bytes / sizeof(Written) : 0;
 }
 
 template <class P>
 void fold_loop(const void* const* sources, const Arithmetic& fold, void* const* targets, std::size_t target_count,
                std::size_t begin, std::size_t end, bool stream_out) {
   constexpr int N = lanes_of<typename P::Value>;
-  constexpr int U = P::clamps ? block_vectors / 2 : block_vectors;
+  constexpr int U = block_vectors;
   constexpr std::size_t length = static_cast<std::size_t>(N) * U;
   std::size_t at = begin;
-  if (stream_out) {  // until the first target stands on a cache line
-    using Written = typename P::Result::Element;
-    for (; at < end && reinterpret_cast<std::uintptr_t>(static_cast<Written*>(targets[0]) + at) % 64 != 0; ++at) {
-      fold_block<P, 1, 1>(sources, fold, targets, target_count, at, false);
-    }
+  if (end - begin >= least_aligned / sizeof(typename P::Result::Element)) {
+    const std::size_t aligned = begin + elements_to_line<typename P::Result::Element>(targets, target_count, begin);
+    for (; at < aligned; ++at) fold_block<P, 1, 1>(sources, fold, targets, target_count, at, false);
   }
   for (; end - at >= length; at += length) {
     fold_block<P, N, U>(sources, fold, targets, target_count, at, stream_out);

@@ -65,31 +65,26 @@ inline void traffic_block(const void* const* sources, std::size_t count, void* c
   constexpr std::size_t block_bytes = U > 1 ? N * U : 0;
   Vector<Bytes, N> mixed[U];
   prefetch_ahead<block_bytes>(static_cast<const Bytes*>(sources[0]) + at);
-  for (int u = 0; u < U; ++u) mixed[u] = load<Bytes, N>(static_cast<const Bytes*>(sources[0]) + at + u * N);
+  each<U>([&](auto u) { mixed[u] = load<Bytes, N>(static_cast<const Bytes*>(sources[0]) + at + u * N); });
   for (std::size_t r = 1; r < count; ++r) {
     const Bytes* source = static_cast<const Bytes*>(sources[r]) + at;
     prefetch_ahead<block_bytes>(source);
-    for (int u = 0; u < U; ++u) mixed[u] = static_cast<Vector<Bytes, N>>(mixed[u] ^ load<Bytes, N>(source + u * N));
+    each<U>([&](auto u) { mixed[u] = static_cast<Vector<Bytes, N>>(mixed[u] ^ load<Bytes, N>(source + u * N)); });
   }
-  for (std::size_t t = 0; t < target_count; ++t) {
-    Bytes* target = static_cast<Bytes*>(targets[t]) + at;
-    if (stream_out && reinterpret_cast<std::uintptr_t>(target) % sizeof(mixed[0]) == 0) {
-      for (int u = 0; u < U; ++u) stream(target + u * N, mixed[u]);
-    } else {
-      for (int u = 0; u < U; ++u) store<Bytes, N>(target + u * N, mixed[u]);
-    }
-  }
+  write_block<Vector<Bytes, N>, U>(mixed, targets, target_count, at, stream_out);
 }
 
 inline void traffic(const void* const* sources, const Arithmetic& fold, void* const* targets,
                     std::size_t target_count, std::size_t begin, std::size_t end, bool stream_out) {
   constexpr int N = vector_bytes ? vector_bytes : 1;
-  constexpr int U = block_vectors / 2;  // 256 bytes of each source at a time with the widest vectors
+  constexpr int U = block_vectors;
   std::size_t at = begin;
-  if (stream_out) {
-    for (; at < end && reinterpret_cast<std::uintptr_t>(static_cast<std::uint8_t*>(targets[0]) + at) % 64 != 0; ++at) {
-      traffic_block<1, 1>(sources, fold.count, targets, target_count, at, false);
+  if (end - begin >= least_aligned) {
+    const std::size_t aligned = begin + elements_to_line<std::uint8_t>(targets, target_count, begin);
+    if constexpr (vector_bytes >= 16) {
+      for (; aligned - at >= 16; at += 16) traffic_block<16, 1>(sources, fold.count, targets, target_count, at, false);
     }
+    for (; at < aligned; ++at) traffic_block<1, 1>(sources, fold.count, targets, target_count, at, false);
   }
   for (; end - at >= static_cast<std::size_t>(N) * U; at += static_cast<std::size_t>(N) * U) {
     traffic_block<N, U>(sources, fold.count, targets, target_count, at, stream_out);

@@ -117,6 +117,44 @@ inline To convert(V v) {
 
 #endif
 
+// Calls f(0) … f(count - 1), each with its index as a constant: the lanes of a block then stay in registers, which a loop
+// over an array of them does not promise.
+template <class Call, std::size_t... at>
+inline void each(std::index_sequence<at...>, Call&& f) {
+  (f(std::integral_constant<std::size_t, at>{}), ...);
+}
+template <int count, class Call>
+inline void each(Call&& f) {
+  each(std::make_index_sequence<count>{}, f);
+}
+
+// Two vectors as one of twice the size, where that is what a register holds: one store costs as much as the other.
+template <std::size_t nbytes>
+struct Pair {
+  static constexpr bool fits = false;
+};
+#if TREEFOLD_VECTORS && defined(__AVX512F__)
+template <>
+struct Pair<32> {
+  static constexpr bool fits = true;
+  using type = __m512i;
+  template <class V>
+  static __m512i of(V low, V high) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(bits_as<__m256i>(low)), bits_as<__m256i>(high), 1);
+  }
+};
+#elif TREEFOLD_VECTORS && defined(__AVX2__)
+template <>
+struct Pair<16> {
+  static constexpr bool fits = true;
+  using type = __m256i;
+  template <class V>
+  static __m256i of(V low, V high) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(bits_as<__m128i>(low)), bits_as<__m128i>(high), 1);
+  }
+};
+#endif
+
 // How far ahead of its loads a loop asks for memory. The processor's own prefetching stops at every page, and a fold
 // reads a page of each source for a short time only: with this, folds of large arrays take 10-25 % less time.
 constexpr std::size_t prefetch_bytes = 512;
@@ -145,6 +183,27 @@ inline void stream(void* p, V v) {
   if constexpr (sizeof(V) == 16) return _mm_stream_si128(static_cast<__m128i*>(p), bits_as<__m128i>(v));
 #endif
   std::memcpy(p, &v, sizeof v);
+}
+
+// Writes the vectors of a block to every target.
+template <class V, int U>
+inline void write_block(const V (&out)[U], void* const* targets, std::size_t target_count, std::size_t byte,
+                        bool stream_out) {
+  if constexpr (U % 2 == 0 && Pair<sizeof(V)>::fits) {
+    using Joined = typename Pair<sizeof(V)>::type;
+    Joined joined[U / 2];
+    each<U / 2>([&](auto u) { joined[u] = Pair<sizeof(V)>::of(out[2 * u], out[2 * u + 1]); });
+    write_block<Joined, U / 2>(joined, targets, target_count, byte, stream_out);
+  } else {
+    for (std::size_t t = 0; t < target_count; ++t) {
+      char* const target = static_cast<char*>(targets[t]) + byte;
+      if (stream_out && reinterpret_cast<std::uintptr_t>(target) % sizeof(V) == 0) {
+        each<U>([&](auto u) { stream(target + u * sizeof(V), out[u]); });
+      } else {
+        each<U>([&](auto u) { std::memcpy(target + u * sizeof(V), &out[u], sizeof(V)); });
+      }
+    }
+  }
 }
 
 // Makes streamed writes visible to other threads.
