@@ -108,6 +108,7 @@ print(json.dumps([seconds, sorted(sys.modules)]))
 
 
 class TestImport:
+    @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="the address sanitizer slows every import")
     def test_is_quick_and_loads_no_framework(self):
         """``import treefold`` takes under 0.25 s of this processor and loads no framework and no command line."""
         seconds, loaded = [], set()
