@@ -6,10 +6,12 @@
     ├── ArgumentError      ValueError   an argument is outside what it may be
     ├── CallError          TypeError    arguments that do not go together, a class where an object is meant
     ├── DeviceError        ValueError   a device that does not parse, does not exist, or is elsewhere
+    ├── MissingExtraError  ImportError  what was asked for needs a package that is not installed
     ├── MismatchError      ValueError   replicas disagree: structure, shape, dtype, framework, sparsity
     ├── DtypeError         ValueError   a dtype that the op has no meaning for
     ├── OutputError        ValueError   ``out`` cannot take the result
     ├── PlanError          ValueError   a plan that fails its proof, or text that is no plan
+    ├── ParseError         ValueError   text or a file that should describe a machine and does not
     └── TopologyError      ValueError   a machine that cannot be, or a name that no known machine has
 
 All but ``CallError`` are ``ValueError``, as TensorFlow's documentation says of the same mistakes. A message says what
@@ -20,6 +22,8 @@ written.
 from treefold.errors.arguments import ArgumentError, CallError
 from treefold.errors.base import TreefoldError
 from treefold.errors.devices import DeviceError
+from treefold.errors.parsing import ParseError
+from treefold.errors.extras import MissingExtraError
 from treefold.errors.plans import PlanError
 from treefold.errors.topology import TopologyError
 from treefold.errors.values import DtypeError, MismatchError, OutputError
@@ -30,7 +34,9 @@ __all__ = [
     "DeviceError",
     "DtypeError",
     "MismatchError",
+    "MissingExtraError",
     "OutputError",
+    "ParseError",
     "PlanError",
     "TopologyError",
     "TreefoldError",

@@ -1,0 +1,83 @@
+"""A topology from a file, the standard input or a text, its format recognised by what it says."""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from treefold.errors import ParseError
+from treefold.topology.graph import Topology
+from treefold.topology.parsers import MAX_CHARACTERS, parse_topology
+
+_LONGEST_PATH = 4096
+_BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+
+def load_topology(path_or_text: str | os.PathLike[str]) -> Topology:
+    """Return the machine that a file or a text describes.
+
+    Formats, told apart by their content: NCCL and RCCL topology XML, ``nvidia-smi topo -m``, ``rocm-smi --showtopo``,
+    ``amd-smi topology``, hwloc XML, a matrix of bandwidths as JSON, and the plain JSON form::
+
+        {"devices": ["gpu:0", "gpu:1"], "switches": ["sw0"],
+         "links": [{"between": ["gpu:0", "sw0"], "gb_per_s": 25.0, "alpha_us": 1.0},
+                   {"between": ["gpu:1", "sw0"], "gb_per_s": [25.0, 12.5]}]}
+
+    ``gb_per_s``: 10⁹ bytes per second and direction, a pair ``[to, back]`` where they differ; links between the same
+    ends add up. ``"-"`` is the standard input. A string with a line break, or one that starts with ``<``, ``{`` or
+    ``[``, is text; any other is a path. What a format leaves open is read as the narrowest machine that fits, and
+    ``Topology.notes`` says so. At most 4,000,000 characters are read.
+
+    Raises:
+        ParseError: no such file, no known format, or a text that is cut off or contradicts itself.
+        TopologyError: a machine that does not hold together.
+
+    >>> load_topology('{"gb_per_s": [[0, 25], [25, 0]]}').devices
+    ('gpu:0', 'gpu:1')
+    """
+    if isinstance(path_or_text, str):
+        if _is_text(path_or_text):
+            return parse_topology(path_or_text)
+        if path_or_text == "-":
+            return parse_topology(_decoded(_read_stream(sys.stdin.buffer)))
+    elif not isinstance(path_or_text, os.PathLike):
+        raise ParseError.not_text(path_or_text)
+    path = os.fspath(path_or_text)
+    if not isinstance(path, str):
+        raise ParseError.not_text(path_or_text)
+    topology = parse_topology(_read_file(path))
+    return topology if topology.name else dataclasses.replace(topology, name=Path(path).stem)
+
+
+def _is_text(text: str) -> bool:
+    return "\n" in text or "\r" in text or text.lstrip("\ufeff \t")[:1] in {"<", "{", "["} or not text.strip()
+
+
+def _read_file(path: str) -> str:
+    if len(path) > _LONGEST_PATH or "\0" in path:
+        raise ParseError.no_file(path)
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123 - a path of any type; Path would only wrap it
+            return _decoded(_read_stream(stream))
+    except FileNotFoundError:
+        raise ParseError.no_file(path) from None
+    except OSError as error:
+        raise ParseError.unreadable_file(path, error.strerror or str(error)) from None
+
+
+def _read_stream(stream: Any) -> bytes:
+    """Return what the stream has, and one byte more than is allowed at most."""
+    data: bytes = stream.read(4 * MAX_CHARACTERS + 1)
+    return data
+
+
+def _decoded(data: bytes) -> str:
+    """Return the text: UTF-8, or UTF-16 as PowerShell writes what is piped into a file."""
+    for mark, encoding in _BYTE_ORDER_MARKS:
+        if data.startswith(mark):
+            return data[len(mark) :].decode(encoding, errors="replace")
+    return data.decode("utf-8", errors="replace")

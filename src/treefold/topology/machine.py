@@ -1,0 +1,170 @@
+"""A machine as its tools see it: sockets, trees of PCIe below them, and links between GPUs beside those.
+
+Collected in any order, then built: what leads to no device and no NIC is left out, and the devices come first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from treefold.topology import rates
+from treefold.topology.graph import Topology, TopologyBuilder
+
+_SLOT_ALPHA_US = {"device": rates.ALPHA_PCIE_US, "nic": rates.ALPHA_NIC_US, "switch": 0.0}
+SWITCH_NAMES = {"nvlink": "nvswitch", "xgmi": "xgmi switch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node of the PCIe tree: its kind, what it hangs on, and how fast."""
+
+    kind: str
+    parent: str
+    gb_per_s: float
+
+
+@dataclass(slots=True)
+class Machine:
+    """Collects sockets, the PCIe tree and the links between GPUs; ``build`` gives the topology."""
+
+    name: str = ""
+    sockets: dict[str, float] = field(default_factory=dict)  # GB/s to another socket
+    places: dict[str, Place] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    _peers: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    _to_switch: dict[tuple[str, str], float] = field(default_factory=dict)
+    _to_hosts: dict[tuple[str, str, str], float] = field(default_factory=dict)
+
+    def add(self, name: str, kind: str, *, parent: str, gb_per_s: float) -> None:
+        """Add a device, switch or NIC below a socket or switch (that may come later)."""
+        self.places[name] = Place(kind, parent, gb_per_s)
+
+    def add_device(self, name: str) -> None:
+        """Add a device of whose PCIe nothing is known."""
+        self.places[name] = Place("device", "", 0.0)
+
+    def add_peer(self, source: str, target: str, *, gb_per_s: float, kind: str) -> None:
+        """Add what one device says of its own link to another, which says the same of it."""
+        key = (source, target, kind)
+        self._peers[key] = self._peers.get(key, 0.0) + gb_per_s
+
+    def add_to_switch(self, device: str, *, gb_per_s: float, kind: str) -> None:
+        """Add a device's links to the switch that joins all devices; several switch chips are one, as in NCCL."""
+        self._to_switch[device, kind] = self._to_switch.get((device, kind), 0.0) + gb_per_s
+
+    def add_to_host(self, device: str, socket: str, *, gb_per_s: float, kind: str) -> None:
+        """Add a device's link to a socket beside PCIe, such as NVLink-C2C."""
+        key = (device, socket, kind)
+        self._to_hosts[key] = self._to_hosts.get(key, 0.0) + gb_per_s
+
+    @property
+    def has_fast_links(self) -> bool:
+        """Whether there are links beside PCIe."""
+        return bool(self._peers or self._to_switch or self._to_hosts)
+
+    def build(self, *, every_pair: bool) -> Topology:
+        """Return the topology.
+
+        ``every_pair``: each two sockets have a link of their own, as NCCL has it; else more than two share a switch,
+        which is the narrower reading.
+
+        Raises:
+            TopologyError: see ``Topology``.
+
+        """
+        builder = TopologyBuilder(self.name)
+        needed = self._needed()
+        devices = [name for name, place in self.places.items() if place.kind == "device"]
+        for name in sorted(devices, key=_by_number):
+            builder.device(name)
+        for name in self.sockets:
+            if name in needed:
+                builder.host(name)
+        for name, place in self.places.items():
+            if place.kind != "device" and name in needed:
+                (builder.nic if place.kind == "nic" else builder.switch)(name)
+        self._link_peers(builder)
+        for (device, socket, kind), gb_per_s in self._to_hosts.items():
+            builder.link(device, socket, gb_per_s=gb_per_s, alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
+        self._link_places(builder, needed)
+        join_sockets(builder, {k: v for k, v in self.sockets.items() if k in needed}, every_pair=every_pair)
+        for note in dict.fromkeys(self.notes):
+            builder.note(note)
+        return builder.build()
+
+    def _needed(self) -> set[str]:
+        """Return the devices and NICs, and everything above one of them."""
+        needed: set[str] = set()
+        for name, place in self.places.items():
+            if place.kind != "switch":
+                above = name
+                while above not in needed:
+                    needed.add(above)
+                    if above not in self.places:
+                        break
+                    above = self.places[above].parent
+        return needed
+
+    def _link_places(self, builder: TopologyBuilder, needed: set[str]) -> None:
+        for name, place in self.places.items():
+            if name in needed and place.parent:
+                alpha_us = _SLOT_ALPHA_US[place.kind]
+                builder.link(name, place.parent, gb_per_s=place.gb_per_s, alpha_us=alpha_us, kind="pcie")
+        slowed = [
+            name
+            for name, place in self.places.items()
+            if place.kind == "device" and place.gb_per_s > self._narrowest_above(place.parent)
+        ]
+        if slowed:
+            self.notes.append(f"A PCIe port above {_some(slowed)} is narrower than the slot below it.")
+
+    def _narrowest_above(self, name: str) -> float:
+        narrowest = float("inf")
+        while name in self.places:
+            narrowest = min(narrowest, self.places[name].gb_per_s)
+            name = self.places[name].parent
+        return narrowest
+
+    def _link_peers(self, builder: TopologyBuilder) -> None:
+        one_sided, unequal = [], []
+        for (source, target, kind), there in self._peers.items():
+            back = self._peers.get((target, source, kind))
+            if back is not None and _by_number(source) > _by_number(target):
+                continue
+            if back is None:
+                one_sided.append(f"{source} to {target}")
+            elif back != there:
+                unequal.append(f"{source} and {target}")
+            narrower = there if back is None else min(there, back)
+            builder.link(source, target, gb_per_s=narrower, alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
+        if one_sided:
+            self.notes.append(f"Only one end names the links from {_some(one_sided)}; they are taken both ways.")
+        if unequal:
+            self.notes.append(f"The ends disagree on the links between {_some(unequal)}; the fewer are taken.")
+        for (device, kind), gb_per_s in self._to_switch.items():
+            if SWITCH_NAMES[kind] not in builder:
+                builder.switch(SWITCH_NAMES[kind])
+            alpha_us = rates.ALPHA_NVSWITCH_PORT_US
+            builder.link(device, SWITCH_NAMES[kind], gb_per_s=gb_per_s, alpha_us=alpha_us, kind=kind)
+
+
+def join_sockets(builder: TopologyBuilder, sockets: dict[str, float], *, every_pair: bool) -> None:
+    """Link sockets with each other, by pairs or (more than two) through one switch; the slower end decides."""
+    alpha_us = rates.ALPHA_BETWEEN_SOCKETS_US
+    if every_pair or len(sockets) <= 2:  # noqa: PLR2004 - two sockets are one pair
+        for a, b in combinations(sockets, 2):
+            builder.link(a, b, gb_per_s=min(sockets[a], sockets[b]), alpha_us=alpha_us, kind="sys")
+    else:
+        builder.switch("between sockets")
+        for name, gb_per_s in sockets.items():
+            builder.link(name, "between sockets", gb_per_s=gb_per_s, alpha_us=alpha_us / 2, kind="sys")
+
+
+def _by_number(device: str) -> tuple[str, int]:
+    kind, _, number = device.partition(":")
+    return kind, int(number)
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

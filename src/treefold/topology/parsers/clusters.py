@@ -1,0 +1,57 @@
+"""Groups of a table's rows, joined by what it says, and by what it leaves open where nothing speaks against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Clusters:
+    """A partition of ``range(count)`` that grows by joining, and pairs that must not meet."""
+
+    def __init__(self, count: int) -> None:
+        self._of = list(range(count))
+        self._members = {number: [number] for number in range(count)}
+        self._enemies: dict[int, set[int]] = {number: set() for number in range(count)}
+
+    def join(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Join the groups of each pair, whatever speaks against it."""
+        for i, j in pairs:
+            a, b = self._of[i], self._of[j]
+            if a == b:
+                continue
+            for member in self._members[b]:
+                self._of[member] = a
+            self._members[a] += self._members.pop(b)
+            enemies = self._enemies.pop(b)
+            for enemy in enemies:
+                self._enemies[enemy].discard(b)
+                self._enemies[enemy].add(a)
+            self._enemies[a] |= enemies
+            for stale in (a, b):
+                self._enemies[a].discard(stale)
+
+    def keep_apart(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Let ``join_where_allowed`` never bring the two of a pair together."""
+        for i, j in pairs:
+            a, b = self._of[i], self._of[j]
+            if a != b:
+                self._enemies[a].add(b)
+                self._enemies[b].add(a)
+
+    def join_where_allowed(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Join the groups of each pair unless two of their members must not meet."""
+        for i, j in pairs:
+            if self._of[j] not in self._enemies[self._of[i]]:
+                self.join([(i, j)])
+
+    def together(self, i: int, j: int) -> bool:
+        """Tell whether two are in one group."""
+        return self._of[i] == self._of[j]
+
+    def groups(self, members: Iterable[int] | None = None) -> list[list[int]]:
+        """Return the groups of some members, in order of their smallest."""
+        wanted = sorted(range(len(self._of)) if members is None else members)
+        found: dict[int, list[int]] = {}
+        for member in wanted:
+            found.setdefault(self._of[member], []).append(member)
+        return list(found.values())

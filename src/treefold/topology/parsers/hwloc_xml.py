@@ -1,0 +1,227 @@
+"""hwloc's XML (``lstopo --of xml``), of versions 1 to 3.
+
+GPUs become devices, below the PCIe tree that the file shows, with the NVLink or xGMI matrix beside it. A machine
+without GPUs is its NUMA nodes, ``cpu:0`` and following.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from xml.etree.ElementTree import Element
+
+from treefold.errors import ParseError
+from treefold.topology import rates
+from treefold.topology.graph import Topology, TopologyBuilder
+from treefold.topology.machine import Machine, join_sockets
+from treefold.topology.parsers.markup import read_xml, root_tag
+
+MAX_GPUS, MAX_NUMA_NODES, MAX_PACKAGES = 1024, 1024, 64
+
+_PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):[0-9a-f]{4}\]")
+_ACCELERATORS, _DISPLAY, _NETWORK = {"0302", "0380", "1200"}, "0300", "02"
+_NVIDIA, _MAKERS = "10de", {"10de", "1002", "8086"}
+_NUMBERED = re.compile(r"(?:nvml|cuda|rsmi|amdsmi)(\d{1,4})")
+_COMPUTES = re.compile(r"nvml|cuda|rsmi|amdsmi|opencl|ze\d|ve\d")
+_PACKAGES = {"Package", "Socket"}
+
+
+@dataclass(slots=True)
+class _File:
+    """What one walk over the objects finds."""
+
+    machine: Machine = field(default_factory=Machine)
+    gpus: dict[str, tuple[Element, str, float]] = field(default_factory=dict)  # bus id: element, parent, GB/s
+    owner: dict[str, str] = field(default_factory=dict)  # gp_index of a PCI or OS device: bus id
+    packages: dict[int, str] = field(default_factory=dict)  # by identity of the element
+    numa: list[Element] = field(default_factory=list)
+
+
+def matches(text: str) -> bool:
+    """Tell whether this is the format."""
+    return root_tag(text) == "topology"
+
+
+def parse(text: str) -> Topology:
+    """Return the machine.
+
+    Raises:
+        ParseError: broken XML, a number that cannot be, or a matrix that is cut off.
+        TopologyError: a machine that does not hold together.
+
+    """
+    root = read_xml(text)
+    file = _File()
+    packages = [element for element in root.iter("object") if element.get("type") in _PACKAGES]
+    if len(packages) > MAX_PACKAGES:
+        raise ParseError.too_much("packages", len(packages), MAX_PACKAGES)
+    between = _between_sockets(root)
+    for number, package in enumerate(packages):
+        file.packages[id(package)] = f"socket {number}"
+        file.machine.sockets[f"socket {number}"] = between
+    for element in root.findall("object"):
+        _walk(file, element, between)
+    if not file.gpus:
+        return _numa_machine(file, between)
+    if len(file.gpus) > MAX_GPUS:
+        raise ParseError.too_much("GPUs", len(file.gpus), MAX_GPUS)
+    names = _gpu_names(file)
+    for bus_id, (_, parent, gb_per_s) in file.gpus.items():
+        file.machine.add(names[bus_id], "device", parent=parent, gb_per_s=gb_per_s)
+    for matrix in [*root.iter("distances2"), *root.iter("distances2hetero")]:
+        _read_matrix(file, matrix, names)
+    file.machine.notes.append(
+        "hwloc's bandwidths are raw; they are cut to what NCCL and RCCL take of them. Idle GPUs may show slow slots."
+    )
+    return file.machine.build(every_pair=False)
+
+
+def _between_sockets(root: Element) -> float:
+    info = {element.get("name"): element.get("value", "") for element in reversed(list(root.iter("info")))}
+    family, model = (_integer(info.get(key, "0") or "0") for key in ("CPUFamilyNumber", "CPUModelNumber"))
+    return rates.between_sockets_gb_per_s(info.get("Architecture", ""), info.get("CPUVendor", ""), family, model)
+
+
+def _walk(file: _File, top: Element, between: float) -> None:
+    todo = [(top, "", "")]
+    while todo:
+        element, socket, parent = todo.pop()
+        kind = element.get("type", "")
+        if kind in _PACKAGES:
+            socket, parent = file.packages[id(element)], ""
+        elif kind == "NUMANode":
+            file.numa.append(element)
+        if kind in {"Bridge", "PCIDev"} and not parent:
+            parent = socket or _socket_below(file, element, top, between)
+        if kind == "Bridge" and element.get("bridge_type", "").startswith("1"):
+            name = f"pci {_bus_id(element)}"
+            if name in file.machine.places:
+                raise ParseError.twice("bus id", name[4:])
+            file.machine.add(name, "switch", parent=parent, gb_per_s=_slot_gb_per_s(file, element))
+            parent = name
+        elif kind == "PCIDev":
+            _add_device(file, element, parent)
+            continue
+        todo += [(child, socket, parent) for child in reversed(element.findall("object"))]
+
+
+def _socket_below(file: _File, element: Element, top: Element, between: float) -> str:
+    """Return the only package below the object that a bridge hangs on; else a hub that all packages join."""
+    if len(file.packages) == 1:
+        return next(iter(file.packages.values()))
+    for holder in top.iter("object"):
+        if element in list(holder) and holder is not top:
+            below = [file.packages[id(inner)] for inner in holder.iter("object") if id(inner) in file.packages]
+            if len(below) == 1:
+                return below[0]
+    file.machine.sockets["machine"] = between
+    return "machine"
+
+
+def _add_device(file: _File, element: Element, parent: str) -> None:
+    found = _PCI_TYPE.match(element.get("pci_type", ""))
+    bus_id = _bus_id(element)
+    pci_class, vendor = found.groups() if found else ("", "")
+    children = [child for child in element.iter("object") if child is not element]
+    for index in (element, *children):
+        file.owner[index.get("gp_index", "")] = bus_id
+    computes = any(_COMPUTES.match(child.get("name", "")) for child in children)
+    is_gpu = (pci_class in _ACCELERATORS and vendor in _MAKERS) or (
+        pci_class == _DISPLAY and vendor in _MAKERS and (vendor == _NVIDIA or computes)
+    )
+    if is_gpu:
+        if bus_id in file.gpus:
+            raise ParseError.twice("bus id", bus_id)
+        file.gpus[bus_id] = (element, parent, _slot_gb_per_s(file, element))
+    elif pci_class.startswith(_NETWORK):
+        names = [child.get("name", "") for child in children]
+        name = f"nic {names[-1][:80]}" if names and names[-1] else f"nic {bus_id}"
+        name = f"{name} {bus_id}" if name in file.machine.places else name
+        file.machine.add(name, "nic", parent=parent, gb_per_s=_slot_gb_per_s(file, element))
+
+
+def _gpu_names(file: _File) -> dict[str, str]:
+    """Number GPUs as NVML or ROCm SMI did, if the file has it; else in order of bus id."""
+    numbers: dict[str, int] = {}
+    for bus_id, (element, _, _) in file.gpus.items():
+        for child in element.iter("object"):
+            found = _NUMBERED.fullmatch(child.get("name", ""))
+            if found and child is not element:
+                numbers[bus_id] = int(found[1])
+    if len(numbers) < len(file.gpus) or len(set(numbers.values())) < len(numbers):
+        numbers = {bus_id: number for number, bus_id in enumerate(sorted(file.gpus))}
+    return {bus_id: f"gpu:{number}" for bus_id, number in numbers.items()}
+
+
+def _slot_gb_per_s(file: _File, element: Element) -> float:
+    text = element.get("pci_link_speed", "0")
+    if not re.fullmatch(r"\d{1,5}(\.\d{1,9})?", text):
+        raise ParseError.bad_field("A pci_link_speed", text, "GB/s, such as 15.753846")
+    raw = float(text)
+    if not raw:
+        file.machine.notes.append("Some PCIe slots show no speed; they are taken as gen 3 x16.")
+        return rates.PCIE_GEN3_X16
+    return round(raw * rates.PCIE_GEN3_X16 / rates.PCIE_RAW_GEN3_X16, 3)
+
+
+def _read_matrix(file: _File, matrix: Element, names: dict[str, str]) -> None:
+    """Add the NVLinks or xGMI links of a bandwidth matrix, which is in MB/s."""
+    name = matrix.get("name", "")
+    kind = {"NVLinkBandwidth": "nvlink", "XGMIBandwidth": "xgmi"}.get(name, "")
+    if not kind:
+        return
+    share = rates.NVLINK_RAW_SHARE if kind == "nvlink" else rates.XGMI_RAW_SHARE
+    owners = [file.owner.get(word.rpartition(":")[2], "") for word in _words(matrix, "indexes")]
+    values = [_integer(word) for word in _words(matrix, "u64values")]
+    if len(values) != len(owners) ** 2 or matrix.get("nbobjs") != str(len(owners)):
+        raise ParseError.truncated("hwloc XML", f"{name} has {len(values)} values for {matrix.get('nbobjs')} objects")
+    switched = False
+    for i, source in enumerate(owners):
+        for j, target in enumerate(owners):
+            gb_per_s = round(values[i * len(owners) + j] * share / 1000, 6)
+            if source not in names or source == target or not gb_per_s:
+                continue
+            if target in names:
+                file.machine.add_peer(names[source], names[target], gb_per_s=gb_per_s, kind=kind)
+            else:
+                switched = True
+                file.machine.add_to_switch(names[source], gb_per_s=gb_per_s, kind=kind)
+    if switched:
+        file.machine.notes.append(
+            "All NVSwitch chips are taken as one switch: hwloc does not show the links between them."
+        )
+
+
+def _numa_machine(file: _File, between: float) -> Topology:
+    """Return the NUMA nodes that have CPUs as devices, one for those of the same CPUs."""
+    cpusets = {node.get("cpuset", "").replace("0x", "").strip("0,") for node in file.numa}
+    count = max(len(cpusets - {""}), 1)
+    if count > MAX_NUMA_NODES:
+        raise ParseError.too_much("NUMA nodes", count, MAX_NUMA_NODES)
+    builder = TopologyBuilder()
+    for number in range(count):
+        builder.device(f"cpu:{number}")
+    join_sockets(builder, {f"cpu:{number}": between for number in range(count)}, every_pair=False)
+    builder.note("The file shows no GPU: the devices are its NUMA nodes.")
+    if count > 1:
+        builder.note(f"hwloc gives latencies between NUMA nodes, not bandwidths: {between:g} GB/s is what NCCL takes.")
+    return builder.build()
+
+
+def _words(matrix: Element, tag: str) -> Iterator[str]:
+    for element in matrix.iter(tag):
+        yield from (element.text or "").split()
+
+
+def _integer(text: str) -> int:
+    if not re.fullmatch(r"\d{1,12}", text):
+        raise ParseError.bad_field("A number of the hwloc XML", text, "a whole number")
+    return int(text)
+
+
+def _bus_id(element: Element) -> str:
+    bus_id = element.get("pci_busid", "").lower()
+    if not re.fullmatch(r"[0-9a-f]{1,8}(:[0-9a-f]{1,4}){1,2}(\.[0-9a-f]{1,2})?", bus_id):
+        raise ParseError.bad_field("A pci_busid", bus_id, "a bus id such as 0000:3b:00.0")
+    return bus_id

@@ -1,0 +1,256 @@
+"""NCCL's topology XML (``NCCL_TOPO_DUMP_FILE``) and RCCL's dialect of it.
+
+``<system><cpu><pci …><gpu dev sm rank><nvlink target count tclass/></gpu></pci></cpu></system>``; RCCL says ``<xgmi>``.
+The graph is the one NCCL makes of it: PCIe carries width × rate / 80, each two CPUs have a link of their own, and all
+NVSwitch chips are one switch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from xml.etree.ElementTree import Element
+
+from treefold.errors import ParseError
+from treefold.topology import rates
+from treefold.topology.graph import Topology
+from treefold.topology.machine import Machine
+from treefold.topology.parsers.markup import read_xml, root_tag
+
+MAX_CPUS, MAX_GPUS = 64, 1024
+
+_BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,4}):([0-9a-f]{1,4})(?:\.([0-9a-f]{1,2}))?")
+_GPU_CLASSES, _NIC_CLASS = ("0x03", "0x12"), "0x02"
+_SWITCH_CLASS, _CPU_BRIDGE_CLASS = "0x068000", "0x068001"
+_MOST_LINKS = 1024
+_KB_PER_S = 10_000_000  # a NIC of 10 Tb/s is one whose speed is in kb/s
+
+
+@dataclass(slots=True)
+class _Gpu:
+    slot: Element
+    element: Element | None
+    bus_id: str
+    host: str
+    name: str = ""
+
+
+@dataclass(slots=True)
+class _File:
+    """What one walk over the file collects before GPUs have names."""
+
+    machine: Machine
+    intel: set[str] = field(default_factory=set)
+    gpus: dict[str, _Gpu] = field(default_factory=dict)
+    slots: list[tuple[str, str, Element]] = field(default_factory=list)  # name or bus id, parent, element
+    kinds: dict[str, str] = field(default_factory=dict)
+
+
+def matches(text: str) -> bool:
+    """Tell whether this is the format."""
+    return root_tag(text) == "system"
+
+
+def parse(text: str) -> Topology:
+    """Return the machine of a topology XML.
+
+    Raises:
+        ParseError: broken XML, no GPU, a bus id twice, a number that cannot be.
+        TopologyError: a machine that does not hold together.
+
+    """
+    root = read_xml(text)
+    cpus = root.findall("cpu")
+    if len(cpus) > MAX_CPUS:
+        raise ParseError.too_much("<cpu> elements", len(cpus), MAX_CPUS)
+    file = _File(Machine())
+    has_gpu_elements = next(root.iter("gpu"), None) is not None
+    for number, cpu in enumerate(cpus):
+        _read_cpu(file, cpu, _host_name(cpu, cpus, number), has_gpu_elements=has_gpu_elements)
+    if not file.gpus:
+        way = "Its <pci> elements need a class (0x0302…) or a <gpu>; dump the file with NCCL_TOPO_DUMP_FILE."
+        raise ParseError.without_gpus("The NCCL topology file", way)
+    if len(file.gpus) > MAX_GPUS:
+        raise ParseError.too_much("GPUs", len(file.gpus), MAX_GPUS)
+    _name_gpus(file)
+    _place(file)
+    for gpu in file.gpus.values():
+        _read_links(file, gpu)
+    _note(file, has_gpu_elements=has_gpu_elements)
+    return file.machine.build(every_pair=True)
+
+
+def _host_name(cpu: Element, cpus: list[Element], number: int) -> str:
+    hosts = list(dict.fromkeys(other.get("host_hash", "") for other in cpus))
+    host = f"host{hosts.index(cpu.get('host_hash', ''))}." if len(hosts) > 1 else ""
+    return f"{host}numa:{cpu.get('numaid', number)}"[:80]
+
+
+def _read_cpu(file: _File, cpu: Element, name: str, *, has_gpu_elements: bool) -> None:
+    if name in file.machine.sockets:
+        raise ParseError.twice("<cpu> with numaid", cpu.get("numaid", ""))
+    vendor, family = cpu.get("vendor", ""), _whole(cpu, "familyid", 0)
+    model = _whole(cpu, "modelid", 0)
+    between = rates.between_sockets_gb_per_s(cpu.get("arch", ""), vendor, family, model)
+    file.machine.sockets[name] = between
+    if vendor == "GenuineIntel":
+        file.intel.add(name)
+    todo = [(name, child) for child in reversed(cpu)]
+    while todo:
+        parent, element = todo.pop()
+        if element.tag == "nic":
+            _add_slot(file, "", parent, element, "nic")
+        elif element.tag == "pci":
+            bus_id = _bus_id(element.get("busid"))
+            kind = _kind(element, has_gpu_elements=has_gpu_elements)
+            if kind == "device":
+                if bus_id in file.gpus:
+                    raise ParseError.twice("bus id", bus_id)
+                file.gpus[bus_id] = _Gpu(element, element.find("gpu"), bus_id, name)
+            if kind:
+                _add_slot(file, bus_id, parent, element, kind)
+            todo += [(bus_id, child) for child in reversed(element) if kind == "switch"]
+
+
+def _kind(element: Element, *, has_gpu_elements: bool) -> str:
+    pci_class = element.get("class", "")
+    if element.find("gpu") is not None:
+        return "device"
+    if element.find("nic") is not None or pci_class.startswith(_NIC_CLASS):
+        return "nic"
+    if element.find("pci") is not None:
+        return "switch"
+    return "device" if pci_class.startswith(_GPU_CLASSES) and not has_gpu_elements else ""
+
+
+def _add_slot(file: _File, bus_id: str, parent: str, element: Element, kind: str) -> None:
+    name = bus_id
+    if kind == "nic":
+        names = [net.get("name") or f"net{net.get('dev', '')}" for net in element.iter("net")]
+        name = "nic " + ("+".join(dict.fromkeys(names))[:80] or bus_id or str(len(file.slots)))
+        if name in file.kinds:
+            name = f"{name} {bus_id or len(file.slots)}"
+    if name in file.kinds:
+        raise ParseError.twice("bus id", name)
+    file.kinds[name] = kind
+    file.slots.append((name, parent, element))
+
+
+def _name_gpus(file: _File) -> None:
+    """Name GPUs by the number that the file gives them, if it gives each one of its own; else in order of bus id."""
+    gpus = list(file.gpus.values())
+    for attribute in ("dev", "rank"):
+        numbers = [_whole(gpu.element, attribute, -1) if gpu.element is not None else -1 for gpu in gpus]
+        if min(numbers) >= 0 and len(set(numbers)) == len(numbers):
+            break
+    else:
+        order = sorted(file.gpus)
+        numbers = [order.index(gpu.bus_id) for gpu in gpus]
+        file.machine.notes.append("The file does not number its GPUs: gpu:0 is the one with the lowest bus id.")
+    for gpu, number in zip(gpus, numbers, strict=True):
+        gpu.name = f"gpu:{number}"
+
+
+def _place(file: _File) -> None:
+    """Put GPUs, NICs and switches into the PCIe tree."""
+    for name, parent, element in file.slots:
+        kind = file.kinds[name]
+        gb_per_s = rates.pcie_gb_per_s(element.get("link_speed", ""), _width(element))
+        if element.tag == "nic":
+            gb_per_s = float("inf")
+        elif parent in file.intel:
+            gb_per_s *= rates.INTEL_P2P_SHARE
+        if kind == "nic":
+            gb_per_s = _nic_gb_per_s(file, element, gb_per_s)
+        own = file.gpus[name].name if kind == "device" else f"pci {name}" if kind == "switch" else name
+        above = parent if parent in file.machine.sockets else f"pci {parent}"
+        file.machine.add(own, kind, parent=above, gb_per_s=gb_per_s)
+
+
+def _nic_gb_per_s(file: _File, element: Element, slot_gb_per_s: float) -> float:
+    """Return what a NIC passes on: its ports together, or its slot where that is narrower."""
+    total = 0.0
+    for net in element.iter("net"):
+        megabits = _whole(net, "speed", 0)
+        if megabits >= _KB_PER_S:
+            file.machine.notes.append(f"The speed of {net.get('name', 'a NIC')!r} is 1000 times too large; it is cut.")
+            megabits //= 1000
+        total += rates.net_gb_per_s(megabits)
+    fastest = min(total or float("inf"), slot_gb_per_s)
+    return fastest if fastest < float("inf") else rates.net_gb_per_s(10_000)  # as NCCL, where the speed is unknown
+
+
+def _read_links(file: _File, gpu: _Gpu) -> None:
+    """Add the NVLinks, xGMI links and C2C links of one GPU."""
+    if gpu.element is None:
+        return
+    nvlink = rates.nvlink_gb_per_s(_whole(gpu.element, "sm", 0) or None)
+    for element in gpu.element:
+        if element.tag in {"nvlink", "xgmi"}:
+            each = nvlink if element.tag == "nvlink" else rates.xgmi_gb_per_s(gpu.element.get("gcn", ""))
+            count = _whole(element, "count", 1)
+            if not 1 <= count <= _MOST_LINKS:
+                raise ParseError.bad_field(f"The count of {element.tag}s of {gpu.name}", count, f"1 to {_MOST_LINKS}")
+            _add_link(file, gpu, element, count * each)
+        elif element.tag == "c2c":
+            gb_per_s = _whole(element, "count", 1) * _whole(element, "bw", 0) / 1000
+            file.machine.add_to_host(gpu.name, gpu.host, gb_per_s=gb_per_s, kind="c2c")
+
+
+def _add_link(file: _File, gpu: _Gpu, element: Element, gb_per_s: float) -> None:
+    target, target_class = element.get("target", ""), element.get("tclass", "")
+    bus_id = _bus_id(target, strict=False)
+    notes = file.machine.notes
+    if bus_id == gpu.bus_id:
+        notes.append(f"The {element.tag} of {gpu.name} leads to {gpu.name} itself; it is left out.")
+    elif bus_id in file.gpus:
+        file.machine.add_peer(gpu.name, file.gpus[bus_id].name, gb_per_s=gb_per_s, kind=element.tag)
+    elif target_class == _CPU_BRIDGE_CLASS:
+        file.machine.add_to_host(gpu.name, gpu.host, gb_per_s=gb_per_s, kind=element.tag)
+    elif target_class == _SWITCH_CLASS or target.startswith("fffffff"):
+        file.machine.add_to_switch(gpu.name, gb_per_s=gb_per_s, kind=element.tag)
+    else:
+        notes.append(f"{element.tag}s lead to GPUs that the file does not have; they are left out.")
+
+
+def _note(file: _File, *, has_gpu_elements: bool) -> None:
+    notes = file.machine.notes
+    if not has_gpu_elements:
+        notes.append("The file shows GPUs as PCIe slots only: their NVLinks or xGMI links are missing from this graph.")
+    elif not file.machine.has_fast_links:
+        notes.append("The file lists no NVLink and no xGMI: its GPUs are joined by PCIe only.")
+    if any(not element.get("link_speed") for _, _, element in file.slots if element.tag == "pci"):
+        notes.append("Some PCIe slots name no speed; they are taken as gen 3, as NCCL does.")
+    if any(not _width(element) for _, _, element in file.slots if element.tag == "pci"):
+        notes.append("Some PCIe slots name no width; they are taken as x16, as NCCL does.")
+    notes.append("Bandwidths are the effective ones of NCCL's and RCCL's topo.h, not measured.")
+
+
+def _width(element: Element) -> int:
+    width = _whole(element, "link_width", 0)
+    if not 0 <= width <= 64:  # noqa: PLR2004 - twice what PCIe has
+        raise ParseError.bad_field("A link_width", width, "a number of lanes, 0 to 64")
+    return width
+
+
+def _whole(element: Element, attribute: str, default: int) -> int:
+    """Return a whole number: decimal, or hexadecimal with 0x."""
+    text = element.get(attribute, "").strip().lower()
+    if not text:
+        return default
+    if re.fullmatch(r"-?[0-9]{1,12}", text):
+        return int(text)
+    if re.fullmatch(r"0x[0-9a-f]{1,10}", text):
+        return int(text, 16)
+    raise ParseError.bad_field(f"{attribute} of a <{element.tag}>", text, "a whole number")
+
+
+def _bus_id(text: str | None, *, strict: bool = True) -> str:
+    """Return a bus id in one spelling: lower case, four digits of domain, the function with it."""
+    found = _BUS_ID.fullmatch((text or "").strip().lower())
+    if found is None:
+        if strict:
+            raise ParseError.bad_field("The busid of a <pci>", text or "", "a bus id such as 0000:3b:00.0")
+        return text or ""
+    domain, bus, device, function = found.groups()
+    return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{int(function or '0', 16):x}"

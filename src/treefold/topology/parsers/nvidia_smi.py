@@ -1,0 +1,209 @@
+"""``nvidia-smi topo -m``, as people paste it.
+
+The table says how two GPUs or NICs reach each other: NV# (bonded NVLinks), PIX (one PCIe bridge), PXB (several), PHB (a
+host bridge), NODE (two of them), SYS or SOC (between sockets). It shows neither GPU models nor PCIe generations, and
+where NVLink hides the PCIe relation not even which GPUs share a switch. Several machines fit; this reads the narrowest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from treefold.errors import ParseError
+from treefold.topology import rates
+from treefold.topology.graph import Topology
+from treefold.topology.machine import Machine
+from treefold.topology.parsers.clusters import Clusters
+
+MAX_ROWS = 256
+TOOL = "nvidia-smi topo -m"
+
+_CELL = re.compile(r"X|NV\d{1,3}|C2C|PIX|PXB|PXN|P2C|PHB|NODE|SYS|SOC")
+_GPU = re.compile(r"GPU(\d{1,4})")
+_MATCH = re.compile(r"^[\s>|*]*GPU\d{1,4}\s+(?:X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC)\s", re.MULTILINE)
+_HEADER = re.compile(r"^[\s>|*]*GPU\d{1,4}\s*(?:GPU|NIC|mlx|CPU|$)")
+_ONE_SWITCH, _ONE_SOCKET, _APART = {"PIX", "PXB"}, {"PIX", "PXB", "PHB", "NODE"}, {"SYS", "SOC"}
+_MOST_DIRECT = 18  # NVLinks that a GPU has, of any generation; more are seen through NVSwitch only
+
+
+@dataclass(frozen=True)
+class Table:
+    """The relations: ``cells[i][j]`` between ``names[i]`` and ``names[j]``; ``places``: CPUs beside each, or nothing."""
+
+    names: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    places: tuple[str, ...]
+
+
+def matches(text: str) -> bool:
+    """Tell whether this is the format."""
+    return _MATCH.search(text) is not None
+
+
+def parse(text: str) -> Topology:
+    """Return the narrowest machine that fits the table.
+
+    Raises:
+        ParseError: a table that is cut off or contradicts itself.
+        TopologyError: a machine that does not hold together.
+
+    """
+    table = read_table(text)
+    machine = Machine()
+    gpus = {name: f"gpu:{int(found[1])}" for name in table.names if (found := _GPU.fullmatch(name))}
+    if len(set(gpus.values())) < len(gpus):
+        raise ParseError.inconsistent(TOOL, "two rows have the same GPU")
+    _add_nvlinks(machine, table, gpus)
+    _add_pcie(machine, table, gpus)
+    return machine.build(every_pair=False)
+
+
+def read_table(text: str) -> Table:
+    """Return the table of a paste: prompts, legends, colours and missing separators in the header do not matter.
+
+    Raises:
+        ParseError: a row or a part of one is missing, or two cells of one pair differ.
+
+    """
+    names: list[str] = []
+    cells: list[tuple[str, ...]] = []
+    places: list[str] = []
+    header = ""
+    for line in text.splitlines():
+        words = line.lstrip(" \t>|*").replace("|", " ").split()
+        if not header and not names and _HEADER.match(line):
+            header = line
+        if len(words) > 1 and _CELL.fullmatch(words[1]) and not _CELL.fullmatch(words[0]):
+            row = _leading_cells(words[1:])
+            names.append(words[0])
+            cells.append(row)
+            places.append(words[1 + len(row)] if len(words) > 1 + len(row) else "")
+    if len(names) > MAX_ROWS:
+        raise ParseError.too_much("rows", len(names), MAX_ROWS)
+    table = Table(tuple(names), tuple(cells), tuple(places))
+    _check(table, header)
+    return table
+
+
+def _leading_cells(words: Sequence[str]) -> tuple[str, ...]:
+    row = []
+    for word in words:
+        if not _CELL.fullmatch(word):
+            break
+        row.append(word)
+    return tuple(row)
+
+
+def _check(table: Table, header: str) -> None:
+    names, cells = table.names, table.cells
+    if len(set(names)) < len(names):
+        raise ParseError.inconsistent(TOOL, "a row stands there twice")
+    missing = [name for name in re.findall(r"GPU\d{1,4}(?!\d)|NIC\d{1,4}(?!\d)", header) if name not in names]
+    if missing:
+        raise ParseError.truncated(TOOL, f"its header names {missing[0]}, and there is no row of it")
+    for name, row in zip(names, cells, strict=True):
+        if len(row) > len(names):
+            raise ParseError.truncated(TOOL, f"{name} has {len(row)} relations, and there are {len(names)} rows")
+        if len(row) < len(names):
+            raise ParseError.truncated(TOOL, f"the row of {name} has {len(row)} of {len(names)} relations")
+    for i, name in enumerate(names):
+        if cells[i][i] != "X" or cells[i].count("X") != 1:
+            raise ParseError.inconsistent(TOOL, f"the row of {name} has its X in another column")
+        for j in range(i):
+            if cells[i][j] != cells[j][i]:
+                problem = f"{names[j]} to {name} is {cells[j][i]}, and back it is {cells[i][j]}"
+                raise ParseError.inconsistent(TOOL, problem)
+
+
+def _add_nvlinks(machine: Machine, table: Table, gpus: dict[str, str]) -> None:
+    """Add NVLinks: direct ones, or ports of an NVSwitch where a GPU would need more links than any has."""
+    links = {a: _nvlinks_of(table, a, gpus) for a in gpus}
+    if not any(links.values()):
+        machine.notes.append("The table shows no NVLink: PCIe only. `topo -mp` hides NVLinks; `topo -m` shows them.")
+        return
+    widest = {gpu: max(row.values()) for gpu, row in links.items() if row}
+    most, total = max(widest.values()), max(sum(row.values()) for row in links.values())
+    if most > _MOST_DIRECT:
+        raise ParseError.inconsistent(TOOL, f"NV{most} is more NVLinks than a GPU has ({_MOST_DIRECT})")
+    switched = total > _MOST_DIRECT
+    kinds = {count for row in links.values() for count in row.values()}
+    each = nvlink_guess(most if switched else total, kinds, switched=switched)
+    for gpu, row in links.items():
+        if switched and row and len(row) < len(widest) - 1:
+            raise ParseError.inconsistent(TOOL, f"{gpu} has NVLinks to some GPUs of an NVSwitch and not to others")
+        if switched and row:
+            machine.add_to_switch(gpus[gpu], gb_per_s=widest[gpu] * each, kind="nvlink")
+        elif not switched:
+            for peer, count in row.items():
+                machine.add_peer(gpus[gpu], gpus[peer], gb_per_s=count * each, kind="nvlink")
+    machine.notes.append(
+        f"The table names no GPU model: an NVLink is taken as {each:g} GB/s, the least that fits the number of links"
+        f"{', and joins an NVSwitch, for no GPU has that many' if switched else ''}."
+    )
+
+
+def _nvlinks_of(table: Table, gpu: str, gpus: Mapping[str, str]) -> dict[str, int]:
+    row = zip(table.names, table.cells[table.names.index(gpu)], strict=True)
+    return {peer: int(cell[2:]) for peer, cell in row if peer in gpus and cell.startswith("NV") and int(cell[2:])}
+
+
+def nvlink_guess(links_of_a_gpu: int, counts: set[int], *, switched: bool) -> float:
+    """Return GB/s of one NVLink of a GPU that shows this many: the slowest kind that has them."""
+    if links_of_a_gpu > 12:  # noqa: PLR2004 - an A100 has 12
+        return rates.nvlink_gb_per_s(90)
+    if links_of_a_gpu == 4 and counts == {4} and not switched:  # noqa: PLR2004 - the bridge of RTX 3090 and A6000
+        return rates.NVLINK_GA10X
+    if links_of_a_gpu <= 4 and counts == {1}:  # noqa: PLR2004 - a P100 has 4
+        return rates.nvlink_gb_per_s(60)
+    return rates.nvlink_gb_per_s(70)
+
+
+def _add_pcie(machine: Machine, table: Table, gpus: dict[str, str]) -> None:
+    names, cells = table.names, table.cells
+    pairs = [(i, j) for i in range(len(names)) for j in range(i)]
+
+    def hidden(i: int, j: int) -> bool:
+        return cells[i][j].startswith(("NV", "C2C"))
+
+    sockets = Clusters(len(names))
+    sockets.join(pair for pair in pairs if cells[pair[0]][pair[1]] in _ONE_SOCKET)
+    sockets.keep_apart(pair for pair in pairs if cells[pair[0]][pair[1]] in _APART)
+    sockets.join_where_allowed((i, j) for i, j in pairs if hidden(i, j) and table.places[i] == table.places[j])
+    switches = Clusters(len(names))
+    switches.join(pair for pair in pairs if cells[pair[0]][pair[1]] in _ONE_SWITCH)
+    switches.keep_apart((i, j) for i, j in pairs if cells[i][j] not in _ONE_SWITCH and not hidden(i, j))
+    switches.keep_apart((i, j) for i, j in pairs if not sockets.together(i, j))
+    switches.join_where_allowed((i, j) for i, j in pairs if hidden(i, j))
+    bridges = Clusters(len(names))
+    bridges.join(pair for pair in pairs if cells[pair[0]][pair[1]] == "PIX")
+    kinds = [(gpus.get(name, f"nic {name}"), "device" if name in gpus else "nic") for name in names]
+    for number, socket in enumerate(sockets.groups()):
+        machine.sockets[f"socket {number}"] = rates.BETWEEN_UNKNOWN
+        for group in switches.groups(socket):
+            _hang(machine, group, bridges, f"socket {number}", kinds)
+    machine.notes.append(
+        "nvidia-smi shows neither PCIe generations nor which GPUs share a PCIe switch or a link between sockets: PCIe is "
+        f"taken as gen 3 x16, every group that may share an uplink shares one, and sockets are {rates.BETWEEN_UNKNOWN:g} "
+        "GB/s apart."
+    )
+
+
+def _hang(machine: Machine, group: list[int], bridges: Clusters, parent: str, kinds: Sequence[tuple[str, str]]) -> None:
+    """Hang a group below its socket, under one switch; what one bridge joins, under a switch of its own below that."""
+    outer = _add_switch(machine, group, parent, "pcie switches of ", kinds)
+    for inner in bridges.groups(group):
+        above = outer if len(inner) == len(group) else _add_switch(machine, inner, outer, "pcie switch of ", kinds)
+        for member in inner:
+            name, kind = kinds[member]
+            machine.add(name, kind, parent=above, gb_per_s=rates.PCIE_GEN3_X16)
+
+
+def _add_switch(machine: Machine, members: list[int], parent: str, title: str, kinds: Sequence[tuple[str, str]]) -> str:
+    """Add a switch above several members, and return what they hang on."""
+    if len(members) == 1:
+        return parent
+    name = title + kinds[members[0]][0]
+    machine.add(name, "switch", parent=parent, gb_per_s=rates.PCIE_GEN3_X16)
+    return name

@@ -1,0 +1,56 @@
+"""``rocm-smi --showtopo``: weights, hops and link types of GPU pairs, and their NUMA nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from treefold.errors import ParseError
+from treefold.topology.graph import Topology
+from treefold.topology.parsers.amd_tables import build, read_tables
+
+TOOL = "rocm-smi --showtopo"
+
+_TITLE = re.compile(r"^[ \t]*=+[ \t]*([A-Z][^=\n]{0,80}?)[ \t]*=+[ \t]*$", re.MULTILINE)
+_CELL = re.compile(r"\d{1,6}|XGMI|PCIE|True|False|N/A|\d{1,9}-\d{1,9}")
+_NUMA = re.compile(r"GPU ?\[?(\d{1,4})\]?\s*:\s*\(Topology\) Numa Node:\s*(\d{1,4})")
+_BETWEEN = "between two gpus"
+
+
+def matches(text: str) -> bool:
+    """Tell whether this is the format."""
+    return any(_BETWEEN in title.lower() for title in _TITLE.findall(text))
+
+
+def parse(text: str) -> Topology:
+    """Return the machine of the tables; the narrowest where they leave something open.
+
+    Raises:
+        ParseError: tables that are cut off, contradict themselves, or have no link types.
+        TopologyError: a machine that does not hold together.
+
+    """
+    parts = _TITLE.split(text)
+    sections = [
+        (title.lower().partition(f" {_BETWEEN}")[0], _table_lines(body))
+        for title, body in zip(parts[1::2], parts[2::2], strict=True)
+        if _BETWEEN in title.lower()
+    ]
+    tables = read_tables(TOOL, sections, cell=_CELL)
+    types = tables.tables.get("link type")
+    if types is None:
+        raise ParseError.truncated(TOOL, "there is no table of link types")
+    numa = {int(gpu): int(node) for gpu, node in _NUMA.findall(text) if int(gpu) < len(tables.names)}
+    tables = dataclasses.replace(tables, numa=numa)
+    bandwidths = next((cells for title, cells in tables.tables.items() if "bandwidth" in title), ())
+    return build(
+        tables,
+        types=types,
+        weights=tables.tables.get("weight", ()),
+        hops=tables.tables.get("hops", ()),
+        bandwidths=bandwidths,
+    )
+
+
+def _table_lines(body: str) -> list[str]:
+    return [line for line in body.splitlines() if line.lstrip().startswith("GPU") and ":" not in line]

@@ -1,0 +1,85 @@
+"""What a link carries, where nobody measured it: one table, with its sources.
+
+GB/s per direction and microseconds. The bandwidths are the effective ones that NCCL and RCCL plan with (``topo.h`` of
+each), below the raw figures on a data sheet; the latencies were measured by others. They are a start, until both are
+fitted from measured copies.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Per NVLink, by CUDA compute capability (NCCL topo.h). Raw: 20, 25, 25, 25, 50.
+_NVLINK = ((100, 40.1), (90, 20.6), (87, 20.0), (86, 12.0), (70, 20.0), (60, 18.0))
+NVLINK_GA10X = 12.0
+NVLINK_UNKNOWN = 18.0  # the slowest that data centres had
+NVLINK_RAW_SHARE = 0.8  # 20 of 25, 40 of 50: what NCCL plans with, of what the data sheet says
+
+# Per xGMI link (RCCL topo.h).
+XGMI_VEGA, XGMI_MI200, XGMI_MI300 = 24.0, 36.0, 48.0
+XGMI_RAW_SHARE = 0.72  # 36 of 50; 48 of 64 is more
+
+# Per lane in units of 100 Mb/s, by GT/s (NCCL topo.cc); gen 3 x16 is then 12 GB/s.
+_PCIE_RATES = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
+PCIE_GEN3_X16 = 12.0
+PCIE_RAW_GEN3_X16 = 15.753846  # hwloc writes raw figures
+INTEL_P2P_SHARE = 5 / 6  # peer traffic through an Intel CPU travels in small packets (NCCL topo.h)
+
+# Between two sockets (NCCL topo.h). Intel by the first model number of each line.
+_INTEL_MODELS = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0))
+_INTEL_OLDEST = 6.0
+BETWEEN_AMD, BETWEEN_POWER9, BETWEEN_ARM = 16.0, 32.0, 6.0
+BETWEEN_UNKNOWN = 6.0  # the least of all
+
+# Microseconds per link; a route through switches or hosts pays for each. What is not here costs nothing more.
+ALPHA_NVLINK_US, ALPHA_NVSWITCH_PORT_US = 0.7, 0.35  # 0.3 to 0.7 measured on V100 (TACCL, TE-CCL)
+ALPHA_PCIE_US = 6.0  # a device's slot; 11 to 13 from device to device through a host (p2pBandwidthLatencyTest)
+ALPHA_BETWEEN_SOCKETS_US = 1.0
+ALPHA_NIC_US = 0.3
+
+_NUMBER = re.compile(r"\d{1,4}(?:\.\d{1,6})?")
+
+
+def nvlink_gb_per_s(capability: int | None) -> float:
+    """Return GB/s of one NVLink of a GPU of this compute capability (90 for 9.0), of any GPU where it is None."""
+    if capability is None:
+        return NVLINK_UNKNOWN
+    return next((rate for since, rate in _NVLINK if capability >= since), NVLINK_UNKNOWN)
+
+
+def xgmi_gb_per_s(architecture: str) -> float:
+    """Return GB/s of one xGMI link, by architecture: ``"gfx942"``, ``"942"``, and RCCL's 910 for gfx90a."""
+    name = architecture.lower().removeprefix("gfx")
+    if name.startswith(("94", "95")):
+        return XGMI_MI300
+    return XGMI_MI200 if name.startswith(("90a", "910")) else XGMI_VEGA
+
+
+def pcie_gb_per_s(speed: str, width: int) -> float:
+    """Return GB/s of a PCIe link: ``"16 GT/s"``, ``"32.0 GT/s PCIe"``; unknown is gen 3, no width is 16 lanes.
+
+    >>> pcie_gb_per_s("8 GT/s", 16), pcie_gb_per_s("32 GT/s PCIe/s", 16), pcie_gb_per_s("", 0)
+    (12.0, 48.0, 12.0)
+    """
+    found = _NUMBER.search(speed)
+    rate = _PCIE_RATES.get(float(found[0]), 60) if found else 60
+    return (width or 16) * rate / 80
+
+
+def between_sockets_gb_per_s(architecture: str, vendor: str, family: int, model: int) -> float:
+    """Return GB/s between two sockets, from what the CPU says it is; the least of all where that is unknown."""
+    machine = architecture.lower()
+    if machine.startswith(("ppc", "power")):
+        return BETWEEN_POWER9
+    if machine.startswith(("arm", "aarch")):
+        return BETWEEN_ARM
+    if vendor == "AuthenticAMD":
+        return BETWEEN_AMD
+    if vendor != "GenuineIntel":
+        return BETWEEN_UNKNOWN
+    return next((rate for since, rate in _INTEL_MODELS if family == 6 and model >= since), _INTEL_OLDEST)  # noqa: PLR2004
+
+
+def net_gb_per_s(megabits_per_s: float) -> float:
+    """Return GB/s of a NIC (NCCL topo.cc: speed / 8)."""
+    return megabits_per_s / 8000
