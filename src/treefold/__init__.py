@@ -4,6 +4,9 @@ Combines one value per device into one value on every device that wants it. ``im
 framework.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from treefold.execution.native import empty_cache, host_memory_info, set_num_threads
 from treefold.ops import (
     AllReduceCrossDeviceOps,
@@ -19,6 +22,14 @@ from treefold.ops import (
 from treefold.options import CollectiveHints, CommunicationImplementation, CommunicationOptions
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerReplica
+
+if TYPE_CHECKING:
+    from treefold.topology.load import load_topology
+
+# Loaded when they are first asked for: who only reduces does not wait for the planning of machines.
+_LATER = {
+    "load_topology": "treefold.topology.load",
+}
 
 __version__ = "0.1.0"
 
@@ -41,6 +52,20 @@ __all__ = [
     "choose_cross_device_ops",
     "empty_cache",
     "host_memory_info",
+    "load_topology",
     "reduce",
     "set_num_threads",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(importlib.import_module(_LATER[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

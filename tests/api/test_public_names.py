@@ -27,6 +27,7 @@ NAMES = {
     "choose_cross_device_ops",
     "empty_cache",
     "host_memory_info",
+    "load_topology",
     "reduce",
     "set_num_threads",
 }
@@ -51,6 +52,7 @@ SIGNATURES = {
     "reduce": "values destination op * weights",
     "broadcast": "value destinations",
     "set_num_threads": "count",
+    "load_topology": "path_or_text",
     "host_memory_info": "",
     "empty_cache": "",
 }
@@ -123,5 +125,6 @@ class TestImport:
             if taken < 0.25:
                 break
         assert min(seconds) < 0.25
+        assert "treefold.topology.parsers" not in loaded
         heavy = {"torch", "jax", "tensorflow", "cupy", "scipy", "sklearn", "matplotlib", "typer", "rich", "ml_dtypes"}
         assert not heavy & loaded

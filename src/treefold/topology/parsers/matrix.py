@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from treefold.errors import ParseError
@@ -31,7 +30,7 @@ def machine_of(data: object) -> Topology:
             return _direct(_checked("gb_per_s", data["gb_per_s"]), 1.0, "gb_per_s of each pair")
         if "links" in data and "gb_per_s_per_link" in data:
             each = data["gb_per_s_per_link"]
-            if not _is_number(each):
+            if not is_number(each):
                 raise ParseError.bad_field("gb_per_s_per_link", each, "a number")
             return _direct(_checked("links", data["links"]), each, "links of each pair")
         for key in ("m", "matrix"):
@@ -90,8 +89,8 @@ def _measured(matrix: Matrix) -> Topology:
     for number, (row, column) in enumerate(zip(others, columns, strict=True)):
         builder.link(f"gpu:{number}", "shared", gb_per_s=max(row), back_gb_per_s=max(column))
     builder.note(
-        "The diagonal is each device's own memory, so the matrix was measured one pair at a time and does not show what "
-        "pairs share: every device is taken to have one port, as wide as its best pair."
+        "The diagonal is each device's own memory, so the matrix was measured one pair at a time and does not show "
+        "what pairs share: every device is taken to have one port, as wide as its best pair."
     )
     return builder.build()
 
@@ -105,17 +104,15 @@ def _checked(what: str, value: object) -> Matrix:
         raise ParseError.too_much("rows", count, MAX_DEVICES)
     for number, row in enumerate(value):
         if len(row) != count:
-            raise ParseError.bad_field(
-                f"Row {number} of {what}", f"{len(row)} numbers", f"{count} numbers, as many as rows"
-            )
+            raise ParseError.bad_field(f"Row {number} of {what}", f"{len(row)} numbers", f"{count}, one per row")
         for item in row:
-            if not _is_number(item) or not 0 <= item <= _MOST:
+            if not is_number(item) or not 0 <= item <= _MOST:
                 raise ParseError.bad_field(f"A number in row {number} of {what}", item, "GB/s or a count, 0 or more")
     if count == 1:
         raise ParseError.bad_field(what, "a single number", "a matrix of two devices or more")
     return [list(row) for row in value]
 
 
-def _is_number(value: object) -> bool:
-    check: Callable[[object], bool] = lambda item: isinstance(item, int | float) and not isinstance(item, bool)  # noqa: E731
-    return check(value)
+def is_number(value: object) -> bool:
+    """Tell whether this is a number, and no bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -30,7 +30,7 @@ _MOST_DIRECT = 18  # NVLinks that a GPU has, of any generation; more are seen th
 
 @dataclass(frozen=True)
 class Table:
-    """The relations: ``cells[i][j]`` between ``names[i]`` and ``names[j]``; ``places``: CPUs beside each, or nothing."""
+    """The relations: ``cells[i][j]`` between ``names[i]`` and ``names[j]``; ``places``: the CPUs beside each."""
 
     names: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
@@ -184,9 +184,9 @@ def _add_pcie(machine: Machine, table: Table, gpus: dict[str, str]) -> None:
         for group in switches.groups(socket):
             _hang(machine, group, bridges, f"socket {number}", kinds)
     machine.notes.append(
-        "nvidia-smi shows neither PCIe generations nor which GPUs share a PCIe switch or a link between sockets: PCIe is "
-        f"taken as gen 3 x16, every group that may share an uplink shares one, and sockets are {rates.BETWEEN_UNKNOWN:g} "
-        "GB/s apart."
+        "nvidia-smi shows neither PCIe generations nor which GPUs share a PCIe switch or a link between sockets: PCIe "
+        "is taken as gen 3 x16, every group that may share an uplink shares one, and sockets are "
+        f"{rates.BETWEEN_UNKNOWN:g} GB/s apart."
     )
 
 

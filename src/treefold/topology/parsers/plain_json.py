@@ -9,6 +9,7 @@ from typing import Any
 from treefold.errors import ParseError
 from treefold.topology.graph import Topology, TopologyBuilder, is_finite
 from treefold.topology.parsers import matrix
+from treefold.topology.parsers.matrix import is_number
 
 MAX_NODES, MAX_LINKS = 8192, 200_000
 _KEYS = {"name", "devices", "switches", "hosts", "nics", "links", "notes"}
@@ -82,22 +83,14 @@ def _add_link(builder: TopologyBuilder, where: str, link: object) -> None:
 
 def _pair(where: str, value: object, most: float) -> tuple[float | None, float | None]:
     """Return the two directions of a number or a pair of numbers; null is a direction that is not there."""
-    pair = value if isinstance(value, list) else [value, value]
-    if len(pair) != 2 or any(item is not None and not _is_number(item) for item in pair):  # noqa: PLR2004
+    pair: list[Any] = value if isinstance(value, list) else [value, value]
+    if len(pair) != 2 or not all(item is None or is_number(item) for item in pair):  # noqa: PLR2004 - two directions
         raise ParseError.bad_field(where, value, "a number, or a pair [to, back]")
     for item in pair:
-        if item is not None and is_small(item, most) is False:
-            raise ParseError.bad_field(where, "a number of many digits", f"a number up to {most:g}")
+        # What is not finite is left to TopologyBuilder.
+        if item is not None and abs(item) > most and not (isinstance(item, float) and not is_finite(item)):
+            raise ParseError.bad_field(where, "a huge number", f"a number up to {most:g}")
     return pair[0], pair[1]
-
-
-def is_small(number: float, most: float) -> bool:
-    """Tell whether a number is within bounds; what is not finite is left to ``TopologyBuilder``."""
-    return abs(number) <= most or (isinstance(number, float) and not is_finite(number))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _text(where: str, value: object) -> str:
