@@ -1,6 +1,15 @@
 """Backends: what treefold knows about each array framework."""
 
-from treefold.backends.interface import ArrayBackend, HostArray
-from treefold.backends.registry import additional_backend, backend_of, loaded_backends
+from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal
+from treefold.backends.registry import additional_backend, backend_of, glancing_backend, loaded_backends
 
-__all__ = ["ArrayBackend", "HostArray", "additional_backend", "backend_of", "loaded_backends"]
+__all__ = [
+    "ArrayBackend",
+    "HostArray",
+    "Node",
+    "Refusal",
+    "additional_backend",
+    "backend_of",
+    "glancing_backend",
+    "loaded_backends",
+]

@@ -8,15 +8,36 @@ a method says "view".
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import optree
 
 from treefold.fold import Fold
 
 HostArray = npt.NDArray[Any]
+
+
+class Refusal(NamedTuple):
+    """Why an array is not taken: what it is, as in "a sparse tensor", and a sentence that says what to do."""
+
+    got: str
+    advice: str
+
+
+class Node(NamedTuple):
+    """A container taken apart: its children, what else it is made of, and the children's names.
+
+    ``entry_type`` says how optree writes a name in a path. ``put_together``: from children to such a container.
+    """
+
+    children: Sequence[Any]
+    rest: Hashable
+    names: tuple[Any, ...]
+    entry_type: type[optree.PyTreeEntry]
+    put_together: Callable[[Sequence[Any]], Any]
 
 
 class ArrayBackend(abc.ABC):
@@ -28,6 +49,8 @@ class ArrayBackend(abc.ABC):
 
     #: The framework's name, as its users write it.
     name: str
+    #: The types whose arrays ``glance`` can read; exactly these, not their subclasses.
+    glanced_types: frozenset[type] = frozenset()
 
     @abc.abstractmethod
     def owns(self, value: object) -> bool:
@@ -104,3 +127,33 @@ class ArrayBackend(abc.ABC):
     @abc.abstractmethod
     def from_host(self, array: np.ndarray[Any, Any], device: str) -> Any:
         """Return an array of this framework that takes over a NumPy array's memory as ``device``, a ``cpu:k``."""
+
+    def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
+        """Return ``from_host`` of each array on its device; frameworks with a call for many are quicker here."""
+        return [self.from_host(array, device) for array, device in zip(arrays, devices, strict=True)]
+
+    def take_apart(self, value: object) -> Node | None:  # noqa: ARG002
+        """Return the children of a container that was registered with this framework; None for anything else."""
+        return None
+
+    def refusal(self, array: Any) -> Refusal | None:  # noqa: ARG002
+        """Return why an array of this framework cannot be reduced, whatever the op; None if it can.
+
+        Asked once for each array that is to be read or written, before anything else is done with its contents.
+        """
+        return None
+
+    def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:  # noqa: ARG002
+        """Return ``host_view`` of each array if that takes no time, for calls seen before; None for a closer look.
+
+        The first array is of one of ``glanced_types``; the others may be anything. What ``refusal`` refuses, and what
+        ``is_writable`` does not find writable because of more than its layout and NumPy's flag, is None here.
+        """
+        return None
+
+    def places(self, arrays: tuple[Any, ...]) -> Hashable:  # noqa: ARG002
+        """Return what tells apart the devices of arrays that were glanced at; None where they are on none."""
+        return None
+
+    def wrote(self, arrays: Sequence[Any]) -> None:  # noqa: B027 - most frameworks need not know
+        """Take note that the memory of arrays is written through their host views."""

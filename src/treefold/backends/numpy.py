@@ -18,6 +18,7 @@ class NumpyBackend(ArrayBackend):
     """Arrays in host memory. Python numbers count as 0-d arrays of NumPy's default dtypes."""
 
     name = "NumPy"
+    glanced_types = frozenset({np.ndarray})
 
     def owns(self, value: object) -> bool:
         """Own arrays and numbers, but not masked arrays, whose mask would be lost without a word."""
@@ -104,6 +105,13 @@ class NumpyBackend(ArrayBackend):
     def from_host(self, array: HostArray, device: str) -> HostArray:  # noqa: ARG002
         """Return the array itself."""
         return array
+
+    def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
+        """Return the arrays themselves."""
+        for array in arrays:
+            if type(array) is not np.ndarray:
+                return None
+        return arrays
 
 
 def _used_strides(array: HostArray) -> tuple[int, ...]:

@@ -141,6 +141,11 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"{what} is {short(value)}, which is no array of a loaded framework. {_VALUE_FORMS}")
 
     @classmethod
+    def not_taken(cls, owner: str, where: str, got: str, advice: str) -> Self:
+        """An array that its framework's backend cannot read as it is."""
+        return cls(f"{owner} has {got}{where}. {advice}")
+
+    @classmethod
     def several_values(cls, value: object) -> Self:
         """Distributed values stand where one value is meant."""
         return cls(f"tensor is {short(value)}. broadcast takes one value; pick a component, such as values[0].")

@@ -25,6 +25,9 @@ def accumulate(backend: ArrayBackend, arrays: Sequence[Any], fold: Fold, path: s
     where, expected = f" at {path}" if path else "", f"{dtype} {shape}"
     if not backend.owns(result):
         raise ArgumentError.accumulation_result(where, f"a {type(result).__name__}", expected)
+    refusal = backend.refusal(result)
+    if refusal is not None:
+        raise ArgumentError.accumulation_result(where, refusal.got, expected)
     got_shape, got_dtype = backend.shape_dtype(result)
     if (got_shape, got_dtype) != (shape, dtype):
         raise ArgumentError.accumulation_result(where, f"{got_dtype} {got_shape}", expected)

@@ -36,11 +36,17 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
         else [new_result(operand.shape, _dtype(leaf, fold, result)) for _ in devices[index]]
         for index, (leaf, operand, result) in enumerate(zip(plan.leaves, inputs, made, strict=True))
     ]
-    jobs = []
-    for leaf, operand, result, ends in zip(plan.leaves, inputs, made, targets, strict=True):
-        if result is None:
-            jobs.append(Job(leaf.dtype, [_view(operand, array) for array in operand.arrays], ends))
-        else:
+    # A view may be a copy, of a lazily conjugated tensor for instance: all are taken before anything is written.
+    jobs = [
+        Job(leaf.dtype, [_view(operand, array) for array in operand.arrays], ends)
+        for leaf, operand, result, ends in zip(plan.leaves, inputs, made, targets, strict=True)
+        if result is None
+    ]
+    if out is not None:
+        for operand, arrays in zip(inputs, out, strict=True):
+            operand.backend.wrote(arrays)
+    for operand, result, ends in zip(inputs, made, targets, strict=True):
+        if result is not None:
             for end in ends:
                 end[...] = result.reshape(operand.shape)
     if jobs and fold is not None:
@@ -48,7 +54,7 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     if out is not None:
         return out
     return [
-        tuple(operand.backend.from_host(end, device) for end, device in zip(ends, names, strict=True))
+        tuple(operand.backend.from_hosts(ends, names))
         for operand, ends, names in zip(inputs, targets, devices, strict=True)
     ]
 

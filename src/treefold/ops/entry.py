@@ -143,6 +143,21 @@ def common_backend(path: str, arrays: Sequence[Any]) -> ArrayBackend:
     return backends[0]
 
 
+def check_taken(path: str, leaves: Sequence[Any], what: str = "Replica {}") -> None:
+    """Refuse arrays that their framework's backend cannot read as they are, sparse rows' among them.
+
+    Raises:
+        ArgumentError: naming the first replica that brings one.
+
+    """
+    for replica, leaf in enumerate(leaves):
+        for array in (leaf.values, leaf.indices) if isinstance(leaf, IndexedSlices) else (leaf,):
+            backend = backend_of(array)
+            refusal = None if backend is None else backend.refusal(array)
+            if refusal is not None:
+                raise ArgumentError.not_taken(what.format(replica), at(path), refusal.got, refusal.advice)
+
+
 def shape_dtype(backend: ArrayBackend, array: Any) -> tuple[tuple[int, ...], str]:
     """Return shape and dtype name of an array, or of something that only has a shape."""
     if backend.owns(array):
@@ -153,7 +168,10 @@ def shape_dtype(backend: ArrayBackend, array: Any) -> tuple[tuple[int, ...], str
 def in_host_memory(operand: Operand, destinations: Sequence[str]) -> bool:
     """Tell whether a leaf's contributions and results all lie in host memory."""
     backend = operand.backend
-    is_host = (not backend.owns(a) or backend.host_view(a) is not None for a in operand.arrays)
+    # What has no contents, as planning allows, stands for host memory where it is on no device.
+    is_host = (
+        not backend.owns(a) or backend.host_view(a) is not None or backend.device_of(a) is None for a in operand.arrays
+    )
     return all(device_type(device) == "cpu" for device in destinations) and all(is_host)
 
 

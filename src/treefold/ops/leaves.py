@@ -10,7 +10,7 @@ from treefold.backends import ArrayBackend, backend_of
 from treefold.errors import ArgumentError, MismatchError
 from treefold.execution import Operand
 from treefold.fold import Fold
-from treefold.ops.entry import LeafForm, Part, at, common_backend, is_shape, shape_dtype
+from treefold.ops.entry import LeafForm, Part, at, check_taken, common_backend, is_shape, shape_dtype
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
 from treefold.values import IndexedSlices
@@ -32,6 +32,8 @@ def read_folded_leaf(path: str, leaves: list[Any], fold: Fold | None) -> tuple[L
     """
     if _all_none(path, leaves):
         return _NOTHING, []
+    if fold is not None:  # else only shapes matter
+        check_taken(path, leaves)
     sparse = [isinstance(leaf, IndexedSlices) for leaf in leaves]
     if not any(sparse):
         part = _dense_part(path, leaves)
@@ -55,6 +57,7 @@ def read_copied_leaf(path: str, leaves: list[Any]) -> tuple[LeafForm, list[Part]
         return _NOTHING, []
     if not isinstance(leaf, IndexedSlices) and backend_of(leaf) is None:
         raise ArgumentError.not_a_value(leaf, f"tensor{at(path)}")
+    check_taken(path, leaves, "tensor")
     if isinstance(leaf, IndexedSlices):
         _check_slices(path, leaves)
         values, indices = (_plain_part(path, [a], Goal.COPY) for a in (leaf.values, leaf.indices))
@@ -71,6 +74,7 @@ def read_gathered_leaf(path: str, leaves: list[Any], axis: int) -> tuple[LeafFor
         return _NOTHING, []
     if any(isinstance(leaf, IndexedSlices) for leaf in leaves):
         raise ArgumentError.gather_sparse(at(path))
+    check_taken(path, leaves)
     backend = common_backend(path, leaves)
     specs = [shape_dtype(backend, leaf) for leaf in leaves]
     rank = len(specs[0][0])

@@ -80,6 +80,9 @@ def _arrays(component: int, leaves: list[Any], entry: Entry, fold: Fold) -> list
             raise OutputError.leaf(component, at(part.path), "IndexedSlices", "an array; sparse results are always new")
         backend, expected = part.operand.backend, (part.operand.shape, fold.result_dtype(part.dtype))
         words = f"a writable {backend.name} array of {expected[1]} {expected[0]}"
+        refusal = backend.refusal(leaf) if backend.owns(leaf) else None
+        if refusal is not None:
+            raise OutputError.leaf(component, at(part.path), refusal.got, words)
         if not backend.owns(leaf) or backend.shape_dtype(leaf) != expected:
             raise OutputError.leaf(component, at(part.path), _describe(backend, leaf), words)
         if not backend.is_writable(leaf):

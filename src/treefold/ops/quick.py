@@ -1,8 +1,9 @@
 """The calls that a training loop makes again and again: arrays of shapes seen before, in host memory.
 
-A call is recognised by what its plan and its checks depend on: structures, shapes, dtypes, devices, op. What was
-validated and planned for the first such call holds for the next ones; what depends on the arrays themselves (their
-memory) is looked at every time. Whatever is not recognised at a glance takes the full way through validation.
+A call is recognised by what its plan and its checks depend on: structures, frameworks, shapes, dtypes, devices, op. What
+was validated and planned for the first such call holds for the next ones; what depends on the arrays themselves (their
+memory) is looked at every time: the backends show it at a glance, or decline. Whatever is not recognised at a glance takes
+the full way through validation.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from treefold.backends import HostArray
+from treefold.backends import ArrayBackend, HostArray, glancing_backend
 from treefold.execution.kernel import Job, fold_batch
 from treefold.execution.native import may_fold_in_place, new_result
 from treefold.fold import Fold
@@ -24,7 +25,7 @@ from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, Mirrored, flatten, unflatten
 
-#: For each leaf, its array in every replica.
+#: For each leaf, its memory in every replica.
 Columns = list[tuple[HostArray, ...]]
 
 _MOST_CALLS = 256
@@ -32,10 +33,12 @@ _MOST_CALLS = 256
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One value of a call at a glance: the key of what was seen, and the arrays."""
+    """One value of a call at a glance: the key of what was seen, and for each leaf its framework, arrays and memory."""
 
     key: Hashable
     structure: Any
+    backends: list[ArrayBackend]
+    arrays: list[tuple[Any, ...]]
     columns: Columns
 
 
@@ -119,26 +122,30 @@ def _look(value: object, destinations: object) -> Seen | None:
 
 def _look_at_components(value: DistributedValues, target: object) -> Seen | None:
     values = value.values
-    if type(values[0]) is np.ndarray:
+    if glancing_backend(type(values[0])) is not None:
         structure: Any = None
-        columns = [values]
+        arrays = [values]
     else:
         flat = [flatten(component) for component in values]
         structure = flat[0][1]
         if any(other != structure for _, other in flat):
             return None
-        columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
-    forms = []
-    for column in columns:
-        first = column[0]
-        if type(first) is not np.ndarray:
+        arrays = list(zip(*(leaves for leaves, _ in flat), strict=True))
+    backends, columns, forms = [], [], []
+    for leaf in arrays:
+        backend = glancing_backend(type(leaf[0]))
+        views = None if backend is None else backend.glance(leaf)
+        if backend is None or views is None:
             return None
-        shape, dtype = first.shape, first.dtype
-        for array in column:
-            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+        shape, dtype = views[0].shape, views[0].dtype
+        for view in views:
+            if view.dtype != dtype or view.shape != shape:
                 return None
-        forms.append((shape, dtype))
-    return Seen((structure, tuple(forms), len(values), value.named_devices, target), structure, columns)
+        backends.append(backend)
+        columns.append(views)
+        forms.append((backend, shape, dtype))
+    key = (structure, tuple(forms), len(values), value.named_devices, target)
+    return Seen(key, structure, backends, arrays, columns)
 
 
 def _run(prepared: Prepared, call: Call) -> list[Mirrored] | None:
@@ -147,11 +154,14 @@ def _run(prepared: Prepared, call: Call) -> list[Mirrored] | None:
         targets = _new_targets(prepared, call.values)
     elif may_fold_in_place(columns):
         targets = columns
+        for seen in call.values:
+            for backend, arrays in zip(seen.backends, seen.arrays, strict=True):
+                backend.wrote(arrays)
     else:
         return None
     jobs = [Job(*job) for job in zip(prepared.dtypes, columns, targets, strict=True)]
     fold_batch(jobs, prepared.fold, are_plain=call.in_place)
-    return _wrapped(prepared, call.values, targets)
+    return _wrapped(prepared, call, targets)
 
 
 def _new_targets(prepared: Prepared, values: Sequence[Seen]) -> Columns:
@@ -164,11 +174,15 @@ def _new_targets(prepared: Prepared, values: Sequence[Seen]) -> Columns:
     return targets
 
 
-def _wrapped(prepared: Prepared, values: Sequence[Seen], targets: Columns) -> list[Mirrored]:
-    results, position = [], 0
-    for seen, names in zip(values, prepared.destinations, strict=True):
-        own = targets[position : position + len(seen.columns)]
-        position += len(seen.columns)
+def _wrapped(prepared: Prepared, call: Call, targets: Columns) -> list[Mirrored]:
+    results, remaining = [], iter(targets)
+    for seen, names in zip(call.values, prepared.destinations, strict=True):
+        own = seen.arrays
+        if not call.in_place:
+            own = [
+                tuple([backend.from_host(*end) for end in zip(next(remaining), names, strict=True)])
+                for backend in seen.backends
+            ]
         if seen.structure is None:
             components: Sequence[Any] = own[0]
         else:

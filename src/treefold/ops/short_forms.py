@@ -34,7 +34,10 @@ def all_reduce(
     [7, 7, 7]
     """
     replicas = _per_replica(values)
-    targets = None if out is None else PerReplica(read_sequence(out, "out"))
+    targets = None
+    if out is not None:
+        # The same object for the same list: that is how a call in place is recognised at a glance.
+        targets = replicas if out is values else PerReplica(read_sequence(out, "out"))
     return list(_ALL_REDUCE.reduce(op, replicas, replicas, out=targets, weights=weights).values)
 
 

@@ -1,0 +1,191 @@
+"""JAX arrays on CPU devices: read where they lie, and results put on their device without a copy.
+
+Everything is folded in host memory, by the kernels that fold NumPy arrays; JAX only learns where a result belongs.
+It adopts memory that is 64-byte aligned, as results of 64 KiB and more are, on every CPU device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optree
+
+from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal
+from treefold.backends.numpy import NumpyBackend
+from treefold.devices import device_type
+from treefold.errors import ArgumentError
+from treefold.fold import Fold
+
+_WIDE_DTYPES = frozenset({"float64", "int64", "uint64", "complex128"})
+_SPREAD = (
+    "treefold takes arrays on one device each: pass PerReplica([shard.data for shard in array.addressable_shards]), "
+    "or a copy on one device."
+)
+
+
+class JaxBackend(ArrayBackend):
+    """Arrays that are committed to a CPU device, or on the default one. All are immutable."""
+
+    name = "JAX"
+
+    def __init__(self) -> None:
+        """Ask JAX nothing yet: its platforms start when they are first used."""
+        self._numpy = NumpyBackend()
+
+    @functools.cached_property
+    def glanced_types(self) -> frozenset[type]:  # type: ignore[override]
+        """The class of all arrays that hold numbers. It cannot be derived from, so nothing else can pass for one."""
+        with jax.ensure_compile_time_eval():
+            return frozenset({type(jax.device_put(0.0))})
+
+    @functools.cached_property
+    def _devices(self) -> dict[str, Any]:
+        try:
+            return {f"cpu:{index}": device for index, device in enumerate(jax.local_devices(backend="cpu"))}
+        except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
+            return {}
+
+    @functools.cached_property
+    def _names(self) -> dict[Any, str]:
+        return {device: name for name, device in self._devices.items()}
+
+    def owns(self, value: object) -> bool:
+        """Own whatever is JAX's by its class; what it says of itself does not count."""
+        return issubclass(type(value), (jax.Array, jax.core.Tracer))
+
+    def refusal(self, array: Any) -> Refusal | None:
+        """Refuse what has no numbers here and now: tracers, keys, deleted arrays, several devices, accelerators."""
+        if isinstance(array, jax.core.Tracer):
+            advice = "treefold runs outside jit, grad and vmap: call it on their results, or use jax.lax.psum inside."
+            return Refusal("a JAX tracer, which stands for an array without being one", advice)
+        if type(array) not in self.glanced_types:
+            advice = "treefold takes arrays of numbers: of random keys, pass jax.random.key_data(keys)."
+            return Refusal(f"a {type(array).__name__}", advice)
+        if array.is_deleted():
+            advice = "Pass the result that took its memory, or do not donate it."
+            return Refusal("a JAX array that was deleted or donated", advice)
+        devices = array.devices()
+        if len(devices) > 1:
+            return Refusal(f"a JAX array on {len(devices)} devices", _SPREAD)
+        [device] = devices
+        if device not in self._names:
+            advice = 'Only CPU arrays are reduced so far: pass jax.device_put(array, jax.devices("cpu")[0]).'
+            return Refusal(f"a JAX array on {device}", advice)
+        return None
+
+    def has_device(self, device: str) -> bool:
+        """JAX's own CPU devices exist, however many it was started with."""
+        return device in self._devices
+
+    def device_of(self, array: Any) -> str:
+        """Return the one CPU device that the array is on.
+
+        Raises:
+            ArgumentError: it is on none or on several.
+
+        """
+        refusal = self.refusal(array)
+        if refusal is not None:
+            raise ArgumentError.not_taken("The value or destination", "", refusal.got, refusal.advice)
+        [device] = array.devices()
+        return self._names[device]
+
+    def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
+        """Return what the array says."""
+        return array.shape, array.dtype.name
+
+    def copy_to(self, array: Any, device: str) -> Any:
+        """Copy through JAX, which aliases on request only."""
+        return self._placed([np.array(self.host_view(array))], [device], may_alias=False)[0]
+
+    def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
+        """Fold as on NumPy arrays."""
+        parts = [self.host_view(array) for array in arrays]
+        return self._beside(arrays[0], self._numpy.combine(parts, fold, dtype=dtype, divisor=divisor, result=result))
+
+    def scale(self, array: Any, divisor: int, result: str) -> Any:
+        """Divide wide and round once."""
+        return self._beside(array, self._numpy.scale(self.host_view(array), divisor, result))
+
+    def ravel_concat(self, arrays: Sequence[Any]) -> Any:
+        """Return one new array, also of one."""
+        return self._beside(arrays[0], self._numpy.ravel_concat([self.host_view(array) for array in arrays]))
+
+    def split(self, array: Any, start: int, stop: int) -> Any:
+        """Return a new array."""
+        return self._beside(array, self.host_view(array)[start:stop])
+
+    def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """Return a new array."""
+        return self._beside(array, self.host_view(array).reshape(shape))
+
+    def moveaxis(self, array: Any, source: int, target: int) -> Any:
+        """Return a new array."""
+        return self._beside(array, np.moveaxis(self.host_view(array), source, target))
+
+    def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
+        """Add duplicates in the accumulator's dtype and round once."""
+        return self._beside(values, self._numpy.densify(self.host_view(values), self.host_view(indices), shape))
+
+    def index_bounds(self, indices: Any) -> tuple[int, int]:
+        """Look at all of them."""
+        return self._numpy.index_bounds(self.host_view(indices))
+
+    def assign(self, target: Any, source: Any) -> None:
+        """Do nothing, ever: there is nothing to write to."""
+        raise AssertionError(target, source)
+
+    def is_writable(self, array: Any) -> bool:  # noqa: ARG002
+        """JAX arrays are immutable."""
+        return False
+
+    def synchronize(self, array: Any) -> None:
+        """Wait for it."""
+        jax.block_until_ready(array)
+
+    def host_view(self, array: Any) -> HostArray:
+        """Return JAX's own read-only view, which waits for the value."""
+        return np.asarray(array)
+
+    def from_host(self, array: HostArray, device: str) -> Any:
+        """Commit memory that nobody else writes to a device, as the dtype that it has, whatever jax_enable_x64 says."""
+        return self._placed([array], [device])[0]
+
+    def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
+        """Place all at once: for eight arrays this takes half as long as one by one."""
+        return self._placed(arrays, devices)
+
+    def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
+        """Read arrays that are alive and ready to be seen on one device each."""
+        for array in arrays:
+            if type(array) not in self.glanced_types or array.is_deleted() or len(array.devices()) != 1:
+                return None
+        return tuple([np.asarray(array) for array in arrays])
+
+    def places(self, arrays: tuple[Any, ...]) -> Hashable:
+        """Return the devices, as JAX has them."""
+        return tuple([array.device for array in arrays])
+
+    def take_apart(self, value: object) -> Node | None:
+        """Take a container apart that was registered with JAX, such as a dataclass of parameters."""
+        children, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
+        if jax.tree_util.treedef_is_leaf(structure):
+            return None
+        paths = [path[-1] for path, _ in children]
+        names = tuple(getattr(path, "name", getattr(path, "key", position)) for position, path in enumerate(paths))
+        kind = optree.GetAttrEntry if all(hasattr(path, "name") for path in paths) else optree.FlattenedEntry
+        return Node([child for _, child in children], structure, names, kind, structure.unflatten)
+
+    def _beside(self, array: Any, made: HostArray) -> Any:
+        return self.from_host(made, self.device_of(array))
+
+    def _placed(self, arrays: Sequence[HostArray], devices: Sequence[str], **options: Any) -> list[Any]:
+        is_wide = any(array.dtype.name in _WIDE_DTYPES for array in arrays)
+        with jax.enable_x64(True) if is_wide else contextlib.nullcontext():  # noqa: FBT003 - JAX's own signature
+            placed: list[Any] = jax.device_put(list(arrays), [self._devices[device] for device in devices], **options)
+        return placed

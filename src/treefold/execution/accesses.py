@@ -1,0 +1,57 @@
+"""Who wrote and who read each part of a buffer last: what decides which operation has to wait for which."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class _Part:
+    """Elements from ``start`` up to the next part: their last writer (-1: nobody) and its readers since."""
+
+    start: int
+    writer: int = -1
+    readers: set[int] = field(default_factory=set)
+
+
+class Accesses:
+    """The accesses to one buffer, told in an order in which they would be right one after the other.
+
+    >>> accesses = Accesses()
+    >>> accesses.write(0, 10, by=0), accesses.read(4, 6, by=1), accesses.write(5, 8, by=2)
+    (set(), {0}, {0, 1})
+    """
+
+    def __init__(self) -> None:
+        """Start with a buffer that nobody touched."""
+        self._parts = [_Part(0)]
+
+    def read(self, start: int, stop: int, by: int) -> set[int]:
+        """Note a read and return the writers that it depends on."""
+        parts = self._between(start, stop)
+        for part in parts:
+            part.readers.add(by)
+        return {part.writer for part in parts if part.writer >= 0}
+
+    def write(self, start: int, stop: int, by: int) -> set[int]:
+        """Note a write and return the writers and readers that must be done before it."""
+        parts = self._between(start, stop)
+        found = {part.writer for part in parts if part.writer >= 0}.union(*(part.readers for part in parts))
+        first = bisect.bisect_left(self._parts, start, key=lambda part: part.start)
+        self._parts[first : first + len(parts)] = [_Part(start, by)]
+        return found - {by}
+
+    def _between(self, start: int, stop: int) -> list[_Part]:
+        self._split_at(start)
+        self._split_at(stop)
+        key = lambda part: part.start  # noqa: E731
+        return self._parts[
+            bisect.bisect_left(self._parts, start, key=key) : bisect.bisect_left(self._parts, stop, key=key)
+        ]
+
+    def _split_at(self, position: int) -> None:
+        index = bisect.bisect_right(self._parts, position, key=lambda part: part.start) - 1
+        part = self._parts[index]
+        if part.start != position:
+            self._parts.insert(index + 1, _Part(position, part.writer, set(part.readers)))
