@@ -89,6 +89,11 @@ class ParseError(TreefoldError, ValueError):
         return cls(f"The {what} {short(name)} stands there twice. Each has one of its own; correct the file.")
 
     @classmethod
+    def nvml(cls, reason: str) -> Self:
+        """NVML is there and does not answer."""
+        return cls(f"NVML does not describe this machine: {reason}. Give its topology as a file instead.")
+
+    @classmethod
     def nccl_graph(cls) -> Self:
         """NCCL's graph file instead of its topology file."""
         return cls(

@@ -5,6 +5,7 @@ Collected in any order, then built: what leads to no device and no NIC is left o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -12,6 +13,7 @@ from treefold.topology import rates
 from treefold.topology.graph import Topology, TopologyBuilder
 
 _SLOT_ALPHA_US = {"device": rates.ALPHA_PCIE_US, "nic": rates.ALPHA_NIC_US, "switch": 0.0}
+_CLEARLY = rates.INTEL_P2P_SHARE - 0.01  # what an Intel CPU takes off a port is no slower port
 SWITCH_NAMES = {"nvlink": "nvswitch", "xgmi": "xgmi switch"}
 
 
@@ -114,7 +116,7 @@ class Machine:
         slowed = [
             name
             for name, place in self.places.items()
-            if place.kind == "device" and place.gb_per_s > self._narrowest_above(place.parent)
+            if place.kind == "device" and place.gb_per_s * _CLEARLY > self._narrowest_above(place.parent)
         ]
         if slowed:
             self.notes.append(f"A PCIe port above {_some(slowed)} is narrower than the slot below it.")
@@ -159,6 +161,21 @@ def join_sockets(builder: TopologyBuilder, sockets: dict[str, float], *, every_p
         builder.switch("between sockets")
         for name, gb_per_s in sockets.items():
             builder.link(name, "between sockets", gb_per_s=gb_per_s, alpha_us=alpha_us / 2, kind="sys")
+
+
+def numa_topology(name: str, count: int, *, between_gb_per_s: float, notes: Sequence[str]) -> Topology:
+    """Return NUMA nodes as devices ``cpu:0`` and following, of which nothing is known but what joins sockets."""
+    builder = TopologyBuilder(name)
+    for number in range(count):
+        builder.device(f"cpu:{number}")
+    join_sockets(builder, {f"cpu:{number}": between_gb_per_s for number in range(count)}, every_pair=False)
+    for note in notes:
+        builder.note(note)
+    if count > 1:
+        builder.note(
+            f"Between NUMA nodes {between_gb_per_s:g} GB/s are taken, as NCCL does between sockets of this CPU."
+        )
+    return builder.build()
 
 
 def _by_number(device: str) -> tuple[str, int]:

@@ -13,8 +13,8 @@ from xml.etree.ElementTree import Element
 
 from treefold.errors import ParseError
 from treefold.topology import rates
-from treefold.topology.graph import Topology, TopologyBuilder
-from treefold.topology.machine import Machine, join_sockets
+from treefold.topology.graph import Topology
+from treefold.topology.machine import Machine, numa_topology
 from treefold.topology.parsers.markup import read_xml, root_tag
 
 MAX_GPUS, MAX_NUMA_NODES, MAX_PACKAGES = 1024, 1024, 64
@@ -199,14 +199,8 @@ def _numa_machine(file: _File, between: float) -> Topology:
     count = max(len(cpusets - {""}), 1)
     if count > MAX_NUMA_NODES:
         raise ParseError.too_much("NUMA nodes", count, MAX_NUMA_NODES)
-    builder = TopologyBuilder()
-    for number in range(count):
-        builder.device(f"cpu:{number}")
-    join_sockets(builder, {f"cpu:{number}": between for number in range(count)}, every_pair=False)
-    builder.note("The file shows no GPU: the devices are its NUMA nodes.")
-    if count > 1:
-        builder.note(f"hwloc gives latencies between NUMA nodes, not bandwidths: {between:g} GB/s is what NCCL takes.")
-    return builder.build()
+    notes = ["The file shows no GPU: the devices are its NUMA nodes."]
+    return numa_topology("", count, between_gb_per_s=between, notes=notes)
 
 
 def _words(matrix: Element, tag: str) -> Iterator[str]:

@@ -223,6 +223,8 @@ def _note(file: _File, *, has_gpu_elements: bool) -> None:
         notes.append("Some PCIe slots name no speed; they are taken as gen 3, as NCCL does.")
     if any(not _width(element) for _, _, element in file.slots if element.tag == "pci"):
         notes.append("Some PCIe slots name no width; they are taken as x16, as NCCL does.")
+    if file.intel:
+        notes.append("Links to Intel CPUs are taken as 5/6 of their width, which is what peer copies get there.")
     notes.append("Bandwidths are the effective ones of NCCL's and RCCL's topo.h, not measured.")
 
 
