@@ -87,7 +87,7 @@ def make_schedule(
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """An operation before its waits are known; ``wave`` is when it could run at the earliest if all were of one length."""
+    """An operation before its waits are known; ``wave``: when it could run if all took equally long."""
 
     action: Action
     stream: Stream
