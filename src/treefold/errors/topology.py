@@ -75,6 +75,27 @@ class TopologyError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def count(cls, name: str, number: object) -> Self:
+        """``packs`` or ``max_depth`` that is no number of anything."""
+        return cls(f"optimal_packing got {name}={short(number)}. It takes a whole number above 0, or None for any.")
+
+    @classmethod
+    def too_deep(cls, max_depth: int, devices: Sequence[str]) -> Self:
+        """No tree is so shallow."""
+        return cls(
+            f"No tree that is {counted(max_depth, 'edge')} deep joins {_some(devices)}. Allow a larger max_depth, or "
+            f"None for any."
+        )
+
+    @classmethod
+    def not_planned(cls, devices: Sequence[str], planned: Sequence[str]) -> Self:
+        """Values on devices that the trees do not join."""
+        return cls(
+            f"The values are on {_some(devices)}, and the trees join {_some(planned)}. Plan for the devices that have "
+            f"values."
+        )
+
+    @classmethod
     def unknown_name(cls, name: object, names: Sequence[str]) -> Self:
         """A machine that is not known by name."""
         close = difflib.get_close_matches(name.lower(), names, 1, 0.0) if isinstance(name, str) else []

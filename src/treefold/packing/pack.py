@@ -1,9 +1,11 @@
-"""The four ways of cutting values of one dtype into packs. Values without elements are in no pack."""
+"""The ways of cutting values of one dtype into packs. Values without elements are in no pack."""
 
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Sequence
+from fractions import Fraction
 
 from treefold.packing.layout import Fragment, Item, Pack
 
@@ -27,6 +29,21 @@ def split_evenly(items: Sequence[Item], num_packs: int) -> tuple[Pack, ...]:
         packs.append(_between(items, starts, position, position + length))
         position += length
     return tuple(packs)
+
+
+def split_by_shares(items: Sequence[Item], shares: Sequence[Fraction]) -> tuple[Pack, ...]:
+    """Lay the values behind each other and cut into one pack per share; the shares' sum is the whole.
+
+    A pack may be without elements. Cuts are where the shares before them end, rounded to whole elements, so no pack is
+    off its share by more than one element.
+    """
+    total, whole = sum(item.length for item in items), sum(shares, Fraction(0))
+    starts, before = _starts(items), Fraction(0)
+    cuts = [0]
+    for share in shares:
+        before += share
+        cuts.append(round(total * before / whole))
+    return tuple(_between(items, starts, start, stop) for start, stop in itertools.pairwise(cuts))
 
 
 def up_to_bytes(items: Sequence[Item], max_bytes: int, itemsize: int) -> tuple[Pack, ...]:

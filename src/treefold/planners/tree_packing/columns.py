@@ -1,0 +1,198 @@
+"""Column generation: trees as the columns of a linear program, spanning trees at the rows' prices as its pricing.
+
+    maximise Σ x_T   where   Σ_T load_r(T)·x_T ≤ c_r   for every row r
+
+The dual prices every row; the cheapest tree at these prices either costs at least 1, and the program is solved, or it
+is the next column. Any prices l ≥ 0 bound X from above: X ≤ Σ c·l / (the cheapest tree at l).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+
+import numpy as np
+
+from treefold.errors import MissingExtraError, TopologyError
+from treefold.planners.tree_packing.network import Array, Indices, Network, Route, Routes
+from treefold.planners.tree_packing.spanning import Pairs, cheapest_arborescence, cheapest_paths, cheapest_tree
+
+_TIE_BREAK = 1e-10  # of the price of everything: among cheapest trees, the one of few and wide links
+_TOWARDS_BEST = 0.5  # how far prices are drawn to those of the best bound so far; 0 needs twice the columns
+_NEARLY_NONE = 0.1
+_VIOLATED = 1e-9  # how far below 1 a new column's cost must be
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A tree: values travel along ``up`` to ``root``, results along ``down`` from it.
+
+    Edges are (sender, receiver); ``ways`` has the route of each. ``is_mirrored``: ``down`` is ``up`` backwards, so any
+    device can be the root. ``loads``: how often the tree crosses each row.
+    """
+
+    root: int
+    up: tuple[tuple[int, int], ...]
+    down: tuple[tuple[int, int], ...]
+    ways: dict[tuple[int, int], Route]
+    loads: Array
+    is_mirrored: bool = True
+
+
+@dataclass(frozen=True)
+class Priced:
+    """The cheapest tree at some prices. ``cost`` is exact where prices are whole numbers."""
+
+    cost: float
+    column: Callable[[], Column]
+
+
+Oracle = Callable[[Array], list[Priced]]  # prices → trees, the cheapest first
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Columns with their rates x in units of the widest row, and the prices of the best bound."""
+
+    columns: tuple[Column, ...]
+    rates: Array
+    prices: Array
+
+
+def mirrored_trees(network: Network) -> Oracle:
+    """Return the pricing of trees that send results back on the edges on which values came: minimum spanning trees."""
+
+    def price(prices: Array) -> list[Priced]:
+        routes = network.routes(prices)
+        # Where links are as wide back as there, one row stands for both directions and is crossed once.
+        cost = routes.cost if network.is_symmetric else routes.cost + routes.cost.T
+        total, pairs = cheapest_tree(cost)
+        return [Priced(total, partial(_mirrored, network, routes, pairs))]
+
+    return price
+
+
+def shallow_trees(network: Network, max_depth: int) -> Oracle:
+    """Return the pricing of trees of bounded depth: one from every root, good but not proved the cheapest."""
+
+    def price(prices: Array) -> list[Priced]:
+        routes = network.routes(prices)
+        cost = routes.cost if network.is_symmetric else routes.cost + routes.cost.T
+        found = [cheapest_tree(cost, root, max_depth) for root in range(len(cost))]
+        found = sorted((item for item in found if np.isfinite(item[0])), key=lambda item: item[0])
+        if not found:
+            raise TopologyError.too_deep(max_depth, network.devices)
+        return [Priced(total, partial(_mirrored, network, routes, pairs)) for total, pairs in found]
+
+    return price
+
+
+def directed_trees(network: Network) -> Oracle:
+    """Return the pricing of trees whose way up and way down are chosen apart: two arborescences per root."""
+
+    def price(prices: Array) -> list[Priced]:
+        routes = network.routes(prices)
+        found = []
+        for root in range(len(network.devices)):
+            ups, up = cheapest_arborescence(routes.cost.T, root)
+            downs, down = cheapest_arborescence(routes.cost, root)
+            found.append((ups + downs, root, up, down))
+        total, root, up, down = min(found, key=lambda item: item[:2])
+        return [Priced(total, partial(_directed, network, routes, root, up, down))]
+
+    return price
+
+
+def fans(network: Network) -> list[Column]:
+    """Return the tree of cheapest paths from every device: shallow, and on meshes and switches all that is needed."""
+    routes = network.routes(1 / network.width)
+    cost = routes.cost if network.is_symmetric else routes.cost + routes.cost.T
+    found = [_mirrored(network, routes, cheapest_paths(cost, root)) for root in range(len(cost))]
+    return [column for column in found if len(column.down) == len(cost) - 1]
+
+
+def pack_trees(
+    network: Network, oracle: Oracle, start: Sequence[Column], *, groups: Indices, tolerance: float, max_columns: int
+) -> Solution:
+    """Generate columns until the bound is met within ``tolerance``, or there are ``max_columns``.
+
+    ``groups``: for every row the number of its group; rows of one group stand for each other by symmetry, so one
+    constraint on their sum serves them all. ``start``: columns to begin with, beside the cheapest tree.
+    """
+    width: Array = np.bincount(groups, network.width).astype(float)
+    first = 1 / (network.width * len(network.width))
+    cheapest = oracle(first)[0]
+    columns = [*start, cheapest.column()]
+    best, bound = first, 1 / cheapest.cost
+    while True:
+        loads = np.array([np.bincount(groups, column.loads, len(width)) for column in columns]).T
+        rates, dual = _solve(loads, width)
+        value = float(rates.sum())
+        # Prices are scaled so that all capacity costs 1: the dual's cheapest known tree then costs 1 / value.
+        dual = dual[groups] / (width @ dual)
+        fresh, towards = list[Column](), _TOWARDS_BEST
+        while not fresh and bound - value > tolerance * value:
+            mixed = towards * best + (1 - towards) * dual
+            found = oracle(mixed + _TIE_BREAK * first)
+            if 1 / found[0].cost < bound:
+                bound, best = 1 / found[0].cost, mixed
+            fresh = [c for c in (priced.column() for priced in found) if (c.loads @ dual) * value < 1 - _VIOLATED]
+            if towards == 0:
+                break
+            towards = towards / 2 if towards > _NEARLY_NONE else 0.0
+        if not fresh or len(columns) >= max_columns:
+            return Solution(tuple(columns), rates, best)
+        columns += fresh
+
+
+def _solve(loads: Array, width: Array) -> tuple[Array, Array]:
+    """Return the rates of the columns, and the prices of the constraints."""
+    found = load_scipy_optimize().linprog(-np.ones(loads.shape[1]), A_ub=loads, b_ub=width, method="highs-ds")
+    return np.maximum(found.x, 0.0), np.maximum(-found.ineqlin.marginals, 0.0)
+
+
+def best_rates(network: Network, loads: Array) -> Array:
+    """Return the rates at which given trees carry most together."""
+    return _solve(loads, network.width)[0]
+
+
+def load_scipy_optimize() -> ModuleType:
+    """Return ``scipy.optimize``, which is loaded when something is planned and not before.
+
+    Raises:
+        MissingExtraError: SciPy is not installed.
+
+    """
+    try:
+        return importlib.import_module("scipy.optimize")
+    except ImportError:
+        raise MissingExtraError.planner() from None
+
+
+def _mirrored(network: Network, routes: Routes, pairs: Pairs) -> Column:
+    """Return the tree of these (parent, child) pairs, its root being the first parent."""
+    ways: dict[tuple[int, int], Route] = {}
+    loads = np.zeros(len(network.capacities))
+    for parent, child in pairs:
+        down = routes.route(parent, child)
+        up = down[::-1] if network.is_symmetric else routes.route(child, parent)
+        ways[parent, child], ways[child, parent] = down, up
+        for row in network.rows_on(down) + ([] if network.is_symmetric else network.rows_on(up)):
+            loads[row] += 1
+    root = pairs[0][0] if pairs else 0
+    return Column(root, tuple((child, parent) for parent, child in pairs[::-1]), tuple(pairs), ways, loads)
+
+
+def _directed(network: Network, routes: Routes, root: int, up: Pairs, down: Pairs) -> Column:
+    """Return the tree whose values climb ``up`` against its edges, and whose results go ``down`` along them."""
+    climbs = tuple((child, parent) for parent, child in up[::-1])
+    ways = {pair: routes.route(*pair) for pair in (*climbs, *down)}
+    loads = np.zeros(len(network.capacities))
+    for pair in (*climbs, *down):
+        for row in network.rows_on(ways[pair]):
+            loads[row] += 1
+    is_mirrored = {(b, a) for a, b in climbs} == set(down)
+    return Column(root, climbs, tuple(down), ways, loads, is_mirrored)

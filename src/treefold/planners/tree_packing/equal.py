@@ -1,0 +1,94 @@
+"""A given number of packs: which trees of a pool to take, by an integer program over it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from treefold.planners.tree_packing.columns import Column, Oracle, Solution, load_scipy_optimize
+from treefold.planners.tree_packing.exact import Counts, reached
+from treefold.planners.tree_packing.network import Array, Indices, Network
+
+_LARGEST = 100_000  # entries of the pool's loads that the integer program is given
+_SECONDS, _CLOSE = 2.0, 1e-6
+_SHAKEN, _SHAKES = 100, (0.2, 1.0)  # trees to add, and by how much of the highest price prices are shaken
+
+
+def richer_pool(network: Network, oracle: Oracle, solution: Solution) -> tuple[Column, ...]:
+    """Return further trees that are nearly as cheap: whole numbers of packs need more to choose from.
+
+    They are the cheapest at prices that are shaken, always in the same way.
+    """
+    random = np.random.default_rng(len(network.capacities))
+    known_loads = {tuple(column.loads) for column in solution.columns}
+    columns: dict[tuple[float, ...], Column] = {}
+    known = (solution.prices / solution.prices.max(), network.width.min() / network.width)
+    for number in range(min(_SHAKEN, _LARGEST // len(network.capacities))):
+        prices = known[number % 2] + _SHAKES[number // 2 % 2] * random.random(len(network.capacities))
+        column = oracle(prices)[0].column()
+        columns.setdefault(tuple(column.loads), column)
+    return tuple(column for loads, column in columns.items() if loads not in known_loads)
+
+
+def equal_packs(network: Network, loads: Array, rates: Array, packs: int) -> Counts:
+    """Return how many of ``packs`` packs of equal size each tree of the pool carries, so that most gets through.
+
+    The integer program minimises the largest load of a row in proportion to its width; it has two seconds, and rounding
+    by largest remainders to fall back on.
+    """
+    rounded = _largest_remainders(rates / rates.sum(), packs)
+    solved = None
+    if loads.size <= _LARGEST:
+        solved = _solve(loads, network.width, np.full(loads.shape[1], packs), packs)
+    candidates = [rounded] if solved is None else [rounded, np.rint(solved).astype(np.int64)]
+    return max(candidates, key=lambda counts: reached(network, loads, counts))
+
+
+def few_trees(network: Network, loads: Array, rates: Array, packs: int) -> Indices:
+    """Return the trees of the pool to use if there may be ``packs`` of any sizes: these carry most together.
+
+    As ``equal_packs``, with a yes or no for every tree in place of a count.
+    """
+    chosen = np.argsort(-rates, kind="stable")[:packs]
+    if loads.size > _LARGEST:
+        return chosen
+    optimize, (num_rows, num_trees) = load_scipy_optimize(), loads.shape
+    most = (network.width[:, None] / np.where(loads > 0, loads, 0.0).clip(1e-12)).min(axis=0)
+    nothing = np.zeros((num_rows, num_trees))
+    limits = [
+        optimize.LinearConstraint(np.hstack([loads, nothing]), -math.inf, network.width),
+        optimize.LinearConstraint(np.hstack([np.eye(num_trees), -np.diag(most)]), -math.inf, 0.0),
+        optimize.LinearConstraint(np.append(np.zeros(num_trees), np.ones(num_trees))[None, :], 0, packs),
+    ]
+    found = optimize.milp(
+        np.append(-np.ones(num_trees), np.zeros(num_trees)),
+        constraints=limits,
+        integrality=np.append(np.zeros(num_trees), np.ones(num_trees)),
+        bounds=optimize.Bounds(0, np.append(most, np.ones(num_trees))),
+        options={"time_limit": _SECONDS, "mip_rel_gap": _CLOSE},
+    )
+    return chosen if found.x is None else np.flatnonzero(found.x[num_trees:] > 0.5)  # noqa: PLR2004 - 0 or 1
+
+
+def _largest_remainders(shares: Array, packs: int) -> Counts:
+    exact = shares * packs
+    counts = np.floor(exact).astype(np.int64)
+    missing = packs - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:missing]] += 1
+    return counts
+
+
+def _solve(loads: Array, width: Array, most: Counts, packs: int) -> Array | None:
+    """Minimise t where Σ load·count ≤ t·width and Σ count = packs."""
+    optimize, num_trees = load_scipy_optimize(), loads.shape[1]
+    capacity = optimize.LinearConstraint(np.column_stack([loads, -width]), -math.inf, 0.0)
+    total = optimize.LinearConstraint(np.append(np.ones(num_trees), 0.0)[None, :], packs, packs)
+    found = optimize.milp(
+        np.append(np.zeros(num_trees), 1.0),
+        constraints=[capacity, total],
+        integrality=np.append(np.ones(num_trees), 0),
+        bounds=optimize.Bounds(0, np.append(most, math.inf)),
+        options={"time_limit": _SECONDS, "mip_rel_gap": _CLOSE},
+    )
+    return None if found.x is None else found.x[:-1]

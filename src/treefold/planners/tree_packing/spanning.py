@@ -1,0 +1,116 @@
+"""Cheapest spanning trees on dense cost matrices: in both directions at once, of bounded depth, and directed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treefold.planners.tree_packing.network import Array
+
+Pairs = list[tuple[int, int]]  # (parent, child), parents first
+
+
+def cheapest_tree(cost: Array, root: int = 0, max_depth: int | None = None) -> tuple[float, Pairs]:
+    """Return the cost and edges of the minimum spanning tree of a symmetric matrix (Prim, O(n²)).
+
+    With ``max_depth`` the tree hangs from ``root`` by so many edges at most; then it is a good tree, not the cheapest:
+    that problem is NP-hard. The cost is infinite where there is none.
+    """
+    best, parent = cost[root].copy(), np.full(len(cost), root)
+    is_open = np.ones(len(cost), bool)
+    is_open[root] = False
+    depth = [0] * len(cost)
+    best[root] = np.inf
+    total, pairs = 0.0, Pairs()
+    for _ in range(len(cost) - 1):
+        child = int(best.argmin())
+        total += float(best[child])
+        if not np.isfinite(total):
+            break
+        pairs.append((int(parent[child]), child))
+        depth[child] = depth[int(parent[child])] + 1
+        is_open[child], best[child] = False, np.inf
+        if max_depth is None or depth[child] < max_depth:
+            better = is_open & (cost[child] < best)
+            best[better], parent[better] = cost[child][better], child
+    return total, pairs
+
+
+def cheapest_paths(cost: Array, root: int) -> Pairs:
+    """Return the edges of the tree of cheapest paths from ``root`` (Dijkstra, O(n²)); of as many edges as reach on."""
+    reach, parent = cost[root].copy(), np.full(len(cost), root)
+    is_open = np.ones(len(cost), bool)
+    is_open[root] = False
+    pairs = Pairs()
+    for _ in range(len(cost) - 1):
+        child = int(np.where(is_open, reach, np.inf).argmin())
+        if not is_open[child] or not np.isfinite(reach[child]):
+            break
+        pairs.append((int(parent[child]), child))
+        is_open[child] = False
+        better = is_open & (reach[child] + cost[child] < reach)
+        reach[better], parent[better] = (reach[child] + cost[child])[better], child
+    return pairs
+
+
+def cheapest_arborescence(cost: Array, root: int) -> tuple[float, Pairs]:
+    """Return the cost and edges of the cheapest tree whose edges lead away from ``root`` (Chu and Liu, Edmonds).
+
+    ``cost[i, j]`` is that of the edge from i to j. Costs O(n³).
+    """
+    parents = _parents(cost, root)
+    children: dict[int, list[int]] = {}
+    for child, parent in enumerate(parents):
+        if child != root:
+            children.setdefault(parent, []).append(child)
+    pairs, todo = Pairs(), [root]
+    while todo:
+        parent = todo.pop(0)
+        for child in children.get(parent, []):
+            pairs.append((parent, child))
+            todo.append(child)
+    return float(sum(cost[pair] for pair in pairs)) if len(pairs) == len(cost) - 1 else float("inf"), pairs
+
+
+def _parents(cost: Array, root: int) -> list[int]:
+    """Return each node's parent; contract a cycle of cheapest edges, solve what is left, open the cycle again."""
+    count = len(cost)
+    work = cost.copy()
+    np.fill_diagonal(work, np.inf)
+    work[:, root] = np.inf
+    parents = [int(parent) for parent in work.argmin(axis=0)]
+    cycle = _cycle(parents, root)
+    if not cycle:
+        return parents
+    rest = [node for node in range(count) if node not in cycle]
+    members, others = np.array(cycle), np.array(rest)
+    inside = np.array([work[parents[node], node] for node in cycle])
+    # Entering the cycle at a node saves that node's edge of the cycle.
+    entering = work[np.ix_(others, members)] - np.where(np.isfinite(inside), inside, 0.0)
+    small = np.full((len(rest) + 1, len(rest) + 1), np.inf)
+    small[:-1, :-1] = work[np.ix_(others, others)]
+    small[:-1, -1] = entering.min(axis=1)
+    leaving = work[np.ix_(members, others)]
+    small[-1, :-1] = leaving.min(axis=0)
+    found = _parents(small, rest.index(root))
+    entry, exits = entering.argmin(axis=1), leaving.argmin(axis=0)
+    for number, node in enumerate(rest):
+        if node != root:
+            parents[node] = cycle[int(exits[number])] if found[number] == len(rest) else rest[found[number]]
+    source = found[len(rest)]
+    parents[cycle[int(entry[source])]] = rest[source]
+    return parents
+
+
+def _cycle(parents: list[int], root: int) -> list[int]:
+    seen = [-1] * len(parents)
+    for start in range(len(parents)):
+        node = start
+        while node != root and seen[node] < 0:
+            seen[node] = start
+            node = parents[node]
+        if node != root and seen[node] == start:
+            cycle = [node]
+            while parents[cycle[-1]] != node:
+                cycle.append(parents[cycle[-1]])
+            return cycle
+    return []

@@ -1,0 +1,108 @@
+"""From trees to the steps of a plan: one pack per tree, folded up to its root and sent down again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from treefold.devices import canonical_device
+from treefold.errors import TopologyError
+from treefold.packing import Item, Pack, split_by_shares
+from treefold.plan import Plan, finish
+from treefold.plan.ir import Range, Role
+from treefold.planners.builder import LeafWork, PlanBuilder
+from treefold.planners.tree_packing.packing import Tree, TreePacking
+
+_PACK = 0
+
+
+def plan_trees(
+    work: Sequence[LeafWork],
+    packing: TreePacking,
+    *,
+    executor: str = "local",
+    kernel: str = "",
+    accumulate: str = "wide",
+) -> Plan:
+    """Return the proved plan that all-reduces these leaves along a machine's trees.
+
+    All leaves have the same sources, and these are their destinations. Per dtype they are laid behind each other and
+    cut into one pack per tree, in proportion to the trees' shares; packs without elements are left out. Costs
+    2·(n − 1) copies of every element between n devices.
+
+    Raises:
+        TopologyError: the leaves are on other devices than the trees join.
+        PlanError: the leaves cannot be planned together.
+
+    """
+    builder = PlanBuilder(work)
+    for item in work:
+        if {canonical_device(device) for device in item.sources} != set(packing.devices):
+            raise TopologyError.not_planned(list(dict.fromkeys(item.sources)), packing.devices)
+    by_dtype: dict[str, list[Item]] = {}
+    for index, item in enumerate(work):
+        by_dtype.setdefault(item.leaf.dtype, []).append(Item(index, item.leaf.dtype, item.result_length))
+    for items in by_dtype.values():
+        packs = split_by_shares(items, [tree.share for tree in packing.trees])
+        for tree, pack in zip(packing.trees, packs, strict=True):
+            if pack.length:
+                add_tree(builder, pack, tree)
+    draft = builder.draft(
+        collective="all_reduce",
+        algorithm=f"{len(packing.trees)} trees packed into the links of the topology",
+        executor=executor,
+        kernel=kernel,
+        accumulate=accumulate,
+        notes=packing.notes,
+    )
+    return finish(draft)
+
+
+def add_tree(builder: PlanBuilder, pack: Pack, tree: Tree) -> None:
+    """Reduce a pack along a tree to its root and send the result back to all of the tree's devices.
+
+    The values' devices must be the tree's and the destinations, in any order. A copy from device to device is one hop,
+    whatever lies between them. Costs 2·(n − 1) copies of the pack between n devices.
+    """
+    number = builder.new_pack()
+    work = builder.work[pack.fragments[0].leaf]
+    held: dict[str, list[tuple[int, Range]]] = {tree.root: []}  # by device: first replica folded in, and where it is
+    for replica, device in enumerate(work.sources):
+        packed = builder.packed_input(pack, number, replica, _PACK)
+        held.setdefault(device, []).append((replica, packed))
+    heights = _heights(tree.pairs)
+    for sender, receiver in tree.pairs:
+        first, fold = _folded(builder, held[sender], number, 2 * heights[sender] + 1)
+        arrived = builder.send(fold, receiver, number, 2 * heights[sender] + 2)
+        held[receiver].append((first, arrived))
+    stage = 2 * heights[tree.root] + 1
+    sources = [where for _, where in sorted(held[tree.root], key=lambda item: item[0])]
+    result = builder.combine(sources, builder.landing(pack, tree.root), number, stage, final=True)
+    _spread(builder, pack, tree, result, number, stage + 1)
+
+
+def _folded(builder: PlanBuilder, held: Sequence[tuple[int, Range]], number: int, stage: int) -> tuple[int, Range]:
+    """Return the fold of what a device holds, in replica order; of one thing, that thing."""
+    in_order = sorted(held, key=lambda item: item[0])
+    first, where = in_order[0]
+    if len(in_order) == 1:
+        return first, where
+    target = builder.scratch(Role.PARTIAL, builder.device_of(where), where.length, builder.leaf_of(where))
+    return first, builder.combine([item for _, item in in_order], target, number, stage, final=False)
+
+
+def _heights(pairs: Sequence[tuple[str, str]]) -> Mapping[str, int]:
+    """Return how many edges lie between each device and the farthest one below it; senders come before receivers."""
+    heights: dict[str, int] = {}
+    for sender, receiver in pairs:
+        heights[receiver] = max(heights.get(receiver, 0), heights.setdefault(sender, 0) + 1)
+    return heights
+
+
+def _spread(builder: PlanBuilder, pack: Pack, tree: Tree, result: Range, number: int, stage: int) -> None:
+    here, depth = {tree.root: result}, {tree.root: 0}
+    builder.unpack(result, pack, number, stage)
+    for route in tree.down:
+        parent, child = route[0], route[-1]
+        depth[child] = depth[parent] + 1
+        here[child] = builder.deliver(here[parent], pack, child, number, stage + depth[parent])
+        builder.unpack(here[child], pack, number, stage + depth[child])

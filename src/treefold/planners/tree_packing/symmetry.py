@@ -1,0 +1,173 @@
+"""Large regular machines: shifts of hosts and of places in hosts that change nothing, checked link by link.
+
+Where such shifts map a machine onto itself, links that are shifted into each other can share one price, and a tree with
+all its shifted images loads them alike. The linear program shrinks to a handful of rows and loses nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from treefold.planners.tree_packing.network import Indices, Network
+from treefold.topology import Topology
+
+Names = dict[str, str]  # node → node
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A map of a machine onto itself, which after ``order`` times has every node where it was."""
+
+    names: Names
+    order: int
+
+
+def find_shifts(topology: Topology) -> tuple[Shift, ...]:
+    """Return shifts that map the machine onto itself and commute; none where nothing regular is seen.
+
+    Looked for are blocks of devices, equally many around each carrier of a kind (the switch of a host, a rail), and
+    shifts from block to block and within blocks.
+    """
+    colours = _refined(topology, dict.fromkeys(topology.devices, 0))
+    for first, second in _block_systems(topology, colours):
+        grid = _grid(first, second)
+        rows, columns = len(grid), len(grid[0])
+        moves = [
+            {grid[r][c]: grid[(r + 1) % rows][c] for r in range(rows) for c in range(columns)},
+            {grid[r][c]: grid[r][(c + 1) % columns] for r in range(rows) for c in range(columns)},
+        ]
+        found = [
+            Shift(names, order)
+            for devices, order in zip(moves, (rows, columns), strict=True)
+            if (names := _extended(topology, devices)) is not None
+        ]
+        if found and _commute([shift.names for shift in found]):
+            return tuple(found)
+    return ()
+
+
+def row_map(network: Network, names: Names) -> Indices:
+    """Return for every row the row that it is shifted to."""
+    rows = np.arange(len(network.capacities))
+    for (source, target), row in network.row_of.items():
+        rows[row] = network.row_of[names[source], names[target]]
+    return rows
+
+
+def row_groups(network: Network, shifts: Sequence[Shift]) -> Indices:
+    """Return for every row the number of its group: those that shifts carry into each other."""
+    group = np.arange(len(network.capacities))
+    for shift in shifts:
+        rows = row_map(network, shift.names)
+        while True:  # every shift is a bijection, so the smallest number travels all the way round
+            smaller = np.minimum(group, group[rows])
+            if (smaller == group).all():
+                break
+            group = smaller
+    return np.unique(group, return_inverse=True)[1]
+
+
+def all_images(topology: Topology, shifts: Sequence[Shift]) -> Iterator[Names]:
+    """Yield every combination of the shifts, each as a map of names; the first changes nothing."""
+    for times in itertools.product(*(range(shift.order) for shift in shifts)):
+        names = {node.name: node.name for node in topology.nodes}
+        for shift, count in zip(shifts, times, strict=True):
+            for _ in range(count):
+                names = {name: shift.names[now] for name, now in names.items()}
+        yield names
+
+
+def _block_systems(topology: Topology, colours: Mapping[str, int]) -> Iterator[tuple[list[list[str]], list[list[str]]]]:
+    """Yield pairs of ways to divide the devices into equal blocks, the second across the first; coarse ways first."""
+    kinds: dict[int, list[list[str]]] = {}
+    for node in topology.nodes:
+        if node.kind != "device":
+            kinds.setdefault(colours[node.name], []).append(_devices_around(topology, node.name))
+    count = len(topology.devices)
+    systems = [
+        blocks
+        for blocks in kinds.values()
+        if 1 < len(blocks) < count
+        and len({len(block) for block in blocks}) == 1
+        and sorted(itertools.chain(*blocks)) == sorted(topology.devices)
+    ]
+    for first, second in itertools.permutations(systems, 2):
+        sets = [set(block) for block in second]
+        if len(first) * len(second) == count and all(len(a.intersection(b)) == 1 for a in sets for b in first):
+            yield first, second
+    for first in systems:
+        yield first, [list(block) for block in zip(*first, strict=True)]
+
+
+def _devices_around(topology: Topology, carrier: str) -> list[str]:
+    """Return the devices at a carrier, straight or behind carriers that join two nodes only."""
+    order = {device: number for number, device in enumerate(topology.devices)}
+    found, seen, todo = set[str](), {carrier}, [carrier]
+    while todo:
+        for near in topology.neighbours(todo.pop()):
+            if topology.kinds[near] == "device":
+                found.add(near)
+            elif near not in seen and len(topology.neighbours(near)) == 2:  # noqa: PLR2004 - as above
+                seen.add(near)
+                todo.append(near)
+    return sorted(found, key=order.__getitem__)
+
+
+def _grid(first: Sequence[Sequence[str]], second: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the device of each block of the first system and block of the second."""
+    return [[next(device for device in across if device in set(block)) for across in second] for block in first]
+
+
+def _refined(topology: Topology, start: Mapping[str, int], palette: dict[object, int] | None = None) -> dict[str, int]:
+    """Return a colour per node such that equal colours see equal colours over equal links.
+
+    ``palette`` numbers what was seen: two runs with one palette give comparable colours.
+    """
+    palette = {} if palette is None else palette
+    colours: dict[str, int] = {}
+    for node in topology.nodes:
+        colours[node.name] = palette.setdefault((node.kind, start.get(node.name, -1)), len(palette))
+    number = len(set(colours.values()))
+    while True:
+        seen = {
+            name: (
+                colour,
+                tuple(
+                    sorted(
+                        (colours[near], topology.capacity(name, near), topology.capacity(near, name))
+                        for near in topology.neighbours(name)
+                    )
+                ),
+            )
+            for name, colour in colours.items()
+        }
+        colours = {name: palette.setdefault(sight, len(palette)) for name, sight in seen.items()}
+        if len(set(colours.values())) == number:
+            return colours
+        number = len(set(colours.values()))
+
+
+def _extended(topology: Topology, devices: Names) -> Names | None:
+    """Return the map of all nodes that moves devices so and keeps every link, or None if there is none to be seen."""
+    palette: dict[object, int] = {}
+    numbers = {device: number for number, device in enumerate(topology.devices)}
+    before = _refined(topology, {device: numbers[image] for device, image in devices.items()}, palette)
+    after = _refined(topology, numbers, palette)
+    places: dict[int, list[str]] = {}
+    for name, colour in after.items():
+        places.setdefault(colour, []).append(name)
+    names: Names = {}
+    for name, colour in before.items():
+        if not places.get(colour):
+            return None
+        names[name] = places[colour].pop(0)
+    moved = {(names[source], names[target]): width for (source, target), width in topology.capacities.items()}
+    return names if moved == dict(topology.capacities) else None
+
+
+def _commute(maps: Sequence[Names]) -> bool:
+    return all(a[b[name]] == b[a[name]] for a, b in itertools.combinations(maps, 2) for name in a)
