@@ -11,7 +11,11 @@ from treefold.backends.interface import ArrayBackend
 from treefold.backends.numpy import NumpyBackend
 
 #: framework module → (treefold module, class): one line adds a framework.
-_FRAMEWORKS: dict[str, tuple[str, str]] = {}
+_FRAMEWORKS: dict[str, tuple[str, str]] = {
+    "torch": ("treefold.backends.torch", "TorchBackend"),
+    "jax": ("treefold.backends.jax", "JaxBackend"),
+    "tensorflow": ("treefold.backends.tensorflow", "TensorflowBackend"),
+}
 
 _numpy = NumpyBackend()
 _loaded: dict[str, ArrayBackend] = {"numpy": _numpy}

@@ -1,0 +1,183 @@
+"""PyTorch tensors: CPU tensors are host memory, read and written in place; others keep their devices.
+
+Taken are ``torch.Tensor`` and ``Parameter`` themselves, strided, whatever their layout. A subclass may mean something
+else by its memory than its numbers, as a masked array does, and may answer questions as it likes; it is refused, and
+nothing is believed that it says. Results never carry gradients. What is written behind PyTorch's back is counted by its
+version counters, so that autograd notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from treefold.backends.interface import ArrayBackend, HostArray, Refusal
+from treefold.backends.numpy import NumpyBackend
+from treefold.backends.numpy_fold import fold_block, scale_block
+from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
+from treefold.backends.torch_memory import DTYPES, NAMELESS, NAMES, adopted, memory, on_host, overlaps_itself, resolved
+from treefold.fold import Fold
+
+_TAKEN = frozenset({torch.Tensor, torch.nn.Parameter})
+_DEVICE = torch._C.TensorBase.device  # noqa: SLF001 - a subclass cannot answer for it
+
+_SUBCLASS = "A subclass may mean something else; pass tensor.as_subclass(torch.Tensor), or the plain tensors inside."
+_SPARSE = "Pass treefold.IndexedSlices(values, indices, shape) for sparse rows, or call to_dense()."
+_NESTED = "Pass the tensors that it consists of, in a list."
+_DTYPE = "Convert it to a plain dtype first: dequantize() for a quantised tensor, to(torch.float32) for others."
+_FOREIGN_DTYPE = 'NumPy knows this dtype by the package ml_dtypes only. Run pip install "treefold[torch]".'
+_META = "Only ops.plan takes tensors without contents; put it on a device first."
+_GRAD = "Results carry no gradients: pass tensor.detach(), or call treefold under torch.no_grad()."
+_NO_MEMORY = "Its storage was freed, or a transform of torch.func stands for it; call treefold where it has memory."
+
+_numpy = NumpyBackend()
+
+
+class TorchBackend(ArrayBackend):
+    """Tensors of every dtype that NumPy or ml_dtypes knows; ``cuda:k`` is ``gpu:k``, and every ``cpu:k`` is the CPU."""
+
+    name = "PyTorch"
+    glanced_types = _TAKEN
+
+    def owns(self, value: object) -> bool:
+        """Own tensors, and subclasses so that ``refusal`` can say why they are not taken."""
+        return issubclass(type(value), torch.Tensor)
+
+    def has_device(self, device: str) -> bool:
+        """Have every ``cpu:k``, which share the host's memory, and the CUDA (or ROCm) devices that PyTorch reports."""
+        kind, _, index = device.partition(":")
+        return kind == "cpu" or (kind == "gpu" and int(index) < torch.cuda.device_count())
+
+    def device_of(self, array: Any) -> str | None:
+        """Return None for the CPU, and for the meta device, where nothing is."""
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - a subclass is not asked
+            device = _DEVICE.__get__(array)
+        if device.type in {"cpu", "meta"}:
+            return None
+        return f"{'gpu' if device.type == 'cuda' else device.type}:{device.index or 0}"
+
+    def refusal(self, array: Any) -> Refusal | None:
+        """Refuse what is no plain strided tensor with contents, and what autograd is recording."""
+        unreadable = _form_refusal(array)
+        if unreadable is not None:
+            return unreadable
+        if array.is_meta:
+            return Refusal("a meta tensor", _META)
+        if array.requires_grad and array.grad_fn is not None and torch.is_grad_enabled():
+            return Refusal("a tensor with grad_fn", _GRAD)
+        if array.is_cpu and memory(resolved(array)) is None:
+            return Refusal("a tensor without memory of its own", _NO_MEMORY)
+        return None
+
+    def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
+        """Return NumPy's name of the dtype, or PyTorch's where NumPy has none."""
+        dtype = array.dtype
+        return tuple(array.shape), NAMES.get(dtype) or str(dtype).removeprefix("torch.")
+
+    def copy_to(self, array: Any, device: str) -> Any:
+        """Return a row-major copy without gradients; copies between GPUs go as PyTorch sends them."""
+        kind, _, index = device.partition(":")
+        place = "cpu" if kind == "cpu" else f"cuda:{index}"
+        with torch.no_grad():
+            copy = torch.empty(array.shape, dtype=array.dtype, device=place)
+            return copy.copy_(array.detach())
+
+    def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
+        """Fold host memory by the reference, so that the bits are its bits, and other memory on its device."""
+        if not arrays[0].is_cpu and folds_on_device(fold, dtype):
+            return fold_on_device(arrays, fold, dtype=dtype, divisor=divisor, result=DTYPES[result])
+        folded = fold_block([on_host(part) for part in arrays], fold, dtype=dtype, divisor=divisor, result=result)
+        return self._back(folded, arrays[0])
+
+    def scale(self, array: Any, divisor: int, result: str) -> Any:
+        """Divide wide and round once."""
+        if not array.is_cpu and array.dtype not in {torch.int64, torch.uint64}:
+            return scale_on_device(array, divisor, DTYPES[result])
+        return self._back(scale_block(on_host(array), divisor, result), array)
+
+    def ravel_concat(self, arrays: Sequence[Any]) -> Any:
+        """Return a flat view of one tensor where its layout allows, or a new tensor."""
+        flat = [array.detach().reshape(-1) for array in arrays]
+        return flat[0] if len(flat) == 1 else torch.cat(flat)
+
+    def split(self, array: Any, start: int, stop: int) -> Any:
+        """Return a view."""
+        return array.detach()[start:stop]
+
+    def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """Return a view."""
+        return array.detach().reshape(shape)
+
+    def moveaxis(self, array: Any, source: int, target: int) -> Any:
+        """Return a view."""
+        return array.detach().movedim(source, target)
+
+    def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
+        """Add duplicates in the accumulator's dtype, in the same order on every run."""
+        return self._back(_numpy.densify(on_host(values), on_host(indices), shape), values)
+
+    def index_bounds(self, indices: Any) -> tuple[int, int]:
+        """Look at all of them."""
+        return int(indices.min()), int(indices.max())
+
+    def assign(self, target: Any, source: Any) -> None:
+        """Write through whatever strides the target has."""
+        with torch.no_grad():
+            target.detach().copy_(source)
+
+    def is_writable(self, array: Any) -> bool:
+        """Tensors are, unless expanded, or lazily conjugated or negated."""
+        return not (array.is_conj() or array.is_neg() or overlaps_itself(array))
+
+    def synchronize(self, array: Any) -> None:
+        """Wait for the device's queue; the CPU has none."""
+        if not array.is_cpu:
+            torch.cuda.synchronize(array.device)
+
+    def host_view(self, array: Any) -> HostArray | None:
+        """Return the memory of a CPU tensor; a lazily conjugated or negated one, which cannot be ``out``, is copied."""
+        return memory(resolved(array)) if type(array) in _TAKEN and array.is_cpu else None
+
+    def from_host(self, array: HostArray, device: str) -> Any:  # noqa: ARG002 - every cpu:k is the CPU
+        """Return a tensor on the array's memory, which lives as long as it; a read-only array is copied."""
+        return adopted(array)
+
+    def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
+        """Show plain tensors and leaves in host memory."""
+        is_recording = torch.is_grad_enabled()
+        views = []
+        for array in arrays:
+            if type(array) not in _TAKEN or (is_recording and array.grad_fn is not None):
+                return None
+            view = memory(array)
+            if view is None:
+                return None
+            views.append(view)
+        return tuple(views)
+
+    def wrote(self, arrays: Sequence[Any]) -> None:
+        """Count up the version counters: a backward pass that needs what was there will say so."""
+        counted = [array for array in arrays if not array.is_inference()]  # those have no counters
+        if counted:
+            torch.autograd.graph.increment_version(counted)
+
+    def _back(self, array: HostArray, like: Any) -> Any:
+        """Return a result of the host's on the device of the tensors that it was made from."""
+        tensor = self.from_host(array, "cpu:0")
+        return tensor if like.is_cpu else tensor.to(like.device)
+
+
+def _form_refusal(array: Any) -> Refusal | None:
+    if type(array) not in _TAKEN:
+        return Refusal(f"a {type(array).__name__}, a subclass of torch.Tensor", _SUBCLASS)
+    if array.is_nested:
+        return Refusal("a nested tensor", _NESTED)
+    if array.layout is not torch.strided:
+        return Refusal(f"a tensor of layout {array.layout}", _SPARSE)
+    if array.dtype not in NAMES:
+        return Refusal(f"a tensor of dtype {array.dtype}", _DTYPE)
+    if array.dtype in NAMELESS:
+        return Refusal(f"a tensor of dtype {array.dtype}", _FOREIGN_DTYPE)
+    return None

@@ -1,0 +1,155 @@
+"""The arithmetic of a fold in PyTorch's operations, for tensors on devices; the reference is ``numpy_fold``.
+
+Same accumulators, same order, one rounding. What ``folds_on_device`` is not true of (PRODUCT, the MEAN of 64-bit
+integers, MIN and MAX of uint64) is folded by the reference itself, in host memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from treefold.dtypes import COMPLEX, INTEGERS
+from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
+
+_REAL = {"complex64": "float32", "complex128": "float64"}
+_WIDE_INTEGERS = ("int64", "uint64")
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def folds_on_device(fold: Fold, dtype: str) -> bool:
+    """Tell whether ``fold_on_device`` serves this op for contributions of ``dtype``."""
+    if fold.op is ReduceOp.MEAN:
+        return dtype not in _WIDE_INTEGERS
+    return fold.op is ReduceOp.SUM or (fold.op is not ReduceOp.PRODUCT and dtype != "uint64")
+
+
+def fold_on_device(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: Any) -> Any:
+    """Return the fold of 1-d tensors on one device as a new tensor of dtype ``result``, as ``fold_block`` does."""
+    with torch.no_grad():
+        if fold.op in {ReduceOp.MIN, ReduceOp.MAX}:
+            return _extreme(parts, fold.op).to(result)
+        if dtype in COMPLEX:
+            real = [_as_real(part) for part in parts]
+            folded = _sum(real, fold, dtype=_REAL[dtype], divisor=divisor)
+            return _as_complex(folded, result)
+        return _rounded(_sum(parts, fold, dtype=dtype, divisor=divisor), result)
+
+
+def scale_on_device(part: Any, divisor: int, result: Any) -> Any:
+    """Return a 1-d tensor, of integers of at most 32 bits or of floats, divided and rounded once to ``result``."""
+    with torch.no_grad():
+        if part.is_complex():
+            return _as_complex(_as_real(part).double() / divisor, result)
+        return _rounded(part.double() / divisor, result)
+
+
+def _as_real(part: Any) -> Any:
+    return torch.view_as_real(part.resolve_conj().contiguous()).reshape(-1)
+
+
+def _as_complex(real: Any, result: Any) -> Any:
+    return torch.view_as_complex(real.to(result.to_real()).reshape(-1, 2))
+
+
+def _sum(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None) -> Any:
+    """SUM, MEAN, or the partial sum of a MEAN, still in the accumulator's dtype."""
+    mean_of = divisor if fold.op is ReduceOp.MEAN else None
+    if mean_of and fold.weights is not None:
+        # The parts of a complex array come as twice as many reals, so weights go by part, not by element.
+        chosen = [(weight, part.double()) for weight, part in zip(fold.weights, parts, strict=True) if weight]
+        return _weighted_mean(chosen, fold.weight_sum)
+    total = _accumulate(parts, getattr(torch, "int64" if dtype in INTEGERS else fold.accumulator_dtype(dtype)))
+    if mean_of is not None:
+        # int64 holds the sum of 2^31 contributions of 32 bits, and native 16-bit sums cannot hold the count itself.
+        wide = torch.float64 if dtype in INTEGERS else torch.float32 if total.dtype in _HALVES else total.dtype
+        total = total.to(wide) / mean_of
+    if fold.accumulate == "wide" and dtype in {"bfloat16", "float64"}:
+        total = _refolded(total, parts, mean_of)
+        # Parts may be partial sums, which say nothing of the hull.
+        return _clamp(total, parts) if mean_of == len(parts) and dtype == "float64" else total
+    return total
+
+
+def _accumulate(parts: Sequence[Any], dtype: Any) -> Any:
+    total = parts[0].to(dtype, copy=True)
+    for part in parts[1:]:
+        total += part.to(dtype)
+    return total
+
+
+def _refolded(total: Any, parts: Sequence[Any], mean_of: int | None) -> Any:
+    """Sum again, on a smaller scale, what overflowed on the way although every contribution is finite."""
+    where = _spoiled(total, parts)
+    if not where.any():
+        return total
+    exponent = math.ceil(math.log2(len(parts)))
+    small = _accumulate([part.double() * 2.0**-exponent for part in parts], torch.float64)
+    again = (small if mean_of is None else small / mean_of) * 2.0**exponent
+    return torch.where(where, _halfway_float32(again) if total.dtype is torch.float32 else again, total)
+
+
+def _spoiled(total: Any, parts: Sequence[Any]) -> Any:
+    """Return where a fold is not finite although its contributions are."""
+    where = ~torch.isfinite(total)
+    for part in parts:
+        where &= torch.isfinite(part)
+    return where
+
+
+def _weighted_mean(chosen: Sequence[tuple[float, Any]], scale: float) -> Any:
+    """Σwᵢxᵢ/Σwᵢ of float64 contributions, none of weight 0."""
+    values = [part for _, part in chosen]
+    total = _accumulate([weight * part for weight, part in chosen], torch.float64) / scale
+    where = _spoiled(total, values)
+    if where.any():
+        exponent = math.ceil(math.log2(len(values)))
+        shares = [(weight / scale) * (part * 2.0**-exponent) for weight, part in chosen]
+        total = torch.where(where, _accumulate(shares, torch.float64) * 2.0**exponent, total)
+    return _clamp(total, values)
+
+
+def _clamp(mean: Any, parts: Sequence[Any]) -> Any:
+    """Move a mean that rounding carried out of the hull of its contributions back in; zeros keep their sign."""
+    low, high = parts[0], parts[0]
+    for part in parts[1:]:
+        low, high = torch.minimum(low, part), torch.maximum(high, part)
+    return torch.where(mean < low, low, torch.where(mean > high, high, mean))
+
+
+def _rounded(values: Any, dtype: Any) -> Any:
+    """Round once. PyTorch goes from float64 to 16 bits by way of float32, which would be twice."""
+    if dtype in _HALVES and values.dtype is torch.float64:
+        values = _halfway_float32(values)
+    return values.to(dtype)
+
+
+def _halfway_float32(values: Any) -> Any:
+    """Return float64 values in float32 such that rounding them on, to 16 bits, is rounding once ("round to odd")."""
+    narrow = values.float()
+    is_inexact = narrow.double() != values
+    is_larger = narrow.double().abs() > values.abs()
+    bits = (narrow.view(torch.int32) - is_larger.int()) | is_inexact.int()
+    return bits.view(torch.float32)
+
+
+def _extreme(parts: Sequence[Any], op: ReduceOp) -> Any:
+    """MIN or MAX: NaN wins from any replica, and -0 counts as less than +0."""
+    choose = torch.minimum if op is ReduceOp.MIN else torch.maximum
+    is_float = parts[0].is_floating_point()
+    # Not all integers and 16-bit floats have these operations on every device; these hold them.
+    wide = parts[0].dtype if parts[0].dtype is torch.float64 else torch.float32 if is_float else torch.int64
+    best = parts[0].to(wide)
+    for part in (other.to(wide) for other in parts[1:]):
+        chosen = choose(best, part)
+        if is_float:
+            signs = torch.signbit(best), torch.signbit(part)
+            is_negative = signs[0] | signs[1] if op is ReduceOp.MIN else signs[0] & signs[1]
+            zero = torch.where(is_negative, -0.0, 0.0).to(wide)
+            chosen = torch.where((best == 0) & (part == 0), zero, chosen)
+        best = chosen
+    return best.clone() if len(parts) == 1 else best

@@ -1,0 +1,81 @@
+"""The memory of PyTorch's CPU tensors as NumPy arrays, and back, without copying."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from treefold.backends.interface import HostArray
+
+ml_dtypes: Any
+try:  # bfloat16 and the 8-bit floats are not NumPy's own
+    import ml_dtypes
+except ImportError:
+    ml_dtypes = None
+
+_NATIVE = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
+_NATIVE += ("bool", "float16", "float32", "float64", "complex64", "complex128")
+_FOREIGN = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+
+#: NumPy's name of each dtype, and back.
+NAMES = {getattr(torch, name): name for name in (*_NATIVE, *_FOREIGN)}
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+#: For dtypes that NumPy does not know by itself: integers of the same size, and the dtype to view those as.
+_VIEWS = {
+    DTYPES[name]: (torch.int16 if name == "bfloat16" else torch.int8, np.dtype(getattr(ml_dtypes, name)))
+    for name in _FOREIGN
+    if ml_dtypes is not None
+}
+#: Dtypes that NumPy would know if ml_dtypes were installed.
+NAMELESS = frozenset(DTYPES[name] for name in _FOREIGN) - _VIEWS.keys()
+
+
+def memory(tensor: Any) -> HostArray | None:
+    """Return the memory of a CPU tensor, None if it has none of its own or less than its shape says."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    foreign = _VIEWS.get(tensor.dtype)
+    try:
+        view: HostArray = tensor.numpy() if foreign is None else tensor.view(foreign[0]).numpy().view(foreign[1])
+        nbytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * view.itemsize
+    except (RuntimeError, TypeError):  # sparse, quantised, lazily conjugated, a stand-in of a transform …
+        return None
+    extent = view.nbytes
+    if extent and not view.flags.c_contiguous:
+        steps = zip(view.shape, view.strides, strict=True)
+        extent = view.itemsize + sum((length - 1) * stride for length, stride in steps)
+    return view if extent <= nbytes else None  # a storage may have been resized under its tensors
+
+
+def resolved(tensor: Any) -> Any:
+    """Return a tensor without a lazy conjugation or negation: itself, or a copy."""
+    return tensor.detach().resolve_conj().resolve_neg()
+
+
+def on_host(tensor: Any) -> HostArray:
+    """Return the contents of a tensor, copied if it is on a device."""
+    view = memory(resolved(tensor).cpu())
+    if view is None:
+        raise AssertionError(tensor)  # a backend's refusal() looks at every tensor first
+    return view
+
+
+def adopted(array: HostArray) -> Any:
+    """Return a tensor on an array's memory, which lives as long as it; a read-only array is copied."""
+    if not array.flags.writeable:
+        array = array.copy()  # PyTorch has no tensors that cannot be written
+    if array.dtype.kind in "biufc":
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(f"int{8 * array.itemsize}")).view(DTYPES[array.dtype.name])
+
+
+def overlaps_itself(tensor: Any) -> bool:
+    """Tell whether elements may share memory, as an expanded tensor's do."""
+    reach = 0
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)) if tensor.numel() else ():
+        if length > 1 and stride <= reach:
+            return True
+        reach += stride * (length - 1)
+    return False
