@@ -24,11 +24,17 @@ from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 
 if TYPE_CHECKING:
+    from treefold.planners.tree_packing import TreePacking, optimal_packing
+    from treefold.topology import Topology, known_topology
     from treefold.topology.load import load_topology
 
 # Loaded when they are first asked for: who only reduces does not wait for the planning of machines.
 _LATER = {
+    "Topology": "treefold.topology",
+    "TreePacking": "treefold.planners.tree_packing",
+    "known_topology": "treefold.topology",
     "load_topology": "treefold.topology.load",
+    "optimal_packing": "treefold.planners.tree_packing",
 }
 
 __version__ = "0.1.0"
@@ -47,12 +53,16 @@ __all__ = [
     "PerReplica",
     "ReduceOp",
     "ReductionToOneDevice",
+    "Topology",
+    "TreePacking",
     "all_reduce",
     "broadcast",
     "choose_cross_device_ops",
     "empty_cache",
     "host_memory_info",
+    "known_topology",
     "load_topology",
+    "optimal_packing",
     "reduce",
     "set_num_threads",
 ]

@@ -81,13 +81,26 @@ def shallow_trees(network: Network, max_depth: int) -> Oracle:
     def price(prices: Array) -> list[Priced]:
         routes = network.routes(prices)
         cost = routes.cost if network.is_symmetric else routes.cost + routes.cost.T
-        found = [cheapest_tree(cost, root, max_depth) for root in range(len(cost))]
+        found = [_shallow_tree(cost, root, max_depth) for root in range(len(cost))]
         found = sorted((item for item in found if np.isfinite(item[0])), key=lambda item: item[0])
         if not found:
             raise TopologyError.too_deep(max_depth, network.devices)
         return [Priced(total, partial(_mirrored, network, routes, pairs)) for total, pairs in found]
 
     return price
+
+
+def _shallow_tree(cost: Array, root: int, max_depth: int) -> tuple[float, Pairs]:
+    """Return a tree of bounded depth, and an infinite cost where there is none."""
+    total, pairs = cheapest_tree(cost, root, max_depth)
+    if np.isfinite(total):
+        return total, pairs
+    # The cheap edges led too deep: the fewest edges lead as far as any.
+    pairs, depth = cheapest_paths(np.where(np.isfinite(cost), 1.0, np.inf), root), {root: 0}
+    for parent, child in pairs:
+        depth[child] = depth[parent] + 1
+    is_tree = len(depth) == len(cost) and max(depth.values()) <= max_depth
+    return float(sum(cost[pair] for pair in pairs)) if is_tree else np.inf, pairs
 
 
 def directed_trees(network: Network) -> Oracle:

@@ -71,14 +71,15 @@ def row_groups(network: Network, shifts: Sequence[Shift]) -> Indices:
     return np.unique(group, return_inverse=True)[1]
 
 
-def all_images(topology: Topology, shifts: Sequence[Shift]) -> Iterator[Names]:
-    """Yield every combination of the shifts, each as a map of names; the first changes nothing."""
-    for times in itertools.product(*(range(shift.order) for shift in shifts)):
-        names = {node.name: node.name for node in topology.nodes}
-        for shift, count in zip(shifts, times, strict=True):
-            for _ in range(count):
-                names = {name: shift.names[now] for name, now in names.items()}
-        yield names
+def all_images(topology: Topology, shifts: Sequence[Shift]) -> list[Names]:
+    """Return every combination of the shifts, each as a map of names; the first changes nothing."""
+    images = [{node.name: node.name for node in topology.nodes}]
+    for shift in shifts:
+        before = images
+        for _ in range(1, shift.order):
+            before = [{name: shift.names[now] for name, now in names.items()} for names in before]
+            images = images + before
+    return images
 
 
 def _block_systems(topology: Topology, colours: Mapping[str, int]) -> Iterator[tuple[list[list[str]], list[list[str]]]]:
