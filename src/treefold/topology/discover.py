@@ -23,9 +23,9 @@ def discover_topology(
 ) -> Topology:
     """Return the machine that this process runs on.
 
-    GPUs as NVML counts them, ``gpu:0`` first, which is CUDA's order under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; where there
-    is no NVML or no GPU, the NUMA nodes, ``cpu:0`` and following. Bandwidths are those of ``topology/rates.py`` for what
-    was found, not measured.
+    GPUs as NVML counts them, ``gpu:0`` first, which is CUDA's order under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; where
+    there is no NVML or no GPU, the NUMA nodes, ``cpu:0`` and following. Bandwidths are those of ``topology/rates.py``
+    for what was found, not measured.
 
     Args:
         nvml: the module that speaks NVML; nvidia-ml-py's, if it is installed and finds a driver.
@@ -48,8 +48,10 @@ def discover_topology(
     buses = [_bus_id(_asked(nvml, nvml.nvmlDeviceGetPciInfo, handle).busId) for handle in handles]
     names = {bus_id: f"gpu:{number}" for number, bus_id in enumerate(buses)}
     for handle, bus_id in zip(handles, buses, strict=True):
-        _add_slots(machine, sysfs, names[bus_id], bus_id, between)
-        _add_nvlinks(machine, nvml, handle, names, bus_id)
+        socket = f"numa:{_numa_node(sysfs, bus_id)}"
+        machine.sockets[socket] = between
+        _add_slots(machine, sysfs, names[bus_id], bus_id, socket)
+        _add_nvlinks(machine, nvml, handle, names, bus_id, socket)
     machine.notes.append("Bandwidths are what NCCL takes for such links; measured copies make them better.")
     machine.notes.append("GPUs are numbered as by NVML; CUDA does so with CUDA_DEVICE_ORDER=PCI_BUS_ID.")
     return machine.build(every_pair=True)
@@ -75,13 +77,14 @@ def _asked(nvml: Any, question: Any, *arguments: Any) -> Any:
         raise ParseError.nvml(str(error)) from None
 
 
-def _add_slots(machine: Machine, sysfs: Path, name: str, bus_id: str, between: float) -> None:
+def _numa_node(sysfs: Path, bus_id: str) -> int:
+    text = _read(sysfs / "bus" / "pci" / "devices" / bus_id / "numa_node")
+    return int(text) if text.isdecimal() else 0  # -1 where the system does not know
+
+
+def _add_slots(machine: Machine, sysfs: Path, name: str, bus_id: str, socket: str) -> None:
     """Add a GPU's slot and the bridges above it, up to its NUMA node."""
-    device = sysfs / "bus" / "pci" / "devices" / bus_id
-    numa = _read(device / "numa_node")
-    socket = f"numa:{numa if numa.isdecimal() else 0}"
-    machine.sockets[socket] = between
-    resolved = device.resolve()
+    resolved = (sysfs / "bus" / "pci" / "devices" / bus_id).resolve()
     above = [path for path in reversed(resolved.parents) if _BUS_ID.fullmatch(path.name)]
     parent = socket
     for bridge in above:
@@ -96,21 +99,25 @@ def _slot_gb_per_s(device: Path) -> float:
     return rates.pcie_gb_per_s(_read(device / "max_link_speed"), lanes)
 
 
-def _add_nvlinks(machine: Machine, nvml: Any, handle: Any, names: dict[str, str], bus_id: str) -> None:
+def _add_nvlinks(machine: Machine, nvml: Any, handle: Any, names: dict[str, str], bus_id: str, socket: str) -> None:
     major, minor = _asked(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     each = rates.nvlink_gb_per_s(10 * major + minor)
     for link in range(_MOST_LINKS):
         try:
-            if not nvml.nvmlDeviceGetNvLinkState(handle, link):
-                continue
-            remote = _bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
-            kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
+            is_up = nvml.nvmlDeviceGetNvLinkState(handle, link)
         except nvml.NVMLError:
             break  # no more links, or a GPU without any
+        try:
+            remote = _bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId) if is_up else ""
+            kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) if is_up else _REMOTE_GPU
+        except nvml.NVMLError:
+            machine.notes.append("NVML does not say where some NVLinks lead; they are left out.")
+            continue
+        if not is_up:
+            continue
         if remote in names and remote != bus_id:
             machine.add_peer(names[bus_id], names[remote], gb_per_s=each, kind="nvlink")
         elif kind == _REMOTE_CPU:
-            socket = next(iter(machine.sockets))
             machine.add_to_host(names[bus_id], socket, gb_per_s=each, kind="nvlink")
         elif kind != _REMOTE_GPU:
             machine.add_to_switch(names[bus_id], gb_per_s=each, kind="nvlink")

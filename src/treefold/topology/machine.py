@@ -34,6 +34,7 @@ class Machine:
     sockets: dict[str, float] = field(default_factory=dict)  # GB/s to another socket
     places: dict[str, Place] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    hosts: dict[str, str] = field(default_factory=dict)  # of sockets, where there are several hosts
     _peers: dict[tuple[str, str, str], float] = field(default_factory=dict)
     _to_switch: dict[tuple[str, str], float] = field(default_factory=dict)
     _to_hosts: dict[tuple[str, str, str], float] = field(default_factory=dict)
@@ -90,7 +91,9 @@ class Machine:
         for (device, socket, kind), gb_per_s in self._to_hosts.items():
             builder.link(device, socket, gb_per_s=gb_per_s, alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
         self._link_places(builder, needed)
-        join_sockets(builder, {k: v for k, v in self.sockets.items() if k in needed}, every_pair=every_pair)
+        for host in dict.fromkeys(self.hosts.get(name, "") for name in self.sockets):
+            here = {k: v for k, v in self.sockets.items() if k in needed and self.hosts.get(k, "") == host}
+            join_sockets(builder, here, every_pair=every_pair)
         for note in dict.fromkeys(self.notes):
             builder.note(note)
         return builder.build()

@@ -106,7 +106,7 @@ def _add_xgmi(
             machine.add_peer(f"gpu:{j}", f"gpu:{i}", gb_per_s=gb_per_s[1], kind="xgmi")
     if indirect:
         machine.notes.append(
-            f"{indirect} pairs reach each other by xGMI through other GPUs; they have no link of their own."
+            "Some pairs reach each other by xGMI through other GPUs only: they are given no link of their own."
         )
     if bandwidths:
         machine.notes.append("xGMI bandwidths are the maxima that the tool states: raw figures, not measured ones.")

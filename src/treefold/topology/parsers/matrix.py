@@ -24,7 +24,7 @@ def machine_of(data: object) -> Topology:
 
     """
     if isinstance(data, list) and data and all(isinstance(row, list) for row in data):
-        return _bare(_checked("The matrix", data))
+        return _bare(_checked("the matrix", data))
     if isinstance(data, dict):
         if "gb_per_s" in data:
             return _direct(_checked("gb_per_s", data["gb_per_s"]), 1.0, "gb_per_s of each pair")
@@ -104,12 +104,12 @@ def _checked(what: str, value: object) -> Matrix:
         raise ParseError.too_much("rows", count, MAX_DEVICES)
     for number, row in enumerate(value):
         if len(row) != count:
-            raise ParseError.bad_field(f"Row {number} of {what}", f"{len(row)} numbers", f"{count}, one per row")
+            raise ParseError.bad_field(f"The length of row {number} of {what}", len(row), f"{count}, as many as rows")
         for item in row:
             if not is_number(item) or not 0 <= item <= _MOST:
                 raise ParseError.bad_field(f"A number in row {number} of {what}", item, "GB/s or a count, 0 or more")
     if count == 1:
-        raise ParseError.bad_field(what, "a single number", "a matrix of two devices or more")
+        raise ParseError.bad_field(f"The size of {what}", count, "2 or more")
     return [list(row) for row in value]
 
 

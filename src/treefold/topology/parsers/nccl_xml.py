@@ -93,6 +93,7 @@ def _read_cpu(file: _File, cpu: Element, name: str, *, has_gpu_elements: bool) -
     model = _whole(cpu, "modelid", 0)
     between = rates.between_sockets_gb_per_s(cpu.get("arch", ""), vendor, family, model)
     file.machine.sockets[name] = between
+    file.machine.hosts[name] = cpu.get("host_hash", "")
     if vendor == "GenuineIntel":
         file.intel.add(name)
     todo = [(name, child) for child in reversed(cpu)]

@@ -192,8 +192,9 @@ def _add_pcie(machine: Machine, table: Table, gpus: dict[str, str]) -> None:
 
 def _hang(machine: Machine, group: list[int], bridges: Clusters, parent: str, kinds: Sequence[tuple[str, str]]) -> None:
     """Hang a group below its socket, under one switch; what one bridge joins, under a switch of its own below that."""
-    outer = _add_switch(machine, group, parent, "pcie switches of ", kinds)
-    for inner in bridges.groups(group):
+    parts = bridges.groups(group)
+    outer = _add_switch(machine, group, parent, "pcie switch of " if len(parts) == 1 else "pcie switches above ", kinds)
+    for inner in parts:
         above = outer if len(inner) == len(group) else _add_switch(machine, inner, outer, "pcie switch of ", kinds)
         for member in inner:
             name, kind = kinds[member]

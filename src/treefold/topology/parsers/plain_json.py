@@ -89,7 +89,7 @@ def _pair(where: str, value: object, most: float) -> tuple[float | None, float |
     for item in pair:
         # What is not finite is left to TopologyBuilder.
         if item is not None and abs(item) > most and not (isinstance(item, float) and not is_finite(item)):
-            raise ParseError.bad_field(where, "a huge number", f"a number up to {most:g}")
+            raise ParseError.bad_field(where, item, f"a number up to {most:g}")
     return pair[0], pair[1]
 
 

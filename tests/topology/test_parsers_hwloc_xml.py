@@ -1,0 +1,91 @@
+import re
+
+import pasted_machines as pasted
+import pytest
+import shown
+
+import treefold
+from treefold.errors import ParseError
+
+
+class TestGpus:
+    def test_nvlinks_and_slots(self):
+        """NVML's numbers, raw MB/s cut to NCCL's share, chips as one switch, no graphics chip of the server."""
+        topology = treefold.load_topology(pasted.HWLOC_NVLINKS)
+        assert shown.matrix(topology) == [[0, 40], [40, 0]]
+        assert shown.ports(topology) == {"gpu:1": ("nvswitch", 80), "gpu:0": ("nvswitch", 20)}
+        assert shown.tree(topology) == {
+            "pci 0000:30:00.0": ("socket 0", 6),
+            "gpu:1": ("pci 0000:30:00.0", 12),
+            "gpu:0": ("socket 1", 12),
+            "nic mlx5_0": ("socket 1", 12),
+        }
+        assert shown.between(topology) == {("socket 0", "socket 1"): 10}
+
+    def test_says_what_was_assumed(self):
+        """Each assumption is a sentence."""
+        assert treefold.load_topology(pasted.HWLOC_NVLINKS).notes == (
+            "Some PCIe slots show no speed; they are taken as gen 3 x16.",
+            "All NVSwitch chips are taken as one switch: hwloc does not show the links between them.",
+            "hwloc's bandwidths are raw; they are cut to what NCCL and RCCL take of them. "
+            "Idle GPUs may show slow slots.",
+            "A PCIe port above gpu:1 is narrower than the slot below it.",
+        )
+
+    def test_are_counted_by_bus_id_where_nothing_numbers_them(self):
+        """Without OS devices the lowest bus id is gpu:0."""
+        text = pasted.HWLOC_NVLINKS.replace('name="nvml', 'name="card').replace("NVLinkBandwidth", "Other")
+        assert shown.tree(treefold.load_topology(text))["gpu:0"] == ("pci 0000:30:00.0", 12)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "sentence"),
+        [
+            (
+                '<u64values length="9">25000 0 </u64values>',
+                "",
+                "The table of hwloc XML is cut off: NVLinkBandwidth has 7 values for 3 objects. "
+                "Paste the whole output.",
+            ),
+            (
+                "7.876923",
+                "fast",
+                "A pci_link_speed is 'fast'. It must be GB/s, such as 15.753846; correct it.",
+            ),
+            (
+                "0000:30:00.0",
+                "?",
+                "A pci_busid is '?'. It must be a bus id such as 0000:3b:00.0; correct it.",
+            ),
+            (
+                "0000:b7:00.0",
+                "0000:34:00.0",
+                "The bus id '0000:34:00.0' stands there twice. Each has one of its own; correct the file.",
+            ),
+            (
+                "25000 0 ",
+                "25000 x ",
+                "A number of the hwloc XML is 'x'. It must be a whole number; correct it.",
+            ),
+        ],
+    )
+    def test_defects_are_named(self, old, new, sentence):
+        """One sentence says what is wrong with the file."""
+        with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
+            treefold.load_topology(pasted.HWLOC_NVLINKS.replace(old, new))
+
+
+class TestNumaNodes:
+    def test_are_the_devices_of_a_machine_without_gpus(self):
+        """A second node of the same CPUs (its fast memory) is no device of its own."""
+        topology = treefold.load_topology(pasted.HWLOC_NUMA)
+        assert topology.devices == ("cpu:0", "cpu:1")
+        assert shown.between(topology) == {("cpu:0", "cpu:1"): 16}
+        assert topology.notes == (
+            "The file shows no GPU: the devices are its NUMA nodes.",
+            "Between NUMA nodes 16 GB/s are taken, as NCCL does between sockets of this CPU.",
+        )
+
+    def test_one_is_enough(self):
+        """A laptop is one device."""
+        topology = treefold.load_topology('<topology><object type="Machine"/></topology>')
+        assert (topology.devices, topology.links) == (("cpu:0",), ())

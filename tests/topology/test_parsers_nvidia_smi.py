@@ -1,0 +1,208 @@
+import re
+
+import pasted_machines as pasted
+import pytest
+import shown
+
+import treefold
+from treefold.errors import ParseError
+from treefold.topology.parsers import nvidia_smi
+
+
+def nvlinks(counts, each):
+    """Return GB/s of counts of links."""
+    return [[count * each for count in row] for row in counts]
+
+
+class TestNvlinks:
+    def test_dgx1_v100(self):
+        """The hybrid cube mesh, whole: counts of the table times what a V100's NVLink carries."""
+        counts = [
+            [0, 1, 1, 2, 2, 0, 0, 0],
+            [1, 0, 2, 1, 0, 2, 0, 0],
+            [1, 2, 0, 2, 0, 0, 1, 0],
+            [2, 1, 2, 0, 0, 0, 0, 1],
+            [2, 0, 0, 0, 0, 1, 1, 2],
+            [0, 2, 0, 0, 1, 0, 2, 1],
+            [0, 0, 1, 0, 1, 2, 0, 2],
+            [0, 0, 0, 1, 2, 1, 2, 0],
+        ]
+        topology = treefold.load_topology(pasted.DGX1_V100)
+        assert shown.matrix(topology, "nvlink") == nvlinks(counts, 20)
+        assert shown.ports(topology) == {}
+
+    def test_four_v100(self):
+        """NV1 and NV2 are links of their own, under a prompt and with spaces for tabs."""
+        counts = [[0, 1, 1, 2], [1, 0, 2, 1], [1, 2, 0, 2], [2, 1, 2, 0]]
+        topology = treefold.load_topology(pasted.FOUR_V100)
+        assert shown.matrix(topology, "nvlink") == nvlinks(counts, 20)
+
+    def test_more_links_than_a_gpu_has_are_an_nvswitch(self):
+        """NV18 to three peers is no mesh: every GPU has 18 links to the switch."""
+        topology = treefold.load_topology(pasted.FOUR_H100_ON_NVSWITCH)
+        assert shown.matrix(topology) == [[0] * 4] * 4
+        assert shown.ports(topology) == {f"gpu:{number}": ("nvswitch", 18 * 20.6) for number in range(4)}
+
+    def test_pairs_of_a100(self):
+        """A bridge of 12 links joins two GPUs, and nothing but PCIe the pairs."""
+        topology = treefold.load_topology(pasted.FOUR_A100_IN_PAIRS)
+        expected = [[0, 12, 0, 0], [12, 0, 0, 0], [0, 0, 0, 12], [0, 0, 12, 0]]
+        assert shown.matrix(topology, "nvlink") == nvlinks(expected, 20)
+
+    def test_two_rtx_3090(self):
+        """Four links to one peer are the bridge of a GA10x, whose links are slower."""
+        topology = treefold.load_topology(pasted.TWO_RTX_3090)
+        assert shown.matrix(topology, "nvlink") == [[0, 48], [48, 0]]
+
+    @pytest.mark.parametrize(
+        ("links", "counts", "expected"),
+        [(4, {1}, 18.0), (4, {1, 2}, 20.0), (6, {1, 2}, 20.0), (12, {4}, 20.0), (18, {6}, 20.6), (4, {4}, 12.0)],
+    )
+    def test_generation_is_the_slowest_with_so_many_links(self, links, counts, expected):
+        """P100, V100, A100, H100 and GA10x are told apart by the links that they show."""
+        assert nvidia_smi.nvlink_guess(links, counts, switched=False) == expected
+
+    def test_says_that_the_model_is_not_shown(self):
+        """A reader learns which figure was assumed."""
+        [note, _] = treefold.load_topology(pasted.DGX1_V100).notes
+        assert note == (
+            "The table names no GPU model: an NVLink is taken as 20 GB/s, the least that fits the number of links."
+        )
+
+
+class TestPcie:
+    def test_dgx1_v100(self):
+        """NICs tell which GPUs share a switch where NVLink hides it: PIX to the same NIC."""
+        topology = treefold.load_topology(pasted.DGX1_V100)
+        assert shown.tree(topology) == {
+            "gpu:0": ("pcie switch of gpu:0", 12),
+            "gpu:1": ("pcie switch of gpu:0", 12),
+            "nic mlx5_0": ("pcie switch of gpu:0", 12),
+            "pcie switch of gpu:0": ("socket 0", 12),
+            "gpu:2": ("pcie switches above gpu:2", 12),
+            "gpu:3": ("pcie switches above gpu:2", 12),
+            "pcie switches above gpu:2": ("socket 0", 12),
+            "gpu:4": ("pcie switch of gpu:4", 12),
+            "gpu:5": ("pcie switch of gpu:4", 12),
+            "nic mlx5_1": ("pcie switch of gpu:4", 12),
+            "pcie switch of gpu:4": ("socket 1", 12),
+            "gpu:6": ("pcie switches above gpu:6", 12),
+            "gpu:7": ("pcie switches above gpu:6", 12),
+            "pcie switches above gpu:6": ("socket 1", 12),
+        }
+        assert shown.between(topology) == {("socket 0", "socket 1"): 6}
+
+    def test_eight_on_pcie(self):
+        """PHB: two switches on one socket; PXB: two switches below one; SOC: the other socket."""
+        topology = treefold.load_topology(pasted.EIGHT_ON_PCIE)
+        assert shown.tree(topology) == {
+            "gpu:0": ("pcie switch of gpu:0", 12),
+            "gpu:1": ("pcie switch of gpu:0", 12),
+            "pcie switch of gpu:0": ("socket 0", 12),
+            "gpu:2": ("pcie switch of gpu:2", 12),
+            "gpu:3": ("pcie switch of gpu:2", 12),
+            "pcie switch of gpu:2": ("socket 0", 12),
+            "gpu:4": ("pcie switch of gpu:4", 12),
+            "gpu:5": ("pcie switch of gpu:4", 12),
+            "pcie switch of gpu:4": ("pcie switches above gpu:4", 12),
+            "gpu:6": ("pcie switch of gpu:6", 12),
+            "gpu:7": ("pcie switch of gpu:6", 12),
+            "pcie switch of gpu:6": ("pcie switches above gpu:4", 12),
+            "pcie switches above gpu:4": ("socket 1", 12),
+        }
+        assert shown.matrix(topology, "nvlink") == [[0] * 8] * 8
+
+    def test_what_may_share_an_uplink_does(self):
+        """GPUs of one socket whose NVLinks hide their PCIe share one uplink, unless a NIC speaks against it."""
+        tree = shown.tree(treefold.load_topology(pasted.FOUR_H100_ON_NVSWITCH))
+        assert tree == {
+            "gpu:0": ("pcie switches above gpu:0", 12),
+            "nic NIC0": ("pcie switches above gpu:0", 12),
+            "pcie switches above gpu:0": ("socket 0", 12),
+            "gpu:1": ("socket 0", 12),
+            "gpu:2": ("pcie switches above gpu:2", 12),
+            "gpu:3": ("pcie switches above gpu:2", 12),
+            "pcie switches above gpu:2": ("socket 1", 12),
+        }
+
+    def test_more_than_two_sockets_share_a_switch(self):
+        """The table does not say how sockets are joined: one port each is the narrowest."""
+        topology = treefold.load_topology(pasted.THREE_SOCKETS)
+        assert shown.tree(topology) == {
+            "gpu:0": ("socket 0", 12),
+            "gpu:1": ("socket 0", 12),
+            "gpu:2": ("socket 1", 12),
+            "gpu:3": ("socket 2", 12),
+        }
+        assert shown.between(topology) == {(f"socket {number}", "between sockets"): 6 for number in range(3)}
+
+    def test_says_what_it_cannot_see(self):
+        """The reader learns that this is the narrowest of several machines."""
+        assert treefold.load_topology(pasted.EIGHT_ON_PCIE).notes == (
+            "The table shows no NVLink: PCIe only. `topo -mp` hides NVLinks; `topo -m` shows them.",
+            "nvidia-smi shows neither PCIe generations nor which GPUs share a PCIe switch or a link between sockets: "
+            "PCIe is taken as gen 3 x16, every group that may share an uplink shares one, and sockets are 6 GB/s apart.",
+        )
+
+
+class TestTable:
+    def test_is_read_whole(self):
+        """Every cell, name and CPU list, without the legend."""
+        table = nvidia_smi.read_table(pasted.TWO_RTX_3090)
+        assert table == nvidia_smi.Table(("GPU0", "GPU1"), (("X", "NV4"), ("NV4", "X")), ("0-23", "0-23"))
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            (
+                pasted.FOUR_V100.rsplit("GPU3 ", 1)[0],
+                "The table of nvidia-smi topo -m is cut off: its header names GPU3, and there is no row of it. "
+                "Paste the whole output.",
+            ),
+            (
+                pasted.FOUR_V100.rsplit("NV2", 1)[0],
+                "The table of nvidia-smi topo -m is cut off: the row of GPU3 has 2 of 4 relations. "
+                "Paste the whole output.",
+            ),
+            (
+                "GPU0 X PIX SYS 0-7\nGPU1 PIX X SYS 0-7\n",
+                "The table of nvidia-smi topo -m is cut off: GPU0 has 3 relations, and there are 2 rows. "
+                "Paste the whole output.",
+            ),
+            (
+                "GPU0 X PIX\nGPU1 PHB X\n",
+                "The table of nvidia-smi topo -m contradicts itself: GPU0 to GPU1 is PIX, and back it is PHB. "
+                "Paste the output as the tool printed it.",
+            ),
+            (
+                "GPU0 PIX X\nGPU1 X PIX\n",
+                "The table of nvidia-smi topo -m contradicts itself: the row of GPU0 has its X in another column. "
+                "Paste the output as the tool printed it.",
+            ),
+            (
+                "GPU0 X PIX\nGPU0 PIX X\n",
+                "The table of nvidia-smi topo -m contradicts itself: a row stands there twice. "
+                "Paste the output as the tool printed it.",
+            ),
+            (
+                "GPU0 X NV40\nGPU1 NV40 X\n",
+                "The table of nvidia-smi topo -m contradicts itself: NV40 is more NVLinks than a GPU has (18). "
+                "Paste the output as the tool printed it.",
+            ),
+            (
+                "GPU0 X NV18 NV18\nGPU1 NV18 X SYS\nGPU2 NV18 SYS X\n",
+                "The table of nvidia-smi topo -m contradicts itself: GPU1 has NVLinks to some GPUs of an NVSwitch and "
+                "not to others. Paste the output as the tool printed it.",
+            ),
+        ],
+    )
+    def test_that_is_damaged_is_refused_by_name(self, text, sentence):
+        """Cut off or contradictory: one sentence, never a machine with devices lost."""
+        with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
+            treefold.load_topology(text)
+
+    def test_of_too_many_rows_is_refused(self):
+        """A table is one host's."""
+        rows = "".join(f"GPU{number} X\n" for number in range(257))
+        with pytest.raises(ParseError, match=r"^The topology has 257 rows; at most 256 are read\."):
+            treefold.load_topology(rows)
