@@ -15,10 +15,12 @@ def per_replica(*values):
 
 class TestErrors:
     def test_are_value_errors_as_in_tensorflow(self):
-        """All but arguments that do not go together, which are TypeErrors."""
+        """All but arguments that do not go together, which are TypeErrors, and missing packages, ImportErrors."""
         kinds = [getattr(errors, name) for name in errors.__all__ if name != "TreefoldError"]
         assert {kind.__name__ for kind in kinds if issubclass(kind, TypeError)} == {"CallError"}
-        assert {kind.__name__ for kind in kinds if not issubclass(kind, ValueError)} == {"CallError"}
+        missing = {kind.__name__ for kind in kinds if issubclass(kind, ImportError)}
+        assert missing == {"FrameworkError", "MissingExtraError"}
+        assert {kind.__name__ for kind in kinds if not issubclass(kind, ValueError)} == {"CallError"} | missing
         assert all(issubclass(kind, errors.TreefoldError) for kind in kinds)
 
 

@@ -133,8 +133,8 @@ class TestBadMachines:
     def test_with_a_link_to_nowhere(self):
         """Both ends have to be there."""
         sentence = (
-            "The link from 'gpu:0' to 'sw1' leads nowhere: there is no 'sw1'. Name the device, host, switch or NIC before "
-            "its links."
+            "The link from 'gpu:0' to 'sw1' leads nowhere: there is no 'sw1'. "
+            "Name the device, host, switch or NIC before its links."
         )
         with refuses(sentence):
             TopologyBuilder().device("gpu:0").link("gpu:0", "sw1", gb_per_s=1)
@@ -177,7 +177,10 @@ class TestBadMachines:
         """The sentence names both."""
         builder = TopologyBuilder().device("gpu:0").device("gpu:1").device("gpu:2").device("gpu:3")
         builder.link("gpu:0", "gpu:2", gb_per_s=1).link("gpu:1", "gpu:3", gb_per_s=1)
-        sentence = "The machine is not connected: nothing leads from {} to {}. Add the links between them, or plan for one part."
+        sentence = (
+            "The machine is not connected: nothing leads from {} to {}. "
+            "Add the links between them, or plan for one part."
+        )
         with refuses(sentence.format("gpu:0, gpu:2", "gpu:1, gpu:3")):
             builder.build()
         with refuses(sentence.format("gpu:0, gpu:1", "gpu:6, gpu:7")):
