@@ -8,7 +8,7 @@ a method says "view".
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,14 +30,13 @@ class Refusal(NamedTuple):
 class Node(NamedTuple):
     """A container taken apart: its children, what else it is made of, and the children's names.
 
-    ``entry_type`` says how optree writes a name in a path. ``put_together``: from children to such a container.
+    ``entry_type`` says how optree writes a name in a path.
     """
 
     children: Sequence[Any]
     rest: Hashable
     names: tuple[Any, ...]
     entry_type: type[optree.PyTreeEntry]
-    put_together: Callable[[Sequence[Any]], Any]
 
 
 class ArrayBackend(abc.ABC):
@@ -51,6 +50,8 @@ class ArrayBackend(abc.ABC):
     name: str
     #: The types whose arrays ``glance`` can read; exactly these, not their subclasses.
     glanced_types: frozenset[type] = frozenset()
+    #: Whether one memory may stand for a result on every ``cpu:k``, because its arrays never change.
+    shares_results: bool = False
 
     @abc.abstractmethod
     def owns(self, value: object) -> bool:
@@ -129,12 +130,19 @@ class ArrayBackend(abc.ABC):
         """Return an array of this framework that takes over a NumPy array's memory as ``device``, a ``cpu:k``."""
 
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
-        """Return ``from_host`` of each array on its device; frameworks with a call for many are quicker here."""
+        """Return ``from_host`` of each array on its device; frameworks with a call for many are quicker here.
+
+        With ``shares_results`` there is one array for all devices.
+        """
         return [self.from_host(array, device) for array, device in zip(arrays, devices, strict=True)]
 
     def take_apart(self, value: object) -> Node | None:  # noqa: ARG002
         """Return the children of a container that was registered with this framework; None for anything else."""
         return None
+
+    def put_together(self, rest: Hashable, children: Sequence[Any]) -> Any:
+        """Return a container of other children; ``rest`` is that of its ``Node``."""
+        raise NotImplementedError(rest, children)
 
     def refusal(self, array: Any) -> Refusal | None:  # noqa: ARG002
         """Return why an array of this framework cannot be reduced, whatever the op; None if it can.

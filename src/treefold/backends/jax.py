@@ -15,13 +15,17 @@ import jax
 import numpy as np
 import optree
 
+# The class of all arrays that hold numbers; nothing can be derived from it. JAX has no public name for it, and to make
+# an array and look would start JAX's platforms, for callers who only imported it.
+from jax._src.array import ArrayImpl
+
 from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal
 from treefold.backends.numpy import NumpyBackend
-from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.fold import Fold
 
-_WIDE_DTYPES = frozenset({"float64", "int64", "uint64", "complex128"})
+_ASKED = "The value or destination"  # where a device is asked for, no replica is known
+_MOST_WITHOUT_X64 = 4  # bytes of an element; complex64 has 8, and does not mind
 _SPREAD = (
     "treefold takes arrays on one device each: pass PerReplica([shard.data for shard in array.addressable_shards]), "
     "or a copy on one device."
@@ -32,16 +36,13 @@ class JaxBackend(ArrayBackend):
     """Arrays that are committed to a CPU device, or on the default one. All are immutable."""
 
     name = "JAX"
+    glanced_types = frozenset({ArrayImpl})
+    #: Also true of donated ones: JAX does not write into memory that it adopted.
+    shares_results = True
 
     def __init__(self) -> None:
         """Ask JAX nothing yet: its platforms start when they are first used."""
         self._numpy = NumpyBackend()
-
-    @functools.cached_property
-    def glanced_types(self) -> frozenset[type]:  # type: ignore[override]
-        """The class of all arrays that hold numbers. It cannot be derived from, so nothing else can pass for one."""
-        with jax.ensure_compile_time_eval():
-            return frozenset({type(jax.device_put(0.0))})
 
     @functools.cached_property
     def _devices(self) -> dict[str, Any]:
@@ -63,7 +64,7 @@ class JaxBackend(ArrayBackend):
         if isinstance(array, jax.core.Tracer):
             advice = "treefold runs outside jit, grad and vmap: call it on their results, or use jax.lax.psum inside."
             return Refusal("a JAX tracer, which stands for an array without being one", advice)
-        if type(array) not in self.glanced_types:
+        if type(array) is not ArrayImpl:
             advice = "treefold takes arrays of numbers: of random keys, pass jax.random.key_data(keys)."
             return Refusal(f"a {type(array).__name__}", advice)
         if array.is_deleted():
@@ -91,7 +92,7 @@ class JaxBackend(ArrayBackend):
         """
         refusal = self.refusal(array)
         if refusal is not None:
-            raise ArgumentError.not_taken("The value or destination", "", refusal.got, refusal.advice)
+            raise ArgumentError.not_taken(_ASKED, "", refusal.got, refusal.advice)
         [device] = array.devices()
         return self._names[device]
 
@@ -100,8 +101,8 @@ class JaxBackend(ArrayBackend):
         return array.shape, array.dtype.name
 
     def copy_to(self, array: Any, device: str) -> Any:
-        """Copy through JAX, which aliases on request only."""
-        return self._placed([np.array(self.host_view(array))], [device], may_alias=False)[0]
+        """Copy, for JAX would alias."""
+        return self.from_host(np.array(self.host_view(array)), device)
 
     def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
         """Fold as on NumPy arrays."""
@@ -154,22 +155,29 @@ class JaxBackend(ArrayBackend):
 
     def from_host(self, array: HostArray, device: str) -> Any:
         """Commit memory that nobody else writes to a device, as the dtype that it has, whatever jax_enable_x64 says."""
-        return self._placed([array], [device])[0]
+        return self.from_hosts([array], [device])[0]
 
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
-        """Place all at once: for eight arrays this takes half as long as one by one."""
-        return self._placed(arrays, devices)
+        """Place all at once: for eight devices this takes half as long as one by one."""
+        arrays = [arrays[0]] * len(devices) if len(arrays) == 1 else list(arrays)
+        is_wide = any(array.itemsize > _MOST_WITHOUT_X64 for array in arrays)
+        with jax.enable_x64(True) if is_wide else contextlib.nullcontext():  # noqa: FBT003 - JAX's own signature
+            placed: list[Any] = jax.device_put(arrays, [self._devices[device] for device in devices])
+        return placed
 
     def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
-        """Read arrays that are alive and ready to be seen on one device each."""
+        """Read arrays, unless one was deleted."""
         for array in arrays:
-            if type(array) not in self.glanced_types or array.is_deleted() or len(array.devices()) != 1:
+            if type(array) is not ArrayImpl:
                 return None
-        return tuple([np.asarray(array) for array in arrays])
+        try:
+            return tuple([np.asarray(array) for array in arrays])
+        except RuntimeError:
+            return None
 
     def places(self, arrays: tuple[Any, ...]) -> Hashable:
-        """Return the devices, as JAX has them."""
-        return tuple([array.device for array in arrays])
+        """Return the shardings, in which arrays on one CPU device differ from all that ``refusal`` refuses."""
+        return tuple([array.sharding for array in arrays])
 
     def take_apart(self, value: object) -> Node | None:
         """Take a container apart that was registered with JAX, such as a dataclass of parameters."""
@@ -179,13 +187,11 @@ class JaxBackend(ArrayBackend):
         paths = [path[-1] for path, _ in children]
         names = tuple(getattr(path, "name", getattr(path, "key", position)) for position, path in enumerate(paths))
         kind = optree.GetAttrEntry if all(hasattr(path, "name") for path in paths) else optree.FlattenedEntry
-        return Node([child for _, child in children], structure, names, kind, structure.unflatten)
+        return Node([child for _, child in children], structure, names, kind)
+
+    def put_together(self, rest: Any, children: Sequence[Any]) -> Any:
+        """Let JAX do it."""
+        return rest.unflatten(children)
 
     def _beside(self, array: Any, made: HostArray) -> Any:
         return self.from_host(made, self.device_of(array))
-
-    def _placed(self, arrays: Sequence[HostArray], devices: Sequence[str], **options: Any) -> list[Any]:
-        is_wide = any(array.dtype.name in _WIDE_DTYPES for array in arrays)
-        with jax.enable_x64(True) if is_wide else contextlib.nullcontext():  # noqa: FBT003 - JAX's own signature
-            placed: list[Any] = jax.device_put(list(arrays), [self._devices[device] for device in devices], **options)
-        return placed

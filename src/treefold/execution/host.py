@@ -13,6 +13,7 @@ import numpy as np
 
 from treefold.backends import HostArray
 from treefold.backends.numpy_fold import scale_block
+from treefold.errors import ArgumentError
 from treefold.execution.callback import accumulate
 from treefold.execution.kernel import Job, fold_batch
 from treefold.execution.native import new_result
@@ -33,7 +34,7 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     targets = [
         [_view(operand, array) for array in out[index]]
         if out is not None
-        else [new_result(operand.shape, _dtype(leaf, fold, result)) for _ in devices[index]]
+        else [new_result(operand.shape, _dtype(leaf, fold, result)) for _ in _memories(operand, devices[index])]
         for index, (leaf, operand, result) in enumerate(zip(plan.leaves, inputs, made, strict=True))
     ]
     # A view may be a copy, of a lazily conjugated tensor for instance: all are taken before anything is written.
@@ -59,6 +60,11 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     ]
 
 
+def _memories(operand: Operand, devices: list[str]) -> list[str]:
+    """Return the devices whose results need memory of their own."""
+    return devices[:1] if operand.backend.shares_results else devices
+
+
 def _own_result(leaf: Leaf, operand: Operand, fold: Fold | None) -> HostArray | None:
     """Return the result of a leaf that is not folded by the kernel, row-major; None for the others."""
     views = [_view(operand, array) for array in operand.arrays]
@@ -82,6 +88,8 @@ def _dtype(leaf: Leaf, fold: Fold | None, result: HostArray | None) -> np.dtype[
 
 
 def _view(operand: Operand, array: Any) -> HostArray:
+    if not operand.backend.owns(array):  # planning takes whatever has a shape
+        raise ArgumentError.not_a_value(array, "A replica")
     view = operand.backend.host_view(array)
     if view is None:
         raise AssertionError(operand)  # the planner chose the host executor, so all arrays are in host memory

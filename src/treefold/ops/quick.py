@@ -1,9 +1,9 @@
 """The calls that a training loop makes again and again: arrays of shapes seen before, in host memory.
 
-A call is recognised by what its plan and its checks depend on: structures, frameworks, shapes, dtypes, devices, op. What
-was validated and planned for the first such call holds for the next ones; what depends on the arrays themselves (their
-memory) is looked at every time: the backends show it at a glance, or decline. Whatever is not recognised at a glance takes
-the full way through validation.
+A call is recognised by what its plan and its checks depend on: structures, frameworks, shapes, dtypes, devices, op.
+What was validated and planned for the first such call holds for the next ones; what depends on the arrays themselves
+(their memory) is looked at every time: the backends show it at a glance, or decline. Whatever is not recognised at a
+glance takes the full way through validation.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _look_at_components(value: DistributedValues, target: object) -> Seen | None
                 return None
         backends.append(backend)
         columns.append(views)
-        forms.append((backend, shape, dtype))
+        forms.append((backend, shape, dtype, backend.places(leaf)))
     key = (structure, tuple(forms), len(values), value.named_devices, target)
     return Seen(key, structure, backends, arrays, columns)
 
@@ -168,9 +168,10 @@ def _new_targets(prepared: Prepared, values: Sequence[Seen]) -> Columns:
     targets: Columns = []
     dtypes = iter(prepared.result_dtypes)
     for seen, names in zip(values, prepared.destinations, strict=True):
-        for column in seen.columns:
+        for backend, column in zip(seen.backends, seen.columns, strict=True):
             shape, dtype = column[0].shape, next(dtypes)
-            targets.append(tuple(new_result(shape, dtype) for _ in names))
+            memories = names[:1] if backend.shares_results else names
+            targets.append(tuple(new_result(shape, dtype) for _ in memories))
     return targets
 
 
@@ -179,10 +180,7 @@ def _wrapped(prepared: Prepared, call: Call, targets: Columns) -> list[Mirrored]
     for seen, names in zip(call.values, prepared.destinations, strict=True):
         own = seen.arrays
         if not call.in_place:
-            own = [
-                tuple([backend.from_host(*end) for end in zip(next(remaining), names, strict=True)])
-                for backend in seen.backends
-            ]
+            own = [tuple(backend.from_hosts(next(remaining), names)) for backend in seen.backends]
         if seen.structure is None:
             components: Sequence[Any] = own[0]
         else:

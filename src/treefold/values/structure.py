@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
 import optree
 
+from treefold.backends import ArrayBackend, loaded_backends
 from treefold.values.sparse import IndexedSlices
 
 #: Dataclasses that treefold registers on sight are known in this namespace only, not to the user's own optree calls.
@@ -26,9 +27,7 @@ def flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
     Dictionaries are taken in order of their keys. Plain dataclasses are taken apart by their fields.
     """
     leaves, spec = _flatten(component)
-    while new := {type(leaf) for leaf in leaves if type(leaf) not in _plain_types and _is_new_dataclass(leaf)}:
-        for kind in new:
-            _register(kind)
+    while any(_is_registered(leaf) for leaf in leaves if type(leaf) not in _plain_types):
         leaves, spec = _flatten(component)
     return leaves, spec
 
@@ -48,13 +47,34 @@ def _flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
     return optree.tree_flatten(component, none_is_leaf=True, namespace=_NAMESPACE)
 
 
-def _is_new_dataclass(leaf: object) -> bool:
+def _is_registered(leaf: object) -> bool:
+    """Tell whether a leaf is a container of a kind that is now known, though it was not before."""
     # Arrays of some frameworks are dataclasses too; what has a shape is a leaf.
-    is_dataclass = dataclasses.is_dataclass(leaf) and not isinstance(leaf, type | IndexedSlices)
-    return is_dataclass and not hasattr(leaf, "shape")
+    if isinstance(leaf, type | IndexedSlices) or hasattr(leaf, "shape"):
+        return False
+    # A framework knows which fields of its users' dataclasses hold arrays.
+    for backend in loaded_backends():
+        node = backend.take_apart(leaf)
+        if node is not None:
+            _register_framework_node(type(leaf), backend, node.entry_type)
+            return True
+    if not dataclasses.is_dataclass(leaf):
+        return False
+    _register_dataclass(type(leaf))
+    return True
 
 
-def _register(kind: type) -> None:
+def _register_framework_node(kind: type, backend: ArrayBackend, entry_type: type[optree.PyTreeEntry]) -> None:
+    def take_apart(value: Any) -> tuple[Iterable[Any], Hashable, tuple[Any, ...]]:
+        node = backend.take_apart(value)
+        if node is None:
+            raise AssertionError(kind)
+        return node.children, node.rest, node.names
+
+    _register(kind, take_apart, backend.put_together, entry_type)
+
+
+def _register_dataclass(kind: type) -> None:
     names = tuple(field.name for field in dataclasses.fields(kind))
 
     def take_apart(value: Any) -> tuple[tuple[Any, ...], None, tuple[str, ...]]:
@@ -67,9 +87,13 @@ def _register(kind: type) -> None:
             object.__setattr__(value, name, child)
         return value
 
+    _register(kind, take_apart, put_together, optree.GetAttrEntry)
+
+
+def _register(kind: type, take_apart: Any, put_together: Any, entry_type: type[optree.PyTreeEntry]) -> None:
     with _registering:
         if kind not in _registered:
             optree.register_pytree_node(
-                kind, take_apart, put_together, path_entry_type=optree.GetAttrEntry, namespace=_NAMESPACE
+                kind, take_apart, put_together, path_entry_type=entry_type, namespace=_NAMESPACE
             )
             _registered.add(kind)
