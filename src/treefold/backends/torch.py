@@ -17,10 +17,20 @@ from treefold.backends.interface import ArrayBackend, HostArray, Refusal
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.numpy_fold import fold_block, scale_block
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
-from treefold.backends.torch_memory import DTYPES, NAMELESS, NAMES, adopted, memory, on_host, overlaps_itself, resolved
+from treefold.backends.torch_memory import (
+    DTYPES,
+    NAMELESS,
+    NAMES,
+    TAKEN,
+    adopted,
+    glanced,
+    memory,
+    on_host,
+    overlaps_itself,
+    resolved,
+)
 from treefold.fold import Fold
 
-_TAKEN = frozenset({torch.Tensor, torch.nn.Parameter})
 _DEVICE = torch._C.TensorBase.device  # noqa: SLF001 - a subclass cannot answer for it
 
 _SUBCLASS = "A subclass may mean something else; pass tensor.as_subclass(torch.Tensor), or the plain tensors inside."
@@ -39,7 +49,7 @@ class TorchBackend(ArrayBackend):
     """Tensors of every dtype that NumPy or ml_dtypes knows; ``cuda:k`` is ``gpu:k``, and every ``cpu:k`` is the CPU."""
 
     name = "PyTorch"
-    glanced_types = _TAKEN
+    glanced_types = TAKEN
 
     def owns(self, value: object) -> bool:
         """Own tensors, and subclasses so that ``refusal`` can say why they are not taken."""
@@ -138,24 +148,19 @@ class TorchBackend(ArrayBackend):
 
     def host_view(self, array: Any) -> HostArray | None:
         """Return the memory of a CPU tensor; a lazily conjugated or negated one, which cannot be ``out``, is copied."""
-        return memory(resolved(array)) if type(array) in _TAKEN and array.is_cpu else None
+        return memory(resolved(array)) if type(array) in TAKEN and array.is_cpu else None
 
     def from_host(self, array: HostArray, device: str) -> Any:  # noqa: ARG002 - every cpu:k is the CPU
         """Return a tensor on the array's memory, which lives as long as it; a read-only array is copied."""
-        return adopted(array)
+        return adopted([array])[0]
+
+    def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:  # noqa: ARG002 - as above
+        """Return tensors on the memory of arrays of one dtype."""
+        return adopted(arrays)
 
     def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
         """Show plain tensors and leaves in host memory."""
-        is_recording = torch.is_grad_enabled()
-        views = []
-        for array in arrays:
-            if type(array) not in _TAKEN or (is_recording and array.grad_fn is not None):
-                return None
-            view = memory(array)
-            if view is None:
-                return None
-            views.append(view)
-        return tuple(views)
+        return glanced(arrays, is_recording=torch.is_grad_enabled())
 
     def wrote(self, arrays: Sequence[Any]) -> None:
         """Count up the version counters: a backward pass that needs what was there will say so."""
@@ -170,7 +175,7 @@ class TorchBackend(ArrayBackend):
 
 
 def _form_refusal(array: Any) -> Refusal | None:
-    if type(array) not in _TAKEN:
+    if type(array) not in TAKEN:
         return Refusal(f"a {type(array).__name__}, a subclass of torch.Tensor", _SUBCLASS)
     if array.is_nested:
         return Refusal("a nested tensor", _NESTED)

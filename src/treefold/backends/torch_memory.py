@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ _NATIVE = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 
 _NATIVE += ("bool", "float16", "float32", "float64", "complex64", "complex128")
 _FOREIGN = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 
+#: The types that are taken; not their subclasses.
+TAKEN = frozenset({torch.Tensor, torch.nn.Parameter})
+
 #: NumPy's name of each dtype, and back.
 NAMES = {getattr(torch, name): name for name in (*_NATIVE, *_FOREIGN)}
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
@@ -34,9 +38,9 @@ NAMELESS = frozenset(DTYPES[name] for name in _FOREIGN) - _VIEWS.keys()
 
 def memory(tensor: Any) -> HostArray | None:
     """Return the memory of a CPU tensor, None if it has none of its own or less than its shape says."""
+    foreign = _VIEWS.get(tensor.dtype)
     if tensor.requires_grad:
         tensor = tensor.detach()
-    foreign = _VIEWS.get(tensor.dtype)
     try:
         view: HostArray = tensor.numpy() if foreign is None else tensor.view(foreign[0]).numpy().view(foreign[1])
         nbytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * view.itemsize
@@ -47,6 +51,33 @@ def memory(tensor: Any) -> HostArray | None:
         steps = zip(view.shape, view.strides, strict=True)
         extent = view.itemsize + sum((length - 1) * stride for length, stride in steps)
     return view if extent <= nbytes else None  # a storage may have been resized under its tensors
+
+
+def glanced(tensors: Sequence[Any], *, is_recording: bool) -> tuple[HostArray, ...] | None:
+    """Return ``memory`` of plain row-major tensors of one dtype, in the least time; None where some need more care.
+
+    ``is_recording``: whether autograd is; then only leaves may require gradients.
+    """
+    dtype = tensors[0].dtype
+    foreign = _VIEWS.get(dtype)
+    views = []
+    try:
+        for tensor in tensors:
+            if type(tensor) not in TAKEN or tensor.dtype is not dtype:
+                return None
+            plain = tensor
+            if tensor.requires_grad:
+                if is_recording and tensor.grad_fn is not None:
+                    return None
+                plain = tensor.detach()
+            view = plain.numpy() if foreign is None else plain.view(foreign[0]).numpy().view(foreign[1])
+            end = view.nbytes + tensor.storage_offset() * view.itemsize
+            if not view.flags.c_contiguous or end > tensor.untyped_storage().nbytes():
+                return None
+            views.append(view)
+    except (RuntimeError, TypeError):
+        return None
+    return tuple(views)
 
 
 def resolved(tensor: Any) -> Any:
@@ -62,13 +93,14 @@ def on_host(tensor: Any) -> HostArray:
     return view
 
 
-def adopted(array: HostArray) -> Any:
-    """Return a tensor on an array's memory, which lives as long as it; a read-only array is copied."""
-    if not array.flags.writeable:
-        array = array.copy()  # PyTorch has no tensors that cannot be written
-    if array.dtype.kind in "biufc":
-        return torch.from_numpy(array)
-    return torch.from_numpy(array.view(f"int{8 * array.itemsize}")).view(DTYPES[array.dtype.name])
+def adopted(arrays: Sequence[HostArray]) -> list[Any]:
+    """Return tensors on the memory of arrays of one dtype, which lives as long as they; read-only arrays are copied."""
+    # PyTorch has no tensors that cannot be written.
+    own = [array if array.flags.writeable else array.copy() for array in arrays]
+    if own[0].dtype.kind in "biufc":
+        return [torch.from_numpy(array) for array in own]
+    dtype, bits = DTYPES[own[0].dtype.name], f"int{8 * own[0].itemsize}"
+    return [torch.from_numpy(array.view(bits)).view(dtype) for array in own]
 
 
 def overlaps_itself(tensor: Any) -> bool:
