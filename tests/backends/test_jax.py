@@ -34,7 +34,7 @@ ALL_REDUCE, ONE_DEVICE = HierarchicalCopyAllReduce(), ReductionToOneDevice()
 def put(array, device=0):
     """Return a JAX array with a copy of a NumPy array, of its dtype whatever jax_enable_x64 says."""
     with jax.enable_x64(True):  # noqa: FBT003 - JAX's own signature
-        return jax.device_put(np.array(array), jax.devices("cpu")[device], may_alias=False)
+        return jax.device_put(np.array(array), jax.devices("cpu")[device])
 
 
 def replicas(count=NUM_DEVICES, shape=(3,), dtype="float32"):
@@ -175,7 +175,7 @@ class TestMemory:
 
     def test_inputs_may_be_donated_afterwards(self):
         """No view is kept: JAX gets the memory of a donated input to reuse, in place."""
-        array = put(np.ones(LARGE, "float32"))
+        array = jnp.ones(LARGE)  # in memory of JAX's own
         treefold.all_reduce([array, array])
         address = array.unsafe_buffer_pointer()
         assert jax.jit(lambda x: x * 2, donate_argnums=0)(array).unsafe_buffer_pointer() == address
