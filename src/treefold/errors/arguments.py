@@ -250,3 +250,11 @@ class CallError(TreefoldError, TypeError):
     def class_for_object(cls, name: str) -> Self:
         """A class stands where an object of it is meant."""
         return cls(f"{name} is the class; make an object of it first: {name}().")
+
+    @classmethod
+    def no_gradient(cls) -> Self:
+        """A gradient tape asks for a derivative of a reduction."""
+        return cls(
+            "treefold's reductions have no gradient. Reduce outside of the tape, or call all_reduce of the replica "
+            "context, whose gradient TensorFlow knows."
+        )

@@ -1,0 +1,142 @@
+"""The arithmetic of a fold as TensorFlow ops: for traced graphs, XLA and GPUs, where NumPy cannot look.
+
+The accumulators, order and rounding of ``numpy_fold``, which remains the reference. What TensorFlow decides is left to
+it: whether denormals are flushed, and, for the MEAN of 64-bit integers beyond 2^53, the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from treefold.dtypes import COMPLEX, INTEGERS
+from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
+
+_REAL = {"complex64": "float32", "complex128": "float64"}
+_SIXTEEN_BITS = frozenset({"float16", "bfloat16"})
+_EXACT_DOUBLE = 2**53  # whole numbers up to here are float64 values
+
+
+def fold_tensors(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
+    """Return the fold of 1-d tensors of one device, as ``ArrayBackend.combine`` describes it."""
+    if fold.op in {ReduceOp.MIN, ReduceOp.MAX}:
+        return _extreme(parts, fold.op, dtype)
+    if dtype in COMPLEX and fold.op is not ReduceOp.PRODUCT:
+        real, imaginary = (
+            fold_tensors(
+                [view(part) for part in parts], fold, dtype=_REAL[dtype], divisor=divisor, result=_REAL[result]
+            )
+            for view in (tf.math.real, tf.math.imag)
+        )
+        return tf.complex(real, imaginary)
+    accumulator = fold.accumulator_dtype(dtype)
+    if fold.op is ReduceOp.PRODUCT:
+        return tf.cast(_accumulated(parts, accumulator, tf.multiply), result)
+    if fold.op is ReduceOp.MEAN and divisor is not None:
+        return tf.cast(_mean(parts, fold, dtype, divisor), result)
+    total = _accumulated(parts, accumulator, tf.add)
+    return tf.cast(_refolded(total, parts, dtype, 1) if fold.accumulate == "wide" else total, result)
+
+
+def scale_tensor(part: Any, divisor: int, result: str) -> Any:
+    """Return a 1-d tensor divided by ``divisor``, rounded once to dtype ``result``."""
+    dtype = part.dtype.name
+    if dtype in INTEGERS:
+        return tf.cast(_integer_mean([part], divisor, dtype), result)
+    if dtype in COMPLEX:
+        parts = (tf.cast(view(part), "float64") / divisor for view in (tf.math.real, tf.math.imag))
+        return tf.complex(*(tf.cast(wide, _REAL[result]) for wide in parts))
+    return tf.cast(tf.cast(part, "float64") / divisor, result)
+
+
+def _accumulated(parts: Sequence[Any], accumulator: str, combine: Any) -> Any:
+    total = tf.cast(parts[0], accumulator)
+    for part in parts[1:]:
+        total = combine(total, tf.cast(part, accumulator))
+    return total
+
+
+def _mean(parts: Sequence[Any], fold: Fold, dtype: str, divisor: int) -> Any:
+    if fold.weights is not None:
+        # A weight of 0 leaves its replica out, NaN and all.
+        pairs = zip(fold.weights, parts, strict=True)
+        chosen = [(weight, tf.cast(part, "float64")) for weight, part in pairs if weight]
+        total = _accumulated([weight * part for weight, part in chosen], "float64", tf.add)
+        values = [part for _, part in chosen]
+        shares = [(weight / fold.weight_sum) * (part / len(values)) for weight, part in chosen]
+        again = _accumulated(shares, "float64", tf.add) * len(values)
+        return _clamped(tf.where(_is_spoiled(total, values), again, total / fold.weight_sum), values)
+    if dtype in INTEGERS:
+        return _integer_mean(parts, divisor, dtype)
+    total = _accumulated(parts, fold.accumulator_dtype(dtype), tf.add)
+    if fold.accumulate == "native":
+        # The count itself may not fit a 16-bit float, so even here these are divided in float32.
+        return (tf.cast(total, "float32") if dtype in _SIXTEEN_BITS else total) / divisor
+    mean = _refolded(total / divisor, parts, dtype, divisor)
+    # Parts may be partial sums, which say nothing of the hull.
+    return _clamped(mean, parts) if divisor == len(parts) and dtype == "float64" else mean
+
+
+def _refolded(total: Any, parts: Sequence[Any], dtype: str, divisor: int) -> Any:
+    """Sum again, on a smaller scale, what overflowed on the way although every contribution is finite."""
+    if dtype not in {"bfloat16", "float64"}:
+        return total
+    scale = 2.0 ** math.ceil(math.log2(len(parts)))
+    wide = [tf.cast(part, "float64") for part in parts]
+    small = _accumulated([part / scale for part in wide], "float64", tf.add)
+    return tf.where(_is_spoiled(total, wide), tf.cast(small / divisor * scale, total.dtype), total)
+
+
+def _is_spoiled(total: Any, parts: Sequence[Any]) -> Any:
+    """Say where a fold is not finite although its contributions are."""
+    spoiled = tf.logical_not(tf.math.is_finite(total))
+    for part in parts:
+        spoiled = tf.logical_and(spoiled, tf.math.is_finite(part))
+    return spoiled
+
+
+def _clamped(mean: Any, parts: Sequence[Any]) -> Any:
+    low, high = parts[0], parts[0]
+    for part in parts[1:]:
+        low, high = tf.minimum(low, part), tf.maximum(high, part)
+    return tf.where(mean < low, low, tf.where(mean > high, high, mean))
+
+
+def _integer_mean(parts: Sequence[Any], divisor: int, dtype: str) -> Any:
+    """Return the true sum over ``divisor`` in float64; its floor, Σq + Σr // count, fits 64 bits."""
+    accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)  # the way is numpy_fold's
+    if not dtype.endswith("64"):
+        return tf.cast(_accumulated(parts, accumulator, tf.add), "float64") / divisor
+    count = tf.constant(divisor, accumulator)
+    wide = [tf.cast(part, accumulator) for part in parts]
+    whole = _accumulated([tf.math.floordiv(part, count) for part in wide], accumulator, tf.add)
+    rest = _accumulated([tf.math.floormod(part, count) for part in wide], accumulator, tf.add)
+    whole, rest = whole + tf.math.floordiv(rest, count), tf.math.floormod(rest, count)
+    small = whole < tf.constant(_EXACT_DOUBLE // divisor, accumulator)
+    if accumulator == "int64":
+        small = tf.logical_and(small, whole > -tf.constant(_EXACT_DOUBLE // divisor, accumulator))
+    direct = tf.cast(whole * count + rest, "float64") / divisor
+    return tf.where(small, direct, tf.cast(whole, "float64") + tf.cast(rest, "float64") / divisor)
+
+
+def _extreme(parts: Sequence[Any], op: ReduceOp, dtype: str) -> Any:
+    """MIN or MAX: NaN wins from any replica, and -0 counts as less than +0."""
+    is_min = op is ReduceOp.MIN
+    if dtype == "bool":
+        return _accumulated(parts, "bool", tf.logical_and if is_min else tf.logical_or)
+    choose = tf.minimum if is_min else tf.maximum
+    if dtype in INTEGERS:
+        return _accumulated(parts, dtype, choose)
+    sign = -1.0 if is_min else 1.0
+
+    def best_of(one: Any, two: Any) -> Any:
+        # The sum of two zeros is +0 unless both are -0, and the sum of anything and NaN is NaN.
+        is_special = ((one == 0) & (two == 0)) | tf.math.is_nan(one) | tf.math.is_nan(two)
+        return tf.where(is_special, sign * (sign * one + sign * two), choose(one, two))
+
+    # float32 holds every 16-bit float.
+    return tf.cast(_accumulated(parts, "float32" if dtype in _SIXTEEN_BITS else dtype, best_of), dtype)

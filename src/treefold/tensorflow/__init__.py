@@ -1,0 +1,40 @@
+"""Cross-device ops for ``tf.distribute``: change one import, and ``MirroredStrategy`` reduces by treefold's plans.
+
+>>> import tensorflow as tf
+>>> from treefold.tensorflow import HierarchicalCopyAllReduce
+>>> strategy = tf.distribute.MirroredStrategy(["cpu:0"], cross_device_ops=HierarchicalCopyAllReduce())
+>>> isinstance(strategy.extended._cross_device_ops, tf.distribute.CrossDeviceOps)
+True
+
+Eager and traced values on CPU devices are folded in host memory, by one pass over the tensors as they lie. Traced,
+that pass is a ``tf.numpy_function``: it has no gradient (``all_reduce`` of the replica context has TensorFlow's own),
+and a SavedModel that contains it runs only in the process that saved it; a training step is not part of what Keras
+saves. Graphs for XLA or GPUs, and what is traced while a model is saved, run the plan as TensorFlow ops.
+"""
+
+from treefold.errors import FrameworkError
+
+_OLDEST = (2, 16)
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise FrameworkError.missing(__name__, "TensorFlow", "tensorflow", "2.16") from error
+if tuple(map(int, tf.__version__.split(".")[:2])) < _OLDEST:
+    raise FrameworkError.too_old(__name__, "TensorFlow", tf.__version__, "2.16")
+
+from treefold.tensorflow.ops import (  # noqa: E402 - only where TensorFlow is what they need
+    AllReduceCrossDeviceOps,
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+)
+
+__all__ = [
+    "AllReduceCrossDeviceOps",
+    "CrossDeviceOps",
+    "HierarchicalCopyAllReduce",
+    "NcclAllReduce",
+    "ReductionToOneDevice",
+]

@@ -1,0 +1,189 @@
+"""Reductions inside ``tf.function``: on CPU devices one call into host memory, elsewhere the plan as TensorFlow ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+from tensorflow.python.saved_model import save_context
+
+import treefold.ops
+from treefold.devices import device_type
+from treefold.errors import ArgumentError
+from treefold.fold import Fold
+from treefold.ops.entry import check_devices, common_backend
+from treefold.options import CommunicationOptions
+from treefold.reduce_op import ReduceOp
+from treefold.tensorflow.values import Pair, from_treefold, tensors_of, to_treefold
+from treefold.values import IndexedSlices, PerReplica
+
+
+def reduced(
+    ops: treefold.ops.CrossDeviceOps, op: ReduceOp, pairs: Sequence[Pair], options: CommunicationOptions | None
+) -> list[list[Any]]:
+    """Return, for each pair, the result on each of its destinations, as symbolic tensors.
+
+    Raises:
+        TreefoldError: what is known while tracing is refused while tracing; the rest when the graph runs.
+
+    """
+    fold = ops._fold(op, None)  # noqa: SLF001 - ours
+    for pair in pairs:
+        _check(pair, fold)
+    if fold.accumulation_fn is None and _may_leave_the_graph(pairs):
+        return _by_kernel(ops, op, pairs, options)
+    return _as_ops(ops, fold, pairs, options)
+
+
+def copied(component: Any, devices: Sequence[str]) -> list[Any]:
+    """Return a copy of a tensor or ``tf.IndexedSlices`` on every device."""
+    copies = []
+    for device in devices:
+        with tf.device(device):
+            copies.append(tf.nest.map_structure(tf.identity, component, expand_composites=True))
+    return copies
+
+
+def gathered(pair: Pair, axis: int) -> list[Any]:
+    """Return the components laid behind each other along ``axis``, on every destination."""
+    if any(isinstance(component, tf.IndexedSlices) for component in pair.components):
+        raise ArgumentError.gather_sparse(where="")
+    with tf.device(pair.targets[0]):
+        return copied(tf.concat(pair.components, axis), pair.targets)
+
+
+def _check(pair: Pair, fold: Fold) -> None:
+    backend = common_backend("", [tensors_of(component)[0] for component in pair.components])
+    check_devices(backend, (*pair.places, *pair.targets))
+    fold.check_dtype(_dtype(pair.components[0]))
+
+
+def _may_leave_the_graph(pairs: Sequence[Pair]) -> bool:
+    """Whether everything is on CPU devices of this process, in a graph that can call back into Python."""
+    is_host = all(device_type(device) == "cpu" for pair in pairs for device in (*pair.places, *pair.targets))
+    in_xla = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    return is_host and not in_xla and not save_context.in_save_context()
+
+
+def _by_kernel(
+    ops: treefold.ops.CrossDeviceOps, op: ReduceOp, pairs: Sequence[Pair], options: CommunicationOptions | None
+) -> list[list[Any]]:
+    """Reduce by one call into host memory, which the graph's tensors are read from as they lie."""
+    counts = [[len(tensors_of(component)) for component in pair.components] for pair in pairs]
+    # One result serves all CPU destinations, as tensors never change.
+    wanted = [(pair.places, pair.targets[:1]) for pair in pairs]
+
+    def reduce_arrays(*arrays: Any) -> list[Any]:
+        remaining = iter(arrays)
+        given = []
+        for (places, target), numbers in zip(wanted, counts, strict=True):
+            parts = [[np.asarray(next(remaining)) for _ in range(number)] for number in numbers]
+            components = [part[0] if len(part) == 1 else IndexedSlices(*part) for part in parts]
+            given.append((PerReplica(components, places), target))
+        made = [result[0] for result in ops.batch_reduce(op, given, options)]
+        return [a for c in made for a in ([c.values, c.indices] if isinstance(c, IndexedSlices) else [c])]
+
+    fold = Fold(op)
+    types: list[Any] = []
+    for pair in pairs:
+        types.append(tf.as_dtype(fold.result_dtype(_dtype(pair.components[0]))))
+        types += [pair.components[0].indices.dtype] if pair.is_sparse else []
+    flat = [tensor for pair in pairs for tensor in pair.tensors()]
+    made = tf.numpy_function(reduce_arrays, flat, types, stateful=False, name="TreefoldReduce")
+    remaining = iter(made if isinstance(made, list | tuple) else [made])
+    return [copied(_with_shape(pair, remaining), pair.targets) for pair in pairs]
+
+
+def _with_shape(pair: Pair, remaining: Any) -> Any:
+    """Return a result with what is known of its shape, which a call into Python loses."""
+    first = pair.components[0]
+    if pair.is_sparse:
+        values, indices = next(remaining), next(remaining)
+        rows = _sum_or_none([component.values.shape[:1] for component in pair.components])
+        values.set_shape(tf.TensorShape([rows]).concatenate(first.values.shape[1:]))
+        indices.set_shape([rows])
+        return tf.IndexedSlices(values, indices, first.dense_shape)
+    result = next(remaining)
+    for component in pair.components:
+        result.set_shape(component.shape)
+    return result
+
+
+def _sum_or_none(lengths: Sequence[Any]) -> int | None:
+    """Return the sum of 1-d shapes' lengths, None if one is not known."""
+    return sum(shape[0] for shape in lengths) if all(shape.is_fully_defined() for shape in lengths) else None
+
+
+def _as_ops(
+    ops: treefold.ops.CrossDeviceOps, fold: Fold, pairs: Sequence[Pair], options: CommunicationOptions | None
+) -> list[list[Any]]:
+    """Run the plan of the values whose shapes are known; the others meet on one device, as lengths are not planned."""
+    placed = [_placed(pair) for pair in pairs]
+    results: list[list[Any]] = [[] for _ in placed]
+    planned = [index for index, pair in enumerate(placed) if _is_known(pair)]
+    given = []
+    for index in planned:
+        pair = placed[index]
+        value = PerReplica([to_treefold(component) for component in pair.components], pair.places)
+        given.append((value, pair.targets))
+    for index, result in zip(planned, ops.batch_reduce(fold.op, given, options), strict=True):
+        results[index] = [from_treefold(component, placed[index].components[0]) for component in result]
+    for index, pair in enumerate(placed):
+        if index not in planned:
+            results[index] = _on_one_device(pair, fold, ops._root(pair.targets))  # noqa: SLF001 - ours
+    return results
+
+
+def _placed(pair: Pair) -> Pair:
+    """Return the pair with every tensor on its device, where tracing left that open."""
+    components = tuple(
+        component if component.device else copied(component, [place])[0]
+        for component, place in zip(pair.components, pair.places, strict=True)
+    )
+    return Pair(components, pair.places, pair.targets)
+
+
+def _is_known(pair: Pair) -> bool:
+    return all(tensor.shape.is_fully_defined() for tensor in pair.tensors()) and (
+        pair.is_sparse or not any(isinstance(component, tf.IndexedSlices) for component in pair.components)
+    )
+
+
+def _on_one_device(pair: Pair, fold: Fold, root: str) -> list[Any]:
+    """Reduce on ``root``, whatever the shapes turn out to be, and copy the result to the destinations."""
+    with tf.device(root):
+        if pair.is_sparse:
+            values = tf.concat([component.values for component in pair.components], 0)
+            if fold.op is ReduceOp.MEAN:
+                count, dtype = len(pair.components), fold.result_dtype(_dtype(pair.components[0]))
+                flat = common_backend("", [values]).scale(tf.reshape(values, [-1]), count, dtype)
+                values = tf.reshape(flat, tf.shape(values))
+            indices = tf.concat([component.indices for component in pair.components], 0)
+            return copied(tf.IndexedSlices(values, indices, pair.components[0].dense_shape), pair.targets)
+        dense = [tf.identity(tf.convert_to_tensor(component)) for component in pair.components]
+        same = [tf.debugging.assert_equal(tf.shape(one), tf.shape(dense[0])) for one in dense[1:]]
+        with tf.control_dependencies([check for check in same if check is not None]):
+            result = _folded(dense, fold)
+        result.set_shape(dense[0].shape)
+    return copied(result, pair.targets)
+
+
+def _folded(dense: list[Any], fold: Fold) -> Any:
+    dtype, count = dense[0].dtype.name, len(dense)
+    backend = common_backend("", dense)
+    if fold.accumulation_fn is not None:
+        made = tf.convert_to_tensor(fold.accumulation_fn(list(dense)))
+        is_mean = fold.op is ReduceOp.MEAN
+        flat = tf.reshape(made, [-1])
+        return tf.reshape(backend.scale(flat, count, fold.result_dtype(dtype)) if is_mean else flat, tf.shape(dense[0]))
+    flat = [tf.reshape(array, [-1]) for array in dense]
+    made = backend.combine(flat, fold, dtype=dtype, divisor=count, result=fold.result_dtype(dtype))
+    return tf.reshape(made, tf.shape(dense[0]))
+
+
+def _dtype(component: Any) -> str:
+    name: str = np.dtype(component.dtype.as_numpy_dtype).name
+    return name
