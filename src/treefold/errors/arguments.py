@@ -237,6 +237,31 @@ class ArgumentError(TreefoldError, ValueError):
             allowed = f"{-rank} to {rank - 1} for arrays of {counted(rank, 'axis', 'axes')}"
         return cls(f"gather got axis={axis!r}{where}. It takes {allowed}.")
 
+    @classmethod
+    def not_groups(cls, what: str) -> Self:
+        """Tensors stand where lists of tensors, one per device, are meant."""
+        return cls(f"{what} holds tensors themselves. It takes one list of tensors for each device.")
+
+    @classmethod
+    def torch_device(cls, device: object) -> Self:
+        """Something that PyTorch does not call a device."""
+        return cls(f'A device is {short(device)}. It takes a torch.device, a name such as "cuda:1", or a CUDA index.')
+
+    @classmethod
+    def models(cls, got: object) -> Self:
+        """Something else than models where models are to be averaged."""
+        return cls(
+            f"average_models got {short(got)}. It takes a list of torch.nn.Module, or a list of their state_dict()s."
+        )
+
+    @classmethod
+    def flags(cls, name: str) -> Self:
+        """Bool entries that are to be averaged and differ."""
+        return cls(
+            f"The models do not agree on the bool entry {name!r}, which has no mean. "
+            f"Make it equal in all models, or leave it out."
+        )
+
 
 class CallError(TreefoldError, TypeError):
     """Arguments that do not go together."""

@@ -131,6 +131,8 @@ def _look_at_components(value: DistributedValues, target: object) -> Seen | None
         if any(other != structure for _, other in flat):
             return None
         arrays = list(zip(*(leaves for leaves, _ in flat), strict=True))
+        if not arrays:
+            return None
     backends, columns, forms = [], [], []
     for leaf in arrays:
         backend = glancing_backend(type(leaf[0]))

@@ -1,0 +1,139 @@
+"""What ``torch.nn.DataParallel`` is made of: lists of tensors, summed over and copied to devices.
+
+Names and positional arguments are ``torch.cuda.comm``'s, so that an import is all there is to change; beyond it,
+tensors may lie on any devices, the CPU among them, the op may be any, and the result may go to every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from treefold.errors import ArgumentError
+from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
+from treefold.options import CommunicationOptions
+from treefold.reduce_op import ReduceOp
+from treefold.values import Mirrored, PerReplica
+
+#: torch.cuda.comm's own default: 10 MiB.
+_BUFFER_SIZE = 10 * 2**20
+
+# They hold nothing but plans they have made.
+_TO_ALL = HierarchicalCopyAllReduce(num_packs=0)
+_TO_ONE = ReductionToOneDevice()
+
+
+def reduce_add_coalesced(
+    inputs: Iterable[Iterable[Any]],
+    destination: Any = None,
+    buffer_size: int = _BUFFER_SIZE,
+    *,
+    op: ReduceOp | str = "sum",
+    weights: Sequence[float] | None = None,
+) -> tuple[Any, ...]:
+    """Return the sum of each group of tensors, one from every device, on one device.
+
+    ``inputs``: for each device, its tensors; all in the same order, of the same shapes and dtypes. The first tensors of
+    all devices are summed, the second, and so on. ``destination``: a device as PyTorch spells it, or its
+    CUDA index; None: the current CUDA device, or the CPU if no input is on a GPU.
+    ``buffer_size``: bytes of tensors that travel together; 0: each by itself. ``op``, ``weights``: as in
+    ``treefold.reduce``.
+
+    Source: ``torch.cuda.comm.reduce_add_coalesced``, which sums CUDA tensors only.
+
+    Raises:
+        TreefoldError: one of its kinds; see ``treefold.CrossDeviceOps.reduce``.
+
+    >>> import torch
+    >>> reduce_add_coalesced([[torch.ones(2), torch.zeros(1)], [torch.ones(2), torch.ones(1)]])
+    (tensor([2., 2.]), tensor([1.]))
+    """
+    value = _per_replica(inputs, "inputs")
+    if destination is None:
+        on_gpu = any(device.startswith("gpu") for device in value.devices)
+        destination = torch.device("cuda") if on_gpu else torch.device("cpu")
+    return tuple(_reduced(_TO_ONE, value, _device_name(destination, 0), op, buffer_size, weights)[0])
+
+
+def all_reduce_coalesced(
+    inputs: Iterable[Iterable[Any]],
+    buffer_size: int = _BUFFER_SIZE,
+    *,
+    op: ReduceOp | str = "sum",
+    weights: Sequence[float] | None = None,
+) -> list[tuple[Any, ...]]:
+    """Return ``reduce_add_coalesced`` on the device of every input, in the order of the inputs.
+
+    Raises:
+        TreefoldError: one of its kinds; see ``treefold.CrossDeviceOps.reduce``.
+
+    >>> import torch
+    >>> all_reduce_coalesced([[torch.ones(1)], [torch.full((1,), 2.0)]], op="mean")
+    [(tensor([1.5000]),), (tensor([1.5000]),)]
+    """
+    value = _per_replica(inputs, "inputs")
+    return [tuple(component) for component in _reduced(_TO_ALL, value, value, op, buffer_size, weights)]
+
+
+def broadcast_coalesced(
+    tensors: Iterable[Any], devices: Iterable[Any], buffer_size: int = _BUFFER_SIZE
+) -> list[tuple[Any, ...]]:
+    """Return copies of ``tensors``, a tuple for each device, in order.
+
+    ``devices``: as PyTorch spells them, or CUDA indices. Unlike in ``torch.cuda.comm`` the tensors may lie on any
+    device, and the first entry holds copies too, never the tensors themselves; copies carry no gradients. ``buffer_size``
+    is checked only: tensors are copied as they lie, and no buffer is needed.
+
+    Source: ``torch.cuda.comm.broadcast_coalesced``.
+
+    Raises:
+        TreefoldError: one of its kinds; see ``treefold.CrossDeviceOps.broadcast``.
+
+    >>> import torch
+    >>> broadcast_coalesced([torch.arange(2)], ["cpu", "cpu"])
+    [(tensor([0, 1]),), (tensor([0, 1]),)]
+    """
+    _options(buffer_size)
+    names = [_device_name(device, position) for position, device in enumerate(devices)]
+    return [tuple(copies) for copies in _TO_ONE.broadcast(list(tensors), names)]
+
+
+def _reduced(
+    ops: CrossDeviceOps,
+    value: PerReplica,
+    destinations: Any,
+    op: ReduceOp | str,
+    buffer_size: int,
+    weights: Sequence[float] | None,
+) -> Mirrored:
+    return ops.reduce(op, value, destinations, _options(buffer_size), weights=weights)
+
+
+def _options(buffer_size: int) -> CommunicationOptions:
+    return CommunicationOptions(bytes_per_pack=buffer_size)
+
+
+def _per_replica(inputs: Iterable[Iterable[Any]], what: str) -> PerReplica:
+    groups = [] if isinstance(inputs, torch.Tensor) else list(inputs)
+    # A tensor can be gone through too, row by row, which is hardly meant.
+    if any(isinstance(group, torch.Tensor) for group in (inputs, *groups)):
+        raise ArgumentError.not_groups(what)
+    if not groups:
+        raise ArgumentError.no_replicas(what)
+    return PerReplica([list(group) for group in groups])
+
+
+def _device_name(device: Any, position: int) -> str:
+    """Return treefold's name of a device as PyTorch spells it; the CPU without an index is ``cpu:position``."""
+    if isinstance(device, bool) or not isinstance(device, int | str | torch.device):
+        raise ArgumentError.torch_device(device)
+    if isinstance(device, int):
+        return f"gpu:{device}"
+    kind, _, index = str(device).partition(":")
+    if kind == "cpu":
+        return f"cpu:{index or position}"
+    if kind == "cuda" and not index:
+        return f"gpu:{torch.cuda.current_device()}" if torch.cuda.is_available() else "gpu:0"
+    return str(device)

@@ -1,0 +1,30 @@
+"""Reductions that leave their result in the tensors themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from treefold.ops import all_reduce
+from treefold.reduce_op import ReduceOp
+
+
+def all_reduce_(
+    tensors: Sequence[Any], op: ReduceOp | str = "sum", *, weights: Sequence[float] | None = None
+) -> Sequence[Any]:
+    """Reduce tensors, one per replica, into themselves, and return them.
+
+    ``tensors``: a list or tuple of tensors of one shape and dtype, or of pytrees of them, such as each replica's list
+    of gradients. Nothing is allocated. Leaves that require gradients are written as under ``torch.no_grad()``, and a
+    backward pass that still needs what was there raises PyTorch's error. ``weights``: one per replica, MEAN only.
+
+    Raises:
+        TreefoldError: one of its kinds, before anything is written; see ``treefold.CrossDeviceOps.reduce``.
+
+    >>> import torch
+    >>> grads = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 6.0])]
+    >>> all_reduce_(grads, "mean")[1]
+    tensor([2., 4.])
+    """
+    all_reduce(tensors, op, out=tensors, weights=weights)
+    return tensors
