@@ -1,0 +1,27 @@
+"""What goes wrong on GPUs while a plan runs."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from treefold.errors.base import TreefoldError
+
+
+class GpuError(TreefoldError, RuntimeError):
+    """A reduction on GPUs that cannot start or did not end."""
+
+    @classmethod
+    def first_in_capture(cls) -> Self:
+        """A CUDA graph is being captured, and the table of addresses is not on the GPU yet."""
+        return cls(
+            "This reduction would have to copy a table of addresses to the GPU while a CUDA graph is being captured. "
+            "Reduce the same tensors in place once before the capture, as for every warm-up; then capture it."
+        )
+
+    @classmethod
+    def several_in_capture(cls, devices: tuple[str, ...]) -> Self:
+        """A CUDA graph is being captured, and the plan reaches beyond its GPU."""
+        return cls(
+            f"A CUDA graph of one GPU is being captured, and this plan works on {', '.join(devices)}. "
+            f"Capture reductions between replicas on one GPU; call others outside the capture."
+        )

@@ -1,0 +1,289 @@
+"""The fold of many arrays in one launch, for Triton: the same bits as the native core, for the same replica order.
+
+A program folds one block of one array: it reads the block of every contribution, accumulates in registers, and writes
+it to every target, so that in place is safe. Arrays are found through a table of addresses. Where a rule looks odd, the
+reason stands in ``backends/numpy_fold.py``, whose bits these are. No multiplication and addition may be fused.
+"""
+
+import triton
+import triton.language as tl
+
+#: Contributions up to this number are read in one unrolled run, so that all reads are under way together.
+MOST_UNROLLED = 16
+
+
+@triton.jit
+def fold_batch(
+    table,
+    blocks,
+    N: tl.constexpr,
+    D: tl.constexpr,
+    ELEMENT: tl.constexpr,
+    OP: tl.constexpr,
+    WIDE: tl.constexpr,
+    UP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNROLLED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    FULL: tl.constexpr,
+) -> None:
+    """Fold block ``blocks[program]`` = (row of the table, first element).
+
+    A row is N addresses of contributions, D of targets, and the number of elements. ``UP``: the power of two ≥ N.
+    ``ALIGNED``: all addresses are multiples of 16 bytes. ``FULL``: no block reaches beyond its array.
+    """
+    block = blocks + 2 * tl.program_id(0)
+    row = table + tl.load(block) * (N + D + 1)
+    at = tl.multiple_of(tl.load(block + 1), BLOCK) + tl.arange(0, BLOCK)
+    mask = at < tl.load(row + N + D)
+    total = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
+    low, high = total, total
+    if UNROLLED:
+        for r in tl.static_range(1, N):
+            value = _value(row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
+            low, high = _hull(low, high, value, ELEMENT, OP, WIDE)
+            total = _combine(total, value, ELEMENT, OP, WIDE)
+    else:
+        for r in range(1, N):
+            value = _value(row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
+            low, high = _hull(low, high, value, ELEMENT, OP, WIDE)
+            total = _combine(total, value, ELEMENT, OP, WIDE)
+    if OP == "mean":
+        total = _divided(total, N)
+    if WIDE and (ELEMENT == "float64" or ELEMENT == "bfloat16") and (OP == "sum" or OP == "mean"):
+        bad = total - total != 0
+        if tl.max(bad.to(tl.int32)) > 0:
+            total = tl.where(bad, _settled_sum(total, row, at, mask, N, ELEMENT, OP, UP), total)
+    if WIDE and OP == "product" and _is_float(ELEMENT):
+        bad = total - total != 0
+        if tl.max(bad.to(tl.int32)) > 0:
+            total = tl.where(bad, _settled_product(total, row, at, mask, N, ELEMENT), total)
+    if WIDE and ELEMENT == "float64" and OP == "mean":
+        total = tl.where(total < low, low, tl.where(total > high, high, total))
+    for d in tl.static_range(D):
+        _write(row + N + d, at, mask, total, ELEMENT, OP, ALIGNED, FULL)
+
+
+@triton.jit
+def _is_float(ELEMENT: tl.constexpr) -> tl.constexpr:
+    return ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
+
+
+@triton.jit
+def _read(row, at, mask, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr):
+    """Read a block of the array whose address stands in the table; whole aligned blocks in the widest loads."""
+    address = tl.load(row).to(tl.pointer_type(TYPE))
+    if ALIGNED:
+        address = tl.multiple_of(address, 16)
+    if FULL:
+        return tl.load(address + at)
+    return tl.load(address + at, mask=mask, other=0)
+
+
+@triton.jit
+def _element(row, at, mask, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr):
+    """Read a block; bfloat16 as float32, whose upper half it is, and float16 as float32."""
+    if ELEMENT == "bfloat16":
+        bits = _read(row, at, mask, tl.uint16, ALIGNED, FULL)
+        return (bits.to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    if ELEMENT == "float16":
+        return _read(row, at, mask, tl.float16, ALIGNED, FULL).to(tl.float32)
+    if ELEMENT == "float32":
+        return _read(row, at, mask, tl.float32, ALIGNED, FULL)
+    if ELEMENT == "float64":
+        return _read(row, at, mask, tl.float64, ALIGNED, FULL)
+    if ELEMENT == "int8":
+        return _read(row, at, mask, tl.int8, ALIGNED, FULL)
+    if ELEMENT == "int16":
+        return _read(row, at, mask, tl.int16, ALIGNED, FULL)
+    if ELEMENT == "int32":
+        return _read(row, at, mask, tl.int32, ALIGNED, FULL)
+    if ELEMENT == "int64":
+        return _read(row, at, mask, tl.int64, ALIGNED, FULL)
+    if ELEMENT == "uint8":
+        return _read(row, at, mask, tl.uint8, ALIGNED, FULL)
+    if ELEMENT == "uint16":
+        return _read(row, at, mask, tl.uint16, ALIGNED, FULL)
+    if ELEMENT == "uint32":
+        return _read(row, at, mask, tl.uint32, ALIGNED, FULL)
+    if ELEMENT == "uint64":
+        return _read(row, at, mask, tl.uint64, ALIGNED, FULL)
+    # bool: any byte but 0 is true
+    return (_read(row, at, mask, tl.uint8, ALIGNED, FULL) != 0).to(tl.uint8)
+
+
+@triton.jit
+def _value(
+    row,
+    at,
+    mask,
+    ELEMENT: tl.constexpr,
+    OP: tl.constexpr,
+    WIDE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    """Read a block in the dtype in which it is accumulated."""
+    value = _element(row, at, mask, ELEMENT, ALIGNED, FULL)
+    if OP == "min" or OP == "max":
+        return value
+    if ELEMENT == "float32" and WIDE:
+        return value.to(tl.float64)
+    if not _is_float(ELEMENT) and OP == "mean":
+        return value.to(tl.int64)
+    return value
+
+
+@triton.jit
+def _combine(total, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.constexpr):
+    if OP == "min" or OP == "max":
+        return _extreme(total, value, ELEMENT, OP)
+    if OP == "product":
+        combined = total * value
+    else:
+        combined = total + value
+    if not WIDE and ELEMENT == "float16":
+        return combined.to(tl.float16).to(tl.float32)
+    if not WIDE and ELEMENT == "bfloat16":
+        return (_brain(combined).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    return combined.to(total.dtype)
+
+
+@triton.jit
+def _extreme(a, b, ELEMENT: tl.constexpr, OP: tl.constexpr):
+    """NaN wins from either side; of two zeros the one with (MIN) or without (MAX) a sign."""
+    chosen = tl.where((a < b) == (OP == "min"), a, b)
+    if _is_float(ELEMENT):
+        if ELEMENT == "float64":
+            x, y = a.to(tl.uint64, bitcast=True), b.to(tl.uint64, bitcast=True)
+        else:
+            x, y = a.to(tl.uint32, bitcast=True), b.to(tl.uint32, bitcast=True)
+        if OP == "min":
+            zero = (x | y).to(a.dtype, bitcast=True)
+        else:
+            zero = (x & y).to(a.dtype, bitcast=True)
+        ordered = tl.where(a == b, zero, chosen)
+        return tl.where(a != a, a, tl.where(b != b, b, ordered))
+    return chosen
+
+
+@triton.jit
+def _hull(low, high, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.constexpr):
+    if WIDE and ELEMENT == "float64" and OP == "mean":
+        return tl.where(value < low, value, low), tl.where(value > high, value, high)
+    return low, high
+
+
+@triton.jit
+def _divided(total, N: tl.constexpr):
+    """Divide by the number of contributions, rounded once; whole numbers in float64, which holds their sums exactly."""
+    if total.dtype == tl.float32:
+        return tl.div_rn(total, tl.full(total.shape, N, tl.float32))
+    wide = total.to(tl.float64)
+    return wide / tl.full(total.shape, N, tl.float64)
+
+
+@triton.jit
+def _settled_sum(total, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr, OP: tl.constexpr, UP: tl.constexpr):
+    """Sum again, on a smaller scale, what overflowed on the way although every contribution is finite."""
+    down = tl.full(total.shape, 1.0 / UP, tl.float64)
+    value = _element(row, at, mask, ELEMENT, False, False).to(tl.float64)
+    is_finite = value - value == 0
+    small = value * down
+    for r in range(1, N):
+        value = _element(row + r, at, mask, ELEMENT, False, False).to(tl.float64)
+        is_finite = is_finite & (value - value == 0)
+        small = small + value * down
+    if OP == "mean":
+        small = small / tl.full(total.shape, N, tl.float64)
+    return tl.where(is_finite, _narrowed(small * tl.full(total.shape, UP, tl.float64), total), total)
+
+
+@triton.jit
+def _settled_product(total, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr):
+    """Multiply mantissas and add exponents where the product was too large on the way."""
+    value = _element(row, at, mask, ELEMENT, False, False).to(tl.float64)
+    is_finite = value - value == 0
+    mantissa, exponent = _frexp(value)
+    for r in range(1, N):
+        value = _element(row + r, at, mask, ELEMENT, False, False).to(tl.float64)
+        is_finite = is_finite & (value - value == 0)
+        factor, shift = _frexp(value)
+        mantissa, carry = _frexp(mantissa * factor)
+        exponent = exponent + shift + carry
+    return tl.where(is_finite, _narrowed(_ldexp(mantissa, exponent), total), total)
+
+
+@triton.jit
+def _narrowed(value, total):
+    """Return float64 values in the dtype of ``total``, such that rounding float32 on to 16 bits is rounding once."""
+    if total.dtype == tl.float64:
+        return value
+    near = value.to(tl.float32)
+    back = near.to(tl.float64)
+    bits = near.to(tl.uint32, bitcast=True)
+    bits = tl.where(tl.abs(back) > tl.abs(value), bits - 1, bits)
+    bits = tl.where(back != value, bits | 1, bits)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _frexp(value):
+    """Return mantissas of 0.5 to 1 and exponents; 0 and what is not finite come back as they are, with exponent 0."""
+    is_tiny = (tl.abs(value) < 2.2250738585072014e-308) & (value != 0)
+    scaled = tl.where(is_tiny, value * 18014398509481984.0, value)
+    bits = scaled.to(tl.int64, bitcast=True)
+    exponent = ((bits >> 52) & 0x7FF) - 1022
+    exponent = tl.where(is_tiny, exponent - 54, exponent)
+    fraction = (bits & -9218868437227405313) | 4602678819172646912  # the exponent's bits become those of 0.5
+    is_ordinary = (value != 0) & (value - value == 0)
+    mantissa = tl.where(is_ordinary, fraction.to(tl.float64, bitcast=True), value)
+    return mantissa, tl.where(is_ordinary, exponent, tl.zeros_like(exponent))
+
+
+@triton.jit
+def _ldexp(mantissa, exponent):
+    """Return mantissa · 2^exponent, rounded once, for mantissas of 0.5 to 1 or 0."""
+    is_large = exponent > 1023
+    power = tl.where(is_large, exponent - 1, exponent)
+    power = tl.where(power > 1023, tl.full(power.shape, 1024, tl.int64), power)  # 1024 is the exponent of infinity
+    power = tl.where(power < -1074, tl.full(power.shape, -1075, tl.int64), power)
+    normal = (power + 1023) << 52
+    shift = tl.where((power < -1022) & (power >= -1074), power + 1074, tl.zeros_like(power))
+    small = tl.where(power < -1074, tl.zeros_like(power), tl.full(power.shape, 1, tl.int64) << shift)
+    factor = tl.where(power < -1022, small, normal).to(tl.float64, bitcast=True)
+    scaled = tl.where(is_large, mantissa + mantissa, mantissa) * factor
+    return tl.where(mantissa == 0, mantissa, scaled)
+
+
+@triton.jit
+def _brain(value):
+    """Return float32 values as the bits of bfloat16, rounded to nearest even."""
+    bits = value.to(tl.uint32, bitcast=True)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return tl.where(value != value, (bits >> 16) | 0x40, rounded).to(tl.uint16)
+
+
+@triton.jit
+def _put(row, at, mask, block, ALIGNED: tl.constexpr, FULL: tl.constexpr):
+    address = tl.load(row).to(tl.pointer_type(block.dtype))
+    if ALIGNED:
+        address = tl.multiple_of(address, 16)
+    if FULL:
+        tl.store(address + at, block)
+    else:
+        tl.store(address + at, block, mask=mask)
+
+
+@triton.jit
+def _write(row, at, mask, total, ELEMENT: tl.constexpr, OP: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr):
+    if ELEMENT == "bfloat16":
+        _put(row, at, mask, _brain(total), ALIGNED, FULL)
+    elif ELEMENT == "float16":
+        _put(row, at, mask, total.to(tl.float16), ALIGNED, FULL)
+    elif ELEMENT == "float32":
+        _put(row, at, mask, total.to(tl.float32), ALIGNED, FULL)
+    elif OP == "mean" and (ELEMENT == "int8" or ELEMENT == "int16" or ELEMENT == "uint8" or ELEMENT == "uint16"):
+        _put(row, at, mask, total.to(tl.float32), ALIGNED, FULL)
+    else:
+        _put(row, at, mask, total, ALIGNED, FULL)

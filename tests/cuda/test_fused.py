@@ -1,0 +1,124 @@
+"""Batches of tensors folded in one launch: the bits of the NumPy reference, whatever the dtype, op and values."""
+
+import itertools
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from treefold import ReduceOp
+from treefold.backends.numpy_fold import fold_block
+from treefold.backends.torch import TorchBackend
+from treefold.dtypes import REDUCIBLE
+from treefold.execution.cuda.fused import DeviceJob, fold_batch, is_fused
+from treefold.fold import Fold
+from treefold.testing import assert_same_bits, owned, owned_sum
+from treefold.testing.inputs import mixed_values
+
+IS_FULL = os.environ.get("TREEFOLD_CASES") == "full"
+#: Contributions, elements, whether all are finite.
+FORMS = tuple(itertools.product((1, 2, 3, 8, 17), (1, 1000, 2500), (False, True)))
+FORMS = FORMS if IS_FULL else ((3, 1100, False), (17, 100, True))
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+BACKEND = TorchBackend()
+FOLDS = [Fold(op, accumulate) for op in ReduceOp for accumulate in ("wide", "native")]
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes overflows with NumPy
+
+
+def tensor(array):
+    """Return a tensor on the device of these tests."""
+    return BACKEND.from_host(np.array(array), "cpu:0").to(DEVICE)
+
+
+def on_host(array):
+    """Return the contents of a tensor."""
+    return BACKEND.host_view(array.cpu())
+
+
+def folded(parts, fold, *, num_targets=1):
+    """Fold arrays through one launch and return the targets."""
+    dtype = parts[0].dtype.name
+    result = getattr(torch, fold.result_dtype(dtype))
+    targets = [torch.empty(parts[0].shape, dtype=result, device=DEVICE) for _ in range(num_targets)]
+    fold_batch([DeviceJob(dtype, [tensor(part) for part in parts], targets)], fold)
+    return [on_host(target) for target in targets]
+
+
+@pytest.mark.parametrize("dtype", [*REDUCIBLE, "bool"])
+@pytest.mark.parametrize("fold", FOLDS, ids=lambda fold: f"{fold.op.name}-{fold.accumulate}")
+def test_gives_the_bits_of_the_numpy_fold(fold, dtype):
+    """Special values among them: NaN, infinities, -0, denormals, sums and products that overflow on the way."""
+    is_refused = dtype == "bool" and fold.op not in {ReduceOp.MIN, ReduceOp.MAX}
+    is_refused |= dtype.startswith("complex") and fold.op in {ReduceOp.MIN, ReduceOp.MAX}
+    if is_refused or not is_fused(fold, dtype):
+        pytest.skip("refused, or folded by the backend")
+    for count, size, is_finite in FORMS:
+        if dtype == "bool":
+            parts = [np.random.default_rng(replica).random(size) < 0.5 for replica in range(count)]
+        else:
+            parts = [
+                mixed_values(31 * replica + count, (size,), dtype, is_finite=is_finite) for replica in range(count)
+            ]
+        expected = fold_block(parts, fold, dtype=dtype, divisor=count, result=fold.result_dtype(dtype))
+        for got in folded(parts, fold, num_targets=2):
+            assert_same_bits(got, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.PRODUCT])
+def test_what_overflows_on_the_way_is_settled(op, dtype):
+    """Largest and smallest numbers in every order: finite contributions whose fold is finite give it."""
+    largest = float(ml_dtypes.finfo(dtype).max)
+    tiny = float(ml_dtypes.finfo(dtype).smallest_subnormal)
+    values = (largest, -largest, tiny, -0.0, 1.5, largest / 2)
+    columns = np.array(list(itertools.product(values, repeat=3)))
+    parts = [np.ascontiguousarray(columns[:, replica].astype(dtype)) for replica in range(3)]
+    fold = Fold(op)
+    expected = fold_block(parts, fold, dtype=dtype, divisor=3, result=dtype)
+    assert_same_bits(folded(parts, fold)[0], expected)
+
+
+class TestBatch:
+    def test_many_tensors_take_two_launches(self):
+        """Whole blocks in one, the ends of arrays in the other; no packing, and sums that name their owners."""
+        shapes = [(), (1,), (1023,), (1024,), (1025,), (0,), (64, 32), (3000,)]
+        jobs, targets = [], []
+        for shape in shapes:
+            sources = [tensor(owned(replica, shape)) for replica in range(5)]
+            targets.append([torch.full(shape, -1.0, device=DEVICE) for _ in range(3)])
+            jobs.append(DeviceJob("float32", sources, targets[-1]))
+        assert fold_batch(jobs, Fold(ReduceOp.SUM)) == 2
+        for shape, ends in zip(shapes, targets, strict=True):
+            for end in ends:
+                assert_same_bits(on_host(end), owned_sum(5, shape))
+
+    def test_in_place(self):
+        """A block is read from every tensor before it is written to any."""
+        tensors = [tensor(owned(replica, (2500,))) for replica in range(8)]
+        fold_batch([DeviceJob("float32", tensors, tensors)], Fold(ReduceOp.SUM))
+        for end in tensors:
+            assert_same_bits(on_host(end), owned_sum(8, (2500,)))
+
+    @pytest.mark.parametrize("offset", [1, 2, 3])
+    def test_tensors_that_begin_anywhere(self, offset):
+        """Views that begin between multiples of 16 bytes are read and written one by one, and nothing beside them."""
+        whole = [tensor(owned(replica, (2048 + offset,))) for replica in range(3)]
+        target = torch.full((2060,), 7.0, device=DEVICE)
+        end = target[offset : offset + 2048]
+        fold_batch([DeviceJob("float32", [one[offset:] for one in whole], [end])], Fold(ReduceOp.SUM))
+        assert_same_bits(on_host(end), owned_sum(3, (2048 + offset,))[offset:])
+        assert (target[:offset] == 7).all()
+        assert (target[offset + 2048 :] == 7).all()
+
+    def test_dtypes_do_not_mix(self):
+        """One launch per dtype, results where they belong."""
+        jobs, targets = [], []
+        for dtype in ("float32", "float16", "int32"):
+            targets.append(torch.empty(1024, dtype=getattr(torch, dtype), device=DEVICE))
+            sources = [tensor(owned(replica, (1024,), dtype)) for replica in range(4)]
+            jobs.append(DeviceJob(dtype, sources, [targets[-1]]))
+        assert fold_batch(jobs, Fold(ReduceOp.SUM)) == 3
+        for job, target in zip(jobs, targets, strict=True):
+            assert_same_bits(on_host(target), owned_sum(4, (1024,), job.dtype))
