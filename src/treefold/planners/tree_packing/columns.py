@@ -67,9 +67,7 @@ def mirrored_trees(network: Network) -> Oracle:
 
     def price(prices: Array) -> list[Priced]:
         routes = network.routes(prices)
-        # Where links are as wide back as there, one row stands for both directions and is crossed once.
-        cost = routes.cost if network.is_symmetric else routes.cost + routes.cost.T
-        total, pairs = cheapest_tree(cost)
+        total, pairs = cheapest_tree(routes.cost_there_and_back)
         return [Priced(total, partial(_mirrored, network, routes, pairs))]
 
     return price
@@ -80,7 +78,7 @@ def shallow_trees(network: Network, max_depth: int) -> Oracle:
 
     def price(prices: Array) -> list[Priced]:
         routes = network.routes(prices)
-        cost = routes.cost if network.is_symmetric else routes.cost + routes.cost.T
+        cost = routes.cost_there_and_back
         found = [_shallow_tree(cost, root, max_depth) for root in range(len(cost))]
         found = sorted((item for item in found if np.isfinite(item[0])), key=lambda item: item[0])
         if not found:
@@ -122,9 +120,9 @@ def directed_trees(network: Network) -> Oracle:
 def fans(network: Network) -> list[Column]:
     """Return the tree of cheapest paths from every device: shallow, and on meshes and switches all that is needed."""
     routes = network.routes(1 / network.width)
-    cost = routes.cost if network.is_symmetric else routes.cost + routes.cost.T
-    found = [_mirrored(network, routes, cheapest_paths(cost, root)) for root in range(len(cost))]
-    return [column for column in found if len(column.down) == len(cost) - 1]
+    cost = routes.cost_there_and_back
+    found = [cheapest_paths(cost, root) for root in range(len(cost))]
+    return [_mirrored(network, routes, pairs) for pairs in found if len(pairs) == len(cost) - 1]
 
 
 def pack_trees(
@@ -185,18 +183,19 @@ def load_scipy_optimize() -> ModuleType:
         raise MissingExtraError.planner() from None
 
 
-def _mirrored(network: Network, routes: Routes, pairs: Pairs) -> Column:
-    """Return the tree of these (parent, child) pairs, its root being the first parent."""
+def mirrored_column(network: Network, edges: Sequence[tuple[int, int, Route, Route]]) -> Column:
+    """Return the tree of (parent, child, route down, route up), parents first; its root is the first parent."""
     ways: dict[tuple[int, int], Route] = {}
     loads = np.zeros(len(network.capacities))
-    for parent, child in pairs:
-        down = routes.route(parent, child)
-        up = down[::-1] if network.is_symmetric else routes.route(child, parent)
+    for parent, child, down, up in edges:
         ways[parent, child], ways[child, parent] = down, up
-        for row in network.rows_on(down) + ([] if network.is_symmetric else network.rows_on(up)):
-            loads[row] += 1
-    root = pairs[0][0] if pairs else 0
-    return Column(root, tuple((child, parent) for parent, child in pairs[::-1]), tuple(pairs), ways, loads)
+        loads += network.crossings(down, up)
+    pairs = [(parent, child) for parent, child, *_ in edges]
+    return Column(pairs[0][0], tuple((child, parent) for parent, child in pairs[::-1]), tuple(pairs), ways, loads)
+
+
+def _mirrored(network: Network, routes: Routes, pairs: Pairs) -> Column:
+    return mirrored_column(network, [(a, b, *routes.there_and_back(a, b)) for a, b in pairs])
 
 
 def _directed(network: Network, routes: Routes, root: int, up: Pairs, down: Pairs) -> Column:

@@ -6,29 +6,51 @@ import math
 
 import numpy as np
 
-from treefold.planners.tree_packing.columns import Column, Oracle, Solution, load_scipy_optimize
+from treefold.planners.tree_packing.columns import Column, Oracle, Solution, load_scipy_optimize, mirrored_column
 from treefold.planners.tree_packing.exact import Counts, reached
-from treefold.planners.tree_packing.network import Array, Indices, Network
+from treefold.planners.tree_packing.network import Array, Indices, Network, Route
 
 _LARGEST = 100_000  # entries of the pool's loads that the integer program is given
 _SECONDS, _CLOSE = 2.0, 1e-6
+_MOST_EDGES, _POWER = 1024, 8
 _SHAKEN, _SHAKES = 100, (0.2, 1.0)  # trees to add, and by how much of the highest price prices are shaken
 
 
 def richer_pool(network: Network, oracle: Oracle, solution: Solution) -> tuple[Column, ...]:
-    """Return further trees that are nearly as cheap: whole numbers of packs need more to choose from.
+    """Return further trees: whole numbers of packs need more to choose from.
 
     They are the cheapest at prices that are shaken, always in the same way.
     """
     random = np.random.default_rng(len(network.capacities))
     known_loads = {tuple(column.loads) for column in solution.columns}
-    columns: dict[tuple[float, ...], Column] = {}
+    found = list[Column]()
     known = (solution.prices / solution.prices.max(), network.width.min() / network.width)
     for number in range(min(_SHAKEN, _LARGEST // len(network.capacities))):
         prices = known[number % 2] + _SHAKES[number // 2 % 2] * random.random(len(network.capacities))
-        column = oracle(prices)[0].column()
-        columns.setdefault(tuple(column.loads), column)
-    return tuple(column for loads, column in columns.items() if loads not in known_loads)
+        found.append(oracle(prices)[0].column())
+    unlike = {tuple(column.loads): column for column in found}
+    return tuple(column for loads, column in unlike.items() if loads not in known_loads)
+
+
+def balanced_trees(network: Network, packs: int) -> tuple[Column, ...]:
+    """Return ``packs`` trees, or fewer on large machines, each grown edge by edge where the loads so far are least."""
+    count = len(network.devices)
+    loads, columns = np.zeros(len(network.capacities)), list[Column]()
+    for pack in range(min(packs, max(1, _MOST_EDGES // count))):
+        is_in = np.zeros(count, bool)
+        is_in[pack % count] = True
+        edges = list[tuple[int, int, Route, Route]]()
+        for _ in range(count - 1):
+            # A high power of the load after this edge: the sum over a route is ruled by its fullest row.
+            fullness = (loads + 1) / network.width
+            routes = network.routes((fullness / fullness.max()) ** _POWER)
+            open_cost = np.where(is_in[:, None] & ~is_in, routes.cost_there_and_back, np.inf)
+            parent, child = (int(end) for end in np.unravel_index(open_cost.argmin(), open_cost.shape))
+            edges.append((parent, child, *routes.there_and_back(parent, child)))
+            loads += network.crossings(*edges[-1][2:])
+            is_in[child] = True
+        columns.append(mirrored_column(network, edges))
+    return tuple(columns)
 
 
 def equal_packs(network: Network, loads: Array, rates: Array, packs: int) -> Counts:

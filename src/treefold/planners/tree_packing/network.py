@@ -69,6 +69,11 @@ class Network:
         """Return the row of every link of a route."""
         return [self.row_of[ends] for ends in itertools.pairwise(route)]
 
+    def crossings(self, down: Route, up: Route) -> Array:
+        """Return how often each row is crossed on these routes; a row that stands for both directions counts once."""
+        rows = self.rows_on(down) + ([] if self.is_symmetric else self.rows_on(up))
+        return np.bincount(rows, minlength=len(self.capacities)).astype(float)
+
     def _lay_out_ends(self, num_carriers: int) -> None:
         count = len(self.devices)
         direct, between = list[list[int]](), list[list[int]]()
@@ -126,6 +131,16 @@ class Routes:
                 better = other < self.cost
                 self.cost[better], self._exit[better] = other[better], k
         np.fill_diagonal(self.cost, np.inf)
+
+    @property
+    def cost_there_and_back(self) -> Array:
+        """What an edge of a tree costs; a row that stands for both directions is paid once."""
+        return self.cost if self._network.is_symmetric else self.cost + self.cost.T
+
+    def there_and_back(self, source: int, target: int) -> tuple[Route, Route]:
+        """Return the cheapest routes in both directions, the same links where these are as wide back."""
+        there = self.route(source, target)
+        return there, there[::-1] if self._network.is_symmetric else self.route(target, source)
 
     def route(self, source: int, target: int) -> Route:
         """Return the nodes on the cheapest route between two devices."""

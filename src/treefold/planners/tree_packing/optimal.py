@@ -20,7 +20,7 @@ from treefold.planners.tree_packing.columns import (
     pack_trees,
     shallow_trees,
 )
-from treefold.planners.tree_packing.equal import equal_packs, few_trees, richer_pool
+from treefold.planners.tree_packing.equal import balanced_trees, equal_packs, few_trees, richer_pool
 from treefold.planners.tree_packing.exact import certify, exact_shares, reached
 from treefold.planners.tree_packing.network import Array, Network, Route
 from treefold.planners.tree_packing.packing import Certificate, Tree, TreePacking
@@ -96,7 +96,10 @@ def optimal_packing(
         weights, algbw = exact_shares(network, pool.loads, pool.rates)
     else:
         if not shifts:
-            pool = _enriched(pool, richer_pool(network, oracle, solution))
+            further = richer_pool(network, oracle, solution)
+            if max_depth is None:
+                further += balanced_trees(network, packs)
+            pool = _enriched(pool, further)
         weights, algbw = _weights(network, pool, packs, equal_sizes=equal_sizes)
     trees = _trees(machine, pool, weights, packs if equal_sizes else None)
     return TreePacking(machine.devices, trees, algbw, certificate, _notes(algbw, certificate))
@@ -158,13 +161,15 @@ def _enriched(pool: _Pool, further: tuple[Column, ...]) -> _Pool:
 
 def _weights(network: Network, pool: _Pool, packs: int, *, equal_sizes: bool) -> tuple[list[int], Fraction]:
     """Return the whole-numbered weight of every tree of the pool, and what these reach."""
+    counts = equal_packs(network, pool.loads, pool.rates, packs)
     if equal_sizes:
-        counts = equal_packs(network, pool.loads, pool.rates, packs)
         return counts.tolist(), reached(network, pool.loads, counts)
-    chosen = few_trees(network, pool.loads, pool.rates, packs)
-    rates = np.zeros(len(pool.rates))
-    rates[chosen] = best_rates(network, pool.loads[:, chosen])
-    return exact_shares(network, pool.loads, rates)
+    found = []
+    for chosen in (np.flatnonzero(counts), few_trees(network, pool.loads, pool.rates, packs)):
+        rates = np.zeros(len(pool.rates))
+        rates[chosen] = best_rates(network, pool.loads[:, chosen])
+        found.append(exact_shares(network, pool.loads, rates))
+    return max(found, key=lambda item: item[1])
 
 
 def _trees(machine: Topology, pool: _Pool, weights: list[int], packs: int | None) -> tuple[Tree, ...]:

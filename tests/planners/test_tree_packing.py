@@ -1,0 +1,246 @@
+import itertools
+import re
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+from packing_oracles import check_certificate, check_trees
+
+from treefold import errors, known_topology, optimal_packing
+from treefold.errors import TopologyError
+from treefold.topology import TopologyBuilder
+
+GB = 10**9
+
+#: The values of the theory, in GB/s: links times what one carries over parts less one, or n·B / (2·(n − 1)).
+OPTIMA = {
+    "dgx1_v100": Fraction(24 * 25, 7),
+    "dgx1_p100": Fraction(16 * 20, 7),
+    "p3_8xlarge": Fraction(9 * 25, 3),
+    "ring:8": Fraction(8 * 25, 7),
+    "dgx2": Fraction(16 * 150, 30),
+    "dgx_a100": Fraction(8 * 300, 14),
+    "dgx_h100": Fraction(8 * 450, 14),
+    "mi250": Fraction(24 * 50, 7),
+    "mi300x": Fraction(28 * 48, 7),
+    "mi300x_raw": Fraction(28 * 64, 7),
+    "2x8_a100": Fraction(16 * (300 + 25), 30),
+    "2x8_h100": Fraction(16 * (450 + 50), 30),
+    "pcie3_8gpu": Fraction(8 * 12, 14),
+    "a100_pcie_8gpu": Fraction(16),
+    "line:8": Fraction(25),
+    "mesh:6": Fraction(15 * 25, 5),
+}
+LARGE_OPTIMA = {
+    "4x8_h100": Fraction(32 * (450 + 50), 62),
+    "8x8_h100": Fraction(8 * 400, 14),
+    "16x8_h100": Fraction(16 * 400, 30),
+}
+#: Equal packs on a DGX-1V: number of packs → GB/s.
+PACKS = {1: 50, 2: 50, 3: 75, 4: Fraction(200, 3), 6: 75, 8: 80, 24: Fraction(600, 7)}
+
+
+def connected_subsets(topology, sizes):
+    """Return the packings of every subset of devices that is connected."""
+    found = []
+    for devices in itertools.chain.from_iterable(itertools.combinations(topology.devices, size) for size in sizes):
+        try:
+            part = topology.restricted(devices)
+        except TopologyError:
+            continue
+        found.append((part, optimal_packing(topology, devices)))
+    return found
+
+
+class TestKnownMachines:
+    @pytest.mark.parametrize("name", OPTIMA)
+    def test_reach_their_optimum(self, name):
+        """Exactly: what the trees carry is the bound, which is the fraction that theory gives."""
+        topology = known_topology(name)
+        packing = optimal_packing(topology)
+        assert packing.algbw == packing.certificate.bound == OPTIMA[name] * GB
+        assert packing.algbw_bytes_per_s == packing.bound_bytes_per_s == float(OPTIMA[name] * GB)
+        assert packing.gap == 0
+        assert packing.notes == ()
+        check_trees(packing, topology)
+        check_certificate(packing, topology)
+
+    @pytest.mark.parametrize("name", LARGE_OPTIMA)
+    def test_reach_their_optimum_up_to_rounding_where_they_are_large(self, name):
+        """32 devices and more: within a millionth, the bound being exact."""
+        topology = known_topology(name)
+        packing = optimal_packing(topology)
+        assert packing.certificate.bound == LARGE_OPTIMA[name] * GB
+        assert packing.gap < 1e-6
+        check_trees(packing, topology)
+        check_certificate(packing, topology)
+
+    def test_are_planned_by_symmetry_where_they_are_very_large(self):
+        """64 hosts of 8: exactly the optimum, which the NICs of the hosts set."""
+        packing = optimal_packing(known_topology("64x8_h100"))
+        assert packing.algbw == packing.certificate.bound == Fraction(64 * 400, 126) * GB
+        assert len({tree.root for tree in packing.trees}) == 512
+        check_certificate(packing, known_topology("64x8_h100"))
+
+    def test_say_what_limits_them(self):
+        """A DGX-1V is limited by every GPU's links at once; sockets by what joins them."""
+        assert len(optimal_packing(known_topology("dgx1_v100")).certificate.parts) == 8
+        certificate = optimal_packing(known_topology("a100_pcie_8gpu")).certificate
+        assert certificate.parts == (("gpu:0", "gpu:1", "gpu:2", "gpu:3"), ("gpu:4", "gpu:5", "gpu:6", "gpu:7"))
+        assert {(source, target) for source, target, _ in certificate.prices} == {("cpu0", "cpu1"), ("cpu1", "cpu0")}
+        packages = optimal_packing(known_topology("mi250")).certificate
+        assert packages.is_partition
+        assert [len(part) for part in packages.parts] == [2] * 8
+
+
+class TestSubsets:
+    def test_of_a_dgx1v_are_planned_exactly(self):
+        """All 180 connected ones of 3 to 7 GPUs, between 25 and 75 GB/s; with pairs and the whole there are 197."""
+        topology = known_topology("dgx1_v100")
+        found = connected_subsets(topology, range(3, 8))
+        assert len(found) == 180
+        assert len(found) + len(connected_subsets(topology, (2, 8))) == 197
+        for part, packing in found:
+            assert packing.certificate.is_partition
+            assert packing.algbw == packing.certificate.bound
+            check_trees(packing, part)
+            check_certificate(packing, part)
+        values = [packing.algbw for _, packing in found]
+        assert (min(values), max(values)) == (25 * GB, 75 * GB)
+
+    def test_keep_the_order_of_the_devices(self):
+        """As they were named, in any spelling."""
+        packing = optimal_packing(known_topology("dgx1_v100"), ["cuda:3", "gpu:0", "GPU:4"])
+        assert packing.devices == ("gpu:3", "gpu:0", "gpu:4")
+        assert packing.algbw == 50 * GB
+
+    def test_of_one_device_need_no_tree(self):
+        """Nothing to send: as fast as can be."""
+        packing = optimal_packing(known_topology("dgx2"), ["gpu:5"])
+        assert packing.algbw_bytes_per_s == packing.bound_bytes_per_s == float("inf")
+        assert [(tree.share, tree.root, tree.pairs, tree.depth) for tree in packing.trees] == [(1, "gpu:5", (), 0)]
+        assert packing.gap == 0
+        assert len(optimal_packing(known_topology("dgx2"), ["gpu:5"], packs=3).trees) == 3
+
+
+class TestPacks:
+    @pytest.mark.parametrize("packs", PACKS)
+    def test_of_equal_size_reach_the_table(self, packs):
+        """So many trees of equal share on a DGX-1V, the bound unchanged."""
+        topology = known_topology("dgx1_v100")
+        packing = optimal_packing(topology, packs=packs)
+        assert [tree.share for tree in packing.trees] == [Fraction(1, packs)] * packs
+        assert packing.algbw >= PACKS[packs] * GB
+        assert packing.certificate.bound == Fraction(600, 7) * GB
+        check_trees(packing, topology)
+
+    def test_of_any_size_are_never_worse(self):
+        """At most so many trees, and four carry what three do, which four equal ones do not."""
+        topology = known_topology("dgx1_v100")
+        for packs in (2, 4):
+            packing = optimal_packing(topology, packs=packs, equal_sizes=False)
+            assert len(packing.trees) <= packs
+            assert packing.algbw >= optimal_packing(topology, packs=packs).algbw
+            check_trees(packing, topology)
+        assert packing.algbw == 75 * GB
+
+    def test_say_what_they_lose(self):
+        """In a note."""
+        assert optimal_packing(known_topology("dgx1_v100"), packs=3).notes == ("12.50% of the bound is not reached.",)
+
+    def test_are_chosen_on_switches_too(self):
+        """One tree through a switch loads a port twice at best; sixteen use it whole."""
+        topology = known_topology("dgx2")
+        assert optimal_packing(topology, packs=1).algbw == 75 * GB
+        assert optimal_packing(topology, packs=16).algbw == 80 * GB
+
+    def test_are_chosen_where_symmetry_plans(self):
+        """Trees of the many images."""
+        topology = known_topology("16x8_h100")
+        packing = optimal_packing(topology, packs=4)
+        assert [tree.share for tree in packing.trees] == [Fraction(1, 4)] * 4
+        check_trees(packing, topology)
+
+
+class TestDepth:
+    @pytest.mark.parametrize("name", ["dgx1_v100", "dgx1_p100", "mi250", "2x8_h100", "pcie3_8gpu", "dgx2"])
+    def test_is_bounded(self, name):
+        """No device is farther from a root than was allowed, and the bound is that of all trees."""
+        topology = known_topology(name)
+        for max_depth in range(3, 7):
+            packing = optimal_packing(topology, max_depth=max_depth)
+            assert max(tree.depth for tree in packing.trees) <= max_depth
+            assert packing.certificate.bound == OPTIMA[name] * GB
+            check_trees(packing, topology)
+
+    def test_of_two_is_enough_on_a_dgx1v(self):
+        """Trees of depth two already carry all that can be carried."""
+        assert optimal_packing(known_topology("dgx1_v100"), max_depth=2).algbw == Fraction(600, 7) * GB
+
+    def test_finds_the_shallowest_tree_there_is(self):
+        """Where the cheap links lead too deep."""
+        builder = TopologyBuilder()
+        for number in range(5):
+            builder.device(f"gpu:{number}")
+        for number in range(4):
+            builder.link(f"gpu:{number}", f"gpu:{number + 1}", gb_per_s=100)
+        builder.link("gpu:2", "gpu:0", gb_per_s=1).link("gpu:2", "gpu:4", gb_per_s=1)
+        packing = optimal_packing(builder.build(), max_depth=1)
+        assert [(tree.root, tree.depth) for tree in packing.trees] == [("gpu:2", 1)]
+        assert packing.algbw == GB
+
+    def test_that_no_tree_has_is_refused(self):
+        """With what to do."""
+        sentence = "No tree that is 3 edges deep joins gpu:0, gpu:1, gpu:2, gpu:3, gpu:4 … (8 devices). Allow a larger "
+        with pytest.raises(TopologyError, match=f"^{re.escape(sentence)}max_depth, or None for any\\.$"):
+            optimal_packing(known_topology("ring:8"), max_depth=3)
+
+
+class TestRoots:
+    def test_are_where_latency_is_least(self):
+        """A line is rooted in its middle, and nearer to the side of slower links."""
+        assert [tree.root for tree in optimal_packing(known_topology("line:7")).trees] == ["gpu:3"]
+        builder = TopologyBuilder()
+        for number in range(5):
+            builder.device(f"gpu:{number}")
+        for number in range(4):
+            builder.link(f"gpu:{number}", f"gpu:{number + 1}", gb_per_s=1, alpha_us=10 if number == 0 else 1)
+        assert [tree.root for tree in optimal_packing(builder.build()).trees] == ["gpu:1"]
+
+    def test_spread_over_the_devices(self):
+        """On a switch every device is the root of one tree."""
+        packing = optimal_packing(known_topology("dgx_h100"))
+        assert sorted(tree.root for tree in packing.trees) == [f"gpu:{number}" for number in range(8)]
+        assert [tree.depth for tree in packing.trees] == [1] * 8
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("number", [0, -1, 1.5, True, "3"])
+    @pytest.mark.parametrize("name", ["packs", "max_depth"])
+    def test_numbers_of_nothing(self, name, number):
+        """A whole number above 0, or None."""
+        sentence = f"optimal_packing got {name}={number!r}. It takes a whole number above 0, or None for any."
+        with pytest.raises(TopologyError, match=f"^{re.escape(sentence)}$"):
+            optimal_packing(known_topology("dgx2"), **{name: number})
+
+    def test_devices_that_are_not_there(self):
+        """As Topology.restricted says."""
+        with pytest.raises(TopologyError, match=r"^There is no gpu:9 in this topology\."):
+            optimal_packing(known_topology("dgx1_v100"), ["gpu:0", "gpu:9"])
+
+    def test_a_missing_scipy(self, monkeypatch):
+        """What to install."""
+        monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+        sentence = 'Planning for a topology needs SciPy, which is not installed. Run pip install "treefold[planner]".'
+        with pytest.raises(errors.MissingExtraError, match=f"^{re.escape(sentence)}$"):
+            optimal_packing(known_topology("dgx1_v100"))
+
+    def test_planning_loads_scipy_and_importing_does_not(self):
+        """SciPy is loaded by the first plan."""
+        code = (
+            "import sys, treefold; t = treefold.known_topology('ring:4'); a = 'scipy' in sys.modules; "
+            "treefold.optimal_packing(t); print(a, 'scipy' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+        assert done.stdout.split() == ["False", "True"]
