@@ -190,8 +190,8 @@ class TestRefusals:
                 "A link_width is 255. It must be a number of lanes, 0 to 64; correct it.",
             ),
             (
-                pasted.NCCL_DGX1_V100[:900],
-                "The XML is broken or cut off: mismatched tag: line 4, column 653. Save the whole file and give that.",
+                '<system version="1">\n<cpu numaid="0">\n<pci busid="0000:01',
+                "The XML is broken or cut off: unclosed token: line 3, column 0. Save the whole file and give that.",
             ),
         ],
     )

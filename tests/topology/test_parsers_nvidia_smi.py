@@ -141,7 +141,8 @@ class TestPcie:
         assert treefold.load_topology(pasted.EIGHT_ON_PCIE).notes == (
             "The table shows no NVLink: PCIe only. `topo -mp` hides NVLinks; `topo -m` shows them.",
             "nvidia-smi shows neither PCIe generations nor which GPUs share a PCIe switch or a link between sockets: "
-            "PCIe is taken as gen 3 x16, every group that may share an uplink shares one, and sockets are 6 GB/s apart.",
+            "PCIe is taken as gen 3 x16, every group that may share an uplink shares one, and sockets are 6 GB/s "
+            "apart.",
         )
 
 

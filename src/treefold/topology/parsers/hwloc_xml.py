@@ -84,16 +84,19 @@ def _between_sockets(root: Element) -> float:
 
 
 def _walk(file: _File, top: Element, between: float) -> None:
-    todo = [(top, "", "")]
+    todo = [(top, "", "", top)]
+    below: dict[int, str] = {}  # by identity of what a bridge hangs on
     while todo:
-        element, socket, parent = todo.pop()
+        element, socket, parent, holder = todo.pop()
         kind = element.get("type", "")
         if kind in _PACKAGES:
             socket, parent = file.packages[id(element)], ""
         elif kind == "NUMANode":
             file.numa.append(element)
         if kind in {"Bridge", "PCIDev"} and not parent:
-            parent = socket or _socket_below(file, element, top, between)
+            if not socket and id(holder) not in below:
+                below[id(holder)] = _socket_below(file, holder, between)
+            parent = socket or below[id(holder)]
         if kind == "Bridge" and element.get("bridge_type", "").startswith("1"):
             name = f"pci {_bus_id(element)}"
             if name in file.machine.places:
@@ -103,18 +106,16 @@ def _walk(file: _File, top: Element, between: float) -> None:
         elif kind == "PCIDev":
             _add_device(file, element, parent)
             continue
-        todo += [(child, socket, parent) for child in reversed(element.findall("object"))]
+        todo += [(child, socket, parent, element) for child in reversed(element.findall("object"))]
 
 
-def _socket_below(file: _File, element: Element, top: Element, between: float) -> str:
-    """Return the only package below the object that a bridge hangs on; else a hub that all packages join."""
-    if len(file.packages) == 1:
-        return next(iter(file.packages.values()))
-    for holder in top.iter("object"):
-        if element in list(holder) and holder is not top:
-            below = [file.packages[id(inner)] for inner in holder.iter("object") if id(inner) in file.packages]
-            if len(below) == 1:
-                return below[0]
+def _socket_below(file: _File, holder: Element, between: float) -> str:
+    """Return the only package below what a bridge hangs on; else a hub that all packages join."""
+    below = list(file.packages.values())
+    if len(below) > 1:
+        below = [file.packages[id(inner)] for inner in holder.iter("object") if id(inner) in file.packages]
+    if len(below) == 1:
+        return below[0]
     file.machine.sockets["machine"] = between
     return "machine"
 

@@ -7,7 +7,7 @@ from typing import Any
 from treefold.errors import ParseError
 from treefold.topology.graph import Topology, TopologyBuilder
 
-MAX_DEVICES = 512
+MAX_DEVICES = 256
 _MOST = 1e9
 _SMALL = 32  # whole numbers up to this may be counts or weights
 _OWN_MEMORY = 4.0  # a diagonal so many times the rest is each device's own memory

@@ -22,8 +22,9 @@ TOOL = "nvidia-smi topo -m"
 
 _CELL = re.compile(r"X|NV\d{1,3}|C2C|PIX|PXB|PXN|P2C|PHB|NODE|SYS|SOC")
 _GPU = re.compile(r"GPU(\d{1,4})")
-_MATCH = re.compile(r"^[\s>|*]*GPU\d{1,4}\s+(?:X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC)\s", re.MULTILINE)
-_HEADER = re.compile(r"^[\s>|*]*GPU\d{1,4}\s*(?:GPU|NIC|mlx|CPU|$)")
+_MATCH = re.compile(r"^[ \t>|*]{0,80}GPU\d{1,4}\s+(?:X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC)\s", re.MULTILINE)
+_PEERS = re.compile(r"^[ \t>|*]{0,80}GPU\d{1,4}\s+(?:X\s+)?(?:OK|CNS|GNS|TNS|NS|DR)\b", re.MULTILINE)  # topo -p2p
+_HEADER = re.compile(r"^[ \t>|*]{0,80}GPU\d{1,4}\s*(?:GPU|NIC|mlx|CPU|$)")
 _ONE_SWITCH, _ONE_SOCKET, _APART = {"PIX", "PXB"}, {"PIX", "PXB", "PHB", "NODE"}, {"SYS", "SOC"}
 _MOST_DIRECT = 18  # NVLinks that a GPU has, of any generation; more are seen through NVSwitch only
 
@@ -39,7 +40,7 @@ class Table:
 
 def matches(text: str) -> bool:
     """Tell whether this is the format."""
-    return _MATCH.search(text) is not None
+    return _MATCH.search(text) is not None or _PEERS.search(text) is not None
 
 
 def parse(text: str) -> Topology:
@@ -50,6 +51,8 @@ def parse(text: str) -> Topology:
         TopologyError: a machine that does not hold together.
 
     """
+    if _PEERS.search(text):
+        raise ParseError.peer_access("A table of `nvidia-smi topo -p2p`")
     table = read_table(text)
     machine = Machine()
     gpus = {name: f"gpu:{int(found[1])}" for name in table.names if (found := _GPU.fullmatch(name))}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from treefold.errors import ParseError
 from treefold.topology.parsers.markup import root_tag
 
-_PEER_TABLE = re.compile(r"^\s*GPU\d+\s+(?:X\s+)?(?:OK|CNS|GNS|TNS|NS|DR|U)\b", re.MULTILINE)
 _BEFORE_GPU = 200  # characters of a start that the sentence may show
 
 
@@ -22,6 +19,4 @@ def reason(text: str) -> ParseError:
         return ParseError.unknown_xml(tag)
     if "switchguid=" in text or "caguid=" in text:
         return ParseError.network("This output of ibnetdiscover")
-    if _PEER_TABLE.search(text):
-        return ParseError.peer_access("This table")
     return ParseError.unrecognised(text.strip()[:_BEFORE_GPU])

@@ -1,0 +1,140 @@
+"""Any text is a machine or one of our errors: no crash, no hang, no memory without bound.
+
+``TREEFOLD_CASES``: how many texts each property gets, a whole number; ``full`` is what a release runs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import mutations
+import pasted_machines as pasted
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import treefold
+from treefold.errors import TreefoldError
+from treefold.topology.parsers import amd_smi, hwloc_xml, nccl_xml, nvidia_smi, parse_topology, plain_json, rocm_smi
+
+_ASKED = os.environ.get("TREEFOLD_CASES", "60")
+CASES = 20_000 if _ASKED == "full" else int(_ASKED) * 5
+PARSERS = [amd_smi, hwloc_xml, nccl_xml, nvidia_smi, plain_json, rocm_smi]
+
+many = settings(max_examples=CASES, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def outcome(parse, text):
+    """Return the machine of a text, or the error that refuses it; anything else is the test's failure."""
+    try:
+        return parse(text)
+    except TreefoldError as error:
+        return error
+
+
+def holds(result):
+    """Whether it is a machine that can be written and read again, or an error of one short sentence or two."""
+    if isinstance(result, TreefoldError):
+        return isinstance(result, ValueError) and 0 < len(str(result)) < 2000 and "\n" not in str(result)
+    again = parse_topology(json.dumps(result.to_json()))
+    return again.capacities == result.capacities and again.devices == result.devices
+
+
+class TestAnyText:
+    @many
+    @given(text=mutations.mutated(pasted.ALL.values()))
+    def test_that_was_a_machine(self, text):
+        """A damaged machine is still one, or is refused."""
+        assert holds(outcome(parse_topology, text))
+
+    @pytest.mark.parametrize("parser", PARSERS, ids=[parser.__name__.rpartition(".")[2] for parser in PARSERS])
+    @settings(many, max_examples=max(CASES // 5, 1))
+    @given(data=st.data())
+    def test_that_a_parser_takes_for_its_own(self, parser, data):
+        """Each parser by itself, on damaged texts of its own format."""
+        own = [text for text in pasted.ALL.values() if parser.matches(text)]
+        text = data.draw(mutations.mutated(own))
+        assert holds(outcome(parser.parse, text)) if parser.matches(text) else holds(outcome(parse_topology, text))
+
+    @many
+    @given(text=st.text())
+    def test_at_all(self, text):
+        """Text of any kind."""
+        assert holds(outcome(parse_topology, text))
+
+    @many
+    @given(
+        value=st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=4)
+                | st.dictionaries(
+                    st.sampled_from(["devices", "links", "between", "gb_per_s", "m", "x"]), inner, max_size=4
+                )
+            ),
+            max_leaves=20,
+        )
+    )
+    def test_that_is_json(self, value):
+        """JSON of any shape."""
+        assert holds(outcome(parse_topology, json.dumps(value)))
+
+
+SIZE = 3_900_000  # characters: just under what is read
+HOSTILE = {
+    "comments without end": "'<!--' * (SIZE // 4)",
+    "declarations without end": "'<!' * (SIZE // 2)",
+    "open elements": "'<system>' + '<pci>' * (SIZE // 5)",
+    "many elements": "'<system><cpu>' + '<pci busid=\"0:0:0.0\"/>' * (SIZE // 22)",
+    "many attributes": "'<system ' + ' '.join(f'a{i}=\"\"' for i in range(SIZE // 12)) + '/>'",
+    "a long attribute": "'<system><cpu><pci class=\"0x0302\" busid=\"' + 'f' * SIZE + '\"/></cpu></system>'",
+    "devices on the hub": '\'<topology><object type="Machine"><object type="Package"/><object type="Package"/>\''
+    "+ ''.join(f'<object type=\"PCIDev\" pci_busid=\"0:{i:x}\"/>' for i in range(49_000)) + '</object></topology>'",
+    "brackets": "'[' * SIZE",
+    "braces": "'{\"devices\":' * (SIZE // 11)",
+    "long numbers": "'[' + ','.join(['[' + '9' * 4000 + ']'] * (SIZE // 4004)) + ']'",
+    "a full matrix": "'{\"gb_per_s\": [' + ','.join(['[' + ','.join(['7.5'] * 256) + ']'] * 256) + ']}'",
+    "line breaks": "'x' + '\\n' * SIZE",
+    "blanks": "'x' + ' ' * SIZE + '\\n'",
+    "prompts": "'>' * SIZE + '\\n'",
+    "escapes": "'\\x1b[' * (SIZE // 2)",
+    "one row": "'GPU0 X ' + 'SYS ' * (SIZE // 4) + '\\n'",
+    "many rows": "'GPU0 X SYS\\n' * (SIZE // 11)",
+    "a table of NVLinks": "''.join(f'GPU{i} ' + ' '.join('X' if i == j else 'NV1' for j in range(256)) + ' 0\\n' "
+    "for i in range(256))",
+    "a title of blanks": "'=' * 100 + ' A' + ' ' * SIZE + '\\n'",
+    "a title of equals": "'=' * SIZE + 'A' + '\\n'",
+    "titles": "'= Link Type between two GPUs =\\n' * (SIZE // 31)",
+    "tables": "'LINK TYPE TABLE:\\n' * (SIZE // 17)",
+}
+CHILD = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+resource.setrlimit(resource.RLIMIT_AS, (3_000_000_000, 3_000_000_000))
+from treefold import load_topology
+SIZE = int(sys.argv[1])
+text = eval(sys.argv[2]) + "\\n"
+try:
+    print("a machine of", len(load_topology(text).devices))
+except ValueError as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits of a process are Linux's")
+class TestHostileText:
+    @pytest.mark.parametrize("expression", HOSTILE.values(), ids=HOSTILE)
+    def test_ends_within_bounds(self, expression):
+        """The worst text of each kind ends within a minute of processor and 3 GB, as a machine or as our error."""
+        command = [sys.executable, "-c", CHILD, str(SIZE), expression]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own text
+        words = ("ParseError", "TopologyError", "DeviceError", "a machine of")
+        assert done.stdout.startswith(words), done.stderr[-2000:]
+
+
+class TestWholeMachines:
+    @pytest.mark.parametrize("text", pasted.ALL.values(), ids=pasted.ALL)
+    def test_are_what_the_damage_starts_from(self, text):
+        """The texts that the mutations start from are machines, so that damage is what is tested."""
+        assert len(treefold.load_topology(text).devices) >= 2
