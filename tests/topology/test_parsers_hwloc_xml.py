@@ -85,6 +85,14 @@ class TestNumaNodes:
             "Between NUMA nodes 16 GB/s are taken, as NCCL does between sockets of this CPU.",
         )
 
+    def test_are_told_apart_by_their_cpus(self):
+        """Sets that differ in nothing but their place are different CPUs; no CPUs at all is memory."""
+        sets = ["0x0000000f", "0x000000f0", "0x0000000f,0x00000000", "0x0", "0x0000000f"]
+        nodes = "".join(f'<object type="NUMANode" cpuset="{cpuset}"/>' for cpuset in sets)
+        topology = treefold.load_topology(f'<topology><object type="Machine">{nodes}</object></topology>')
+        assert topology.devices == ("cpu:0", "cpu:1", "cpu:2")
+        assert shown.between(topology) == {(f"cpu:{number}", "between sockets"): 6 for number in range(3)}
+
     def test_one_is_enough(self):
         """A laptop is one device."""
         topology = treefold.load_topology('<topology><object type="Machine"/></topology>')

@@ -196,8 +196,8 @@ def _read_matrix(file: _File, matrix: Element, names: dict[str, str]) -> None:
 
 def _numa_machine(file: _File, between: float) -> Topology:
     """Return the NUMA nodes that have CPUs as devices, one for those of the same CPUs."""
-    cpusets = {node.get("cpuset", "").replace("0x", "").strip("0,") for node in file.numa}
-    count = max(len(cpusets - {""}), 1)
+    cpusets = {cpuset for node in file.numa if (cpuset := node.get("cpuset", "")).strip("0x,")}
+    count = max(len(cpusets), 1)
     if count > MAX_NUMA_NODES:
         raise ParseError.too_much("NUMA nodes", count, MAX_NUMA_NODES)
     notes = ["The file shows no GPU: the devices are its NUMA nodes."]
