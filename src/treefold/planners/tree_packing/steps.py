@@ -74,7 +74,7 @@ def add_tree(builder: PlanBuilder, pack: Pack, tree: Tree) -> None:
         first, fold = _folded(builder, held[sender], number, 2 * heights[sender] + 1)
         arrived = builder.send(fold, receiver, number, 2 * heights[sender] + 2)
         held[receiver].append((first, arrived))
-    stage = 2 * heights[tree.root] + 1
+    stage = 2 * heights.get(tree.root, 0) + 1
     sources = [where for _, where in sorted(held[tree.root], key=lambda item: item[0])]
     result = builder.combine(sources, builder.landing(pack, tree.root), number, stage, final=True)
     _spread(builder, pack, tree, result, number, stage + 1)
