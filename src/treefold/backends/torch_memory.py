@@ -97,7 +97,7 @@ def adopted(arrays: Sequence[HostArray]) -> list[Any]:
     """Return tensors on the memory of arrays of one dtype, which lives as long as they; read-only arrays are copied."""
     # PyTorch has no tensors that cannot be written.
     own = [array if array.flags.writeable else array.copy() for array in arrays]
-    if own[0].dtype.kind in "biufc":
+    if own[0].dtype.isbuiltin == 1:  # 2: of a package like ml_dtypes
         return [torch.from_numpy(array) for array in own]
     dtype, bits = DTYPES[own[0].dtype.name], f"int{8 * own[0].itemsize}"
     return [torch.from_numpy(array.view(bits)).view(dtype) for array in own]

@@ -83,8 +83,8 @@ def broadcast_coalesced(
     """Return copies of ``tensors``, a tuple for each device, in order.
 
     ``devices``: as PyTorch spells them, or CUDA indices. Unlike in ``torch.cuda.comm`` the tensors may lie on any
-    device, and the first entry holds copies too, never the tensors themselves; copies carry no gradients. ``buffer_size``
-    is checked only: tensors are copied as they lie, and no buffer is needed.
+    device, and the first entry holds copies too, never the tensors themselves; copies carry no gradients.
+    ``buffer_size`` is checked only: tensors are copied as they lie, and no buffer is needed.
 
     Source: ``torch.cuda.comm.broadcast_coalesced``.
 

@@ -49,8 +49,9 @@ def _flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
 
 def _is_registered(leaf: object) -> bool:
     """Tell whether a leaf is a container of a kind that is now known, though it was not before."""
-    # Arrays of some frameworks are dataclasses too; what has a shape is a leaf.
-    if isinstance(leaf, type | IndexedSlices) or hasattr(leaf, "shape"):
+    # Arrays of some frameworks are dataclasses too; what has a shape is a leaf. The type is asked first: there are
+    # arrays that have no shape to tell.
+    if isinstance(leaf, type | IndexedSlices) or hasattr(type(leaf), "shape") or hasattr(leaf, "shape"):
         return False
     # A framework knows which fields of its users' dataclasses hold arrays.
     for backend in loaded_backends():

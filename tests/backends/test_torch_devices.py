@@ -1,0 +1,190 @@
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
+from treefold.backends import backend_of
+from treefold.backends.numpy_fold import fold_block, scale_block
+from treefold.backends.torch import TorchBackend
+from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
+from treefold.dtypes import FLOATS, REDUCIBLE
+from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
+from treefold.testing import CONFORMANCE, Adapter, assert_same_bits, mixed_values
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+DEVICES = ("gpu:0", "gpu:1", "gpu:2")
+
+
+def tensor_of(array):
+    """Return a tensor with a copy of a NumPy array."""
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(np.array(array))
+
+
+def array_of(tensor):
+    """Return a tensor's contents."""
+    return (
+        tensor.contiguous().view(torch.int16).numpy().view(BFLOAT16)
+        if tensor.dtype is torch.bfloat16
+        else tensor.numpy()
+    )
+
+
+class Elsewhere(TorchBackend):
+    """PyTorch with three devices that are not the host's memory: CPU tensors, each known by where it was put.
+
+    What a real device does by PyTorch's operations is done by the same operations here.
+    """
+
+    def __init__(self):
+        self.places = {}
+
+    def put(self, tensor, device):
+        """Note where a tensor is, and keep it, so that its memory is not given to another."""
+        self.places[tensor.untyped_storage().data_ptr()] = (device, tensor)
+        return tensor
+
+    def has_device(self, device):
+        """Have three."""
+        return device in DEVICES
+
+    def device_of(self, array):
+        """Tell by the memory; what PyTorch makes of tensors is where they are."""
+        return self.places.get(array.untyped_storage().data_ptr(), ("gpu:0", None))[0]
+
+    def copy_to(self, array, device):
+        """Copy as between devices."""
+        return self.put(super().copy_to(array, "cpu:0"), device)
+
+    def combine(self, arrays, fold, *, dtype, divisor, result):
+        """Fold as on a device."""
+        [device] = {self.device_of(array) for array in arrays}
+        if not folds_on_device(fold, dtype):
+            return self.put(super().combine(arrays, fold, dtype=dtype, divisor=divisor, result=result), device)
+        kinds = {"dtype": dtype, "divisor": divisor, "result": getattr(torch, result)}
+        return self.put(fold_on_device(arrays, fold, **kinds), device)
+
+    def scale(self, array, divisor, result):
+        """Divide as on a device."""
+        if array.dtype in {torch.int64, torch.uint64}:
+            return self.put(super().scale(array, divisor, result), self.device_of(array))
+        return self.put(scale_on_device(array, divisor, getattr(torch, result)), self.device_of(array))
+
+    def ravel_concat(self, arrays):
+        """Join where they are."""
+        [device] = {self.device_of(array) for array in arrays}
+        return self.put(super().ravel_concat(arrays), device)
+
+    def densify(self, values, indices, shape):
+        """Add up where the rows are."""
+        return self.put(super().densify(values, indices, shape), self.device_of(values))
+
+    def host_view(self, array):
+        """See nothing: a device's memory is not the host's."""
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Return a backend with three devices that takes the place of PyTorch's for the test."""
+    backend_of(torch.zeros(1))
+    backend = Elsewhere()
+    monkeypatch.setitem(sys.modules["treefold.backends.registry"]._loaded, "torch", backend)
+    return backend
+
+
+class TestConformance:
+    @pytest.mark.parametrize("case", CONFORMANCE, ids=lambda case: case.name)
+    def test_holds_step_by_step(self, case, elsewhere):
+        """Plans are walked, copies go from device to device, and PyTorch's operations fold."""
+
+        def make(array, device):
+            return elsewhere.put(tensor_of(array), device)
+
+        assert case.run(Adapter(elsewhere, DEVICES, make, array_of, ("bfloat16", "int32"))) is None
+
+    def test_names_the_executor(self, elsewhere):
+        """Such plans are not the host's."""
+        value = PerReplica([elsewhere.put(torch.full((3,), 2.0**r), f"gpu:{r}") for r in range(3)])
+        result = HierarchicalCopyAllReduce().reduce("sum", value, value)
+        assert result.plan.executor == "local"
+        assert result.devices == DEVICES
+        assert [elsewhere.device_of(tensor) for tensor in result] == list(DEVICES)
+        assert all(torch.equal(tensor, torch.full((3,), 7.0)) for tensor in result)
+
+    def test_carries_no_gradients(self, elsewhere):
+        """Leaves are read, and written in place, and nothing is recorded."""
+        leaves = [elsewhere.put(torch.full((3,), 2.0**r).requires_grad_(), f"gpu:{r}") for r in range(3)]
+        value = PerReplica(leaves)
+        assert not ReductionToOneDevice().reduce("mean", value, "gpu:1")[0].requires_grad
+        HierarchicalCopyAllReduce().reduce("sum", value, value, out=value)
+        assert all(leaf.is_leaf and leaf._version == 1 and (leaf == 7).all() for leaf in leaves)
+
+
+def folded(arrays, fold, dtype, divisor):
+    """Return a fold by PyTorch's operations, and by the reference."""
+    result = fold.result_dtype(dtype) if divisor else fold.partial_dtype(dtype)
+    tensors = [tensor_of(array) for array in arrays]
+    kinds = {"dtype": dtype, "divisor": divisor}
+    found = fold_on_device(tensors, fold, **kinds, result=getattr(torch, result))
+    return array_of(found), fold_block(arrays, fold, **kinds, result=result)
+
+
+class TestFoldOnDevice:
+    """PyTorch's operations give the bits of the reference."""
+
+    @pytest.mark.parametrize("accumulate", ["wide", "native"])
+    @pytest.mark.parametrize("dtype", REDUCIBLE)
+    @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.MIN, ReduceOp.MAX])
+    def test_of_special_and_random_values(self, op, dtype, accumulate):
+        """Overflow, NaN, zeros of both signs, denormals; a partial fold, and the whole."""
+        fold = Fold(op, accumulate)
+        if not folds_on_device(fold, dtype) or (dtype.startswith("complex") and op in {ReduceOp.MIN, ReduceOp.MAX}):
+            assert dtype in {"int64", "uint64", "complex64", "complex128"}
+            return
+        for seed in range(4):
+            arrays = [mixed_values(seed * 8 + replica, (301,), dtype) for replica in range(2 + seed)]
+            for divisor in (None, len(arrays)):
+                assert_same_bits(*folded(arrays, fold, dtype, divisor))
+
+    @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "complex64"])
+    def test_with_weights(self, dtype):
+        """A weight of 0 leaves its replica out, NaN and all."""
+        arrays = [mixed_values(replica, (301,), dtype) for replica in range(4)]
+        for weights in ((1.0, 2.0, 0.0, 5.0), (1e308, 1e308, 1e-9, 0.0)):
+            assert_same_bits(*folded(arrays, Fold(ReduceOp.MEAN, weights=weights), dtype, 4))
+
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float64", "float32"])
+    def test_that_overflows_on_the_way(self, dtype):
+        """A MEAN of finite values is finite, and of equal values is that value."""
+        largest = np.full(3, ml_dtypes.finfo(dtype).max, dtype)
+        found, expected = folded([largest, largest, largest], Fold(ReduceOp.MEAN), dtype, 3)
+        assert_same_bits(found, expected)
+        assert_same_bits(found, largest)
+
+    @pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX])
+    def test_of_flags(self, op):
+        """And, or."""
+        arrays = [np.array([False, False, True, True]), np.array([False, True, False, True])]
+        assert_same_bits(*folded(arrays, Fold(op), "bool", 2))
+
+    def test_leaves_its_inputs_alone(self):
+        """A single contribution is copied, too."""
+        for op in (ReduceOp.SUM, ReduceOp.MAX):
+            tensor = torch.ones(3)
+            made = fold_on_device([tensor], Fold(op), dtype="float32", divisor=1, result=torch.float32)
+            assert made.data_ptr() != tensor.data_ptr()
+
+
+class TestScaleOnDevice:
+    @pytest.mark.parametrize("dtype", [*FLOATS, "int8", "uint32", "int32", "complex64", "complex128"])
+    def test_rounds_once(self, dtype):
+        """The bits of the reference."""
+        array = mixed_values(3, (301,), dtype)
+        result = Fold(ReduceOp.MEAN).result_dtype(dtype)
+        found = scale_on_device(tensor_of(array), 7, getattr(torch, result))
+        assert_same_bits(array_of(found), scale_block(array, 7, result))
