@@ -1,0 +1,159 @@
+"""Which links a copy from one device to another crosses.
+
+A route is a shortest one of those that start on the same kind of link (PCIe beside NVLink) and go through no other
+device. Where there is none, other devices forward, as a plan that knows nothing of the machine would need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from treefold.topology import Topology
+
+Ends = tuple[str, str]
+_MOST = 16  # alternatives of one pair and kind; a fabric has as many planes at most
+_ROUNDS = 400
+_WORTH = 0.99  # a busiest link that is relieved by less than 1 % is not
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Nodes from sender to receiver; ``share``: the part of each chunk that goes this way; seconds of all its links."""
+
+    nodes: tuple[str, ...]
+    share: float
+    alpha_s: float
+
+    @property
+    def links(self) -> tuple[Ends, ...]:
+        """The directed links in order."""
+        return tuple(zip(self.nodes, self.nodes[1:], strict=False))
+
+
+def alternatives(topology: Topology, source: str, target: str) -> tuple[tuple[str, ...], ...]:
+    """Return the routes from ``source`` to ``target`` as nodes, the shortest first, then the widest.
+
+    >>> from treefold.topology import known_topology
+    >>> alternatives(known_topology("a100_pcie_8gpu"), "gpu:0", "gpu:1")
+    (('gpu:0', 'gpu:1'), ('gpu:0', 'cpu0', 'gpu:1'))
+    """
+    others = set(topology.devices) - {source, target}
+    found = list[tuple[str, ...]]()
+    for firsts in _by_kind(topology, source).values():
+        found += _shortest(topology, source, target, firsts - others, others)
+    if not found:
+        found = _shortest(topology, source, target, set(topology.neighbours(source)), set())[:1]
+    unique = dict.fromkeys(found)
+    return tuple(sorted(unique, key=lambda nodes: (len(nodes), -_width(topology, nodes), alpha_s(topology, nodes))))
+
+
+def choose_routes(
+    topology: Topology, traffic: Mapping[Ends, float], *, messages: Mapping[Ends, int] | None = None
+) -> dict[Ends, tuple[Route, ...]]:
+    """Return the routes of every pair of devices that exchanges ``traffic`` bytes, in so many messages.
+
+    Every copy takes its shortest route, unless sharing among all routes relieves the busiest link by more than the
+    longer routes' latency costs.
+    """
+    ways = {pair: alternatives(topology, *pair) for pair in traffic}
+    alone = {pair: (Route(found[0], 1.0, alpha_s(topology, found[0])),) for pair, found in ways.items()}
+    if all(len(found) == 1 for found in ways.values()):
+        return alone
+    shared = _balanced(topology, traffic, ways)
+    before, after = busiest_s(topology, traffic, alone), busiest_s(topology, traffic, shared)
+    times = messages or {}
+    longer = max(
+        (max(route.alpha_s for route in shared[pair]) - alone[pair][0].alpha_s) * times.get(pair, 1) for pair in traffic
+    )
+    return shared if after + longer < before * _WORTH else alone
+
+
+def busiest_s(topology: Topology, traffic: Mapping[Ends, float], routes: Mapping[Ends, Sequence[Route]]) -> float:
+    """Return the seconds for which the busiest link is busy at least: its bytes over its width."""
+    load: dict[Ends, float] = {}
+    for pair, nbytes in traffic.items():
+        for route in routes[pair]:
+            for link in route.links:
+                load[link] = load.get(link, 0.0) + nbytes * route.share
+    return max((nbytes / float(topology.capacities[link]) for link, nbytes in load.items()), default=0.0)
+
+
+def alpha_s(topology: Topology, nodes: Sequence[str]) -> float:
+    """Return the latency of a route: the sum of its links'."""
+    return sum(topology.alphas[link] for link in zip(nodes, nodes[1:], strict=False))
+
+
+def _width(topology: Topology, nodes: Sequence[str]) -> Fraction:
+    return min(topology.capacities[link] for link in zip(nodes, nodes[1:], strict=False))
+
+
+def _by_kind(topology: Topology, source: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for link in topology.links:
+        if link.source == source:
+            found.setdefault(link.kind, set()).add(link.target)
+    return found
+
+
+def _shortest(
+    topology: Topology, source: str, target: str, firsts: set[str], closed: set[str]
+) -> list[tuple[str, ...]]:
+    """Return the shortest routes that begin with one of ``firsts`` and avoid ``closed``, breadth first."""
+    before: dict[str, list[str]] = {name: [source] for name in firsts}
+    depth = dict.fromkeys(firsts, 1) | {source: 0}
+    layer = sorted(firsts)
+    while layer and target not in depth:
+        fresh: dict[str, None] = {}
+        for name in layer:
+            for other in topology.neighbours(name):
+                if other not in closed and depth.get(other, math.inf) > depth[name]:
+                    depth[other] = depth[name] + 1
+                    before.setdefault(other, []).append(name)
+                    fresh[other] = None
+        layer = list(fresh)
+    routes = [(target,)] if target in depth else []
+    while routes and routes[0][0] != source:
+        routes = [(name, *rest) for rest in routes for name in before[rest[0]]][:_MOST]
+    return routes
+
+
+def _balanced(
+    topology: Topology, traffic: Mapping[Ends, float], ways: Mapping[Ends, Sequence[tuple[str, ...]]]
+) -> dict[Ends, tuple[Route, ...]]:
+    """Share every pair's traffic among its routes so that the busiest link is nearly as idle as it can be.
+
+    Multiplicative weights (Arora, Hazan, Kale 2012): routes over busy links lose share, again and again; the best of
+    the shares and of their means is the answer.
+    """
+    flat = [(pair, nodes) for pair, found in ways.items() for nodes in found]
+    rows = {link: row for row, link in enumerate(topology.capacities)}
+    load = np.zeros((len(rows), len(flat)))
+    for column, (pair, nodes) in enumerate(flat):
+        for link in zip(nodes, nodes[1:], strict=False):
+            load[rows[link], column] += traffic[pair] / float(topology.capacities[link])
+    pair_of = np.repeat(np.arange(len(ways)), [len(found) for found in ways.values()])
+    firsts = np.flatnonzero(np.diff(pair_of, prepend=-1))
+    logs, total, pressure = np.zeros(len(flat)), np.zeros(len(flat)), np.zeros(len(rows))
+    best, lowest = total, math.inf
+    for number in range(1, _ROUNDS + 1):
+        weights = np.exp(logs - np.maximum.reduceat(logs, firsts)[pair_of])
+        share = weights / np.bincount(pair_of, weights)[pair_of]
+        total += share
+        seconds = load @ share
+        for candidate, highest in ((share, seconds.max()), (total / number, (load @ total).max() / number)):
+            if highest < lowest:
+                best, lowest = candidate, highest
+        pressure += seconds / seconds.max()
+        heat = np.exp((pressure - pressure.max()) / math.sqrt(number))
+        cost = (heat / heat.sum()) @ load
+        worst = np.maximum.reduceat(cost, firsts)[pair_of]
+        logs -= np.divide(cost, worst, out=np.zeros_like(cost), where=worst > 0) / math.sqrt(number)
+    found: dict[Ends, list[Route]] = {pair: [] for pair in ways}
+    for (pair, nodes), share in zip(flat, best, strict=True):
+        found[pair].append(Route(nodes, float(share), alpha_s(topology, nodes)))
+    return {pair: tuple(routes) for pair, routes in found.items()}

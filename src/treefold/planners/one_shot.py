@@ -1,0 +1,23 @@
+"""Every device sends to every other: one hop, many bytes; the quickest way for the smallest values."""
+
+from __future__ import annotations
+
+from treefold.packing import Pack
+from treefold.planners.builder import PlanBuilder
+
+_PACK, _SEND, _COMBINE, _UNPACK = range(4)
+
+
+def add_one_shot(builder: PlanBuilder, pack: Pack) -> None:
+    """Send every contribution to every destination, where all are folded, in replica order.
+
+    Costs n·(n − 1) copies of the pack between n devices, one after none. All contributions meet as they are, so the
+    result has the bits of one pass in replica order, on every destination.
+    """
+    number = builder.new_pack()
+    work = builder.work[pack.fragments[0].leaf]
+    packed = [builder.packed_input(pack, number, replica, _PACK) for replica in range(len(work.sources))]
+    for device in dict.fromkeys(work.destinations):
+        arrived = [builder.send(source, device, number, _SEND) for source in packed]
+        result = builder.combine(arrived, builder.landing(pack, device), number, _COMBINE, final=True)
+        builder.unpack(result, pack, number, _UNPACK)

@@ -1,0 +1,114 @@
+"""What a plan does to a machine over time: which link and which device is busy when, and what the end waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TypeVar
+
+Span = tuple[float, float]  # start and stop in seconds
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """One action of a plan on one route or device, chunk by chunk.
+
+    ``kind``: ``"copy"``, ``"combine"`` or ``"concat"``. ``step`` counts from 1, as the plan's text does. ``route``: the
+    nodes from the device that sends to the device that receives; one device for what happens on it. ``nbytes``: bytes
+    of all chunks, which are of one size. ``spans``: when each chunk was on its way, its latency included.
+    """
+
+    kind: str
+    step: int
+    pack: int
+    route: tuple[str, ...]
+    nbytes: float
+    spans: tuple[Span, ...]
+
+    @property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """The directed links that it crosses, by their ends."""
+        return tuple(zip(self.route, self.route[1:], strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a link or device was used: bytes over all, seconds in which it had something to do, and when that was."""
+
+    nbytes: float
+    busy_s: float
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A part of the critical path: span number ``span`` (from 0) of ``activities[activity]``."""
+
+    activity: int
+    span: int
+    start_s: float
+    stop_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A plan on a machine over time, from 0 to ``duration_s``.
+
+    ``nbytes``: size of one replica's values. ``num_chunks``: into how many chunks every pack is cut. ``chunks_per_span``:
+    for how many of these a span stands: 1, or more where a long pipeline was simulated with fewer chunks of the same
+    size and then drawn out. ``critical_path``: the spans that each waited for the one before, the last of which ended
+    last.
+    """
+
+    duration_s: float
+    nbytes: float
+    num_chunks: int
+    activities: tuple[Activity, ...]
+    critical_path: tuple[Wait, ...]
+    chunks_per_span: float = 1.0
+
+    @property
+    def algbw_bytes_per_s(self) -> float:
+        """Bytes of one replica's values per second; 0 where nothing had to be done."""
+        return self.nbytes / self.duration_s if self.duration_s else 0.0
+
+    @cached_property
+    def links(self) -> Mapping[tuple[str, str], Use]:
+        """The use of every directed link that carried something, by its ends."""
+        return self._used((ends, activity) for activity in self.activities for ends in activity.links)
+
+    @cached_property
+    def devices(self) -> Mapping[str, Use]:
+        """The use of every device that folded, laid out or copied something within itself."""
+        return self._used((one.route[0], one) for one in self.activities if len(one.route) == 1)
+
+    def _used(self, pairs: Iterable[tuple[_Key, Activity]]) -> Mapping[_Key, Use]:
+        found: dict[_Key, list[Activity]] = {}
+        for key, activity in pairs:
+            found.setdefault(key, []).append(activity)
+        return MappingProxyType({key: self._use(activities) for key, activities in found.items()})
+
+    def _use(self, activities: Iterable[Activity]) -> Use:
+        spans = merged(span for activity in activities for span in activity.spans)
+        busy = sum(stop - start for start, stop in spans)
+        return Use(sum(activity.nbytes for activity in activities), busy, spans)
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the union of spans as spans that do not touch, in order.
+
+    >>> merged([(3.0, 4.0), (0.0, 1.0), (1.0, 2.0)])
+    ((0.0, 2.0), (3.0, 4.0))
+    """
+    found: list[Span] = []
+    for start, stop in sorted(spans):
+        if stop <= start:
+            continue
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        else:
+            found.append((start, stop))
+    return tuple(found)
