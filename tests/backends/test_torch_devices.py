@@ -46,7 +46,7 @@ class Elsewhere(TorchBackend):
 
     def put(self, tensor, device):
         """Note where a tensor is, and keep it, so that its memory is not given to another."""
-        self.places[tensor.untyped_storage().data_ptr()] = (device, tensor)
+        self.places[tensor.untyped_storage()._cdata] = (device, tensor)
         return tensor
 
     def has_device(self, device):
@@ -54,8 +54,8 @@ class Elsewhere(TorchBackend):
         return device in DEVICES
 
     def device_of(self, array):
-        """Tell by the memory; what PyTorch makes of tensors is where they are."""
-        return self.places.get(array.untyped_storage().data_ptr(), ("gpu:0", None))[0]
+        """Tell by the storage; what PyTorch makes of tensors is where they are."""
+        return self.places.get(array.untyped_storage()._cdata, ("gpu:0", None))[0]
 
     def copy_to(self, array, device):
         """Copy as between devices."""
