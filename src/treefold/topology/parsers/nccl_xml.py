@@ -28,7 +28,6 @@ _KB_PER_S = 10_000_000  # a NIC of 10 Tb/s is one whose speed is in kb/s
 
 @dataclass(slots=True)
 class _Gpu:
-    slot: Element
     element: Element | None
     bus_id: str
     host: str
@@ -107,7 +106,7 @@ def _read_cpu(file: _File, cpu: Element, name: str, *, has_gpu_elements: bool) -
             if kind == "device":
                 if bus_id in file.gpus:
                     raise ParseError.twice("bus id", bus_id)
-                file.gpus[bus_id] = _Gpu(element, element.find("gpu"), bus_id, name)
+                file.gpus[bus_id] = _Gpu(element.find("gpu"), bus_id, name)
             if kind:
                 _add_slot(file, bus_id, parent, element, kind)
             todo += [(bus_id, child) for child in reversed(element) if kind == "switch"]
