@@ -11,7 +11,16 @@ from collections.abc import Sequence
 
 from treefold.errors import TreefoldError
 
-_EXTRA_OF_MODULE = {"typer": "cli", "click": "cli", "rich": "cli", "sklearn": "demo", "threadpoolctl": "demo"}
+_EXTRA_OF_MODULE = {
+    "typer": "cli",
+    "click": "cli",
+    "rich": "cli",
+    "sklearn": "demo",
+    "threadpoolctl": "demo",
+    "ml_dtypes": "files",
+    "safetensors": "files",
+    "torch": "torch",
+}
 _FAILED = 2
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from treefold import __version__
+from treefold.cli.average.command import average
 from treefold.cli.bench import bench
 from treefold.cli.demo.command import demo
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.command("bench")(bench)
+app.command("average")(average)
 
 
 def _print_version(*, wanted: bool) -> None:

@@ -1,9 +1,12 @@
-"""Writing reports: whole or not at all, and known to be possible before the work starts."""
+"""Writing files: whole or not at all, and known to be possible before the work starts."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 
 def check_writable(path: Path) -> None:
@@ -28,6 +31,23 @@ def write_atomically(path: Path, text: str) -> None:
     draft = _draft_of(path)
     try:
         draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write bytes to, which becomes ``path`` when the ``with`` block ends well; else nothing is left.
+
+    Raises:
+        OSError: the directory of ``path`` is missing, full or not writable.
+
+    """
+    draft = _draft_of(path)
+    try:
+        with draft.open("wb") as file:
+            yield file
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -1,0 +1,126 @@
+"""safetensors files: a length, a header in JSON, and the tensors' bytes.
+
+The library reads the header first and refuses what is not right: ranges that overlap, leave holes or reach beyond the
+file, shapes that do not fit, a header too large. What it does not see is two entries of one name and one range.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import safetensors
+
+from treefold.cli.average.checkpoint import Readable, Spec
+from treefold.cli.average.errors import CheckpointError
+
+_LENGTH_BYTES = 8
+_METADATA = "__metadata__"
+_DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "C64": "complex64",
+    "F64": "float64",
+    "I64": "int64",
+    "U64": "uint64",
+}
+_CODES = {name: code for code, name in _DTYPES.items()}
+
+
+class SafetensorsCheckpoint:
+    """An open safetensors file."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the header."""
+        self.path = path
+        self._file = path.open("rb", buffering=0)
+        try:
+            header = self._read_header()
+            self.metadata: dict[str, str] = header.pop(_METADATA, None) or {}
+            # In the order of the data, so that a file is read from its beginning to its end.
+            entries = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
+            self.specs = {name: self._spec(name, entry) for name, entry in entries}
+            self._starts = {name: self._data + entry["data_offsets"][0] for name, entry in entries}
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_header(self) -> dict[str, Any]:
+        try:
+            with safetensors.safe_open(self.path, framework="numpy"):
+                pass
+        except safetensors.SafetensorError as error:
+            reason = str(error).removeprefix("Error while deserializing header: ")
+            raise CheckpointError.malformed(self.path, "safetensors", reason) from None
+        length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
+        self._data = _LENGTH_BYTES + length
+        header: dict[str, Any] = json.loads(self._file.read(length), object_pairs_hook=self._without_duplicates)
+        return header
+
+    def _without_duplicates(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise CheckpointError.malformed(self.path, "safetensors", f"its header has {twice!r} twice")
+        return found
+
+    def _spec(self, name: str, entry: dict[str, Any]) -> Spec:
+        dtype = _DTYPES.get(entry["dtype"])
+        if dtype is None:
+            raise CheckpointError.dtype(self.path, name, entry["dtype"])
+        return Spec(dtype, tuple(entry["shape"]))
+
+    @contextlib.contextmanager
+    def tensor(self, name: str) -> Iterator[Readable]:
+        """Open a tensor; whoever reads it stops at its end."""
+        self._file.seek(self._starts[name])
+        yield self._file
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class SafetensorsWriter:
+    """Writes the header at once and the tensors as they come."""
+
+    def __init__(self, path: Path, file: BinaryIO, specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> None:
+        """Write the header; the tensors must follow in the order of ``specs``."""
+        self._file = file
+        header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
+        end = 0
+        for name, spec in specs.items():
+            if name == _METADATA:
+                raise CheckpointError.reserved(path, name)
+            if spec.dtype not in _CODES:
+                raise CheckpointError.not_held(path, name, spec.dtype, ".npz")
+            start, end = end, end + spec.nbytes
+            header[name] = {"dtype": _CODES[spec.dtype], "shape": spec.shape, "data_offsets": (start, end)}
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % _LENGTH_BYTES)  # so that the data is aligned
+        file.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+
+    @contextlib.contextmanager
+    def tensor(self, name: str) -> Iterator[BinaryIO]:  # noqa: ARG002 - the header says what comes when
+        """Give the file itself."""
+        yield self._file
+
+    def finish(self) -> None:
+        """Do nothing: all that describes the tensors stands before them."""
