@@ -17,6 +17,7 @@
 #include "batch.hpp"
 #include "dispatch.hpp"
 #include "memory.hpp"
+#include "pipeline_module.hpp"
 #include "pool.hpp"
 
 namespace nb = nanobind;
@@ -313,5 +314,6 @@ NB_MODULE(_native, module) {
              "Return an uninitialised array whose memory returns to the cache when its last owner is gone.");
   module.def("memory_info", &memory_info, "Return the state of the cache of result memory.");
   module.def("set_memory_limit", [](std::size_t n) { treefold::HostMemory::of_this_process().set_limit(n); });
+  define_pipeline(module);
   module.def("empty_cache", [] { treefold::HostMemory::of_this_process().clear(); });
 }

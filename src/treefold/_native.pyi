@@ -24,3 +24,16 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Array: ...
 def memory_info() -> dict[str, int]: ...
 def set_memory_limit(nbytes: int, /) -> None: ...
 def empty_cache() -> None: ...
+def run_pipeline(
+    task: npt.NDArray[np.int32],
+    nbytes: npt.NDArray[np.float64],
+    alpha_s: npt.NDArray[np.float64],
+    resource_start: npt.NDArray[np.int32],
+    resources: npt.NDArray[np.int32],
+    need_start: npt.NDArray[np.int32],
+    need_task: npt.NDArray[np.int32],
+    need_counts: npt.NDArray[np.int32],
+    capacities: npt.NDArray[np.float64],
+    starts: npt.NDArray[np.float64],
+    stops: npt.NDArray[np.float64],
+) -> None: ...

@@ -33,17 +33,17 @@ def max_min_rates(
     left = {resource: capacities[resource] for resource in users}
     weight = {resource: sum([nbytes[lane] for lane in found]) for resource, found in users.items()}
     rates: dict[int, float] = {}
-    rising = len(lanes)
+    rising, level = len(lanes), 0.0
     while rising:
         share = {resource: left[resource] / weight[resource] for resource in users}
-        level = min(share.values()) * _SAME
-        for resource in [resource for resource, part in share.items() if part <= level]:
+        level = max(level, min(share.values()))  # rounding must not let it fall
+        for resource in [resource for resource, part in share.items() if part <= level * _SAME]:
             for lane in users.pop(resource):
                 if lane not in rates:
-                    rates[lane] = rate = max(share[resource], 0.0)
+                    rates[lane] = level
                     rising -= 1
                     for other in resources[lane]:
-                        left[other] -= rate * nbytes[lane]
+                        left[other] -= level * nbytes[lane]
                         weight[other] -= nbytes[lane]
         users = {resource: found for resource, found in users.items() if any(lane not in rates for lane in found)}
     return rates

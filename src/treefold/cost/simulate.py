@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from treefold.cost.pipeline import Lane, Pipeline
+from treefold.cost.lanes import Lane
+from treefold.cost.pipeline import Pipeline
 from treefold.cost.routes import Ends, Route, busiest_s, choose_routes
 from treefold.cost.tasks import Task, make_tasks
 from treefold.dtypes import itemsize
@@ -16,7 +17,7 @@ from treefold.timeline import Activity, Timeline, Wait
 from treefold.topology import Topology
 
 _MOST_CHUNKS = 4096  # of one pack: without latency the best chunk would be infinitely small
-_MOST_SPANS = 16_000  # chunks of all copies together that are simulated one by one
+_MOST_SPANS = 32_000  # chunks of all copies together that are simulated one by one
 _FEWEST_CHUNKS = 24  # that stand for more of them
 _KINDS = {Copy: "copy", Combine: "combine", Concat: "concat"}
 

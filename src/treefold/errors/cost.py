@@ -41,6 +41,27 @@ class SimulationError(TreefoldError, ValueError):
             f"reduce_bytes_per_s is {short(value)}. It takes a number above 0; infinity means that folding costs nothing."
         )
 
+    @classmethod
+    def one_size(cls, count: int) -> Self:
+        """Samples from which no line follows."""
+        return cls(
+            f"{counted(count, 'sample')} of one size or none say nothing of latency and bandwidth. Measure copies of at "
+            f"least two sizes, a few bytes and some megabytes."
+        )
+
+    @classmethod
+    def sample(cls, nbytes: float, seconds: float) -> Self:
+        """A measurement that cannot be."""
+        return cls(f"A copy of {nbytes!r} bytes in {seconds!r} seconds cannot be. Both are finite numbers, 0 or more.")
+
+    @classmethod
+    def no_slope(cls) -> Self:
+        """Larger copies are no slower: something else was measured."""
+        return cls(
+            "Larger copies take no longer than small ones, so no bandwidth follows. Wait for each copy to end before "
+            "the clock is read, or measure larger ones."
+        )
+
 
 def _some(names: Sequence[str]) -> str:
     if len(names) <= _MANY:

@@ -1,0 +1,29 @@
+// The clock of the simulator: lanes that take one chunk after another and share resources max-min fairly meanwhile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace treefold {
+
+// Lanes belong to tasks. Ranges of the flat arrays: resources of lane l stand from resource_start[l] on, the needs of
+// task t from need_start[t] on; need i waits for need_counts[i · num_chunks + c] chunks of need_task[i] before chunk c.
+// All indices are in range; that is checked where Python hands them over.
+struct Lanes {
+  std::size_t num_lanes, num_tasks, num_resources, num_chunks;
+  const std::int32_t* task;
+  const double* nbytes;   // of one chunk
+  const double* alpha_s;  // before each chunk
+  const std::int32_t* resource_start;
+  const std::int32_t* resources;
+  const std::int32_t* need_start;
+  const std::int32_t* need_task;
+  const std::int32_t* need_counts;
+  const double* capacities;  // bytes per second
+};
+
+// Fills starts and stops, num_lanes × num_chunks seconds each; what never happens is left as it was. `interrupted`,
+// called now and then, ends the run if it returns true. Returns whether it ran to its end.
+bool run_pipeline(const Lanes& lanes, double* starts, double* stops, bool (*interrupted)());
+
+}  // namespace treefold
