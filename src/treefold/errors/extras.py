@@ -14,3 +14,10 @@ class MissingExtraError(TreefoldError, ImportError):
     def planner(cls) -> Self:
         """The planner's linear programs need SciPy."""
         return cls('Planning for a topology needs SciPy, which is not installed. Run pip install "treefold[planner]".')
+
+    @classmethod
+    def png(cls) -> Self:
+        """Pictures in pixels need a renderer."""
+        return cls(
+            'A PNG needs resvg-py, which is not installed. Run pip install "treefold[png]", or draw an .svg or .html.'
+        )

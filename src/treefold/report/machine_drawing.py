@@ -17,7 +17,7 @@ STYLE = (
     ".tf-box{stroke:var(--tf-quiet);fill:var(--tf-paper)}"
     ".tf-host{fill:var(--tf-quiet);fill-opacity:.12;stroke:var(--tf-rule)}"
     ".tf-frame{fill:var(--tf-quiet);fill-opacity:.05;stroke:var(--tf-rule)}"
-    ".tf-solid{fill:var(--tf-paper)}"
+    ".tf-solid,.tf-on{fill:var(--tf-paper)}.tf-ink{fill:var(--tf-ink)}.tf-span{fill-opacity:.85}"
 )
 
 

@@ -1,0 +1,65 @@
+"""A packing as one picture for a paper or a README: the machine, its trees, and what its links do over time."""
+
+from __future__ import annotations
+
+from treefold.planners.tree_packing import TreePacking
+from treefold.report.bottleneck import describe_bottleneck
+from treefold.report.machine_drawing import STYLE, draw_legend, machine_marks
+from treefold.report.machine_layout import lay_out
+from treefold.report.svg import drawing, element, text
+from treefold.report.timeline_drawing import format_bytes, format_seconds, timeline_marks
+from treefold.report.tree_drawing import tree_marks
+from treefold.timeline import Timeline
+from treefold.topology import Topology
+
+_MARGIN, _HEAD, _LEGEND = 28.0, 84.0, 40.0
+_NARROWEST = 960.0
+
+
+def draw_packing(topology: Topology, packing: TreePacking, timeline: Timeline | None = None) -> str:
+    """Return the machine, the trees and, where there is one, the timeline below each other, as one SVG element."""
+    layout = lay_out(topology)
+    width = max(_NARROWEST, layout.width + 2 * _MARGIN)
+    left = (width - layout.width) / 2
+    machine = element("g", machine_marks(topology, layout), transform=f"translate({left:.1f} {_HEAD})")
+    parts = [element("style", STYLE), _head(topology, packing), machine]
+    y = _HEAD + layout.height
+    parts.append(element("g", draw_legend(topology, y), transform=f"translate({left:.1f} 0)"))
+    y += _LEGEND
+    parts.append(_heading("Trees", "values climb to the root, are folded on the way, and results return", y))
+    marks, y = tree_marks(topology, layout, packing, width=width, top=y)
+    parts.append(marks)
+    if timeline is not None:
+        words = f"{format_bytes(timeline.nbytes)} per device in {format_seconds(timeline.duration_s)}, predicted"
+        parts.append(_heading("Links over time", words, y + 8))
+        marks, y = timeline_marks(timeline, topology, width=width, top=y + 22)
+        parts.append(marks)
+    title = headline(topology, packing)
+    return drawing(parts, width=width, height=y + 8, title=title, description=f"{title}. {sentence(topology, packing)}")
+
+
+def headline(topology: Topology, packing: TreePacking) -> str:
+    """Return what a packing reaches, in one line."""
+    name = topology.name or "this machine"
+    if packing.algbw is None:
+        return f"{name}: one device"
+    reached, bound = packing.algbw_bytes_per_s / 1e9, packing.bound_bytes_per_s / 1e9
+    if packing.gap < 1e-6:  # noqa: PLR2004 - rounding
+        return f"{name}: {reached:.2f} GB/s all-reduce, the most that plain values can reach"
+    return f"{name}: {reached:.2f} of at most {bound:.2f} GB/s all-reduce ({1 - packing.gap:.1%})"
+
+
+def sentence(topology: Topology, packing: TreePacking) -> str:
+    """Return the number of trees and the bottleneck, in one line."""
+    count = len(packing.trees)
+    return f"{count} tree{'' if count == 1 else 's'}. Bottleneck: {describe_bottleneck(packing, topology)}."
+
+
+def _head(topology: Topology, packing: TreePacking) -> str:
+    title = text(headline(topology, packing), _MARGIN, 38, class_="tf-strong", font_size=19)
+    return title + text(sentence(topology, packing), _MARGIN, 62, class_="tf-quiet", font_size=13)
+
+
+def _heading(words: str, more: str, y: float) -> str:
+    title = text(words, _MARGIN, y + 16, class_="tf-strong", font_size=15)
+    return title + text(more, _MARGIN + 9.5 * len(words) + 10, y + 16, class_="tf-quiet", font_size=12)
