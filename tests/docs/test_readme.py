@@ -2,18 +2,37 @@ import pathlib
 import re
 
 import numpy as np
+import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
+
+
+def code_of(paper):
+    """Return the blocks of a paper that run as they stand; others are marked as another language, such as py."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / paper).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def run(code, paper, names):
+    """Run a block, with the names that blocks before it have left."""
+    exec(compile(code, paper, "exec"), names)  # noqa: S102 - our own text
+    return names
 
 
 class TestReadme:
     def test_code_runs_and_gives_the_mean(self):
         """What the README shows first is what a newcomer types first."""
-        [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-        names = {}
-        exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - our own text
+        names = run(code_of("README.md")[0], "README.md", {})
         assert all(np.array_equal(part["kernel"], np.full((2, 3), np.float32(7 / 3))) for part in names["mean"])
         assert [float(mean) for mean in names["means"]] == [7 / 3] * 3
+
+    @pytest.mark.parametrize("paper", ["README.md", "docs/migrating.md"])
+    def test_other_code_runs(self, paper):
+        """Block by block, in the order in which one reads."""
+        names = {}
+        blocks = code_of(paper)
+        for code in blocks:
+            run(code, paper, names)
+        assert len(blocks) > 1
 
     def test_links_lead_somewhere(self):
         """Every file that the papers at the top name is there."""
