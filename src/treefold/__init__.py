@@ -24,6 +24,7 @@ from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 
 if TYPE_CHECKING:
+    from treefold.execution.probe import verify_links
     from treefold.planners.tree_packing import TreePacking, optimal_packing
     from treefold.topology import Topology, known_topology
     from treefold.topology.load import load_topology
@@ -35,6 +36,7 @@ _LATER = {
     "known_topology": "treefold.topology",
     "load_topology": "treefold.topology.load",
     "optimal_packing": "treefold.planners.tree_packing",
+    "verify_links": "treefold.execution.probe",
 }
 
 __version__ = "0.1.0"
@@ -65,6 +67,7 @@ __all__ = [
     "optimal_packing",
     "reduce",
     "set_num_threads",
+    "verify_links",
 ]
 
 

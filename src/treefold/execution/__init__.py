@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 
 from treefold.errors import PlanError
@@ -27,4 +28,7 @@ def execute(plan: Plan, inputs: Sequence[Operand], fold: Fold | None = None, out
     """
     if type(plan) is not Plan:
         raise PlanError.not_a_plan(plan)
-    return _EXECUTORS[plan.executor](plan, inputs, fold, out)
+    run = _EXECUTORS.get(plan.executor)
+    if run is None:  # the others import the framework whose devices they run on
+        run = importlib.import_module(f"treefold.execution.{plan.executor}").run
+    return run(plan, inputs, fold, out)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from treefold.execution import KERNEL
+from treefold.execution.gpus import runs_on_gpus
 from treefold.ops.entry import Entry, in_host_memory
 from treefold.options import CommunicationOptions
 from treefold.packing import Item, Pack, PackingPolicy
@@ -57,13 +58,16 @@ class Request:
 
     @cached_property
     def executor(self) -> str:
-        """``"host"`` if everything lies in host memory, else ``"local"``."""
+        """``"host"`` if everything lies in host memory, ``"cuda"`` if that is asked for on GPUs, else ``"local"``."""
         is_host = all(
             in_host_memory(part.operand, (*entry.sources, *entry.destinations, *self.own_devices))
             for entry in self.entries
             for part in entry.parts
         )
-        return "host" if is_host else "local"
+        if is_host:
+            return "host"
+        devices = {*self.own_devices}.union(*((*entry.sources, *entry.destinations) for entry in self.entries))
+        return "cuda" if runs_on_gpus(self.frameworks, devices, self.accumulate) else "local"
 
     @property
     def key(self) -> Hashable:

@@ -15,7 +15,20 @@ from treefold.devices import device_type
 from treefold.errors import PlanError
 from treefold.errors.words import listed
 from treefold.plan import ir
-from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Plan, PlanDraft, Range, Role, Step
+from treefold.plan.ir import (
+    Action,
+    Buffer,
+    Combine,
+    Concat,
+    Copy,
+    Goal,
+    Plan,
+    PlanDraft,
+    Range,
+    Role,
+    Step,
+    runs_in_one_pass,
+)
 from treefold.plan.store import Association, Piece, Store, replicas_in
 
 _RAW = frozenset({Role.INPUT, Role.SCRATCH})
@@ -23,7 +36,7 @@ _DONE = frozenset({Role.RESULT, Role.OUTPUT})
 _LAID_OUT = frozenset({Goal.ROWS, Goal.GATHER})
 _WORDS = {
     "collective": ("all_reduce", "reduce", "broadcast", "gather"),
-    "executor": ("host", "local"),
+    "executor": ("host", "local", "cuda", "nccl"),
     "kernel": ("native", "numpy", ""),
     "accumulate": ("wide", "native", "callback"),
 }
@@ -264,7 +277,7 @@ class _SymbolicRun:
         """Derive which promise about bits the plan keeps."""
         if self.draft.accumulate == "callback":
             return "callback"
-        if self.draft.executor == "host":
+        if runs_in_one_pass(self.draft):
             return "replica_order"
         is_flat = all(replicas_in(v) == v or isinstance(v, int) for v in self.associations)
         is_ordered = all(list(replicas_in(v)) == sorted(replicas_in(v)) for v in self.associations)

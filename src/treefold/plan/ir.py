@@ -125,9 +125,9 @@ class PlanDraft:
     """A plan before its proof; ``treefold.plan.check.finish`` makes the ``Plan``.
 
     ``collective``: ``"all_reduce"``, ``"reduce"``, ``"broadcast"`` or ``"gather"``. ``algorithm``: what planned it, in
-    words. ``executor``: ``"host"`` or ``"local"``. ``kernel``: what does the arithmetic on host memory, ``"native"`` or
-    ``"numpy"``, else empty. ``accumulate``: ``"wide"``, ``"native"`` or ``"callback"``. ``num_packs``: how many packs
-    ``steps`` carries. ``notes``: sentences a user should see, such as a fallback and its reason.
+    words. ``executor``: ``"host"``, ``"local"``, ``"cuda"`` or ``"nccl"``. ``kernel``: what does the arithmetic on host
+    memory, ``"native"`` or ``"numpy"``, else empty. ``accumulate``: ``"wide"``, ``"native"`` or ``"callback"``.
+    ``num_packs``: how many packs ``steps`` carries. ``notes``: sentences a user should see, such as a fallback and its reason.
     """
 
     collective: str
@@ -208,6 +208,15 @@ class Plan(PlanDraft):
         from treefold.plan.text import describe  # noqa: PLC0415 - text is written from the plan, not the plan from text
 
         return describe(self)
+
+
+def runs_in_one_pass(draft: PlanDraft) -> bool:
+    """Tell whether the executor folds every element once, in replica order, and does not walk the tree.
+
+    On one memory there are no links to spare: on the host, and on a single GPU.
+    """
+    is_one_gpu = draft.executor == "cuda" and len({buffer.device for buffer in draft.buffers}) == 1
+    return draft.executor == "host" or is_one_gpu
 
 
 def draft_fields(draft: PlanDraft) -> dict[str, object]:

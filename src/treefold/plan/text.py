@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from treefold.dtypes import itemsize
-from treefold.plan.ir import Action, Buffer, Combine, Copy, Goal, Plan, Role, Step
+from treefold.plan.ir import Action, Buffer, Combine, Copy, Goal, Plan, Role, Step, runs_in_one_pass
 
 _GUARANTEES = {
     "replica_order": "every element is folded once, in replica order: the same bits whatever the packing or plan",
@@ -35,10 +35,13 @@ def _headline(plan: Plan) -> str:
 
 
 def _executor(plan: Plan) -> str:
-    if plan.executor == "host":
+    if runs_in_one_pass(plan):
+        name = f"{plan.executor} ({plan.kernel} kernel)" if plan.kernel else plan.executor
         if any(leaf.goal is Goal.FOLD for leaf in plan.leaves):
-            return f"host ({plan.kernel} kernel), one pass in replica order; the tree is not walked"
-        return "host, one pass; the tree is not walked"
+            return f"{name}, one pass in replica order; the tree is not walked"
+        return f"{plan.executor}, one pass; the tree is not walked"
+    if plan.executor == "cuda":
+        return "cuda, chunks of all steps in flight together"
     return f"{plan.executor}, step by step"
 
 

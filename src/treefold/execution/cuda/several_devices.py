@@ -1,0 +1,232 @@
+"""Runs a plan across GPUs and the host as streams of chunks, on PyTorch's streams, events and pinned memory.
+
+The caller's streams are honoured on every device: nothing starts before what they were given, and they wait for the
+end. What may not go directly between two devices, and all pageable host memory, goes through pinned staging buffers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from treefold.devices import device_type
+from treefold.errors.gpus import GpuError
+from treefold.execution import links
+from treefold.execution.kernel import fold_into
+from treefold.execution.operands import Operand, Results
+from treefold.execution.schedule import Operation, Schedule, Stream, make_schedule, sources_of
+from treefold.execution.streams import Driver, issue
+from treefold.fold import Fold
+from treefold.plan.ir import Buffer, Combine, Concat, Goal, Plan, Range, Role
+from treefold.reduce_op import ReduceOp
+
+#: Bytes of a chunk: long enough for the bus to run at full speed, short enough for both directions to overlap.
+CHUNK_BYTES = 4 << 20
+_MOST_SCHEDULES = 64
+
+
+def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
+    """Return each leaf's result per component, enqueued; what lies on the host is there when this returns.
+
+    Raises:
+        GpuError: a CUDA graph is being captured.
+
+    """
+    if torch.cuda.is_current_stream_capturing():
+        raise GpuError.several_in_capture(plan.devices)
+    is_pinned = _is_pinned(inputs)
+    schedule = _schedule(plan, is_pinned=is_pinned)
+    driver = TorchStreams(schedule, inputs, fold, is_pinned=is_pinned)
+    issue(schedule, driver)
+    driver.join()
+    results = driver.results()
+    if out is None:
+        return results
+    for operand, targets, arrays in zip(inputs, out, results, strict=True):
+        for target, array in zip(targets, arrays, strict=True):
+            operand.backend.assign(target, array)
+    return out
+
+
+class TorchStreams(Driver):
+    """PyTorch's streams. Operations on host memory are done at once, when what they wait for is done."""
+
+    def __init__(
+        self, schedule: Schedule, inputs: Sequence[Operand], fold: Fold | None, *, is_pinned: bool = False
+    ) -> None:
+        """Take all memory: from here on, nothing can fail for want of it but the backend's temporaries.
+
+        ``is_pinned``: the caller's host memory is pinned, and results on the host shall be, too.
+        """
+        self.schedule, self.inputs, self.fold, self.is_pinned = schedule, inputs, fold, is_pinned
+        self.streams = {stream: _made_streams(stream) for stream in schedule.streams}
+        # Allocated for the callers' streams, which wait for ours at the end: freed, it is used again only after that.
+        self.memory = [self._memory(index, buffer) for index, buffer in enumerate(schedule.buffers)]
+        self._gpus = [device for device in schedule.plan.devices if device_type(device) == "gpu"]
+        begun = [torch.cuda.current_stream(_place(device)).record_event() for device in self._gpus]
+        for own in self.streams.values():
+            for stream in own:
+                for event in begun:
+                    stream.wait_event(event)
+        for event in begun if any(not own for own in self.streams.values()) else ():
+            event.synchronize()  # the host's own part has no stream to wait on
+
+    def wait(self, stream: Stream, event: Any) -> None:
+        """Let a stream wait; or wait here, for what the host does next. ``event`` is None for what the host did."""
+        if event is None:
+            return
+        for own in self.streams[stream]:
+            own.wait_event(event)
+        if not self.streams[stream]:
+            event.synchronize()
+
+    def perform(self, operation: Operation) -> None:
+        """Enqueue an operation, or do it, if it is the host's."""
+        action = operation.action
+        parts = [self._part(source) for source in sources_of(action)]
+        target = self._part(action.target)
+        buffer = self.schedule.buffers[action.target.buffer]
+        with contextlib.ExitStack() as current, torch.no_grad():
+            for stream in self.streams[operation.stream]:
+                current.enter_context(torch.cuda.stream(stream))
+            if isinstance(action, Combine):
+                self._combine(action, parts, target, buffer)
+            elif isinstance(action, Concat) and action.final and self._divides(buffer):
+                backend, count = self.inputs[buffer.leaf].backend, len(self.inputs[buffer.leaf].arrays)
+                target.copy_(backend.scale(parts[0], count, self._dtype(buffer)))
+            else:
+                target.copy_(parts[0], non_blocking=True)
+
+    def signal(self, stream: Stream) -> Any:
+        """Return an event; None for the host, which has done what it was given."""
+        own = self.streams[stream]
+        return own[0].record_event() if own else None
+
+    def join(self) -> None:
+        """Let the callers' streams wait for all of ours."""
+        for own in self.streams.values():
+            for stream in own:
+                event = stream.record_event()
+                for device in self._gpus:
+                    torch.cuda.current_stream(_place(device)).wait_event(event)
+                if "cpu" in {device_type(device) for device in self.schedule.plan.devices}:
+                    event.synchronize()
+
+    def results(self) -> Results:
+        """Return the outputs, each in the shape of its leaf."""
+        made: list[list[Any]] = [[] for _ in self.inputs]
+        for index, buffer in enumerate(self.schedule.plan.buffers):
+            if buffer.role is Role.OUTPUT:
+                made[buffer.leaf].append(self.memory[index].reshape(self.inputs[buffer.leaf].shape))
+        return [tuple(arrays) for arrays in made]
+
+    def _memory(self, index: int, buffer: Buffer) -> Any:
+        if buffer.role is Role.INPUT:
+            array = self.inputs[buffer.leaf].arrays[buffer.position]
+            return array.detach().resolve_conj().resolve_neg().reshape(-1)
+        dtype = getattr(torch, self._dtype(buffer))
+        if index in self.schedule.staging or (self.is_pinned and device_type(buffer.device) == "cpu"):
+            return _pinned(buffer.length, dtype)
+        return torch.empty(buffer.length, dtype=dtype, device=_place(buffer.device))
+
+    def _dtype(self, buffer: Buffer) -> str:
+        leaf = self.schedule.plan.leaves[buffer.leaf]
+        if self.fold is None:
+            return leaf.dtype
+        if buffer.role is Role.PARTIAL:
+            return self.fold.partial_dtype(leaf.dtype)
+        is_result = buffer.role in {Role.OUTPUT, Role.RESULT} and leaf.goal in {Goal.FOLD, Goal.ROWS}
+        return self.fold.result_dtype(leaf.dtype) if is_result else leaf.dtype
+
+    def _divides(self, buffer: Buffer) -> bool:
+        goal = self.schedule.plan.leaves[buffer.leaf].goal
+        return goal is Goal.ROWS and self.fold is not None and self.fold.op is ReduceOp.MEAN
+
+    def _part(self, where: Range) -> Any:
+        return self.memory[where.buffer][where.start : where.stop]
+
+    def _combine(self, action: Combine, parts: list[Any], target: Any, buffer: Buffer) -> None:
+        if self.fold is None:
+            raise AssertionError(action)
+        operand = self.inputs[buffer.leaf]
+        dtype = self.schedule.plan.leaves[buffer.leaf].dtype
+        are_contributions = len(parts) == len(operand.arrays)
+        if target.is_cpu and action.final and are_contributions:
+            views = [operand.backend.host_view(part) for part in parts]
+            end = operand.backend.host_view(target)
+            if end is not None and not any(view is None for view in views):
+                fold_into([view for view in views if view is not None], [end], self.fold, dtype)
+                return
+        divisor = len(operand.arrays) if action.final else None
+        result = self._dtype(buffer)
+        target.copy_(operand.backend.combine(parts, self.fold, dtype=dtype, divisor=divisor, result=result))
+
+
+def _place(device: str) -> str:
+    kind, _, index = device.partition(":")
+    return "cpu" if kind == "cpu" else f"cuda:{index}"
+
+
+def _made_streams(stream: Stream) -> list[Any]:
+    """Return a CUDA stream for each GPU that takes part, the sender's first; none for what the host does itself.
+
+    A copy between GPUs has one on either side: PyTorch lets the current streams of both wait for each other.
+    """
+    gpus = [name for name in (stream.device, stream.peer) if name.startswith("gpu")]
+    return [torch.cuda.Stream(_place(name)) for name in gpus]
+
+
+_schedules: OrderedDict[tuple[int, bool, int], tuple[Plan, Schedule]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def _schedule(plan: Plan, *, is_pinned: bool) -> Schedule:
+    """Return the plan's schedule, made once for each state of the links; it keeps the plan, so that ids stay unique."""
+    key = id(plan), is_pinned, links.version()
+    with _lock:
+        if key not in _schedules:
+            is_direct = functools.partial(_is_direct, is_pinned=is_pinned)
+            _schedules[key] = plan, make_schedule(plan, chunk_bytes=CHUNK_BYTES, is_direct=is_direct)
+            while len(_schedules) > _MOST_SCHEDULES:
+                _schedules.popitem(last=False)
+        _schedules.move_to_end(key)
+        return _schedules[key][1]
+
+
+def _is_direct(source: str, target: str, *, is_pinned: bool) -> bool:
+    kinds = {device_type(source), device_type(target)}
+    if "cpu" in kinds:
+        return is_pinned or kinds == {"cpu"}
+    return links.is_proved(source, target)
+
+
+def _is_pinned(inputs: Sequence[Operand]) -> bool:
+    """Tell whether GPUs can read all host memory themselves; results on the host are pinned then, too."""
+    on_host = [array for operand in inputs for array in operand.arrays if array.is_cpu]
+    return bool(on_host) and all(array.is_pinned() for array in on_host)
+
+
+@functools.cache
+def _warn_pageable(problem: str) -> None:
+    warnings.warn(
+        f"Pinned host memory cannot be had ({problem}), so copies between the host and GPUs go through pageable "
+        "memory, at a fraction of the bus. WSL and containers bound it: raise the limit of locked memory (ulimit -l).",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _pinned(length: int, dtype: Any) -> Any:
+    """Return pinned host memory, or pageable memory and a warning, once."""
+    try:
+        return torch.empty(length, dtype=dtype, pin_memory=True)
+    except RuntimeError as error:
+        _warn_pageable(str(error).splitlines()[0])
+        return torch.empty(length, dtype=dtype)

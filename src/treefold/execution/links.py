@@ -1,0 +1,156 @@
+"""What is known of the links between this machine's devices: which copies were seen to be right, and how fast.
+
+A link is used directly only once a probe has proved it (``treefold.verify_links``); until then, and where it lied,
+copies go through the host. What was proved is kept in a file, per set of devices and driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_FORMAT = 1
+_MOST_BYTES = 1 << 20  # a file of results is a few kilobytes; nothing larger is one
+
+
+@dataclass(frozen=True, slots=True)
+class LinkResult:
+    """One way from a device to another: ``problem`` is empty if every byte arrived in every trial.
+
+    ``bytes_per_s`` and ``alpha_s``: measured bandwidth, and seconds before the first byte arrives; 0 if it lied.
+    """
+
+    source: str
+    target: str
+    problem: str
+    bytes_per_s: float
+    alpha_s: float
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether copies may go this way."""
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTable:
+    """The result of ``treefold.verify_links``: one row per directed pair; ``print`` shows them as a table.
+
+    ``machine`` names devices and driver: results hold for this set of them only.
+    """
+
+    machine: str
+    links: tuple[LinkResult, ...]
+
+    def __str__(self) -> str:
+        """Return the table as text."""
+        if not self.links:
+            return "No pairs of devices to verify: this takes at least one GPU that a loaded framework reports."
+        rows = [("from", "to", "every byte", "GB/s", "latency µs")]
+        for link in self.links:
+            speed = (f"{link.bytes_per_s / 1e9:.2f}", f"{link.alpha_s * 1e6:.1f}") if link.is_proved else ("-", "-")
+            rows.append((link.source, link.target, link.problem or "right", *speed))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+_lock = threading.Lock()
+_known: dict[tuple[str, str], LinkResult] = {}
+_version = 0
+
+
+def use(results: Iterable[LinkResult]) -> None:
+    """Let the plans of this process go by these results."""
+    global _version  # noqa: PLW0603 - what is known of the machine is the process's own
+    with _lock:
+        _known.update({(link.source, link.target): link for link in results})
+        _version += 1
+
+
+def forget() -> None:
+    """Know nothing of any link."""
+    global _version  # noqa: PLW0603 - as above
+    with _lock:
+        _known.clear()
+        _version += 1
+
+
+def version() -> int:
+    """Return a number that changes with what is known."""
+    return _version
+
+
+def is_proved(source: str, target: str) -> bool:
+    """Tell whether a probe saw every byte arrive."""
+    link = _known.get((source, target))
+    return link is not None and link.is_proved
+
+
+def known() -> tuple[LinkResult, ...]:
+    """Return all that is known in this process."""
+    return tuple(_known.values())
+
+
+def cache_file(machine: str) -> Path:
+    """Return where results for a machine are kept: in the user's folder for what can be made again."""
+    if sys.platform == "win32":
+        folder = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return folder / "treefold" / f"links-{_digest(machine)}.json"
+
+
+def load(machine: str) -> LinkTable | None:
+    """Return the results kept for a machine; None if there are none, or none that can be read."""
+    try:
+        path = cache_file(machine)
+        if path.stat().st_size > _MOST_BYTES:
+            return None
+        return _read(json.loads(path.read_text(encoding="utf-8")), machine)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def save(table: LinkTable) -> None:
+    """Keep results; a folder that cannot be written only costs the next process the time to measure again."""
+    path = cache_file(table.machine)
+    text = json.dumps({"format": _FORMAT, "machine": table.machine, "links": [asdict(link) for link in table.links]})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as draft:
+            draft.write(text)
+        Path(draft.name).replace(path)
+    except OSError:
+        return
+
+
+def _read(data: Any, machine: str) -> LinkTable | None:
+    if data["format"] != _FORMAT or data["machine"] != machine:
+        return None
+    links: Sequence[Any] = data["links"]
+    return LinkTable(
+        machine,
+        tuple(
+            LinkResult(
+                str(link["source"]),
+                str(link["target"]),
+                str(link["problem"]),
+                float(link["bytes_per_s"]),
+                float(link["alpha_s"]),
+            )
+            for link in links
+        ),
+    )
+
+
+def _digest(machine: str) -> str:
+    import hashlib  # noqa: PLC0415 - only where results are kept
+
+    return hashlib.sha256(machine.encode()).hexdigest()[:16]
