@@ -23,6 +23,7 @@ from treefold.backends.torch_memory import (
     NAMES,
     TAKEN,
     adopted,
+    count_writes,
     glanced,
     memory,
     on_host,
@@ -164,9 +165,7 @@ class TorchBackend(ArrayBackend):
 
     def wrote(self, arrays: Sequence[Any]) -> None:
         """Count up the version counters: a backward pass that needs what was there will say so."""
-        counted = [array for array in arrays if not array.is_inference()]  # those have no counters
-        if counted:
-            torch.autograd.graph.increment_version(counted)
+        count_writes([array for array in arrays if not array.is_inference()])  # those have no counters
 
     def _back(self, array: HostArray, like: Any) -> Any:
         """Return a result of the host's on the device of the tensors that it was made from."""

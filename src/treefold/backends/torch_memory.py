@@ -103,6 +103,15 @@ def adopted(arrays: Sequence[HostArray]) -> list[Any]:
     return [torch.from_numpy(array.view(bits)).view(dtype) for array in own]
 
 
+def count_writes(tensors: Sequence[Any]) -> None:
+    """Count up the version counters of tensors, which autograd compares."""
+    try:
+        torch.autograd.graph.increment_version(tensors)
+    except TypeError:  # older releases of PyTorch take one tensor
+        for tensor in tensors:
+            torch.autograd.graph.increment_version(tensor)
+
+
 def overlaps_itself(tensor: Any) -> bool:
     """Tell whether elements may share memory, as an expanded tensor's do."""
     reach = 0

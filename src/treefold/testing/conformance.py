@@ -200,6 +200,18 @@ def check_host_view(adapter: Adapter) -> None:
         _expect_equal(adapter, adapter.backend.from_host(np.arange(3.0), device), np.arange(3.0))
 
 
+def check_glance(adapter: Adapter) -> None:
+    """Its arrays are not refused, and what is seen of them at a glance is what they hold."""
+    for dtype in adapter.dtypes:
+        for shape in _SHAPES:
+            arrays = tuple(_made(adapter, shape, dtype, replica=replica) for replica in range(2))
+            _expect(arrays, "refusal() is None", all(adapter.backend.refusal(array) is None for array in arrays))
+            is_glanced = type(arrays[0]) in adapter.backend.glanced_types
+            for replica, view in enumerate((adapter.backend.glance(arrays) if is_glanced else None) or ()):
+                held = owned(replica, shape, dtype)
+                _expect(view, f"glance() is {held!r}", view.dtype == held.dtype and np.array_equal(view, held))
+
+
 def check_reduce(num_replicas: int, adapter: Adapter) -> None:
     """Every ops class, op and dtype: each contribution once, on each destination, and the inputs as they were."""
     with _known(adapter):
@@ -371,6 +383,7 @@ _PRIMITIVES = (
     check_sparse,
     check_assign,
     check_host_view,
+    check_glance,
 )
 _COLLECTIVES = (check_reduce, check_batch_reduce, check_broadcast, check_gather)
 _MAX_REPLICAS = 8
