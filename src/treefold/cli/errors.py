@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from treefold.errors import TreefoldError
+from treefold.errors.words import listed, short
 
 
 class CommandError(TreefoldError, ValueError):
@@ -37,6 +39,41 @@ class CommandError(TreefoldError, ValueError):
     def packs_without_packing(cls, ops: str) -> CommandError:
         """Refuse to drop an option that the chosen ops have no use for."""
         return cls(f"--num-packs means nothing to --ops {ops}, which reduces value by value; leave it out.")
+
+    @classmethod
+    def devices_range(cls, word: str) -> CommandError:
+        """Refuse a word that names no device."""
+        return cls(f"--devices got {short(word)}. It takes numbers, ranges and names: 0-3,6 or gpu:0,gpu:1.")
+
+    @classmethod
+    def picture(cls, option: str, path: Path, kinds: Sequence[str]) -> CommandError:
+        """Refuse a picture of a kind that there is not."""
+        return cls(f"{option} got {str(path)!r}. It draws {listed(kinds, quote=False)}; name the file so.")
+
+    @classmethod
+    def unwritable(cls, option: str, path: Path, reason: str) -> CommandError:
+        """Refuse a file that could not be written in the end."""
+        return cls(f"{option} cannot write {str(path)!r}: {reason}.")
+
+    @classmethod
+    def two_pipes(cls) -> CommandError:
+        """Refuse two answers from one standard input."""
+        return cls("--topology and --plan are both '-', and there is one standard input; save one of them to a file.")
+
+    @classmethod
+    def no_plan_file(cls, path: str, reason: str) -> CommandError:
+        """Refuse a plan that cannot be read."""
+        return cls(f"--plan cannot read {short(path)}: {reason}. Write plans with treefold plan --save.")
+
+    @classmethod
+    def packs_of_bytes(cls, packs: int, nbytes: int) -> CommandError:
+        """Refuse packs that would be empty."""
+        return cls(f"--packs got {packs} for {nbytes} bytes. Every pack needs a byte at least; ask for fewer.")
+
+    @classmethod
+    def not_exportable(cls, reason: str) -> CommandError:
+        """Refuse a plan that MSCCL has no room for, whatever the number of packs."""
+        return cls(f"--msccl: {reason}")
 
     @classmethod
     def report(cls, path: Path, reason: str) -> CommandError:

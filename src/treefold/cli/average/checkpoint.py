@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import ml_dtypes
 import numpy as np
@@ -90,7 +90,10 @@ class Writer(Protocol):
     def tensor(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """Open a tensor for writing: an object with ``write(bytes)``."""
 
-    def finish(self) -> None:
+    def __enter__(self) -> Self:
+        """Return the writer."""
+
+    def __exit__(self, kind: object, error: object, traceback: object, /) -> None:
         """Write what stands at the end."""
 
 

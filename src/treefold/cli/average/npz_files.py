@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NoReturn, cast
+from typing import IO, Any, BinaryIO, NoReturn, Self, cast
 
 import numpy as np
 
@@ -105,7 +105,7 @@ class NpzWriter:
     def __init__(self, path: Path, file: BinaryIO, specs: Mapping[str, Spec]) -> None:
         """Start an archive."""
         for name, spec in specs.items():
-            if not spec.numpy_dtype.isbuiltin:  # NumPy would write nameless bytes
+            if spec.numpy_dtype.isbuiltin != 1:  # not NumPy's own: it would write nameless bytes
                 raise CheckpointError.not_held(path, name, spec.dtype, ".safetensors")
         self._specs = specs
         self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
@@ -121,6 +121,11 @@ class NpzWriter:
             np.lib.format.write_array_header_1_0(member, header)
             yield member
 
-    def finish(self) -> None:
-        """Write the archive's directory."""
-        self._archive.close()
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(self, kind: object, *_error: object) -> None:
+        """Write the archive's directory; after a failure that cannot be, and matters to nobody."""
+        with contextlib.nullcontext() if kind is None else contextlib.suppress(OSError, ValueError):
+            self._archive.close()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from treefold.cli.average.arithmetic import check_meaning
-from treefold.cli.average.checkpoint import Checkpoint, Spec, Writer, common_metadata, differences
+from treefold.cli.average.checkpoint import Checkpoint, Writer, common_metadata, differences
 from treefold.cli.average.errors import CheckpointError
 from treefold.cli.average.npz_files import NpzCheckpoint, NpzWriter
 from treefold.cli.average.stream import average
@@ -62,19 +62,17 @@ class Run:
 
         """
         try:
-            with written_whole(self._output) as file:
-                writer = self._writer(file, self._specs, common_metadata(self._checkpoints))
+            with written_whole(self._output) as file, self._writer(file) as writer:
                 average(self._checkpoints, self._specs, writer, self._fold, on_bytes)
-                writer.finish()
         except OSError as error:
             raise CheckpointError.output(self._output, _reason(error)) from None
 
-    def _writer(self, file: BinaryIO, specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> Writer:
+    def _writer(self, file: BinaryIO) -> Writer:
         if self._output.suffix == ".npz":
-            return NpzWriter(self._output, file, specs)
+            return NpzWriter(self._output, file, self._specs)
         from treefold.cli.average.safetensors_files import SafetensorsWriter  # noqa: PLC0415 - not for npz alone
 
-        return SafetensorsWriter(self._output, file, specs, metadata)
+        return SafetensorsWriter(self._output, file, self._specs, common_metadata(self._checkpoints))
 
 
 def _check_output(output: Path, paths: Sequence[Path]) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import safetensors
 
@@ -122,5 +122,9 @@ class SafetensorsWriter:
         """Give the file itself."""
         yield self._file
 
-    def finish(self) -> None:
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Do nothing: all that describes the tensors stands before them."""

@@ -1,0 +1,308 @@
+"""``treefold average`` on files that go together. ``TREEFOLD_CASES``: examples of each property."""
+
+import fractions
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_torch
+from safetensors.torch import save_file as save_torch
+
+from treefold.cli.average.arithmetic import rounded_mean
+from treefold.cli.average.run import Run
+from treefold.cli.average.stream import _MOST_BLOCK_BYTES
+from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
+
+ASKED = os.environ.get("TREEFOLD_CASES", "60")
+CASES = 600 if ASKED == "full" else int(ASKED)
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint64")
+
+
+def averaged(paths, output, op=ReduceOp.MEAN, weights=None):
+    """Average files and return the arrays of the output by name."""
+    with Run([Path(path) for path in paths], Path(output), Fold(op, weights=weights)) as run:
+        assert run.differences == []
+        run.write(lambda _: None)
+    return dict(np.load(output)) if str(output).endswith(".npz") else load_file(output)
+
+
+def save(path, arrays):
+    """Write NumPy arrays in the kind of file that the name says."""
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    elif path.suffix == ".safetensors":
+        save_file({name: np.array(array, order="C") for name, array in arrays.items()}, path)
+    else:
+        torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Return a function that writes one file per replica and returns their paths."""
+
+    def write(make, count=3, suffix=".safetensors"):
+        paths = [tmp_path / f"{replica}{suffix}" for replica in range(count)]
+        for replica, path in enumerate(paths):
+            save(path, make(replica))
+        return paths
+
+    return write
+
+
+def owners(replica):
+    """Return a small model of which replica r says 2**r."""
+    return {
+        "w": np.full((3, 4), 2.0**replica, "float32"),
+        "h": np.full(5, 2.0**replica, "float16"),
+        "steps": np.array(10 * 2**replica),
+        "none": np.zeros((0, 3), "float32"),
+        "mask": np.array([True, False]),
+    }
+
+
+class TestCommand:
+    @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pt"])
+    @pytest.mark.parametrize("out", ["mean.safetensors", "mean.npz"])
+    def test_writes_the_mean(self, treefold, saved, tmp_path, suffix, out):
+        """Of files of every kind into files of every kind, in the dtypes and shapes of the files."""
+        outcome = treefold("average", *saved(owners, suffix=suffix), "-o", tmp_path / out)
+        assert (outcome.code, outcome.out) == (0, f"mean of 3 files: 5 tensors in {tmp_path / out}\n")
+        mean = dict(np.load(tmp_path / out)) if out.endswith("npz") else load_file(tmp_path / out)
+        expected = owners(0) | {
+            "w": np.full((3, 4), np.float32(7 / 3)),
+            "h": np.full(5, np.float16(7 / 3)),
+            "steps": np.array(23),
+        }
+        assert mean.keys() == expected.keys()
+        for name, array in expected.items():
+            assert (mean[name].dtype, mean[name].shape) == (array.dtype, array.shape)
+            assert np.array_equal(mean[name], array)
+
+    def test_writes_the_sum(self, treefold, saved, tmp_path):
+        """--op sum adds."""
+        paths = saved(lambda r: {"w": np.array([2.0**r]), "n": np.array([2**r])})
+        assert treefold("average", *paths, "-o", tmp_path / "sum.npz", "--op", "sum").code == 0
+        assert {name: array.item() for name, array in np.load(tmp_path / "sum.npz").items()} == {"w": 7.0, "n": 7}
+
+    def test_weighs_the_files(self, treefold, saved, tmp_path):
+        """--weights are those of a mean; a weight of 0 leaves a file out."""
+        paths = saved(lambda r: {"w": np.array([2.0**r if r < 2 else np.nan]), "n": np.array([2**r])})
+        assert treefold("average", *paths, "-o", tmp_path / "mean.npz", "--weights", "1,3,0").code == 0
+        assert {name: array.item() for name, array in np.load(tmp_path / "mean.npz").items()} == {"w": 1.75, "n": 2}
+
+    def test_takes_files_of_several_kinds(self, saved, tmp_path):
+        """What holds the same tensors goes together."""
+        paths = [saved(lambda r: {"w": np.array([2.0**r])}, 3, suffix)[i] for i, suffix in enumerate((".npz", ".pt"))]
+        assert averaged(paths, tmp_path / "mean.safetensors")["w"].item() == 1.5
+
+    def test_reads_bfloat16(self, tmp_path):
+        """bfloat16 goes from safetensors and PyTorch's files into safetensors."""
+        tensors = [torch.full((2, 3), 3.0**r, dtype=torch.bfloat16) for r in range(2)]
+        save_torch({"w": tensors[0]}, tmp_path / "a.safetensors")
+        torch.save({"w": tensors[1].T.contiguous().T}, tmp_path / "b.pt")
+        with Run(
+            [tmp_path / "a.safetensors", tmp_path / "b.pt"], tmp_path / "m.safetensors", Fold(ReduceOp.MEAN)
+        ) as run:
+            run.write(lambda _: None)
+        mean = load_torch(tmp_path / "m.safetensors")["w"]
+        assert torch.equal(mean, torch.full((2, 3), 2.0, dtype=torch.bfloat16))
+
+    def test_replaces_an_older_output(self, treefold, saved, tmp_path):
+        """As any program with -o; nothing else is left in the folder."""
+        output = tmp_path / "mean.npz"
+        output.write_text("old")
+        paths = saved(owners)
+        assert treefold("average", *paths, "-o", output).code == 0
+        assert sorted(tmp_path.iterdir()) == sorted([*paths, output])
+
+    def test_shows_progress_on_stderr(self, treefold, saved, tmp_path):
+        """What is on stdout is for what came of it."""
+        outcome = treefold("average", *saved(owners), "-o", tmp_path / "mean.npz")
+        assert "averaging" in outcome.err
+        assert "averaging" not in outcome.out
+
+    def test_keeps_metadata_that_all_files_share(self, tmp_path):
+        """What says the same in all files is true of their mean; what differs is not."""
+        for replica in range(2):
+            metadata = {"format": "pt", "run": str(replica)} | ({"only": "here"} if replica == 0 else {})
+            save_file({"w": np.ones(3)}, tmp_path / f"{replica}.safetensors", metadata=metadata)
+        averaged([tmp_path / "0.safetensors", tmp_path / "1.safetensors"], tmp_path / "mean.safetensors")
+        with safe_open(tmp_path / "mean.safetensors", "numpy") as file:
+            assert file.metadata() == {"format": "pt"}
+
+
+class TestFiles:
+    def test_of_any_size_are_read_in_blocks(self, saved, tmp_path):
+        """Blocks come back in their order: every element knows its place and its owner."""
+        size = 2 * _MOST_BLOCK_BYTES // 8 + 1001
+        places = np.arange(size, dtype=np.float64)
+        for suffix in (".safetensors", ".npz"):
+            mean = averaged(saved(lambda r: {"w": places + 2.0**r}, 2, suffix), tmp_path / f"mean{suffix}")
+            assert np.array_equal(mean["w"], places + 1.5)
+
+    def test_may_be_many(self, saved, tmp_path):
+        """Sixty files are one mean."""
+        paths = saved(lambda r: {"w": np.array([float(r)])}, 60)
+        assert averaged(paths, tmp_path / "mean.safetensors")["w"].item() == 29.5
+
+    def test_may_be_one(self, saved, tmp_path):
+        """The mean of one file is that file."""
+        mean = averaged(saved(owners, 1), tmp_path / "mean.safetensors")
+        assert all(np.array_equal(mean[name], array) for name, array in owners(0).items())
+
+    def test_without_tensors_have_a_mean(self, saved, tmp_path):
+        """Nothing in, nothing out."""
+        assert averaged(saved(lambda _: {}, 2), tmp_path / "mean.safetensors") == {}
+
+    def test_may_be_compressed_by_columns_or_in_foreign_order(self, tmp_path):
+        """NumPy's files say how their bytes lie."""
+        array = np.arange(6, dtype="float32").reshape(2, 3)
+        np.savez_compressed(tmp_path / "a.npz", w=array)
+        np.savez(tmp_path / "b.npz", w=np.asfortranarray(array))
+        np.savez(tmp_path / "c.npz", w=array.astype(">f4"))
+        paths = [tmp_path / f"{name}.npz" for name in "abc"]
+        assert np.array_equal(averaged(paths, tmp_path / "sum.npz", ReduceOp.SUM)["w"], 3 * array)
+
+    def test_may_hold_views(self, tmp_path):
+        """PyTorch's files may hold tensors that share memory, with strides."""
+        base = torch.arange(12.0).reshape(3, 4)
+        torch.save({"t": base.T, "row": base[1], "one": base[2, 3], "all": torch.nn.Parameter(base)}, tmp_path / "a.pt")
+        mean = averaged([tmp_path / "a.pt"], tmp_path / "mean.safetensors")
+        assert np.array_equal(mean["t"], base.T)
+        assert np.array_equal(mean["row"], base[1])
+        assert mean["one"].item() == 11.0
+
+    def test_are_written_aligned(self, saved, tmp_path):
+        """Every tensor starts at a multiple of its element's bytes, whatever the order in the files."""
+        paths = saved(lambda _: {"a": np.ones(3, "int8"), "b": np.ones(3), "c": np.ones(1, "float16")}, 2, ".npz")
+        averaged(paths, tmp_path / "mean.safetensors")
+        contents = (tmp_path / "mean.safetensors").read_bytes()
+        length = int.from_bytes(contents[:8], "little")
+        header = json.loads(contents[8 : 8 + length])
+        assert length % 8 == 0
+        assert [header[name]["data_offsets"][0] % size for name, size in (("a", 1), ("b", 8), ("c", 2))] == [0, 0, 0]
+
+    def test_of_the_same_tensors_are_the_same_bytes(self, saved, tmp_path):
+        """Neither the time of day nor the run is in them."""
+        paths = saved(owners)
+        for suffix in (".npz", ".safetensors"):
+            averaged(paths, tmp_path / f"one{suffix}")
+            averaged(paths, tmp_path / f"two{suffix}")
+            assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"two{suffix}").read_bytes()
+
+
+def rounded(value, dtype, accumulator):
+    """Round an exact number to a float dtype as it is documented: in the accumulator, and then once."""
+    wide = float(np.array(float(value)).astype(accumulator))
+    if dtype != "bfloat16":
+        return float(np.array(wide).astype(dtype))
+    # By hand: from float64, ml_dtypes would round twice.
+    exponent = math.frexp(wide)[1] - 8
+    return math.ldexp(round(math.ldexp(wide, -exponent)), exponent)
+
+
+@st.composite
+def models(draw):
+    """Draw the tensors of one to four files as lists of whole numbers, whose sums every accumulator holds."""
+    count = draw(st.integers(1, 4))
+    tensors = {}
+    for name in draw(
+        st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1), unique=True, max_size=4)
+    ):
+        dtype = draw(st.sampled_from((*FLOATS, *INTEGERS)))
+        shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
+        numbers = st.integers(0 if dtype[0] == "u" else -64, 64)
+        size = int(np.prod(shape, dtype=int))
+        contents = [draw(st.lists(numbers, min_size=size, max_size=size)) for _ in range(count)]
+        tensors[name] = (dtype, shape, contents)
+    return count, tensors
+
+
+def as_torch(dtype, shape, numbers):
+    """Return numbers as a tensor of a dtype by NumPy's name."""
+    return torch.tensor(numbers, dtype=torch.float64).to(getattr(torch, dtype)).reshape(shape)
+
+
+class TestNumbers:
+    @settings(max_examples=CASES, deadline=None)
+    @given(models(), st.data())
+    def test_are_those_of_exact_arithmetic(self, model, data):
+        """Mean, weighted mean and sum of small files, each against fractions."""
+        count, tensors = model
+        weights = data.draw(st.none() | st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any))
+        op = ReduceOp.MEAN if weights else data.draw(st.sampled_from([ReduceOp.MEAN, ReduceOp.SUM]))
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [Path(folder) / f"{replica}.safetensors" for replica in range(count)]
+            for replica, path in enumerate(paths):
+                save_torch({n: as_torch(d, s, c[replica]) for n, (d, s, c) in tensors.items()}, path)
+            output = Path(folder) / "mean.safetensors"
+            with Run(paths, output, Fold(op, weights=tuple(map(float, weights)) if weights else None)) as run:
+                run.write(lambda _: None)
+            found = load_torch(output)
+        shares = [fractions.Fraction(w, sum(weights)) for w in weights] if weights else None
+        if shares is None:
+            shares = [fractions.Fraction(1, count if op is ReduceOp.MEAN else 1)] * count
+        assert found.keys() == tensors.keys()
+        for name, (dtype, shape, contents) in tensors.items():
+            exact = [sum(s * x for s, x in zip(shares, column, strict=True)) for column in zip(*contents, strict=True)]
+            assert (str(found[name].dtype), tuple(found[name].shape)) == (f"torch.{dtype}", shape)
+            values = found[name].flatten().double().tolist()
+            if dtype in INTEGERS:
+                bits = np.array([round(x) for x in exact], object) % 2 ** (8 * found[name].element_size())
+                assert [int(v) % 2 ** (8 * found[name].element_size()) for v in found[name].flatten().tolist()] == list(
+                    bits
+                )
+            else:
+                accumulator = "float32" if dtype.endswith("16") and not weights else "float64"
+                assert values == [rounded(x, dtype, accumulator) for x in exact]
+
+    @settings(max_examples=CASES, deadline=None)
+    @given(st.data())
+    def test_of_integers_are_rounded_exactly(self, data):
+        """The whole range of every dtype, any weights: Python's own rounding of the exact fraction."""
+        dtype = data.draw(st.sampled_from(("int8", "uint16", "int32", "int64", "uint64")))
+        bounds, count = np.iinfo(dtype), data.draw(st.integers(1, 5))
+        near = st.integers(int(bounds.min), int(bounds.max)) | st.integers(max(-3, int(bounds.min)), 3)
+        columns = [data.draw(st.lists(near, min_size=count, max_size=count)) for _ in range(3)]
+        weights = data.draw(st.none() | st.lists(st.floats(0, 1e3), min_size=count, max_size=count).filter(any))
+        parts = [np.array([column[replica] for column in columns], dtype) for replica in range(count)]
+        shares = [fractions.Fraction(w) for w in weights or [1.0] * count]
+        exact = [round(sum(s * x for s, x in zip(shares, c, strict=True)) / sum(shares)) for c in columns]
+        found = rounded_mean(parts, weights)
+        assert found.dtype == dtype
+        assert found.tolist() == exact
+
+    def test_of_integers_that_agree_stay(self, saved, tmp_path):
+        """A counter that is the same everywhere is that counter, and a lookup table is not rounded."""
+        value = np.array([2**63 - 1, -(2**63), 5])
+        assert np.array_equal(averaged(saved(lambda _: {"n": value}), tmp_path / "mean.npz")["n"], value)
+
+    def test_of_flags_and_8_bit_floats_are_kept_if_equal(self, tmp_path):
+        """There is no mean of them, but there is nothing to choose either."""
+        tensors = {"on": torch.tensor([True, False]), "f8": torch.tensor([1.5, -2.0]).to(torch.float8_e4m3fn)}
+        for name in "ab":
+            save_torch(tensors, tmp_path / f"{name}.safetensors")
+        with Run(
+            [tmp_path / "a.safetensors", tmp_path / "b.safetensors"], tmp_path / "m.safetensors", Fold(ReduceOp.MEAN)
+        ) as run:
+            run.write(lambda _: None)
+        mean = load_torch(tmp_path / "m.safetensors")
+        assert torch.equal(mean["on"], tensors["on"])
+        assert torch.equal(mean["f8"].view(torch.uint8), tensors["f8"].view(torch.uint8))
+
+    def test_do_not_overflow(self, saved, tmp_path):
+        """The mean of the largest float is that float; of the largest 16-bit one, too."""
+        largest = {d: np.array([np.finfo(d).max], d) for d in ("float16", "float32", "float64")}
+        mean = averaged(saved(lambda _: largest), tmp_path / "mean.npz")
+        assert all(mean[dtype] == largest[dtype] for dtype in largest)
