@@ -292,7 +292,8 @@ MISTAKES = [
     (
         lambda: HierarchicalCopyAllReduce(topology=3),
         ArgumentError,
-        "topology is 3. Only None is taken so far: plans that follow a topology are not built yet.",
+        'topology is 3. It takes a treefold.Topology, the name of a known machine such as "dgx1_v100", the path of a '
+        "topology file, or None.",
     ),
     (
         lambda: PerReplica([per_replica(1.0)]),

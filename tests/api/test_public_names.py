@@ -34,6 +34,7 @@ NAMES = {
     "optimal_packing",
     "reduce",
     "set_num_threads",
+    "verify_links",
 }
 
 SIGNATURES = {

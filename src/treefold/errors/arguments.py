@@ -61,9 +61,18 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def topology(cls, value: object) -> Self:
-        """``topology`` is not None."""
+        """``topology`` is no machine."""
         return cls(
-            f"topology is {short(value)}. Only None is taken so far: plans that follow a topology are not built yet."
+            f"topology is {short(value)}. It takes a treefold.Topology, the name of a known machine such as "
+            f'"dgx1_v100", the path of a topology file, or None.'
+        )
+
+    @classmethod
+    def no_topology(cls, owner: str) -> Self:
+        """``topology`` for ops that do not reduce along a machine's trees."""
+        return cls(
+            f"{owner} does not follow a topology: it reduces each pack on one device. Leave topology out, or use "
+            f"HierarchicalCopyAllReduce(topology=...)."
         )
 
     @classmethod

@@ -10,6 +10,8 @@ from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.entry import Entry
+from treefold.ops.planning import Request, Router
+from treefold.ops.trees import MachineTrees
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
 from treefold.planners import PlanBuilder, add_star, add_two_level
@@ -27,6 +29,8 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
     0: no packing; ``"auto"``: one pack per device. With ``num_packs=0``, values of at most
     ``agg_small_grads_max_bytes`` are grouped, at most ``agg_small_grads_max_group`` together; 0 in either turns that
     off. ``CommunicationOptions.bytes_per_pack`` > 0 overrides both.
+    ``topology``, for ``"hierarchical_copy"``: packs travel along trees that together fill this machine's links best,
+    one pack per tree: the best ``num_packs`` of equal size, or with ``"auto"`` the optimum, of sizes that differ.
 
     Source: ``AllReduceCrossDeviceOps`` in TensorFlow's ``cross_device_ops.py``.
 
@@ -43,16 +47,26 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         agg_small_grads_max_group: int = 10,
         *,
         accumulate: str = "wide",
-        topology: None = None,
+        topology: object = None,
     ) -> None:
         """Check how to pack and along which trees to reduce."""
-        super().__init__(accumulate=accumulate, topology=topology)
         if all_reduce_alg not in _ALGORITHMS:
             raise ArgumentError.all_reduce_alg(all_reduce_alg, _ALGORITHMS)
         self._all_reduce_alg = all_reduce_alg
+        super().__init__(accumulate=accumulate, topology=topology)
         self._packing = PackingPolicy.checked(
             type(self).__name__, num_packs, agg_small_grads_max_bytes, agg_small_grads_max_group
         )
+        self._trees = None if self._topology is None else MachineTrees(self._topology, num_packs)
+
+    def _follows_topology(self) -> bool:
+        return self._all_reduce_alg == "hierarchical_copy"
+
+    def _router(self, request: Request) -> Router:
+        trees, policy = self._trees, request.policy
+        if trees is None:
+            return super()._router(request)
+        return Router(functools.partial(trees.layouts, policy), functools.partial(trees.add_pack, policy), self._root)
 
     def _policy(self, options: CommunicationOptions) -> PackingPolicy:
         return self._packing.with_bytes_per_pack(options.bytes_per_pack)
@@ -79,21 +93,23 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         if type(self) is AllReduceCrossDeviceOps:
             words.insert(0, f"all_reduce_alg={self._all_reduce_alg!r}")
         words += self._accumulate_words()
+        if self._topology is not None:
+            words.append(f"topology={self._topology.name or '…'!r}")
         return f"{type(self).__name__}({', '.join(words)})"
 
 
 class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
     """All-reduce through two groups of devices, for any number of them.
 
-    Costs 2·(n − 1) copies of each pack. Source: ``tf.distribute.HierarchicalCopyAllReduce``, which loses the last
-    replica of an odd count; this one does not.
+    Costs 2·(n − 1) copies of each pack; with a ``topology``, along that machine's trees instead of two groups.
+    Source: ``tf.distribute.HierarchicalCopyAllReduce``, which loses the last replica of an odd count.
 
     Raises:
         ArgumentError: ``num_packs`` is not a whole number ≥ 0 or ``"auto"``.
 
     """
 
-    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: None = None) -> None:
+    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None) -> None:
         """Check ``num_packs``."""
         super().__init__("hierarchical_copy", num_packs, accumulate=accumulate, topology=topology)
 
@@ -109,7 +125,7 @@ class NcclAllReduce(AllReduceCrossDeviceOps):
 
     """
 
-    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: None = None) -> None:
+    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None) -> None:
         """Check ``num_packs``."""
         super().__init__("nccl", num_packs, accumulate=accumulate, topology=topology)
 

@@ -21,8 +21,9 @@ from treefold.ops.cache import PlanCache
 from treefold.ops.entry import Entry, as_distributed, check_devices, read_entry
 from treefold.ops.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
 from treefold.ops.output import read_out
-from treefold.ops.planning import Request, make_plan
+from treefold.ops.planning import Request, Router, make_plan
 from treefold.ops.quick import PreparedCalls, glance
+from treefold.ops.trees import read_topology
 from treefold.ops.wrap import moved_axis, wrap
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
@@ -37,8 +38,9 @@ class CrossDeviceOps(abc.ABC):
 
     Subclasses say how dense values are packed and along which trees they travel; everything else is the same for all.
     ``accumulate``: ``"wide"`` (the default) accumulates in the next wider dtype and rounds once, ``"native"`` adds in
-    the dtype itself. ``topology``: None; plans that follow a machine's links are not built yet. An object keeps a
-    bounded cache of plans and nothing else between calls, and may be used from many threads.
+    the dtype itself. ``topology``: the machine whose links plans are to follow, a ``Topology`` or what
+    ``load_topology`` and ``known_topology`` take; only ops that reduce along trees take one. An object keeps a bounded
+    cache of plans and nothing else between calls, and may be used from many threads.
 
     Source: ``tf.distribute.CrossDeviceOps``; DESIGN.md lists where treefold differs on purpose.
 
@@ -47,12 +49,13 @@ class CrossDeviceOps(abc.ABC):
 
     """
 
-    def __init__(self, *, accumulate: str = "wide", topology: None = None) -> None:
+    def __init__(self, *, accumulate: str = "wide", topology: object = None) -> None:
         """Check what all ops take."""
         if accumulate not in ("wide", "native"):
             raise ArgumentError.accumulate(accumulate)
-        if topology is not None:
-            raise ArgumentError.topology(topology)
+        if topology is not None and not self._follows_topology():
+            raise ArgumentError.no_topology(type(self).__name__)
+        self._topology = read_topology(topology)
         self._accumulate = accumulate
         self._plans = PlanCache()
         self._prepared = PreparedCalls()
@@ -178,6 +181,10 @@ class CrossDeviceOps(abc.ABC):
         entries = _read_pairs(pairs, None, is_batch=is_batch)
         return self._plan_for(self._request(entries, self._fold(ReduceOp.SUM, None), read_options(options, None)))
 
+    def _follows_topology(self) -> bool:
+        """Tell whether plans can follow a machine's links."""
+        return False
+
     @abc.abstractmethod
     def _policy(self, options: CommunicationOptions) -> PackingPolicy:
         """Return how values are packed."""
@@ -185,6 +192,11 @@ class CrossDeviceOps(abc.ABC):
     @abc.abstractmethod
     def _add_pack(self, builder: PlanBuilder, pack: Pack, index: int) -> None:
         """Plan pack number ``index`` of values whose destinations are their devices."""
+
+    def _router(self, request: Request) -> Router:
+        """Return how the values of a request travel."""
+        policy = request.policy
+        return Router(lambda items, sources: policy.layouts(items, len(set(sources))), self._add_pack, self._root)
 
     def _root(self, destinations: Sequence[str]) -> str:
         """Return the device on which a value is reduced that does not travel by ``_add_pack``."""
@@ -256,7 +268,7 @@ class CrossDeviceOps(abc.ABC):
 
     def _plan_for(self, request: Request) -> Plan:
         check_honoured(request.options, request.executor)
-        return self._plans.get(request.key, lambda: make_plan(request, self._add_pack, self._root))
+        return self._plans.get(request.key, lambda: make_plan(request, self._router(request)))
 
 
 def _read_pairs(pairs: list[tuple[Any, Any]], fold: Fold | None, *, is_batch: bool) -> tuple[Entry, ...]:

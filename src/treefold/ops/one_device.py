@@ -36,7 +36,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         accumulation_fn: Any = None,
         *,
         accumulate: str = "wide",
-        topology: None = None,
+        topology: object = None,
     ) -> None:
         """Remember where and how."""
         super().__init__(accumulate=accumulate, topology=topology)

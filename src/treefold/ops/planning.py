@@ -10,7 +10,7 @@ from treefold.execution import KERNEL
 from treefold.execution.gpus import runs_on_gpus
 from treefold.ops.entry import Entry, in_host_memory
 from treefold.options import CommunicationOptions
-from treefold.packing import Item, Pack, PackingPolicy
+from treefold.packing import Item, Pack, PackingPolicy, PackLayout
 from treefold.plan import Plan, finish
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_star
@@ -19,7 +19,20 @@ from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, 
 _TOO_WIDE_TO_TRAVEL = frozenset({"int64", "uint64"})
 
 AddPack = Callable[[PlanBuilder, Pack, int], None]
-Root = Callable[[Sequence[str]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """How values whose destinations are their own devices travel, and where the others meet.
+
+    ``layouts``: cuts the values of one list of devices into packs. ``add_pack``: plans one pack, by its number among
+    all packs of the plan, those without elements included. ``root``: the device on which a value is reduced that does
+    not travel this way.
+    """
+
+    layouts: Callable[[Sequence[Item], tuple[str, ...]], tuple[PackLayout, ...]]
+    add_pack: AddPack
+    root: Callable[[Sequence[str]], str]
 
 
 @dataclass(frozen=True)
@@ -76,11 +89,11 @@ class Request:
         return (self.collective, self.work, self.frameworks, *how)
 
 
-def make_plan(request: Request, add_pack: AddPack, root: Root) -> Plan:
+def make_plan(request: Request, router: Router) -> Plan:
     """Plan a request and prove the plan.
 
     Values of one framework whose destinations are their own devices are packed together, per list of devices, and
-    planned by ``add_pack``; the others, one by one, meet on the ``root`` of their destinations.
+    travel as the router says; the others, one by one, meet on its root of their destinations.
     """
     builder = PlanBuilder(request.work)
     groups: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[Item]] = {}
@@ -88,20 +101,20 @@ def make_plan(request: Request, add_pack: AddPack, root: Root) -> Plan:
         if work.leaf.goal is Goal.COPY:
             add_broadcast(builder, index)
         elif work.leaf.goal is not Goal.FOLD:
-            add_concat(builder, index, root(work.destinations))
+            add_concat(builder, index, router.root(work.destinations))
         else:
             item = Item(index, work.leaf.dtype, work.result_length)
             groups.setdefault((work.sources, work.destinations, framework), []).append(item)
     number = 0
     for (sources, destinations, _), items in groups.items():
         matches = set(sources) == set(destinations)
-        policy = request.policy if matches else PackingPolicy()
-        for layout in policy.layouts(items, len(set(sources))):
+        layouts = router.layouts(items, sources) if matches else PackingPolicy().layouts(items, 0)
+        for layout in layouts:
             for pack in layout.packs:
-                if matches and not _must_meet(request, pack.dtype):
-                    add_pack(builder, pack, number)
-                else:
-                    add_star(builder, pack, root(destinations))
+                if matches and pack.length and not _must_meet(request, pack.dtype):
+                    router.add_pack(builder, pack, number)
+                elif pack.length:
+                    add_star(builder, pack, router.root(destinations))
                 number += 1
     draft = builder.draft(
         collective=request.collective,

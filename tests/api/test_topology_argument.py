@@ -1,0 +1,144 @@
+"""``topology=``: packs travel along the trees of the machine that is named, and nothing else changes."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import treefold
+from treefold import (
+    AllReduceCrossDeviceOps,
+    CommunicationOptions,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    PerReplica,
+    ReductionToOneDevice,
+)
+from treefold.backends import additional_backend
+from treefold.errors import ArgumentError, TopologyError
+from treefold.plan.ir import Role
+from treefold.testing import FakeBackend, assert_same_bits, owned, owned_sum
+
+MACHINE = treefold.known_topology("dgx1_v100")
+
+
+@pytest.fixture
+def fake():
+    """Return eight fake devices that treefold knows."""
+    with additional_backend(FakeBackend(8)) as backend:
+        yield backend
+
+
+def values(fake, shape=(1000,), dtype="float32", devices=range(8)):
+    """Return an array that names its owner on each device."""
+    return PerReplica([fake.array(owned(r, shape, dtype), f"gpu:{device}") for r, device in enumerate(devices)])
+
+
+def pack_sizes(plan):
+    """Return the elements of each pack, from what arrives in the outputs of the first leaf's first component."""
+    sizes = {}
+    first = [i for i, b in enumerate(plan.buffers) if b.role is Role.OUTPUT and (b.leaf, b.position) == (0, 0)]
+    for step in plan.steps:
+        for action in step.actions:
+            if action.target.buffer in first:
+                sizes[action.pack] = sizes.get(action.pack, 0) + action.target.length
+    return [sizes[pack] for pack in sorted(sizes)]
+
+
+@pytest.mark.parametrize("num_packs", [0, 1, 4, "auto"])
+@pytest.mark.parametrize("devices", [range(8), range(3), (5, 0, 3, 6, 2), (1, 1, 5)])
+def test_every_contribution_arrives(fake, devices, num_packs):
+    """Any devices of the machine, in any order, several replicas on one: the sum names all owners."""
+    ops = HierarchicalCopyAllReduce(num_packs, topology=MACHINE)
+    shapes, dtypes = [(1000,), (7, 3), (), (0,)], ["float32", "float16", "int32", "float32"]
+    batch = [values(fake, shape, dtype, devices) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    for result, shape, dtype in zip(
+        ops.batch_reduce("sum", [(value, value) for value in batch]), shapes, dtypes, strict=True
+    ):
+        for array in result.values:
+            assert_same_bits(array.data, owned_sum(len(devices), shape, dtype))
+
+
+def test_copies_go_along_links_only(fake):
+    """No copy between two GPUs that no NVLink joins: trees are made of the machine's own links."""
+    plan = HierarchicalCopyAllReduce("auto", topology=MACHINE).plan(values(fake), values(fake))
+    assert plan.hops
+    for hop in plan.hops:
+        assert MACHINE.capacity(hop.source, hop.target) > 0
+    star = ReductionToOneDevice().plan(values(fake), values(fake))
+    assert any(not MACHINE.capacity(hop.source, hop.target) for hop in star.hops)
+
+
+def test_packs_have_the_shares_of_their_trees(fake):
+    """``"auto"``: as many packs as the optimum has trees, cut by their shares; a number: so many, of equal size."""
+    packing = treefold.optimal_packing(MACHINE)
+    plan = HierarchicalCopyAllReduce("auto", topology=MACHINE).plan(values(fake, (24_000,)), values(fake))
+    whole = sum(tree.share for tree in packing.trees)
+    for size, tree in zip(pack_sizes(plan), packing.trees, strict=True):
+        assert abs(Fraction(size) - 24_000 * tree.share / whole) <= 1
+    equal = HierarchicalCopyAllReduce(3, topology=MACHINE).plan(values(fake, (999,)), values(fake))
+    assert pack_sizes(equal) == [333, 333, 333]
+
+
+def test_packs_of_bytes_are_spread_over_the_trees(fake):
+    """Other ways of packing keep theirs; their packs take the trees in turn, by share."""
+    ops = HierarchicalCopyAllReduce("auto", topology=MACHINE)
+    value = PerReplica([{f"w{i}": fake.array(owned(r, (50,)), f"gpu:{r}") for i in range(12)} for r in range(8)])
+    plan = ops.plan(value, value, CommunicationOptions(bytes_per_pack=200))
+    assert plan.num_packs == 12
+    roots = {action.target.buffer for step in plan.steps for action in step.actions if getattr(action, "final", False)}
+    assert len({plan.buffers[index].device for index in roots}) > 1
+
+
+def test_may_be_named_or_read_from_a_file(fake, tmp_path):
+    """A ``Topology``, a known name, a path: the same plan."""
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps(MACHINE.to_json()))
+    plans = [
+        HierarchicalCopyAllReduce("auto", topology=machine).plan(values(fake), values(fake))
+        for machine in (MACHINE, "dgx1_v100", path, str(path))
+    ]
+    assert all(plan.hops == plans[0].hops for plan in plans)
+    ops = AllReduceCrossDeviceOps("hierarchical_copy", "auto", topology="dgx1_v100")
+    assert ops.plan(values(fake), values(fake)).hops == plans[0].hops
+    assert repr(ops) == (
+        "AllReduceCrossDeviceOps(all_reduce_alg='hierarchical_copy', num_packs='auto', topology='dgx1_v100')"
+    )
+
+
+def test_host_memory_is_folded_as_ever():
+    """On host memory the tree is drawn and not walked: the same bits, the same one pass."""
+    arrays = [np.random.default_rng(r).standard_normal(500).astype("float32") for r in range(4)]
+    machine = treefold.load_topology(
+        '{"devices": ["cpu:0", "cpu:1", "cpu:2", "cpu:3"], "links": [{"between": ["cpu:0", "cpu:1"], "gb_per_s": 10},'
+        '{"between": ["cpu:1", "cpu:2"], "gb_per_s": 10}, {"between": ["cpu:2", "cpu:3"], "gb_per_s": 10}]}'
+    )
+    value = PerReplica(arrays)
+    result = HierarchicalCopyAllReduce("auto", topology=machine).reduce("mean", value, value)
+    assert_same_bits(result.values[0], HierarchicalCopyAllReduce().reduce("mean", value, value).values[0])
+    assert result.plan.executor == "host"
+
+
+class TestErrors:
+    @pytest.mark.parametrize("make", [ReductionToOneDevice, NcclAllReduce, AllReduceCrossDeviceOps])
+    def test_ops_that_follow_none(self, make):
+        """What has no trees says which ops have."""
+        with pytest.raises(ArgumentError) as caught:
+            make(topology="dgx1_v100")
+        assert str(caught.value) == (
+            f"{make.__name__} does not follow a topology: it reduces each pack on one device. Leave topology out, or "
+            "use HierarchicalCopyAllReduce(topology=...)."
+        )
+
+    def test_a_machine_that_is_not_known(self):
+        """The nearest name is named."""
+        with pytest.raises(TopologyError, match="dgx1_v100"):
+            HierarchicalCopyAllReduce(topology="dgx1_v10")
+
+    def test_devices_that_the_machine_does_not_have(self):
+        """Values on others cannot travel along its links."""
+        ops = HierarchicalCopyAllReduce("auto", topology=MACHINE)
+        arrays = PerReplica([np.ones(3), np.ones(3)])
+        with pytest.raises(TopologyError, match=r"^There is no cpu:0, cpu:1 in this topology\. It has gpu:0"):
+            ops.reduce("sum", arrays, arrays)
