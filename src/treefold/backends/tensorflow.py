@@ -42,9 +42,9 @@ class TensorflowBackend(ArrayBackend):
         """Ask TensorFlow for its logical devices, once: they are fixed when it starts."""
         return device in _logical_devices()
 
-    def device_of(self, array: Any) -> str | None:
-        """Return the tensor's device; None for a symbolic tensor that is on none yet."""
-        return canonical_device(array.device) if array.device else None
+    def device_of(self, array: Any) -> str:
+        """Return the tensor's device; a symbolic tensor that is on none yet counts as on the first."""
+        return canonical_device(array.device or "cpu:0")
 
     def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
         """Return the static shape; ``refusal`` has seen to it that there is one."""
@@ -134,9 +134,7 @@ class TensorflowBackend(ArrayBackend):
             array = array.read_value()
         if not isinstance(array, EagerTensor) or "CPU:" not in array.device or _numpy_name(array.dtype) not in _SEEN:
             return None
-        view = np.asarray(array._numpy())  # noqa: SLF001 - .numpy() is this and a copy
-        view.flags.writeable = False
-        return view
+        return _read_only(array)
 
     def from_host(self, array: HostArray, device: str) -> Any:
         """Adopt memory that begins where TensorFlow wants it, at a multiple of 64 bytes; else copy it."""
@@ -152,11 +150,11 @@ class TensorflowBackend(ArrayBackend):
         """Look at eager tensors in host memory."""
         views = []
         for array in arrays:
-            view = self.host_view(array) if type(array) is EagerTensor else None
-            if view is None:
+            if type(array) is not EagerTensor or "CPU:" not in array.device:
                 return None
-            views.append(view)
-        return tuple(views)
+            views.append(_read_only(array))
+        # Views of other dtypes than the first's are refused by whoever compares them.
+        return tuple(views) if views[0].dtype.name in _SEEN else None
 
     def places(self, arrays: tuple[Any, ...]) -> Hashable:
         """Return the devices as TensorFlow writes them."""
@@ -171,6 +169,12 @@ class TensorflowBackend(ArrayBackend):
 
 
 _SEEN = frozenset((*REDUCIBLE, "bool"))
+
+
+def _read_only(tensor: EagerTensor) -> HostArray:
+    view = np.asarray(tensor._numpy())  # noqa: SLF001 - .numpy() is this and a copy
+    view.setflags(write=False)
+    return view
 
 
 @functools.cache

@@ -38,7 +38,7 @@ def fold_tensors(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int |
         return tf.cast(_accumulated(parts, accumulator, tf.multiply), result)
     if fold.op is ReduceOp.MEAN and divisor is not None:
         return tf.cast(_mean(parts, fold, dtype, divisor), result)
-    total = _accumulated(parts, accumulator, tf.add)
+    total = _accumulated(parts, accumulator, _added)
     return tf.cast(_refolded(total, parts, dtype, 1) if fold.accumulate == "wide" else total, result)
 
 
@@ -48,9 +48,9 @@ def scale_tensor(part: Any, divisor: int, result: str) -> Any:
     if dtype in INTEGERS:
         return tf.cast(_integer_mean([part], divisor, dtype), result)
     if dtype in COMPLEX:
-        parts = (tf.cast(view(part), "float64") / divisor for view in (tf.math.real, tf.math.imag))
+        parts = (_divided(tf.cast(view(part), "float64"), divisor) for view in (tf.math.real, tf.math.imag))
         return tf.complex(*(tf.cast(wide, _REAL[result]) for wide in parts))
-    return tf.cast(tf.cast(part, "float64") / divisor, result)
+    return tf.cast(_divided(tf.cast(part, "float64"), divisor), result)
 
 
 def _accumulated(parts: Sequence[Any], accumulator: str, combine: Any) -> Any:
@@ -60,23 +60,39 @@ def _accumulated(parts: Sequence[Any], accumulator: str, combine: Any) -> Any:
     return total
 
 
+def _added(one: Any, two: Any) -> Any:
+    return _as_it_is(one) + two
+
+
+def _divided(values: Any, divisor: float) -> Any:
+    return values / _as_it_is(tf.constant(divisor, values.dtype))
+
+
+def _as_it_is(value: Any) -> Any:
+    """Return the value behind an op that Grappler does not look through.
+
+    It would order a chain of sums anew, and multiply with a reciprocal, itself rounded, instead of dividing.
+    """
+    return tf.raw_ops.PlaceholderWithDefault(input=value, shape=value.shape)
+
+
 def _mean(parts: Sequence[Any], fold: Fold, dtype: str, divisor: int) -> Any:
     if fold.weights is not None:
         # A weight of 0 leaves its replica out, NaN and all.
         pairs = zip(fold.weights, parts, strict=True)
         chosen = [(weight, tf.cast(part, "float64")) for weight, part in pairs if weight]
-        total = _accumulated([weight * part for weight, part in chosen], "float64", tf.add)
+        total = _accumulated([weight * part for weight, part in chosen], "float64", _added)
         values = [part for _, part in chosen]
         shares = [(weight / fold.weight_sum) * (part / len(values)) for weight, part in chosen]
-        again = _accumulated(shares, "float64", tf.add) * len(values)
-        return _clamped(tf.where(_is_spoiled(total, values), again, total / fold.weight_sum), values)
+        again = _accumulated(shares, "float64", _added) * len(values)
+        return _clamped(tf.where(_is_spoiled(total, values), again, _divided(total, fold.weight_sum)), values)
     if dtype in INTEGERS:
         return _integer_mean(parts, divisor, dtype)
-    total = _accumulated(parts, fold.accumulator_dtype(dtype), tf.add)
+    total = _accumulated(parts, fold.accumulator_dtype(dtype), _added)
     if fold.accumulate == "native":
         # The count itself may not fit a 16-bit float, so even here these are divided in float32.
-        return (tf.cast(total, "float32") if dtype in _SIXTEEN_BITS else total) / divisor
-    mean = _refolded(total / divisor, parts, dtype, divisor)
+        return _divided(tf.cast(total, "float32") if dtype in _SIXTEEN_BITS else total, divisor)
+    mean = _refolded(_divided(total, divisor), parts, dtype, divisor)
     # Parts may be partial sums, which say nothing of the hull.
     return _clamped(mean, parts) if divisor == len(parts) and dtype == "float64" else mean
 
@@ -87,8 +103,8 @@ def _refolded(total: Any, parts: Sequence[Any], dtype: str, divisor: int) -> Any
         return total
     scale = 2.0 ** math.ceil(math.log2(len(parts)))
     wide = [tf.cast(part, "float64") for part in parts]
-    small = _accumulated([part / scale for part in wide], "float64", tf.add)
-    return tf.where(_is_spoiled(total, wide), tf.cast(small / divisor * scale, total.dtype), total)
+    small = _accumulated([part / scale for part in wide], "float64", _added)
+    return tf.where(_is_spoiled(total, wide), tf.cast(_divided(small, divisor) * scale, total.dtype), total)
 
 
 def _is_spoiled(total: Any, parts: Sequence[Any]) -> Any:
@@ -110,17 +126,17 @@ def _integer_mean(parts: Sequence[Any], divisor: int, dtype: str) -> Any:
     """Return the true sum over ``divisor`` in float64; its floor, Σq + Σr // count, fits 64 bits."""
     accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)  # the way is numpy_fold's
     if not dtype.endswith("64"):
-        return tf.cast(_accumulated(parts, accumulator, tf.add), "float64") / divisor
+        return _divided(tf.cast(_accumulated(parts, accumulator, _added), "float64"), divisor)
     count = tf.constant(divisor, accumulator)
     wide = [tf.cast(part, accumulator) for part in parts]
-    whole = _accumulated([tf.math.floordiv(part, count) for part in wide], accumulator, tf.add)
-    rest = _accumulated([tf.math.floormod(part, count) for part in wide], accumulator, tf.add)
+    whole = _accumulated([tf.math.floordiv(part, count) for part in wide], accumulator, _added)
+    rest = _accumulated([tf.math.floormod(part, count) for part in wide], accumulator, _added)
     whole, rest = whole + tf.math.floordiv(rest, count), tf.math.floormod(rest, count)
     small = whole < tf.constant(_EXACT_DOUBLE // divisor, accumulator)
     if accumulator == "int64":
         small = tf.logical_and(small, whole > -tf.constant(_EXACT_DOUBLE // divisor, accumulator))
-    direct = tf.cast(whole * count + rest, "float64") / divisor
-    return tf.where(small, direct, tf.cast(whole, "float64") + tf.cast(rest, "float64") / divisor)
+    direct = _divided(tf.cast(whole * count + rest, "float64"), divisor)
+    return tf.where(small, direct, tf.cast(whole, "float64") + _divided(tf.cast(rest, "float64"), divisor))
 
 
 def _extreme(parts: Sequence[Any], op: ReduceOp, dtype: str) -> Any:

@@ -8,6 +8,11 @@ from typing import Self
 class TreefoldError(Exception):
     """Base of all errors that treefold raises on purpose."""
 
+    # AutoGraph raises an error anew, of the same class and with its own trace, if it is made as an Exception is; of any
+    # other class it makes an error that is no ValueError.
+    __init__ = Exception.__init__
+
     def in_pair(self, index: int) -> Self:
         """Return the same error, saying which pair of a batch it is about."""
-        return type(self)(f"Pair {index}: {self}")
+        error: Self = type(self)(f"Pair {index}: {self}")
+        return error

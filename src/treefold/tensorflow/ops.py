@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -24,8 +24,13 @@ from treefold.tensorflow.values import (
 )
 from treefold.values import PerReplica
 
-# AutoGraph would translate treefold's own loops and conditions, all the way down.
-_as_written = tf.autograph.experimental.do_not_convert
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _as_written(method: _Method) -> _Method:
+    """Keep AutoGraph from translating treefold's own loops and conditions, all the way down."""
+    unconverted: _Method = tf.autograph.experimental.do_not_convert(method)
+    return unconverted
 
 
 class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # TensorFlow ships no types
@@ -75,7 +80,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         if isinstance(tensor, tf.distribute.DistributedValues):
             raise ArgumentError.several_values(tensor)
         pair = read_pair(tensor, destinations)
-        if _is_traced(pair):
+        if not tf.executing_eagerly():
             return regrouped(traced.copied(pair.components[0], pair.targets))
         copies = self._ops.broadcast(to_treefold(pair.components[0]), pair.targets)
         return regrouped([from_treefold(copy, pair.components[0]) for copy in copies])
@@ -98,7 +103,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
     def _gather(self, per_replica_value: Any, destinations: Any, axis: int, options: Any = None) -> Any:
         """Lay the replicas' tensors behind each other: ``Strategy.gather`` calls this."""
         pair = read_pair(per_replica_value, destinations)
-        if _is_traced(pair):
+        if not tf.executing_eagerly():
             return regrouped(traced.gathered(pair, axis))
         value = PerReplica([to_treefold(component) for component in pair.components])
         return regrouped(self._ops.gather(value, pair.targets, axis, read_options(options)).values)
@@ -109,7 +114,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
     def _reduce(self, reduce_op: Any, pairs: Sequence[tuple[Any, Any]], options: Any, *, is_batch: bool) -> list[Any]:
         op, call = ReduceOp.parse(reduce_op), read_options(options)
         read = [read_pair(value, destinations) for value, destinations in pairs]
-        if any(map(_is_traced, read)):
+        if not tf.executing_eagerly():
             results = traced.reduced(self._ops, op, read, call)
         else:
             results = self._reduce_eagerly(op, read, call, is_batch=is_batch)
@@ -179,10 +184,6 @@ class NcclAllReduce(CrossDeviceOps):
     def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide") -> None:
         """Take what ``tf.distribute.NcclAllReduce`` takes, and treefold's ``accumulate``."""
         super().__init__(treefold.ops.NcclAllReduce(num_packs, accumulate=accumulate))
-
-
-def _is_traced(pair: Pair) -> bool:
-    return any(tf.is_symbolic_tensor(tensor) for tensor in pair.tensors())
 
 
 def _refuse_gradients(pairs: list[Pair], results: list[list[Any]]) -> None:

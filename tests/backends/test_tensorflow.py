@@ -1,0 +1,157 @@
+"""TensorFlow tensors through the suite that every backend passes, and what is theirs alone."""
+
+import os
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import treefold
+from treefold.backends import backend_of
+from treefold.errors import ArgumentError, DeviceError, MismatchError, OutputError
+from treefold.testing import CONFORMANCE, Adapter
+
+# As in tests/tensorflow_frontend/conftest.py: read when TensorFlow is imported, and said once in a process.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import tensorflow as tf
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
+)
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+DTYPES = ("float32", "bfloat16", "int8", "int64", "complex64")
+
+
+def make(array, device):
+    """Return a tensor with a copy of an array, on a device."""
+    with tf.device(device):
+        return tf.constant(array)
+
+
+def per_replica(arrays):
+    """Return one tensor per device."""
+    return treefold.PerReplica([make(array, f"cpu:{index}") for index, array in enumerate(arrays)])
+
+
+class TestConformance:
+    @pytest.mark.parametrize("case", CONFORMANCE, ids=lambda case: case.name)
+    def test_holds(self, case):
+        """The backend does what the interface says."""
+        backend = backend_of(tf.constant(1.0))
+        devices = tuple(f"cpu:{index}" for index in range(8))
+        assert case.run(Adapter(backend, devices, make, lambda tensor: tensor.numpy(), DTYPES)) is None
+
+
+class TestBits:
+    @pytest.mark.parametrize("dtype", ["float16", BFLOAT16, "float32", "float64", "int32", "complex128"], ids=str)
+    @pytest.mark.parametrize("op", ["sum", "mean", "product"])
+    def test_are_numpys(self, op, dtype):
+        """Host memory is host memory: what the kernel gives for arrays it gives for tensors."""
+        arrays = list(np.random.default_rng(1).normal(scale=9, size=(5, 7, 300)).astype(dtype))
+        ops = treefold.HierarchicalCopyAllReduce(num_packs=3)
+        expected = ops.reduce(op, treefold.PerReplica(arrays), "cpu:0")[0]
+        for _ in range(2):  # the second call takes the short way
+            found = ops.reduce(op, per_replica(arrays), "cpu:0")[0].numpy()
+            assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
+
+    def test_denormals_survive(self):
+        """TensorFlow's own ops flush them."""
+        value = per_replica([np.full(8, 1e-45, "float32")] * 3)
+        assert (
+            treefold.ReductionToOneDevice().reduce("sum", value, "cpu:0")[0].numpy().tolist()
+            == [float(np.float32(4e-45))] * 8
+        )
+
+
+class TestDevices:
+    def test_are_the_tensors_own(self):
+        """Results go where the contributions are, also when a call of these shapes was seen elsewhere before."""
+        ops = treefold.HierarchicalCopyAllReduce()
+        for places in ((0, 1, 2), (0, 1, 2), (5, 3, 1)):
+            value = treefold.PerReplica([make(np.float32(2**r), f"cpu:{place}") for r, place in enumerate(places)])
+            result = ops.reduce("sum", value, value)
+            assert result.devices == tuple(f"cpu:{place}" for place in places)
+            assert [tensor.device.lower().rpartition("device:")[2] for tensor in result] == list(result.devices)
+            assert [float(tensor) for tensor in result] == [7.0] * 3
+
+    def test_contradicted_ones_are_refused(self):
+        """A device that is named must be the one."""
+        value = treefold.PerReplica([make(np.ones(3), "cpu:0"), make(np.ones(3), "cpu:1")], ["cpu:0", "cpu:2"])
+        with pytest.raises(DeviceError, match="cpu:2"):
+            treefold.HierarchicalCopyAllReduce().reduce("sum", value, value)
+
+    def test_that_do_not_exist_are_refused(self):
+        """Eight logical devices are there, so there is no ninth."""
+        with pytest.raises(DeviceError, match=r"^TensorFlow has no device cpu:8 here\."):
+            treefold.broadcast(tf.constant(1.0), ["cpu:8"])
+
+
+class TestValues:
+    def test_pytrees_keep_their_form(self):
+        """A dictionary of tensors in, a dictionary of tensors out."""
+        values = [{"kernel": make(np.full((2, 2), 2.0**r), f"cpu:{r}"), "step": None} for r in range(3)]
+        for mean in treefold.all_reduce(values, "mean"):
+            assert np.array_equal(mean["kernel"].numpy(), np.full((2, 2), 7 / 3))
+            assert mean["step"] is None
+
+    def test_variables_count_by_their_value(self):
+        """And stay as they are."""
+        variables = [tf.Variable(2.0**r) for r in range(3)]
+        assert [float(total) for total in treefold.all_reduce(variables)] == [7.0] * 3
+        assert [float(variable) for variable in variables] == [1.0, 2.0, 4.0]
+
+    def test_cannot_take_results(self):
+        """Tensors never change, so ``out`` cannot be one: also in a call whose shapes were seen before."""
+        value = per_replica([np.ones(4), np.ones(4)])
+        ops = treefold.HierarchicalCopyAllReduce()
+        for _ in range(2):
+            ops.reduce("sum", value, value)
+            with pytest.raises(OutputError, match="an array that cannot be written"):
+                ops.reduce("sum", value, value, out=value)
+        assert [tensor.numpy().tolist() for tensor in value] == [[1.0] * 4] * 2
+
+    def test_mixed_with_other_frameworks_are_refused(self):
+        """One clear error names the replica."""
+        with pytest.raises(MismatchError, match=r"^Replica 1 has a NumPy array where replica 0 has a TensorFlow array"):
+            treefold.all_reduce([tf.constant([1.0]), np.ones(1, "float32")])
+
+    def test_traced_tensors_run_the_plan_as_ops(self):
+        """Functions of treefold work inside ``tf.function``, where shapes are known."""
+        total = tf.function(lambda *parts: treefold.all_reduce(parts)[0], autograph=False)
+        assert total(*[tf.constant([2.0**r]) for r in range(5)]).numpy().tolist() == [31.0]
+
+    def test_traced_tensors_of_unknown_shape_are_refused(self):
+        """A plan has lengths; the sentence says what to do."""
+        function = tf.function(lambda x: treefold.all_reduce([x, x])[0], autograph=False)
+        with pytest.raises(
+            ArgumentError, match=r"a tensor of shape \(None,\).* Set its shape with tf.ensure_shape, or"
+        ):
+            function.get_concrete_function(tf.TensorSpec([None], tf.float32))
+
+    def test_strings_are_copied_and_not_reduced(self):
+        """Broadcasting keeps whatever it is given."""
+        copies = treefold.broadcast(tf.constant(["a", "b"]), ["cpu:0", "cpu:3"])
+        assert [copy.numpy().tolist() for copy in copies] == [[b"a", b"b"]] * 2
+        with pytest.raises(ValueError, match="object"):
+            treefold.all_reduce([tf.constant("a"), tf.constant("b")])
+
+
+class TestMemory:
+    def test_is_read_where_it_lies(self):
+        """No copy in."""
+        tensor = make(np.arange(1000.0), "cpu:3")
+        backend = backend_of(tensor)
+        addresses = {backend.host_view(tensor).__array_interface__["data"][0] for _ in range(3)}
+        assert addresses == {tensor._numpy().__array_interface__["data"][0]}
+        assert not backend.host_view(tensor).flags.writeable
+
+    def test_of_large_results_is_adopted(self):
+        """No copy out: the tensor is the memory that the kernel wrote, on every device."""
+        value = per_replica([np.full(1 << 16, 2.0**r) for r in range(3)])
+        result = treefold.HierarchicalCopyAllReduce().reduce("sum", value, value)
+        assert len({tensor._numpy().__array_interface__["data"][0] for tensor in result}) == 1
+        assert treefold.host_memory_info()["used_bytes"] >= 1 << 19
