@@ -13,6 +13,9 @@ from treefold import __version__
 from treefold.cli.average.command import average
 from treefold.cli.bench import bench
 from treefold.cli.demo.command import demo
+from treefold.cli.planning.plan import plan
+from treefold.cli.planning.simulate import simulate
+from treefold.cli.planning.topology import topology
 
 app = typer.Typer(
     name="treefold",
@@ -24,6 +27,9 @@ app = typer.Typer(
 app.command("demo")(demo)
 app.command("bench")(bench)
 app.command("average")(average)
+app.command("topology")(topology)
+app.command("plan")(plan)
+app.command("simulate")(simulate)
 
 
 def _print_version(*, wanted: bool) -> None:

@@ -41,7 +41,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page says, from top to bottom; ``facts`` are the small print: versions, machine, arguments."""
+    """What a page says, from top to bottom; ``facts`` are the small print: versions, machine, arguments.
+
+    ``is_picture_first``: the first section stands above the checks.
+    """
 
     title: str
     summary: str
@@ -49,19 +52,15 @@ class Page:
     checks: tuple[Check, ...]
     sections: tuple[Section, ...]
     facts: tuple[tuple[str, str], ...]
+    is_picture_first: bool = False
 
 
 def render_page(page: Page) -> str:
     """Return the page as one HTML document."""
-    body = "\n".join(
-        [
-            f"<header><h1>{html.escape(page.title)}</h1><p>{html.escape(page.summary)}</p></header>",
-            _figures(page.figures),
-            _checks(page.checks),
-            *map(_section, page.sections),
-            _facts(page.facts),
-        ]
-    )
+    sections = list(map(_section, page.sections))
+    sections.insert(1 if page.is_picture_first else 0, _checks(page.checks))
+    header = f"<header><h1>{html.escape(page.title)}</h1><p>{html.escape(page.summary)}</p></header>"
+    body = "\n".join([header, _figures(page.figures), *sections, _facts(page.facts)])
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -14,6 +14,7 @@ from treefold.topology import Topology
 
 Ends = tuple[str, str]
 _GUTTER, _ROW, _LANE, _HEAD, _RIGHT = 148.0, 17.0, 7.0, 34.0, 72.0
+_HIGHEST, _LOWEST = 27.0, 2.4  # of all lanes of a row, of one lane
 _MARGIN = 24.0
 MAX_ROWS = 64
 _SEAM = 0.35  # pixels between chunks that are still seen apart
@@ -38,12 +39,13 @@ def timeline_marks(timeline: Timeline, topology: Topology, *, width: float, top:
     y, parts = top + _HEAD, list[str]()
     for ends in shown_links(timeline):
         lanes = _lanes(spans[ends])
+        high = min(_LANE, max(_HIGHEST / len(lanes), _LOWEST))
         marks = [
-            _spans(pack, spans[ends][pack], (left, y + 2 + lane * _LANE), scale)
+            _spans(pack, spans[ends][pack], (left, y + 2 + lane * high), scale, high)
             for lane, packs in enumerate(lanes)
             for pack in packs
         ]
-        height = max(_ROW, len(lanes) * _LANE + 5)
+        height = max(_ROW, len(lanes) * high + 5)
         row = [*_row_words(timeline, topology, ends, y + height / 2 + 4, right), *marks]
         parts.append(element("g", *row, class_="tf-row"))
         y += height
@@ -102,7 +104,7 @@ def _lanes(spans: Mapping[int, list[Span]]) -> list[list[int]]:
     return [packs for packs, _ in lanes]
 
 
-def _spans(pack: int, spans: list[Span], origin: tuple[float, float], scale: float) -> str:
+def _spans(pack: int, spans: list[Span], origin: tuple[float, float], scale: float, high: float) -> str:
     """Draw spans as one path: thousands of them stay one element."""
     left, y = origin
     parts = []
@@ -118,7 +120,7 @@ def _spans(pack: int, spans: list[Span], origin: tuple[float, float], scale: flo
     parts.append(at)
     widths = [max(stop - start - _SEAM, _SEAM) for start, stop in parts]
     bars = zip(parts, widths, strict=True)
-    d = "".join(f"M{start:.1f} {y:.1f}h{wide:.1f}v{_LANE - 1.5:.1f}h-{wide:.1f}z" for (start, _), wide in bars)
+    d = "".join(f"M{start:.1f} {y:.1f}h{wide:.1f}v{high * 0.8:.1f}h-{wide:.1f}z" for (start, _), wide in bars)
     return element("path", class_=f"tf-fill tf-span {tone(pack)}", d=d, data_pack=pack)
 
 

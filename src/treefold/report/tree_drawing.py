@@ -85,12 +85,14 @@ def _tree(tree: Tree, number: int, places: dict[str, _Point]) -> str:
     ]
     dot = min(_DOT, 64.0 / math.sqrt(len(places)))
     parts += [_edge(places[sender], places[receiver], dot) for sender, receiver in tree.pairs]
-    for name, (x, y) in places.items():
+    for name, (x, middle) in places.items():
         is_root = name == tree.root
         label = name.partition(":")[2]
-        parts.append(element("circle", class_="tf-fill" if is_root else "tf-ring", cx=x, cy=y, r=dot, stroke_width=1.2))
-        size = {"font_size": dot * 1.1, "text_anchor": "middle"}
-        parts.append(text(label, x, y + dot * 0.4, class_="tf-on" if is_root else "tf-ink", **size))
+        parts.append(
+            element("circle", class_="tf-fill" if is_root else "tf-ring", cx=x, cy=middle, r=dot, stroke_width=1.2)
+        )
+        ink = "tf-on" if is_root else "tf-ink"
+        parts.append(text(label, x, middle + dot * 0.4, class_=ink, font_size=dot * 1.1, text_anchor="middle"))
     return element("g", *parts, class_=f"tf-tree {tone(number)}", data_pack=number)
 
 

@@ -1,0 +1,1 @@
+"""The commands ``treefold topology``, ``treefold plan`` and ``treefold simulate``."""

@@ -1,0 +1,54 @@
+"""Which machine a command is about: a known one, a file, what comes through a pipe, or this one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from treefold.cli.errors import CommandError
+from treefold.topology import Topology, known_topology
+from treefold.topology.discover import discover_topology
+from treefold.topology.load import load_topology
+
+_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
+_NAME = re.compile(r"[\w:.]+")
+
+
+def read_machine(given: str | None, devices: str | None = None) -> Topology:
+    """Return the machine that ``--topology`` names, with those devices only that ``--devices`` names.
+
+    A word without a slash that is no file is a name, so that a mistyped one is answered with the nearest.
+
+    Raises:
+        TopologyError: no such name or device, or devices that do not reach each other.
+        ParseError: no such file, or one that describes no machine.
+
+    """
+    if given is None:
+        topology = discover_topology()
+    elif given == "-" or Path(given).exists() or not _NAME.fullmatch(given) or Path(given).suffix in {".xml", ".json"}:
+        topology = load_topology(given)
+    else:
+        topology = known_topology(given)
+    if devices is None:
+        return topology
+    return topology.restricted(_named(devices, topology.devices))
+
+
+def _named(devices: str, known: Sequence[str]) -> list[str]:
+    """Return the names that ``0-3,6`` or ``gpu:0,gpu:1`` stand for; numbers are those of the machine's own kind."""
+    kind = known[0].partition(":")[0]
+    found: list[str] = []
+    for word in devices.split(","):
+        number = _RANGE.fullmatch(word.strip())
+        if number:
+            first, last = int(number[1]), int(number[2] or number[1])
+            if last < first:
+                raise CommandError.devices_range(word)
+            found += [f"{kind}:{index}" for index in range(first, last + 1)]
+        elif ":" in word:
+            found.append(word.strip())
+        else:
+            raise CommandError.devices_range(word)
+    return found

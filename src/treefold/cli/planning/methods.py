@@ -1,0 +1,82 @@
+"""The methods that a prediction compares, and what each takes at each size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from treefold.bench.sizes import parse_size
+from treefold.cost import simulate
+from treefold.plan import Plan
+from treefold.planners.methods import (
+    one_array,
+    plan_along,
+    plan_one_shot,
+    plan_star,
+    plan_two_level,
+    plan_two_shot,
+)
+from treefold.planners.ring import two_rings, widest_ring
+from treefold.planners.tree_packing import TreePacking, optimal_packing, plan_trees
+from treefold.topology import Topology
+
+TREES, ONE_SHOT, TWO_SHOT, SHALLOW = "trees", "one shot", "two shots", "one shallow tree"
+OURS = (TREES, ONE_SHOT, TWO_SHOT, SHALLOW)
+RING, STAR, TWO_LEVEL = "ring", "ReductionToOneDevice", "TensorFlow's two-level tree"
+OTHERS = (RING, STAR, TWO_LEVEL)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one method takes for ``nbytes`` bytes per device."""
+
+    nbytes: int
+    seconds: float
+    method: str
+
+    @property
+    def gb_per_s(self) -> float:
+        """Algorithm bandwidth: bytes of one device's values over seconds, in 10⁹."""
+        return self.nbytes / self.seconds / 1e9 if self.seconds else float("inf")
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Return the sizes of ``64K,16M``, each once, the smallest first.
+
+    Raises:
+        BenchError: naming ``--size``, for what is no size.
+
+    """
+    return tuple(sorted({parse_size(word, "--size") for word in text.split(",")}))
+
+
+def plan_methods(topology: Topology, packing: TreePacking) -> dict[str, Plan]:
+    """Return a plan of each method for one array on all devices of a machine."""
+    work = one_array(packing.devices)
+    if len(packing.devices) == 1:
+        return {TREES: plan_trees(work, packing)}
+    make: dict[str, Callable[[], Plan]] = {
+        TREES: lambda: plan_trees(work, packing),
+        ONE_SHOT: lambda: plan_one_shot(work),
+        TWO_SHOT: lambda: plan_two_shot(work),
+        SHALLOW: lambda: plan_trees(work, optimal_packing(topology, packs=1)),
+        RING: lambda: plan_along(work, two_rings(widest_ring(topology)), "two rings, one in each direction"),
+        STAR: lambda: plan_star(work),
+        TWO_LEVEL: lambda: plan_two_level(work),
+    }
+    return {name: plan() for name, plan in make.items()}
+
+
+def predict(plans: Mapping[str, Plan], topology: Topology, sizes: Sequence[int]) -> tuple[Prediction, ...]:
+    """Return what every method takes at every size, in order of size, then of methods."""
+    return tuple(
+        Prediction(nbytes, simulate(plan, topology, nbytes).duration_s, name)
+        for nbytes in sizes
+        for name, plan in plans.items()
+    )
+
+
+def best_of(predictions: Sequence[Prediction], nbytes: int, methods: Sequence[str] = OURS) -> Prediction:
+    """Return the quickest of some methods at a size."""
+    found = [p for p in predictions if p.nbytes == nbytes and p.method in methods]
+    return min(found, key=lambda prediction: prediction.seconds)

@@ -1,0 +1,43 @@
+"""The options that the three planning commands share: spelling and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_OUTPUT = "Output"
+
+Machine = Annotated[
+    str | None,
+    typer.Option(
+        "--topology", "-t", metavar="FILE|NAME|-", help="A file, a known machine, or - for a pipe; else this."
+    ),
+]
+Devices = Annotated[str | None, typer.Option(help="Those that take part: 0-3,6 or gpu:0,gpu:1; all if not given.")]
+Packs = Annotated[
+    int | None, typer.Option(help="So many packs of equal size, instead of as many as the optimum takes.")
+]
+Sizes = Annotated[
+    str, typer.Option("--size", "-s", metavar="SIZES", help="Bytes per device to predict for: 64K,16M,1G.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.", rich_help_panel=_OUTPUT)]
+Draw = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw it: .html, .svg or .png.", rich_help_panel=_OUTPUT)
+]
+Msccl = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.xml", help="Write the plan for RCCL and MSCCL.", rich_help_panel=_OUTPUT),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.json", help="Write the predicted timeline for Perfetto.", rich_help_panel=_OUTPUT),
+]
+Dot = Annotated[
+    Path | None, typer.Option(metavar="FILE.dot", help="Write the machine for Graphviz.", rich_help_panel=_OUTPUT)
+]
+Save = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.json", help="Write the plan itself, which simulate reads.", rich_help_panel=_OUTPUT),
+]

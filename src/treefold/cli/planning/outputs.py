@@ -1,0 +1,45 @@
+"""Files that the planning commands write: refused before the work if they cannot be, written whole or not at all."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from treefold.cli.errors import CommandError
+from treefold.errors import MissingExtraError
+from treefold.report.files import check_writable, write_atomically
+from treefold.report.png import render_png
+
+PICTURES = (".html", ".svg", ".png")
+
+
+def check_outputs(paths: Mapping[str, Path | None], pictures: Sequence[str] = ("--draw", "--plot")) -> None:
+    """Refuse files that could not be written in the end, and pictures of a kind that there is not.
+
+    Raises:
+        CommandError: naming the option.
+        MissingExtraError: a PNG without its renderer.
+
+    """
+    for option, path in paths.items():
+        if path is None:
+            continue
+        if option in pictures:
+            if path.suffix.lower() not in PICTURES:
+                raise CommandError.picture(option, path, PICTURES)
+            if path.suffix.lower() == ".png" and importlib.util.find_spec("resvg_py") is None:
+                raise MissingExtraError.png()
+        try:
+            check_writable(path)
+        except OSError as error:
+            raise CommandError.unwritable(option, path, (error.strerror or str(error)).lower()) from None
+
+
+def write_picture(path: Path, *, svg: str, html: str) -> None:
+    """Write a drawing in the format that the file's name asks for."""
+    kind = path.suffix.lower()
+    if kind == ".png":
+        path.write_bytes(render_png(svg))
+    else:
+        write_atomically(path, html if kind == ".html" else svg)

@@ -1,0 +1,129 @@
+"""``treefold plan``: a machine in, its best plan out; with its proof, its price, and its pictures."""
+
+from __future__ import annotations
+
+import json as json_text
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from treefold import __version__
+from treefold.cli.errors import CommandError
+from treefold.cli.planning import options
+from treefold.cli.planning.export import write_msccl
+from treefold.cli.planning.machines import read_machine
+from treefold.cli.planning.methods import OTHERS, TREES, Prediction, best_of, parse_sizes, plan_methods, predict
+from treefold.cli.planning.outputs import check_outputs, write_picture
+from treefold.cli.planning.words import describe_packing, describe_predictions, list_checks, to_plain
+from treefold.cost import simulate
+from treefold.export.dot import to_dot
+from treefold.plan import Plan
+from treefold.planners.tree_packing import TreePacking, optimal_packing
+from treefold.report.files import write_atomically
+from treefold.report.plan_page import PlanStory, render_plan_page
+from treefold.report.plan_picture import draw_packing
+from treefold.report.trace import write_trace
+from treefold.timeline import Timeline
+from treefold.topology import Topology
+
+_SIZES = "4K,64K,1M,16M,256M,1G"
+_SHOWN_CHUNKS = 16  # of every pack in a picture
+
+
+def plan(  # noqa: PLR0913 - every option of a command is one
+    *,
+    topology: options.Machine = None,
+    devices: options.Devices = None,
+    size: options.Sizes = _SIZES,
+    packs: options.Packs = None,
+    json: options.Json = False,
+    draw: options.Draw = None,
+    trace: options.Trace = None,
+    msccl: options.Msccl = None,
+    dot: options.Dot = None,
+    save: options.Save = None,
+) -> None:
+    """Plan the best all-reduce for a machine: the plan, the proof that no other is faster, the predicted times."""
+    sizes = parse_sizes(size)
+    check_outputs({"--draw": draw, "--trace": trace, "--msccl": msccl, "--dot": dot, "--save": save})
+    if packs is not None and packs > sizes[0]:
+        raise CommandError.packs_of_bytes(packs, sizes[0])
+    machine = read_machine(topology, devices)
+    packing = optimal_packing(machine, packs=packs)
+    plans = plan_methods(machine, packing)
+    predictions = predict(plans, machine, sizes) if len(machine.devices) > 1 else ()
+    if json:
+        typer.echo(json_text.dumps(to_plain(machine, packing, predictions), indent=2, ensure_ascii=False))
+    else:
+        typer.echo(_in_words(machine, packing, predictions))
+    trees = plans[TREES]
+    if draw is not None:
+        _draw(draw, machine, packing, trees, predictions, sizes[-1])
+    if trace is not None:
+        write_atomically(trace, write_trace(simulate(trees, machine, sizes[-1]), machine))
+    if dot is not None:
+        write_atomically(dot, to_dot(machine, packing))
+    if save is not None:
+        write_atomically(save, trees.to_json())
+    if msccl is not None:
+        _say(write_msccl(msccl, machine, packs, packing), quiet=json)
+    for path in (draw, trace, dot, save):
+        if path is not None:
+            _say(f"Written: {path}", quiet=json)
+
+
+def _say(sentence: str, *, quiet: bool) -> None:
+    """Print where a file is; on stderr where stdout is JSON."""
+    typer.echo(sentence, err=quiet)
+
+
+def _in_words(machine: Topology, packing: TreePacking, predictions: Sequence[Prediction]) -> str:
+    words = describe_packing(machine, packing)
+    if machine.notes:
+        words = "\n".join([*(f"note: {note}" for note in machine.notes), words])
+    return f"{words}\n\npredicted\n{describe_predictions(predictions)}" if predictions else words
+
+
+def _draw(
+    path: Path,
+    machine: Topology,
+    packing: TreePacking,
+    trees: Plan,
+    predictions: Sequence[Prediction],
+    nbytes: int,
+) -> None:
+    timeline = _shown_timeline(machine, packing, trees, nbytes)
+    svg, html = draw_packing(machine, packing, timeline), ""
+    if path.suffix.lower() == ".html":
+        story = PlanStory(
+            machine,
+            packing,
+            trees,
+            timeline,
+            times_by_method(predictions),
+            table=describe_predictions(predictions) if predictions else "",
+            words=describe_packing(machine, packing),
+            checks=list_checks(machine, packing),
+            facts=(("versions", f"treefold {__version__}, Python {platform.python_version()}"),),
+        )
+        html = render_plan_page(story)
+    write_picture(path, svg=svg, html=html)
+
+
+def _shown_timeline(machine: Topology, packing: TreePacking, trees: Plan, nbytes: int) -> Timeline:
+    """Return the timeline of a picture: with so few chunks that they can be told apart."""
+    largest = nbytes * float(max(tree.share for tree in packing.trees))
+    return simulate(trees, machine, nbytes, chunk_bytes=max(largest / _SHOWN_CHUNKS, 1.0))
+
+
+def times_by_method(predictions: Sequence[Prediction]) -> dict[str, list[tuple[float, float]]]:
+    """Return (bytes, seconds) of the best of treefold's methods, and of the others."""
+    sizes = list(dict.fromkeys(prediction.nbytes for prediction in predictions))
+    if not sizes:
+        return {}
+    times = {"treefold": [(float(s), best_of(predictions, s).seconds) for s in sizes]}
+    for name in OTHERS:
+        times[name] = [(float(s), best_of(predictions, s, [name]).seconds) for s in sizes]
+    return times

@@ -1,0 +1,108 @@
+"""``treefold simulate``: what plans take on a machine, size by size."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from treefold.cli.errors import CommandError
+from treefold.cli.planning import options
+from treefold.cli.planning.machines import read_machine
+from treefold.cli.planning.methods import Prediction, parse_sizes, plan_methods, predict
+from treefold.cli.planning.outputs import check_outputs, write_picture
+from treefold.cost import simulate as simulate_plan
+from treefold.plan import Plan, from_json
+from treefold.planners.tree_packing import TreePacking, optimal_packing
+from treefold.report.files import write_atomically
+from treefold.report.page import Page, Section, render_page
+from treefold.report.size_drawing import draw_sizes
+from treefold.report.tables import plain_table
+from treefold.report.timeline_drawing import format_bytes, format_seconds
+from treefold.report.trace import write_trace
+from treefold.topology import Topology
+
+_SIZES = "4K,16K,64K,256K,1M,4M,16M,64M,256M,1G"
+PlanFile = Annotated[
+    str | None, typer.Option("--plan", metavar="FILE|-", help="A plan from treefold plan --save; else every method.")
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Plot it: .html, .svg or .png.")]
+
+
+def simulate(
+    *,
+    topology: options.Machine = None,
+    devices: options.Devices = None,
+    plan: PlanFile = None,
+    packs: options.Packs = None,
+    size: options.Sizes = _SIZES,
+    json: options.Json = False,
+    plot: Plot = None,
+    trace: options.Trace = None,
+) -> None:
+    """Predict what plans take on a machine: sweep sizes, plot, trace."""
+    sizes = parse_sizes(size)
+    check_outputs({"--plot": plot, "--trace": trace})
+    if topology == plan == "-":
+        raise CommandError.two_pipes()
+    machine = read_machine(topology, devices)
+    packing = optimal_packing(machine, packs=packs)
+    plans = plan_methods(machine, packing) if plan is None else {"this plan": _read_plan(plan)}
+    predictions = predict(plans, machine, sizes)
+    if json:
+        rows = [{"size": p.nbytes, "seconds": p.seconds, "method": p.method} for p in predictions]
+        typer.echo(json_text.dumps({"topology": machine.name, "predicted": rows}, indent=2))
+    else:
+        typer.echo(_table(machine, packing, plans, predictions))
+    if plot is not None:
+        _plot(plot, machine, packing, plans, predictions)
+        typer.echo(f"Written: {plot}", err=json)
+    if trace is not None:
+        first = next(iter(plans.values()))
+        write_atomically(trace, write_trace(simulate_plan(first, machine, sizes[-1]), machine))
+        typer.echo(f"Written: {trace}", err=json)
+
+
+def _read_plan(given: str) -> Plan:
+    if given == "-":
+        return from_json(sys.stdin.read())
+    try:
+        return from_json(Path(given).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CommandError.no_plan_file(given, (error.strerror or str(error)).lower()) from None
+    except UnicodeDecodeError:
+        raise CommandError.no_plan_file(given, "it is no text") from None
+
+
+def _table(
+    machine: Topology, packing: TreePacking, plans: Mapping[str, Plan], predictions: Sequence[Prediction]
+) -> str:
+    rows = []
+    for nbytes in dict.fromkeys(prediction.nbytes for prediction in predictions):
+        found = [p for p in predictions if p.nbytes == nbytes]
+        rows.append([format_bytes(nbytes), *(f"{format_seconds(p.seconds)} ({p.gb_per_s:.3g})" for p in found)])
+    bound = f"at most {packing.bound_bytes_per_s / 1e9:.2f} GB/s" if packing.certificate else "one device"
+    head = f"{machine.name or 'this machine'}: predicted time (GB/s of algorithm bandwidth, {bound})"
+    return f"{head}\n\n{plain_table(['size', *plans], rows)}"
+
+
+def _plot(
+    path: Path,
+    machine: Topology,
+    packing: TreePacking,
+    plans: Mapping[str, Plan],
+    predictions: Sequence[Prediction],
+) -> None:
+    times = {
+        name: [(float(p.nbytes), p.seconds) for p in predictions if p.method == name and p.seconds > 0]
+        for name in plans
+    }
+    title = f"Predicted all-reduce on {machine.name or 'this machine'}"
+    svg = draw_sizes(times, title=title, bound=packing.bound_bytes_per_s)
+    section = Section("By size", "Algorithm bandwidth: bytes per device over seconds.", drawing=svg)
+    words = Section("In words", "Seconds, and GB/s.", verbatim=_table(machine, packing, plans, predictions))
+    write_picture(path, svg=svg, html=render_page(Page(title, "", (), (), (section, words), ())))

@@ -1,0 +1,70 @@
+"""``treefold topology``: show a machine, in words or drawn, or say what is wrong with a file."""
+
+from __future__ import annotations
+
+import json as json_text
+from typing import Annotated
+
+import typer
+
+from treefold.cli.planning import options
+from treefold.cli.planning.machines import read_machine
+from treefold.cli.planning.outputs import check_outputs, write_picture
+from treefold.cli.planning.words import describe_machine
+from treefold.export.dot import to_dot
+from treefold.report.files import write_atomically
+from treefold.report.machine_drawing import draw_machine, machine_title
+from treefold.report.page import Page, Section, render_page
+from treefold.topology import Topology, known_names
+
+Given = Annotated[
+    str | None, typer.Argument(metavar="[FILE|NAME|-]", help="A file, a known machine, or - for a pipe; else this.")
+]
+Known = Annotated[bool, typer.Option("--list", help="List the machines known by name.")]
+VerifyFile = Annotated[
+    str | None, typer.Option(metavar="FILE|-", help="Say whether a file can be read, and what it leaves open.")
+]
+
+
+def topology(
+    given: Given = None,
+    *,
+    machine: Annotated[str | None, typer.Option("--topology", "-t", metavar="FILE|NAME|-", hidden=True)] = None,
+    devices: options.Devices = None,
+    draw: options.Draw = None,
+    dot: options.Dot = None,
+    json: options.Json = False,
+    verify_file: VerifyFile = None,
+    known: Known = False,
+) -> None:
+    """Show this machine, a known one, or what a file describes."""
+    if known:
+        typer.echo("\n".join(known_names()))
+        return
+    check_outputs({"--draw": draw, "--dot": dot})
+    found = read_machine(verify_file or given or machine, devices)
+    if verify_file is not None:
+        typer.echo(_verdict(found))
+    elif json:
+        typer.echo(json_text.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        typer.echo(describe_machine(found))
+    if draw is not None:
+        svg = draw_machine(found)
+        write_picture(draw, svg=svg, html=_page(found, svg))
+        typer.echo(f"Written: {draw}", err=json)
+    if dot is not None:
+        write_atomically(dot, to_dot(found))
+        typer.echo(f"Written: {dot}", err=json)
+
+
+def _verdict(found: Topology) -> str:
+    whole = f"ok: {machine_title(found)}, {len(found.links)} directed links"
+    kind = "equal in both directions" if found.is_symmetric else "not all equal in both directions"
+    return "\n".join([f"{whole}, {kind}", *(f"note: {note}" for note in found.notes)])
+
+
+def _page(found: Topology, svg: str) -> str:
+    section = Section("The machine", "Links are as thick as they are wide, in each direction.", drawing=svg)
+    words = Section("In words", "As treefold topology prints it.", verbatim=describe_machine(found))
+    return render_page(Page(machine_title(found), " ".join(found.notes), (), (), (section, words), ()))

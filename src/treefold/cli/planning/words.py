@@ -1,0 +1,163 @@
+"""What the planning commands print: a machine, a plan and its proof, predictions; in words and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from treefold.cli.planning.methods import OTHERS, OURS, Prediction, best_of
+from treefold.planners.tree_packing import TreePacking
+from treefold.report.bottleneck import describe_bottleneck
+from treefold.report.certificate import most_loaded, recomputed_bound
+from treefold.report.machine_drawing import gb_per_s
+from treefold.report.page import Check
+from treefold.report.tables import plain_table
+from treefold.report.timeline_drawing import format_bytes, format_seconds
+from treefold.topology import Topology
+
+_MODEL = "plain values over links that carry both ways at once; devices combine, switches do not"
+_TREES = 24
+_EXACT = 1e-6
+
+
+def describe_machine(topology: Topology) -> str:
+    """Return a machine in words: what it has, and every link once."""
+    counts = Counter(topology.kinds.values())
+    nouns = {"device": "device", "host": "host", "switch": "switch", "nic": "NIC"}
+    plural = {"switch": "switches"}
+    parts = [f"{n} {nouns[k] if n == 1 else plural.get(k, nouns[k] + 's')}" for k, n in counts.items()]
+    lines = [f"{topology.name or 'this machine'}: {', '.join(parts)}", *(f"note: {note}" for note in topology.notes)]
+    rows, seen = [], set[tuple[str, str, str]]()
+    for link in topology.links:
+        if (link.target, link.source, link.kind) in seen:
+            continue
+        seen.add((link.source, link.target, link.kind))
+        back = [other for other in topology.links if (other.source, other.target) == (link.target, link.source)]
+        returns = next((other.bytes_per_s for other in back if other.kind == link.kind), 0.0)
+        words = f"{link.bytes_per_s / 1e9:.4g}"
+        words += "" if returns == link.bytes_per_s else f" / {returns / 1e9:.4g}"
+        rows.append([f"{link.source} - {link.target}", link.kind, words, f"{link.alpha_s * 1e6:.3g}"])
+    return "\n".join([*lines, "", plain_table(["link", "kind", "GB/s", "alpha µs"], rows)])
+
+
+def describe_packing(topology: Topology, packing: TreePacking) -> str:
+    """Return a packing in words: the bound, what is reached, the proof, what holds it back, the trees."""
+    count = len(packing.devices)
+    if packing.certificate is None or packing.algbw is None:
+        return f"{topology.name or 'this machine'}: one device, nothing to reduce"
+    bound, reached = packing.bound_bytes_per_s / 1e9, packing.algbw_bytes_per_s / 1e9
+    busbw = 2 * (count - 1) / count
+    lines = [
+        f"{topology.name or 'this machine'}: {count} devices",
+        f"optimum:     X* = {bound:.2f} GB/s all-reduce (S/t), busbw {bound * busbw:.1f}",
+        f"this plan:   X = {reached:.2f} GB/s in {len(packing.trees)} packs, {_gap(packing)}",
+        f"model:       {_MODEL}",
+        f"bottleneck:  {describe_bottleneck(packing, topology)}",
+        f"certificate: {describe_certificate(packing, topology)}",
+        *(f"note:        {note}" for note in packing.notes),
+    ]
+    return "\n".join([*lines, "", _trees(packing)])
+
+
+def _gap(packing: TreePacking) -> str:
+    return "gap 0: proved optimal" if packing.gap < _EXACT else f"{packing.gap:.2%} below the optimum"
+
+
+def describe_certificate(packing: TreePacking, topology: Topology) -> str:
+    """Return the proof of the bound in a line, with what checking it again gave."""
+    certificate = packing.certificate
+    if certificate is None:
+        return "none is needed"
+    proof = f"prices on {len(certificate.prices)} directed links, at which every tree costs {certificate.cost} or more"
+    if certificate.is_partition:
+        edges = len(certificate.parts) - 1
+        whole = gb_per_s(certificate.bound * edges)
+        proof = f"{whole} between {edges + 1} groups, which every tree crosses {edges} times: {whole} / {edges}"
+    again = recomputed_bound(packing, topology)
+    if again is None:
+        return f"{proof}; trees up and down apart, not checked again here"
+    return f"{proof}; checked again: {'holds' if again == certificate.bound else 'DOES NOT HOLD'}"
+
+
+def _trees(packing: TreePacking) -> str:
+    rows = [
+        [
+            str(n),
+            f"{float(t.share):.2%}",
+            t.root,
+            str(t.depth),
+            ", ".join(f"{_short(a)}→{_short(b)}" for a, b in t.pairs),
+        ]
+        for n, t in enumerate(packing.trees[:_TREES])
+    ]
+    table = plain_table(["pack", "share", "root", "depth", "edges, up to the root"], rows)
+    more = len(packing.trees) - _TREES
+    return table + (f"\n… and {more} more packs" if more > 0 else "")
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("gpu:")
+
+
+def describe_predictions(predictions: Sequence[Prediction]) -> str:
+    """Return the predicted times as a table: the best of treefold's methods beside what others do."""
+    sizes = list(dict.fromkeys(prediction.nbytes for prediction in predictions))
+    methods = [name for name in OTHERS if any(prediction.method == name for prediction in predictions)]
+    rows = []
+    for nbytes in sizes:
+        best = best_of(predictions, nbytes)
+        row = [format_bytes(nbytes), format_seconds(best.seconds), best.method]
+        for name in methods:
+            other = best_of(predictions, nbytes, [name])
+            row.append(f"{format_seconds(other.seconds)} ({other.seconds / best.seconds:.2f}×)")
+        rows.append(row)
+    return plain_table(["size", "treefold", "by", *methods], rows)
+
+
+def list_checks(topology: Topology, packing: TreePacking) -> tuple[Check, ...]:
+    """Return what was checked again about a packing, for its page."""
+    if packing.certificate is None:
+        return ()
+    load = most_loaded(packing, topology)
+    again = recomputed_bound(packing, topology)
+    checks = [
+        Check("The plan is proved: every contribution once, everywhere", holds=True, found="by treefold.plan.finish"),
+        Check("No link carries more than it can", holds=load <= 1, found=f"the most loaded one {float(load):.2%}"),
+    ]
+    if again is not None:
+        found = describe_certificate(packing, topology)
+        checks.append(Check("The certificate holds", holds=again == packing.certificate.bound, found=found))
+    return tuple(checks)
+
+
+def to_plain(topology: Topology, packing: TreePacking, predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """Return all of it, ready for ``json.dumps``; bandwidths that are infinite (one device) are null."""
+    is_one = packing.algbw is None
+    return {
+        "topology": topology.name,
+        "devices": list(packing.devices),
+        "algbw_gb_per_s": None if is_one else packing.algbw_bytes_per_s / 1e9,
+        "bound_gb_per_s": None if is_one else packing.bound_bytes_per_s / 1e9,
+        "gap": packing.gap,
+        "packs": [
+            {"share": float(tree.share), "root": tree.root, "depth": tree.depth, "edges": [list(p) for p in tree.pairs]}
+            for tree in packing.trees
+        ],
+        "bottleneck": describe_bottleneck(packing, topology),
+        "certificate": describe_certificate(packing, topology),
+        "notes": [*topology.notes, *packing.notes],
+        "predicted": _predicted(predictions),
+    }
+
+
+def _predicted(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+    rows = []
+    for nbytes in dict.fromkeys(prediction.nbytes for prediction in predictions):
+        best = best_of(predictions, nbytes)
+        rows.append({"size": nbytes, "seconds": best.seconds, "method": "treefold", "by": best.method})
+        of_size = [p for p in predictions if p.nbytes == nbytes]
+        rows += [
+            {"size": nbytes, "seconds": p.seconds, "method": p.method} for p in of_size if p.method in (*OURS, *OTHERS)
+        ]
+    return rows
