@@ -83,3 +83,26 @@ class TestHost:
         result = HierarchicalCopyAllReduce(num_packs).reduce("sum", value, value)
         assert result.plan.guarantee == "replica_order"
         assert {component.tobytes() for component in result} == {total.tobytes()}
+
+
+class TestMemoryOrder:
+    """Arrays of one layout are folded as they lie; others are copied first."""
+
+    @pytest.mark.parametrize("axes", [(1, 0, 2), (2, 1, 0), (0, 2, 1)])
+    def test_of_all_arrays_is_kept(self, axes, monkeypatch):
+        """In place, column-major and channels-last arrays need no stand-ins."""
+        monkeypatch.setattr("treefold.execution.kernel._plain", None)
+        contents = [np.arange(24.0).reshape(2, 3, 4) * 2**r for r in range(3)]
+        value = PerReplica([array.transpose(axes) for array in contents])
+        HierarchicalCopyAllReduce().reduce("sum", value, value, out=value)
+        assert all(np.array_equal(array, np.arange(24.0).reshape(2, 3, 4) * 7) for array in contents)
+
+    @pytest.mark.parametrize("first", [0, 1, 2])
+    def test_may_differ(self, first):
+        """One array in another layout, and elements still meet by their place."""
+        expected = np.arange(24.0).reshape(4, 6) * 7
+        arrays = [np.arange(24.0).reshape(4, 6) * 2**r for r in range(3)]
+        arrays[first] = np.asfortranarray(arrays[first])
+        value = PerReplica(arrays)
+        HierarchicalCopyAllReduce().reduce("sum", value, value, out=value)
+        assert all(np.array_equal(array, expected) for array in arrays)

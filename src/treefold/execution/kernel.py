@@ -50,6 +50,8 @@ def fold_batch(jobs: Sequence[Job], fold: Fold, *, are_plain: bool = False) -> N
     ``are_plain``: the caller knows that all arrays are row-major, aligned and in native byte order.
     """
     _warn_without_native()
+    if not are_plain:
+        jobs = [_in_memory_order(job) for job in jobs]
     plain = jobs if are_plain else [_made_plain(job) for job in jobs]
     try:
         _fold_plain(jobs, plain, fold)
@@ -87,6 +89,21 @@ def _fold_natively(jobs: Sequence[Job], fold: Fold) -> None:
     items = [(_DTYPES[job.dtype], [job.sources[index] for index in kept], job.targets) for job in jobs]
     weights = [fold.weights[index] for index in kept]
     return native.fold(items, op, accumulate, level, weights, fold.weight_sum)
+
+
+def _in_memory_order(job: Job) -> Job:
+    """Return views whose axes stand as in memory if that makes all arrays row-major, such as channels-last images.
+
+    Elements are folded one by one, so any order will do that is the same for all arrays.
+    """
+    first = job.sources[0]
+    if first.ndim < 2 or first.flags.c_contiguous:  # noqa: PLR2004 - two axes have an order
+        return job
+    axes = sorted(range(first.ndim), key=lambda axis: -first.strides[axis])
+    sources = [source.transpose(axes) for source in job.sources]
+    targets = sources if job.targets is job.sources else [target.transpose(axes) for target in job.targets]
+    turned = Job(job.dtype, sources, targets)
+    return turned if all(map(_is_plain, (*sources, *targets))) else job
 
 
 def _made_plain(job: Job) -> Job:
