@@ -39,6 +39,43 @@ class TestRepeatedCalls:
         result = ops.reduce("sum", value, value, out=value)
         assert all(component is array and (array == 7).all() for component, array in zip(result, value, strict=True))
 
+    def test_write_into_what_is_given(self, ops):
+        """Given arrays take the result, again and again; the contributions are left alone."""
+        for _ in range(3):
+            value, out = PerReplica(arrays(3)), PerReplica([np.full(6, -1.0) for _ in range(3)])
+            result = ops.reduce("sum", value, value, out=out)
+            assert all(component is array and (array == 7).all() for component, array in zip(result, out, strict=True))
+            assert [array[0] for array in value] == [1, 2, 4]
+
+    def test_see_what_is_given(self, ops):
+        """Memory that overlaps, cannot be written or is a value's own is seen every time, and nothing is written."""
+        value = PerReplica(arrays(3))
+        ops.reduce("sum", value, value, out=PerReplica([np.zeros(6) for _ in range(3)]))
+        shared = np.zeros(9)
+        locked = np.zeros(6)
+        locked.flags.writeable = False
+        for out, words in (
+            (PerReplica([shared[:6], shared[3:], np.zeros(6)]), "overlaps"),
+            (PerReplica([np.zeros(6), np.zeros(6), locked]), "cannot be written"),
+            (PerReplica([np.zeros(6), np.zeros(6), np.zeros(6, "float32")]), "float32"),
+            (PerReplica([np.zeros(6), np.zeros(6)]), "2 components"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                ops.reduce("sum", value, value, out=out)
+            assert all((array <= 0).all() for array in out)
+        own = PerReplica([np.zeros(6), value[1], np.zeros(6)])
+        ops.reduce("sum", value, value, out=own)
+        assert [array[0] for array in value] == [1, 7, 4]
+
+    @pytest.mark.parametrize("dtype", ["int32", "int64", "uint64", "int8"])
+    def test_in_place_is_another_kind_of_call(self, dtype):
+        """Means of integers are floats: that they went well into new arrays says nothing of the integers themselves."""
+        ops, value = ReductionToOneDevice(), PerReplica([np.full(4, r, dtype) for r in range(3)])
+        ops.reduce("mean", value, value)
+        with pytest.raises(ValueError, match="It needs a writable NumPy array of float"):
+            ops.reduce("mean", value, value, out=value)
+        assert [int(array[0]) for array in value] == [0, 1, 2]
+
     @pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "product"])
     def test_keep_ops_apart(self, ops, op):
         """What was prepared for one op does not serve another."""

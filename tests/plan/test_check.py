@@ -56,7 +56,7 @@ def _numbered(action, index):
 WHOLE = combine(at("in0"), at("in1"), to=at("out"))
 HEADS = [
     ({"collective": "scatter"}, 'collective \'scatter\' is not "all_reduce", "reduce", "broadcast" or "gather".'),
-    ({"executor": "cuda"}, 'executor \'cuda\' is not "host" or "local".'),
+    ({"executor": "moon"}, 'executor \'moon\' is not "host", "local", "cuda" or "nccl".'),
     ({"kernel": "fast"}, 'kernel \'fast\' is not "native", "numpy" or "".'),
     ({"accumulate": "narrow"}, 'accumulate \'narrow\' is not "wide", "native" or "callback".'),
     ({"num_packs": -1}, "there cannot be -1 packs."),

@@ -29,6 +29,7 @@ from treefold.values import DistributedValues, Mirrored, flatten, unflatten
 Columns = list[tuple[HostArray, ...]]
 
 _MOST_CALLS = 256
+_IN_PLACE = "in place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call at a glance."""
+    """A call at a glance: its values, and what takes the results, the values themselves in place; None: new arrays."""
 
     key: Hashable
     values: tuple[Seen, ...]
-    in_place: bool
+    targets: tuple[Seen, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,8 @@ class PreparedCalls:
 def glance(
     op: object, pairs: list[tuple[Any, Any]], options: CommunicationOptions, out: Sequence[Any] | None
 ) -> Call | None:
-    """Return a call at a glance: plain arrays that agree, into new results or in place; None for anything else."""
+    """Return a call at a glance: plain arrays that agree, into new or given results; None for anything else."""
     if type(op) is not ReduceOp and type(op) is not str:
-        return None
-    if out is not None and not _is_in_place(pairs, out):
         return None
     values = []
     for value, destinations in pairs:
@@ -102,12 +101,18 @@ def glance(
         if seen is None:
             return None
         values.append(seen)
-    return Call((op, options, *[seen.key for seen in values]), tuple(values), out is not None)
-
-
-def _is_in_place(pairs: list[tuple[Any, Any]], out: Sequence[Any]) -> bool:
-    is_list = isinstance(out, list | tuple) and len(out) == len(pairs)
-    return is_list and all(target is pair[0] for target, pair in zip(out, pairs, strict=True))
+    key = (op, options, *[seen.key for seen in values])
+    if out is None:
+        return Call((key, None), tuple(values), None)
+    if isinstance(out, list | tuple) and len(out) == len(pairs):
+        if all(target is pair[0] for target, pair in zip(out, pairs, strict=True)):
+            own = tuple(values)
+            return Call((key, _IN_PLACE), own, own)
+        targets = [_look_at_components(end, None) if isinstance(end, DistributedValues) else None for end in out]
+        given = tuple([seen for seen in targets if seen is not None])
+        if len(given) == len(values):
+            return Call((key, tuple([seen.key for seen in given])), tuple(values), given)
+    return None
 
 
 def _look(value: object, destinations: object) -> Seen | None:
@@ -152,17 +157,19 @@ def _look_at_components(value: DistributedValues, target: object) -> Seen | None
 
 def _run(prepared: Prepared, call: Call) -> list[Mirrored] | None:
     columns = [column for seen in call.values for column in seen.columns]
-    if not call.in_place:
+    if call.targets is None:
         targets = _new_targets(prepared, call.values)
-    elif may_fold_in_place(columns):
-        targets = columns
-        for seen in call.values:
+    else:
+        is_in_place = call.targets is call.values
+        targets = columns if is_in_place else [c for seen in call.targets for c in seen.columns]
+        # Given arrays must be disjoint from the values'; that one of them is a value's own memory takes the full way.
+        if not may_fold_in_place(columns if is_in_place else [*columns, *targets]):
+            return None
+        for seen in call.targets:
             for backend, arrays in zip(seen.backends, seen.arrays, strict=True):
                 backend.wrote(arrays)
-    else:
-        return None
     jobs = [Job(*job) for job in zip(prepared.dtypes, columns, targets, strict=True)]
-    fold_batch(jobs, prepared.fold, are_plain=call.in_place)
+    fold_batch(jobs, prepared.fold, are_plain=call.targets is not None)
     return _wrapped(prepared, call, targets)
 
 
@@ -179,10 +186,12 @@ def _new_targets(prepared: Prepared, values: Sequence[Seen]) -> Columns:
 
 def _wrapped(prepared: Prepared, call: Call, targets: Columns) -> list[Mirrored]:
     results, remaining = [], iter(targets)
-    for seen, names in zip(call.values, prepared.destinations, strict=True):
-        own = seen.arrays
-        if not call.in_place:
+    given = (None,) * len(call.values) if call.targets is None else call.targets
+    for seen, target, names in zip(call.values, given, prepared.destinations, strict=True):
+        if target is None:
             own = [tuple(backend.from_hosts(next(remaining), names)) for backend in seen.backends]
+        else:
+            own = target.arrays
         if seen.structure is None:
             components: Sequence[Any] = own[0]
         else:
