@@ -40,14 +40,10 @@ def fold_batch(
     low, high = total, total
     if UNROLLED:
         for r in tl.static_range(1, N):
-            value = _value(row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
-            low, high = _hull(low, high, value, ELEMENT, OP, WIDE)
-            total = _combine(total, value, ELEMENT, OP, WIDE)
+            total, low, high = _step(total, low, high, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     else:
         for r in range(1, N):
-            value = _value(row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
-            low, high = _hull(low, high, value, ELEMENT, OP, WIDE)
-            total = _combine(total, value, ELEMENT, OP, WIDE)
+            total, low, high = _step(total, low, high, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     if OP == "mean":
         total = _divided(total, N)
     if WIDE and (ELEMENT == "float64" or ELEMENT == "bfloat16") and (OP == "sum" or OP == "mean"):
@@ -135,6 +131,27 @@ def _value(
 
 
 @triton.jit
+def _step(
+    total,
+    low,
+    high,
+    row,
+    at,
+    mask,
+    ELEMENT: tl.constexpr,
+    OP: tl.constexpr,
+    WIDE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    """Take one more contribution into the fold, and into the hull where the result must not leave it."""
+    value = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
+    if WIDE and ELEMENT == "float64" and OP == "mean":
+        low, high = tl.where(value < low, value, low), tl.where(value > high, value, high)
+    return _combine(total, value, ELEMENT, OP, WIDE), low, high
+
+
+@triton.jit
 def _combine(total, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.constexpr):
     if OP == "min" or OP == "max":
         return _extreme(total, value, ELEMENT, OP)
@@ -165,13 +182,6 @@ def _extreme(a, b, ELEMENT: tl.constexpr, OP: tl.constexpr):
         ordered = tl.where(a == b, zero, chosen)
         return tl.where(a != a, a, tl.where(b != b, b, ordered))
     return chosen
-
-
-@triton.jit
-def _hull(low, high, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.constexpr):
-    if WIDE and ELEMENT == "float64" and OP == "mean":
-        return tl.where(value < low, value, low), tl.where(value > high, value, high)
-    return low, high
 
 
 @triton.jit
