@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +32,7 @@ class Activity:
     @property
     def links(self) -> tuple[tuple[str, str], ...]:
         """The directed links that it crosses, by their ends."""
-        return tuple(zip(self.route, self.route[1:], strict=False))
+        return tuple(itertools.pairwise(self.route))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,10 @@ class Wait:
 class Timeline:
     """A plan on a machine over time, from 0 to ``duration_s``.
 
-    ``nbytes``: size of one replica's values. ``num_chunks``: into how many chunks every pack is cut. ``chunks_per_span``:
-    for how many of these a span stands: 1, or more where a long pipeline was simulated with fewer chunks of the same
-    size and then drawn out. ``critical_path``: the spans that each waited for the one before, the last of which ended
-    last.
+    ``nbytes``: size of one replica's values. ``num_chunks``: into how many chunks every pack is cut.
+    ``chunks_per_span``: for how many of these a span stands: 1, or more where a long pipeline was simulated with fewer
+    chunks of the same size and then drawn out. ``critical_path``: the spans that each waited for the one before, the
+    last of which ended last.
     """
 
     duration_s: float

@@ -70,7 +70,7 @@ def fit_link(samples: Iterable[Sample]) -> LinkFit:
         raise SimulationError.one_size(len(sizes))
     alpha, beta = 0.0, _slope(sizes, seconds, np.ones(len(sizes)))
     for _ in range(_ROUNDS):
-        # What a sample's time should be is how far it can be trusted: 1 % of a second is more than 1 % of a millisecond.
+        # What a sample's time should be is how far it can be trusted: errors grow with the time.
         expected = np.maximum(alpha + beta * sizes, max(float(seconds.max()), 1e-12) * 1e-6)
         before, beta = beta, _slope(sizes, seconds, 1 / expected)
         alpha = max(_weighted_median(seconds - beta * sizes, 1 / expected), 0.0)

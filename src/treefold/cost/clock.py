@@ -1,4 +1,4 @@
-"""The simulator's clock in Python: what the native one does, to be read, compared with, and run where that is missing."""
+"""The simulator's clock in Python: what the native one does, to compare it with, and where that is missing."""
 
 from __future__ import annotations
 

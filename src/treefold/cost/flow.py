@@ -21,7 +21,8 @@ def max_min_rates(
 ) -> dict[int, float]:
     """Return how many chunks per second each of these lanes gets.
 
-    ``resources[l]``: what lane l uses, ``nbytes[l]``: with how many bytes per chunk. ``capacities[r]``: bytes per second.
+    ``resources[l]``: what lane l uses, ``nbytes[l]``: with how many bytes per chunk. ``capacities[r]``: bytes per
+    second.
 
     >>> max_min_rates([0, 1, 2], [(0,), (0, 1), (1,)], [1.0, 1.0, 1.0], [10.0, 30.0])
     {0: 5.0, 1: 5.0, 2: 25.0}

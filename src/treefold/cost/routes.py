@@ -6,6 +6,7 @@ device. Where there is none, other devices forward, as a plan that knows nothing
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class Route:
     @property
     def links(self) -> tuple[Ends, ...]:
         """The directed links in order."""
-        return tuple(zip(self.nodes, self.nodes[1:], strict=False))
+        return tuple(itertools.pairwise(self.nodes))
 
 
 def alternatives(topology: Topology, source: str, target: str) -> tuple[tuple[str, ...], ...]:
@@ -85,11 +86,11 @@ def busiest_s(topology: Topology, traffic: Mapping[Ends, float], routes: Mapping
 
 def alpha_s(topology: Topology, nodes: Sequence[str]) -> float:
     """Return the latency of a route: the sum of its links'."""
-    return sum(topology.alphas[link] for link in zip(nodes, nodes[1:], strict=False))
+    return sum(topology.alphas[link] for link in itertools.pairwise(nodes))
 
 
 def _width(topology: Topology, nodes: Sequence[str]) -> Fraction:
-    return min(topology.capacities[link] for link in zip(nodes, nodes[1:], strict=False))
+    return min(topology.capacities[link] for link in itertools.pairwise(nodes))
 
 
 def _by_kind(topology: Topology, source: str) -> dict[str, set[str]]:
@@ -134,7 +135,7 @@ def _balanced(
     rows = {link: row for row, link in enumerate(topology.capacities)}
     load = np.zeros((len(rows), len(flat)))
     for column, (pair, nodes) in enumerate(flat):
-        for link in zip(nodes, nodes[1:], strict=False):
+        for link in itertools.pairwise(nodes):
             load[rows[link], column] += traffic[pair] / float(topology.capacities[link])
     pair_of = np.repeat(np.arange(len(ways)), [len(found) for found in ways.values()])
     firsts = np.flatnonzero(np.diff(pair_of, prepend=-1))

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from treefold.cost.lanes import Lane
 from treefold.cost.pipeline import Pipeline
-from treefold.cost.routes import Ends, Route, busiest_s, choose_routes
+from treefold.cost.setting import Setting
 from treefold.cost.tasks import Task, make_tasks
-from treefold.dtypes import itemsize
 from treefold.errors import SimulationError
-from treefold.plan.ir import Combine, Concat, Copy, Plan, PlanDraft, Role
+from treefold.plan.ir import Combine, Concat, Copy, Plan, PlanDraft
 from treefold.timeline import Activity, Timeline, Wait
 from treefold.topology import Topology
 
-_MOST_CHUNKS = 4096  # of one pack: without latency the best chunk would be infinitely small
 _MOST_SPANS = 32_000  # chunks of all copies together that are simulated one by one
 _FEWEST_CHUNKS = 24  # that stand for more of them
 _KINDS = {Copy: "copy", Combine: "combine", Concat: "concat"}
@@ -43,116 +40,66 @@ def simulate(
     Raises:
         SimulationError: a device of the plan that the topology does not have, or a number that cannot be.
 
-    >>> from treefold.planners import plan_star
+    >>> from treefold.planners.methods import one_array, plan_star
     >>> from treefold.topology import known_topology
-    >>> round(simulate(plan_star(["gpu:0", "gpu:1"]), known_topology("ring:2"), 25e9, chunk_bytes=None).duration_s, 3)
+    >>> plan = plan_star(one_array(["gpu:0", "gpu:1"]))
+    >>> round(simulate(plan, known_topology("ring:2"), 25e9, chunk_bytes=None).duration_s, 3)
     2.0
     """
     _check(plan, topology, nbytes, chunk_bytes, reduce_bytes_per_s)
-    setting = Setting.of(plan, topology, nbytes, reduce_bytes_per_s)
+    setting = Setting.of(plan, topology, nbytes)
     if chunk_bytes == "auto":
-        whole = setting.timeline(1)
-        num_chunks = setting.best_num_chunks()
-        if num_chunks == 1:
-            return whole
-        return min(whole, setting.timeline(num_chunks), key=lambda timeline: timeline.duration_s)
+        tried = {1, setting.best_num_chunks()}
+        return min((_timeline(setting, count, reduce_bytes_per_s) for count in tried), key=lambda line: line.duration_s)
     num_chunks = 1 if chunk_bytes is None else math.ceil(setting.pack_bytes / float(chunk_bytes))
-    return setting.timeline(max(num_chunks, 1))
+    return _timeline(setting, max(num_chunks, 1), reduce_bytes_per_s)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A plan on a machine at a size: all that does not depend on the number of chunks."""
+def predict_s(plan: Plan, topology: Topology, nbytes: float) -> float:
+    """Return about what ``simulate`` says, in closed form: for machines so large that each chunk cannot be followed.
 
-    plan: PlanDraft
-    topology: Topology
-    nbytes: float
-    scale: float
-    tasks: tuple[Task, ...]
-    routes: Mapping[Ends, Sequence[Route]]
-    reduce_bytes_per_s: float
+    Raises:
+        SimulationError: as ``simulate``.
 
-    @staticmethod
-    def of(plan: PlanDraft, topology: Topology, nbytes: float, reduce_bytes_per_s: float) -> Setting:
-        """Find the routes that suit the plan's traffic at this size."""
-        tasks = make_tasks(plan, 1)
-        own = input_bytes(plan)
-        scale = nbytes / own if own else 0.0
-        traffic: dict[Ends, float] = {}
-        messages: dict[Ends, int] = {}
-        for task in tasks:
-            if task.travels:
-                pair = task.source, task.target
-                traffic[pair] = traffic.get(pair, 0.0) + task.nbytes * scale
-                messages[pair] = messages.get(pair, 0) + 1
-        routes = choose_routes(topology, traffic, messages=messages)
-        return Setting(plan, topology, nbytes, scale, tasks, routes, reduce_bytes_per_s)
+    """
+    _check(plan, topology, nbytes, None, math.inf)
+    setting = Setting.of(plan, topology, nbytes)
+    best = setting.best_num_chunks()
+    return min(setting.estimate_s(count) for count in {1, -(-best // 4), -(-best // 2), best, 2 * best})
 
-    @property
-    def pack_bytes(self) -> float:
-        """Bytes of the largest pack."""
-        return max((task.nbytes * self.scale for task in self.tasks if task.travels), default=0.0)
 
-    def best_num_chunks(self) -> int:
-        """Return m / chunk* = sqrt((2D − 1)·(m/r) / alpha) for the longest way of a pack, 2D copies one after another.
+def _timeline(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> Timeline:
+    """Run the pipeline with so many chunks, or with fewer that stand for them."""
+    lanes = max(sum(len(setting.routes[task.source, task.target]) for task in setting.tasks if task.travels), 1)
+    shown = max(_FEWEST_CHUNKS, _MOST_SPANS // lanes)
+    if num_chunks <= shown + shown // 2:
+        return _run(setting, num_chunks, num_chunks, reduce_bytes_per_s).timeline(1.0)
+    half, full = (_run(setting, some, num_chunks, reduce_bytes_per_s) for some in (shown // 2, shown))
+    per_chunk = (full.pipeline.now - half.pipeline.now) / (shown - shown // 2)
+    longer = full.pipeline.now + (num_chunks - shown) * per_chunk
+    return full.timeline(longer / full.pipeline.now)
 
-        m/r is the time for which the busiest link is busy: all packs end together where each has its share.
-        """
-        hops, alphas = self._longest_way()
-        traffic: dict[Ends, float] = {}
-        for task in self.tasks:
-            if task.travels:
-                pair = task.source, task.target
-                traffic[pair] = traffic.get(pair, 0.0) + task.nbytes * self.scale
-        busy = busiest_s(self.topology, traffic, self.routes)
-        if hops <= 1 or not busy:
-            return 1
-        if not alphas:
-            return _MOST_CHUNKS
-        return max(1, min(_MOST_CHUNKS, round(math.sqrt((hops - 1) * busy * hops / alphas))))
 
-    def timeline(self, num_chunks: int) -> Timeline:
-        """Run the pipeline with so many chunks, or with fewer that stand for them."""
-        lanes = max(sum(len(self.routes[task.source, task.target]) for task in self.tasks if task.travels), 1)
-        shown = max(_FEWEST_CHUNKS, _MOST_SPANS // lanes)
-        if num_chunks <= shown + shown // 2:
-            return self._run(num_chunks, num_chunks).timeline(1.0)
-        half, full = self._run(shown // 2, num_chunks), self._run(shown, num_chunks)
-        per_chunk = (full.pipeline.now - half.pipeline.now) / (shown - shown // 2)
-        longer = full.pipeline.now + (num_chunks - shown) * per_chunk
-        return full.timeline(longer / full.pipeline.now)
-
-    def _longest_way(self) -> tuple[int, float]:
-        """Return how many copies follow each other at most, and their latencies in seconds."""
-        best: list[tuple[int, float]] = []
-        for task in self.tasks:
-            hops, alphas = max((best[other] for other, _ in task.needs), default=(0, 0.0))
-            if task.travels:
-                hops += 1
-                alphas += max(route.alpha_s for route in self.routes[task.source, task.target])
-            best.append((hops, alphas))
-        return max(best, default=(0, 0.0))
-
-    def _run(self, shown: int, num_chunks: int) -> _Run:
-        tasks = make_tasks(self.plan, shown)
-        links = {ends: row for row, ends in enumerate(self.topology.capacities)}
-        capacities = [float(width) for width in self.topology.capacities.values()]
-        devices = {name: len(capacities) + row for row, name in enumerate(self.topology.devices)}
-        capacities += [self.reduce_bytes_per_s] * len(devices)
-        lanes, ways = list[Lane](), list[tuple[str, ...]]()
-        for number, task in enumerate(tasks):
-            part = task.nbytes * self.scale / num_chunks
-            if task.travels:
-                for route in self.routes[task.source, task.target]:
-                    used = tuple(links[ends] for ends in route.links)
-                    lanes.append(Lane(number, part * route.share, route.alpha_s, used))
-                    ways.append(route.nodes)
-            else:
-                used = (devices[task.source],) if math.isfinite(self.reduce_bytes_per_s) else ()
-                lanes.append(Lane(number, part, 0.0, used))
-                ways.append((task.source,))
-        pipeline = Pipeline(lanes, [task.needs for task in tasks], capacities, shown)
-        return _Run(self, tasks, tuple(ways), pipeline, num_chunks)
+def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: float) -> _Run:
+    tasks = make_tasks(setting.plan, shown)
+    links = {ends: row for row, ends in enumerate(setting.topology.capacities)}
+    capacities = [float(width) for width in setting.topology.capacities.values()]
+    devices = {name: len(capacities) + row for row, name in enumerate(setting.topology.devices)}
+    capacities += [reduce_bytes_per_s] * len(devices)
+    lanes, ways = list[Lane](), list[tuple[str, ...]]()
+    for number, task in enumerate(tasks):
+        part = task.nbytes * setting.scale / num_chunks
+        if task.travels:
+            for route in setting.routes[task.source, task.target]:
+                used = tuple(links[ends] for ends in route.links)
+                lanes.append(Lane(number, part * route.share, route.alpha_s, used))
+                ways.append(route.nodes)
+        else:
+            used = (devices[task.source],) if math.isfinite(reduce_bytes_per_s) else ()
+            lanes.append(Lane(number, part, 0.0, used))
+            ways.append((task.source,))
+    pipeline = Pipeline(lanes, [task.needs for task in tasks], capacities, shown)
+    return _Run(setting, tasks, tuple(ways), pipeline, num_chunks)
 
 
 @dataclass(frozen=True)
@@ -188,7 +135,9 @@ class _Run:
         """Return (lane, chunk), from the first to the last to end: each waited for the one before."""
         line = self.pipeline
         last = line.num_chunks - 1
-        at = max(((lane, last) for lane in range(len(line.lanes))), key=lambda at: line.stops[at[0]][at[1]], default=None)
+        at = max(
+            ((lane, last) for lane in range(len(line.lanes))), key=lambda at: line.stops[at[0]][at[1]], default=None
+        )
         path = []
         while at is not None:
             path.append(at)
@@ -199,16 +148,6 @@ class _Run:
                     before += [(other, counts[chunk] - 1) for other in line.lanes_of[task]]
             at = max(before, key=lambda at: line.stops[at[0]][at[1]], default=None)
         return path[::-1]
-
-
-def input_bytes(plan: PlanDraft) -> int:
-    """Return the bytes that one replica brings: the largest sum over the leaves, where these differ."""
-    found: dict[int, int] = {}
-    for buffer in plan.buffers:
-        if buffer.role is Role.INPUT:
-            nbytes = buffer.length * itemsize(plan.leaves[buffer.leaf].dtype)
-            found[buffer.position] = found.get(buffer.position, 0) + nbytes
-    return max(found.values(), default=0)
 
 
 def _check(

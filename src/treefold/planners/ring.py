@@ -1,7 +1,8 @@
-"""Rings: every device passes on to the next one; what other libraries do with large values, and a thing to compare with."""
+"""Rings: every device passes on to the next one; what others do with large values, to compare with."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
@@ -24,14 +25,14 @@ def ring_trees(order: Sequence[str]) -> tuple[Tree, ...]:
     trees = []
     for root in range(count):
         around = [order[(root + 1 + place) % count] for place in range(count)]
-        up = tuple(zip(around, around[1:], strict=False))
-        down = tuple(zip((order[root], *around), around[:-1], strict=False))
+        up = tuple(itertools.pairwise(around))
+        down = tuple(itertools.pairwise((order[root], *around[:-1])))
         trees.append(Tree(Fraction(1, count), order[root], up, down))
     return tuple(trees)
 
 
 def two_rings(order: Sequence[str]) -> tuple[Tree, ...]:
-    """Return the trees of two rings, one in each direction, with half the values each: links carry both ways at once."""
+    """Return the trees of two rings, one in each direction, with half the values each: links carry both at once."""
     both = ring_trees(order) + ring_trees(order[::-1])
     return tuple(Tree(tree.share / 2, tree.root, tree.up, tree.down) for tree in both) if len(order) > 1 else both[:1]
 

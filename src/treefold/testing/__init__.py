@@ -1,6 +1,8 @@
 """What reductions are tested with, treefold's own and yours: inputs, oracles, hostile arrays, fake devices, a suite."""
 
+from treefold.testing.clocks import Clock, RealClock, VirtualClock
 from treefold.testing.conformance import CONFORMANCE, Adapter, Case, ConformanceError
+from treefold.testing.emulate import Emulation, Emulator, emulate
 from treefold.testing.fake import FakeArray, FakeBackend, FakeOutOfMemoryError, RecordingBackend
 from treefold.testing.hostile import INPUT_LAYOUTS, LAYOUTS, Hostile
 from treefold.testing.inputs import mixed_values, owned, owned_sum, special_values
@@ -12,13 +14,19 @@ __all__ = [
     "LAYOUTS",
     "Adapter",
     "Case",
+    "Clock",
     "ConformanceError",
+    "Emulation",
+    "Emulator",
     "FakeArray",
     "FakeBackend",
     "FakeOutOfMemoryError",
     "Hostile",
+    "RealClock",
     "RecordingBackend",
+    "VirtualClock",
     "assert_same_bits",
+    "emulate",
     "fold_arrays",
     "fold_numbers",
     "mixed_values",

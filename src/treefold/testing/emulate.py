@@ -1,0 +1,307 @@
+"""A machine that you do not have: its links as token buckets, its copies as threads, its values real.
+
+A plan runs on NumPy arrays in chunks, pipelined, every copy in a thread that may pass a chunk on only as fast as the
+links of its route give out tokens. What comes out is the true result and the time it took, beside the time that was
+predicted for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from treefold.backends import HostArray
+from treefold.backends.numpy import NumpyBackend
+from treefold.cost import simulate
+from treefold.cost.routes import Ends, Route
+from treefold.cost.setting import Setting
+from treefold.cost.tasks import Task, make_tasks
+from treefold.errors import SimulationError
+from treefold.fold import Fold
+from treefold.plan.ir import Combine, Copy, Goal, Plan, Range, Role
+from treefold.reduce_op import ReduceOp
+from treefold.testing.clocks import Clock, RealClock
+from treefold.timeline import Timeline
+from treefold.topology import Link, Topology
+
+#: A chunk takes its tokens in so many portions, so that copies that share a link take turns within a chunk too.
+_PORTIONS = 4
+#: Tokens a link saves for a copy that was ready and woken late: seconds. More than an operating system is late by.
+_SAVED_S = 0.05
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """What a plan gave and took on an emulated machine.
+
+    ``results``: of every leaf, one array per component of the destination. ``measured_s``: by the clock, of the slowed
+    machine. ``predicted``: what the simulator says of the same machine, chunks included.
+    """
+
+    results: tuple[tuple[HostArray, ...], ...]
+    measured_s: float
+    predicted: Timeline
+
+    @property
+    def error(self) -> float:
+        """Measured over predicted, less one; 0 where nothing was to be done."""
+        return self.measured_s / self.predicted.duration_s - 1 if self.predicted.duration_s else 0.0
+
+    def __str__(self) -> str:
+        """Return measured beside predicted, in a line."""
+        line = self.predicted
+        return (
+            f"{line.nbytes / 1e6:.3g} MB in {line.num_chunks} chunks: measured {self.measured_s:.4g} s, predicted "
+            f"{line.duration_s:.4g} s ({self.error:+.1%})"
+        )
+
+
+def emulate(topology: Topology, *, slower: float = 1000.0, clock: Clock | None = None) -> Emulator:
+    """Return this machine, so many times slower, in threads.
+
+    Bandwidths are divided by ``slower`` and latencies multiplied, so that every plan takes that many times as long and
+    the order of plans stays. ``clock``: ``RealClock()``, or ``VirtualClock()``, by which waiting takes no time and a
+    busy computer makes no difference.
+
+    Raises:
+        SimulationError: ``slower`` is not a finite number above 0.
+
+    >>> import numpy as np
+    >>> from treefold.planners.methods import one_array, plan_star
+    >>> from treefold.testing import VirtualClock
+    >>> from treefold.topology import known_topology
+    >>> machine = emulate(known_topology("ring:3"), clock=VirtualClock())
+    >>> plan = plan_star(one_array(["gpu:0", "gpu:1", "gpu:2"], 6))
+    >>> done = machine.run(plan, [[np.full(6, 2**r, "float32") for r in range(3)]])
+    >>> done.results[0][2].tolist()
+    [7.0, 7.0, 7.0, 7.0, 7.0, 7.0]
+    """
+    return Emulator(slowed(topology, slower), clock or RealClock())
+
+
+def slowed(topology: Topology, slower: float) -> Topology:
+    """Return a machine with bandwidths divided and latencies multiplied by ``slower``."""
+    if not isinstance(slower, int | float) or not 0 < slower < float("inf"):
+        raise SimulationError.slower(slower)
+    factor = Fraction(slower)
+    links = tuple(
+        Link(one.source, one.target, one.kind, float(Fraction(one.bytes_per_s) / factor), one.alpha_s * slower)
+        for one in topology.links
+    )
+    return Topology(topology.name, topology.nodes, links, topology.notes)
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A machine in threads; ``topology`` is the slowed one."""
+
+    topology: Topology
+    clock: Clock
+
+    def run(
+        self,
+        plan: Plan,
+        inputs: Sequence[Sequence[Any]],
+        op: str | ReduceOp = "sum",
+        *,
+        chunk_bytes: float | str | None = "auto",
+    ) -> Emulation:
+        """Run a plan on the arrays of its replicas, ``inputs[leaf][replica]``, and return results and times.
+
+        Raises:
+            SimulationError: a plan that gathers or copies instead of folding, or arrays that are not those of the plan.
+
+        """
+        if any(leaf.goal is not Goal.FOLD for leaf in plan.leaves):
+            raise SimulationError.only_folds()
+        fold = Fold(ReduceOp.parse(op))
+        arrays = _buffers(plan, inputs, fold)
+        nbytes = sum(np.asarray(leaf[0]).nbytes for leaf in inputs)
+        predicted = simulate(plan, self.topology, nbytes, chunk_bytes=chunk_bytes)
+        routes = Setting.of(plan, self.topology, nbytes).routes
+        tasks = make_tasks(plan, predicted.num_chunks, whole=True)
+        measured_s = _Machine(self.topology, self.clock, routes).run(tasks, _Work(plan, arrays, fold).do)
+        results = _results(plan, inputs, arrays)
+        return Emulation(results, measured_s, predicted)
+
+
+def _buffers(plan: Plan, inputs: Sequence[Sequence[Any]], fold: Fold) -> list[HostArray]:
+    arrays = []
+    for buffer in plan.buffers:
+        dtype = plan.leaves[buffer.leaf].dtype
+        if buffer.role is Role.INPUT:
+            given = inputs[buffer.leaf] if buffer.leaf < len(inputs) else ()
+            array = np.asarray(given[buffer.position]) if buffer.position < len(given) else None
+            if array is None or array.size != buffer.length or array.dtype.name != dtype:
+                raise SimulationError.input_array(buffer.name, buffer.length, dtype)
+            arrays.append(array.reshape(-1))
+            continue
+        if buffer.role is Role.PARTIAL:
+            dtype = fold.partial_dtype(dtype)
+        elif buffer.role is not Role.SCRATCH:
+            dtype = fold.result_dtype(dtype)
+        arrays.append(np.zeros(buffer.length, dtype))
+    return arrays
+
+
+def _results(
+    plan: Plan, inputs: Sequence[Sequence[Any]], arrays: Sequence[HostArray]
+) -> tuple[tuple[HostArray, ...], ...]:
+    found: list[list[HostArray]] = [[] for _ in plan.leaves]
+    for buffer, array in zip(plan.buffers, arrays, strict=True):
+        if buffer.role is Role.OUTPUT:
+            found[buffer.leaf].append(array.reshape(np.shape(inputs[buffer.leaf][0])))
+    return tuple(tuple(leaf) for leaf in found)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What tasks do to arrays, chunk by chunk."""
+
+    plan: Plan
+    arrays: Sequence[HostArray]
+    fold: Fold
+    backend: NumpyBackend = field(default_factory=NumpyBackend)
+
+    def do(self, task: Task, chunk: int) -> None:
+        """Do what a task does to one chunk."""
+        action = task.action
+        start, stop = int(task.cuts[chunk]), int(task.cuts[chunk + 1])
+        if start == stop:
+            return
+        target = self._part(action.target, start, stop)
+        if isinstance(action, Copy):
+            target[...] = self._part(action.source, start, stop)
+        elif isinstance(action, Combine):
+            leaf = self.plan.buffers[action.target.buffer].leaf
+            dtype = self.plan.leaves[leaf].dtype
+            count = sum(buffer.role is Role.INPUT and buffer.leaf == leaf for buffer in self.plan.buffers)
+            sources = [self._part(source, start, stop) for source in action.sources]
+            target[...] = self.backend.combine(
+                sources, self.fold, dtype=dtype, divisor=count if action.final else None, result=target.dtype.name
+            )
+        else:
+            position = 0
+            for source in action.sources:
+                first, last = max(start, position), min(stop, position + source.length)
+                if first < last:
+                    target[first - start : last - start] = self._part(source, first - position, last - position)
+                position += source.length
+
+    def _part(self, where: Range, start: int, stop: int) -> HostArray:
+        part: HostArray = self.arrays[where.buffer][where.start + start : where.start + stop]
+        return part
+
+
+class _Bucket:
+    """A link's tokens. Whoever takes some knows from when to when they flow."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s, self._free_at, self._lock = bytes_per_s, 0.0, threading.Lock()
+
+    def take(self, nbytes: float, since: float) -> float:
+        """Take tokens for bytes that have been ready ``since`` then; return when the last of them has flowed."""
+        with self._lock:
+            self._free_at = max(self._free_at, since) + nbytes / self._bytes_per_s
+            return self._free_at
+
+
+class _Progress:
+    """How many chunks of a task are done, since when, and who waits for more."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._times: list[float] = []
+        self._waiting: list[tuple[int, threading.Event]] = []
+
+    def wait_for(self, count: int) -> float:
+        """Return when so many chunks are done: the time at which they were."""
+        with self._lock:
+            if count <= len(self._times):
+                return self._times[count - 1] if count else 0.0
+            event = threading.Event()
+            self._waiting.append((count, event))
+        self._clock.wait(event)
+        return self._times[count - 1]
+
+    def add(self, when: float) -> None:
+        """Note that one more chunk is done."""
+        with self._lock:
+            self._times.append(when)
+            ready = [event for count, event in self._waiting if count <= len(self._times)]
+            self._waiting = [item for item in self._waiting if item[0] > len(self._times)]
+        for event in ready:
+            self._clock.wake(event)
+
+
+class _Machine:
+    """Runs tasks, one thread each."""
+
+    def __init__(self, topology: Topology, clock: Clock, routes: Mapping[Ends, Sequence[Route]]) -> None:
+        self._clock, self._routes = clock, routes
+        self._buckets = {ends: _Bucket(float(width)) for ends, width in topology.capacities.items()}
+        self._errors: list[BaseException] = []
+        self._go = threading.Event()
+        self._start = 0.0
+
+    def run(self, tasks: Sequence[Task], do: Callable[[Task, int], None]) -> float:
+        """Return the seconds from the start of the first chunk to the end of the last."""
+        progress = [_Progress(self._clock) for _ in tasks]
+        self._clock.enter(len(tasks) + 1)
+        threads = [
+            threading.Thread(target=self._work, args=(task, progress[number], progress, do), daemon=True)
+            for number, task in enumerate(tasks)
+        ]
+        for thread in threads:
+            thread.start()
+        self._start = self._clock.now()
+        self._go.set()
+        ends = [progress[number].wait_for(len(task.cuts) - 1) for number, task in enumerate(tasks)]
+        stop = max([self._clock.now(), *ends])
+        self._clock.leave()
+        for thread in threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+        return stop - self._start
+
+    def _work(
+        self, task: Task, mine: _Progress, progress: Sequence[_Progress], do: Callable[[Task, int], None]
+    ) -> None:
+        self._go.wait()  # not through the clock: until all have started, no time shall pass
+        at = self._start
+        for chunk in range(len(task.cuts) - 1):
+            ready = [progress[other].wait_for(counts[chunk]) for other, counts in task.needs]
+            at = max(at, *ready, self._clock.now() - _SAVED_S)
+            try:
+                if task.travels:
+                    at = self._send(task, chunk, at)
+                do(task, chunk)
+            except BaseException as error:  # noqa: BLE001 - raised where the caller is, when all threads are done
+                self._errors.append(error)
+            mine.add(at)
+        self._clock.leave()
+
+    def _send(self, task: Task, chunk: int, since: float) -> float:
+        """Let a chunk flow over all its routes at once; return when all of it has."""
+        size = task.cuts[chunk + 1] - task.cuts[chunk]
+        nbytes = task.nbytes * float(size) / float(task.cuts[-1])
+        routes = self._routes[task.source, task.target]
+        flowing = [(since + route.alpha_s, number, 0) for number, route in enumerate(routes)]
+        heapq.heapify(flowing)
+        while flowing:
+            at, number, portions = heapq.heappop(flowing)
+            self._clock.sleep_until(at)
+            since = max(since, at)
+            if portions < _PORTIONS:
+                ready = max(at, self._clock.now() - _SAVED_S)
+                portion = nbytes * routes[number].share / _PORTIONS
+                ends = max(self._buckets[link].take(portion, ready) for link in routes[number].links)
+                heapq.heappush(flowing, (ends, number, portions + 1))
+        return since
