@@ -48,10 +48,13 @@ def make_algorithm(plan: Plan, *, name: str, proto: str, min_bytes: int, max_byt
         ExportError: see ``to_msccl``.
 
     """
-    width, refused = max(1, min(2 * plan.num_packs, MAX_CHANNELS)), None
+    width, refused, is_stored = max(1, min(2 * plan.num_packs, MAX_CHANNELS)), None, False
     while width:
-        lowered = lower(plan)  # anew: placing the steps changes them
+        lowered = lower(plan, is_stored=is_stored)  # anew: placing the steps changes them
         blocks = _Blocks(lowered, width)
+        if blocks.is_stuck and not is_stored:
+            is_stored = True
+            continue
         gpus = tuple(
             Gpu(tuple(blocks.of_rank(rank)), lowered.chunks, lowered.chunks, scratch)
             for rank, scratch in enumerate(lowered.scratch_chunks)
@@ -89,6 +92,7 @@ class _Blocks:
         works = self._fused(lowered.works)
         placed = {id(work): self._draft(work) for work in works}
         self.ordered: Ordered = put_in_order(works, {key: id(draft) for key, draft in placed.items()})
+        self.is_stuck = len(self.ordered.works) < len(works)
         for work in self.ordered.works:
             placed[id(work)].works.append(work)
         self._number()

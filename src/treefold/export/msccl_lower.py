@@ -1,7 +1,8 @@
 """A plan's actions as MSCCL steps that are not yet placed in blocks.
 
 Every copy between devices becomes a step that sends and one that receives. A combination becomes receives that reduce
-as they arrive, the earliest first, so that the last of them can often send its sum on without storing it.
+as they arrive, the earliest first, so that the last of them can often send its sum on without storing it. Where devices
+exchange values, reducing in place would overwrite what has yet to be sent: then arrivals are stored first.
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ class Lowered:
     scratch_chunks: list[int]
 
 
-def lower(plan: Plan) -> Lowered:
-    """Return the steps of a plan.
+def lower(plan: Plan, *, is_stored: bool = False) -> Lowered:
+    """Return the steps of a plan; ``is_stored``: what arrives is stored, and reduced when all of it is there.
 
     Raises:
         ExportError: the plan is no all-reduce of one array with one replica per device, or needs too many chunks.
 
     """
-    return _Lowering(plan).run()
+    return _Lowering(plan, is_stored=is_stored).run()
 
 
 class _Lowering:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, is_stored: bool) -> None:
         if plan.collective != "all_reduce" or len(plan.leaves) != 1 or plan.leaves[0].goal is not Goal.FOLD:
             raise ExportError.collective(plan.collective, len(plan.leaves))
         self.plan = plan
@@ -73,20 +74,28 @@ class _Lowering:
         self.places = [self._allocated(index) for index in range(len(plan.buffers))]
         self.readers = _readers(plan)
         self.arrivals: dict[Range, Copy] = {}  # copies whose receiving end waits for the combination that reads it
-        self.works: list[Work] = []
+        self.is_stored = is_stored
+        self.works: list[tuple[int, Work]] = []
+        self.sent_in: dict[Range, int] = {}
+        self.step = 0
 
     def run(self) -> Lowered:
         for step in self.plan.steps:
             for action in step.actions:
                 self._lower(action)
-        return Lowered(self.works, self.chunks, self.scratch)
+            self.step += 2
+        # Actions of a step read before any of them writes, and input and output may be one memory.
+        return Lowered([work for _, work in sorted(self.works, key=lambda item: item[0])], self.chunks, self.scratch)
+
+    def _add(self, work: Work, at: int | None = None) -> None:
+        self.works.append((self.step + 1 if at is None else at, work))
 
     def _lower(self, action: Action) -> None:
         if isinstance(action, Copy):
             if self._rank(action.source) == self._rank(action.target):
                 self._move([action.source], action.target, action.pack)
             elif self._is_combined_next(action):
-                self.arrivals[action.target] = action
+                self.arrivals[action.target], self.sent_in[action.target] = action, self.step
             else:
                 self._transfer(action, "r", NOWHERE, action.target)
         elif isinstance(action, Combine):
@@ -97,6 +106,8 @@ class _Lowering:
     def _combine(self, action: Combine) -> None:
         """Start from what is here, then add what arrives, in the order in which it was sent."""
         here = [source for source in action.sources if source not in self.arrivals]
+        # The device's own values first: in place they are where the total will be.
+        here.sort(key=lambda source: self.plan.buffers[source.buffer].role is not Role.INPUT)
         sent = [copy for target, copy in self.arrivals.items() if target in action.sources]
         for copy in sent:
             del self.arrivals[copy.target]
@@ -121,7 +132,8 @@ class _Lowering:
             start = self._place(copy.source, offset)
             # Interpreters name the far end in a send's target; they do not use it.
             sent = Work(sender, "s", start, there, count, copy.pack, is_down, send=receiver, feeds=received)
-            self.works += [sent, received]
+            self._add(sent, self.sent_in.get(copy.target, self.step))
+            self._add(received)
 
     def _move(self, sources: Sequence[Range], target: Range, pack: int) -> None:
         at = target.start
@@ -134,7 +146,7 @@ class _Lowering:
     def _local(self, kind: str, source: Range, target: Range, pack: int) -> None:
         for offset, count in self._parts(source):
             places = self._place(source, offset), self._place(target, offset)
-            self.works.append(Work(self._rank(target), kind, *places, count, pack, is_down=False))
+            self._add(Work(self._rank(target), kind, *places, count, pack, is_down=False))
 
     def _parts(self, whole: Range) -> Iterator[tuple[int, int]]:
         """Yield (offset, count) of parts that one step can take."""
@@ -144,7 +156,7 @@ class _Lowering:
 
     def _is_combined_next(self, copy: Copy) -> bool:
         """Tell whether a copy's only reader is a combination of exactly its range."""
-        return self.readers[copy.target.buffer] == [(copy.target, True)]
+        return not self.is_stored and self.readers[copy.target.buffer] == [(copy.target, True)]
 
     def _rank(self, where: Range) -> int:
         return self.ranks[self.plan.buffers[where.buffer].device]

@@ -30,7 +30,8 @@ def put_in_order(works: Sequence[Work], block_of: Mapping[int, int]) -> Ordered:
 
     ``works``: in an order that one thread could run, but for transfers that are passed on at once; ``block_of``: the
     block of each, by ``id``. A wait that follows from another one, from the order in a block or from what a transfer
-    brings along is left out, if it only keeps a reader's chunk from being overwritten.
+    brings along is left out, if it only keeps a reader's chunk from being overwritten. Fewer steps than were given: the
+    others wait for each other.
     """
     needs = {id(work): list(_needs) for work, _needs in _data_needs(works)}
     groups = _groups(works)
