@@ -92,15 +92,16 @@ class TestUnevenLinks:
         )
 
     def test_say_what_is_lost_where_the_two_ways_are_one(self):
-        """More than 24 devices: the ways up and down are the same tree, and the note has the loss against the bound."""
-        builder = TopologyBuilder().switch("sw")
-        for number in range(25):
+        """More than 48 devices: the ways up and down are the same tree, and a note has the loss against the bound."""
+        builder = TopologyBuilder()
+        for number in range(49):
             builder.device(f"gpu:{number}")
-            width, back = (10, 30) if number % 2 else (30, 10)
-            builder.link(f"gpu:{number}", "sw", gb_per_s=width, back_gb_per_s=back)
+        for number in range(49):
+            builder.link(f"gpu:{number}", f"gpu:{(number + 1) % 49}", gb_per_s=20, back_gb_per_s=5)
         topology = builder.build()
         packing = optimal_packing(topology)
         check_trees(packing, topology)
+        assert packing.algbw == pytest.approx(49 * 5e9 / 48)
         assert packing.certificate.is_directed
-        assert packing.algbw <= packing.certificate.bound
-        assert (packing.gap > 1e-6) == (len(packing.notes) == 2)
+        assert packing.gap > 0.5
+        assert packing.notes[1] == f"{packing.gap:.2%} of the bound is not reached."

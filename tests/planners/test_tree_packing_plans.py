@@ -144,7 +144,10 @@ class TestPlanTrees:
     def test_refuses_values_on_other_devices(self):
         """Trees join certain devices."""
         packing = optimal_packing(known_topology("ring:3"))
-        sentence = "The values are on gpu:0, gpu:7, and the trees join gpu:0, gpu:1, gpu:2. Plan for the devices that have values."
+        sentence = (
+            "The values are on gpu:0, gpu:7, and the trees join gpu:0, gpu:1, gpu:2. "
+            "Plan for the devices that have values."
+        )
         with pytest.raises(TopologyError, match=f"^{re.escape(sentence)}$"):
             plan_trees(work_on(("gpu:0", "gpu:7"), 5), packing)
 

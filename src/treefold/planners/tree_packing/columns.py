@@ -54,6 +54,14 @@ Oracle = Callable[[Array], list[Priced]]  # prices → trees, the cheapest first
 
 
 @dataclass(frozen=True)
+class Start:
+    """Columns to begin with, and prices that bound well already."""
+
+    columns: tuple[Column, ...]
+    prices: Array
+
+
+@dataclass(frozen=True)
 class Solution:
     """Columns with their rates x in units of the widest row, and the prices of the best bound."""
 
@@ -68,7 +76,7 @@ def mirrored_trees(network: Network) -> Oracle:
     def price(prices: Array) -> list[Priced]:
         routes = network.routes(prices)
         total, pairs = cheapest_tree(routes.cost_there_and_back)
-        return [Priced(total, partial(_mirrored, network, routes, pairs))]
+        return [Priced(total, partial(mirrored, network, routes, pairs))]
 
     return price
 
@@ -83,7 +91,7 @@ def shallow_trees(network: Network, max_depth: int) -> Oracle:
         found = sorted((item for item in found if np.isfinite(item[0])), key=lambda item: item[0])
         if not found:
             raise TopologyError.too_deep(max_depth, network.devices)
-        return [Priced(total, partial(_mirrored, network, routes, pairs)) for total, pairs in found]
+        return [Priced(total, partial(mirrored, network, routes, pairs)) for total, pairs in found]
 
     return price
 
@@ -117,28 +125,21 @@ def directed_trees(network: Network) -> Oracle:
     return price
 
 
-def fans(network: Network) -> list[Column]:
-    """Return the tree of cheapest paths from every device: shallow, and on meshes and switches all that is needed."""
-    routes = network.routes(1 / network.width)
-    cost = routes.cost_there_and_back
-    found = [cheapest_paths(cost, root) for root in range(len(cost))]
-    return [_mirrored(network, routes, pairs) for pairs in found if len(pairs) == len(cost) - 1]
-
-
 def pack_trees(
-    network: Network, oracle: Oracle, start: Sequence[Column], *, groups: Indices, tolerance: float, max_columns: int
+    network: Network, oracle: Oracle, start: Start, *, groups: Indices, tolerance: float, max_rounds: int
 ) -> Solution:
-    """Generate columns until the bound is met within ``tolerance``, or there are ``max_columns``.
+    """Generate columns until the bound is met within ``tolerance``, or ``max_rounds`` programs are solved.
 
     ``groups``: for every row the number of its group; rows of one group stand for each other by symmetry, so one
-    constraint on their sum serves them all. ``start``: columns to begin with, beside the cheapest tree.
+    constraint on their sum serves them all.
     """
     width: Array = np.bincount(groups, network.width).astype(float)
     first = 1 / (network.width * len(network.width))
-    cheapest = oracle(first)[0]
-    columns = [*start, cheapest.column()]
-    best, bound = first, 1 / cheapest.cost
-    while True:
+    best = start.prices / (network.width @ start.prices)
+    cheapest = oracle(best)[0]
+    columns = [*start.columns, cheapest.column()]
+    bound = 1 / cheapest.cost
+    for remaining in reversed(range(max_rounds)):
         loads = np.array([np.bincount(groups, column.loads, len(width)) for column in columns]).T
         rates, dual = _solve(loads, width)
         value = float(rates.sum())
@@ -154,9 +155,10 @@ def pack_trees(
             if towards == 0:
                 break
             towards = towards / 2 if towards > _NEARLY_NONE else 0.0
-        if not fresh or len(columns) >= max_columns:
-            return Solution(tuple(columns), rates, best)
+        if not fresh or not remaining:
+            break
         columns += fresh
+    return Solution(tuple(columns), rates, best)
 
 
 def _solve(loads: Array, width: Array) -> tuple[Array, Array]:
@@ -194,7 +196,8 @@ def mirrored_column(network: Network, edges: Sequence[tuple[int, int, Route, Rou
     return Column(pairs[0][0], tuple((child, parent) for parent, child in pairs[::-1]), tuple(pairs), ways, loads)
 
 
-def _mirrored(network: Network, routes: Routes, pairs: Pairs) -> Column:
+def mirrored(network: Network, routes: Routes, pairs: Pairs) -> Column:
+    """Return the tree of these (parent, child) pairs along the cheapest routes."""
     return mirrored_column(network, [(a, b, *routes.there_and_back(a, b)) for a, b in pairs])
 
 

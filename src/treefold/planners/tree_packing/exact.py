@@ -76,11 +76,13 @@ def reached(network: Network, loads: Array, weights: Counts) -> Fraction:
 
 
 def certify(network: Network, oracle: Oracle, prices: Array, *, is_directed: bool) -> Certificate:
-    """Return the best exact certificate near some prices."""
-    scaled = prices / prices.max()
-    scaled[scaled < _NEGLIGIBLE] = 0
-    candidates = [_rationalised(scaled, most, _FINE_PRICE) for most in _DENOMINATORS]
-    candidates.append(np.rint(scaled * _FINE_PRICE).astype(np.int64))
+    """Return the best exact certificate near some prices, or near those that make all links earn alike."""
+    candidates = list[Counts | None]()
+    for some in (prices, 1 / network.width):
+        scaled = some / some.max()
+        scaled[scaled < _NEGLIGIBLE] = 0
+        candidates += [_rationalised(scaled, most, _FINE_PRICE) for most in _DENOMINATORS]
+        candidates.append(np.rint(scaled * _FINE_PRICE).astype(np.int64))
     found = []
     for whole in candidates:
         if whole is not None:

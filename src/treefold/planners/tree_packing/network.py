@@ -7,7 +7,7 @@ what a route is made of: a link, or several in a row through carriers that join 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -188,21 +188,32 @@ def _through(network: Network, span_cost: Array) -> tuple[Array, Indices, Indice
 
 
 def _joined(topology: Topology) -> tuple[list[Route], list[str]]:
-    """Return the spans, and the carriers between them, after every carrier that joins just two nodes is passed over."""
+    """Return the spans, and the carriers between them, when carriers that join just two nodes are passed over."""
     ends: dict[str, set[str]] = {node.name: set() for node in topology.nodes}
     for source, target in topology.capacities:
         ends[source].add(target)
         ends[target].add(source)
+    for node in topology.nodes:
+        _cut_off(node.name, topology.kinds, ends)
     spans: dict[tuple[str, str], list[Route]] = {}
     for pair in topology.capacities:
-        spans.setdefault(pair, []).append(pair)
+        if pair[0] in ends and pair[1] in ends:
+            spans.setdefault(pair, []).append(pair)
     carriers = []
     for node in topology.nodes:
-        if node.kind == "device":
+        if node.kind == "device" or node.name not in ends:
             continue
         if not _pass_over(node.name, ends, spans):
             carriers.append(node.name)
     return [route for some in spans.values() for route in some], carriers
+
+
+def _cut_off(carrier: str, kinds: Mapping[str, str], ends: dict[str, set[str]]) -> None:
+    """Drop a carrier that leads nowhere, such as the NIC of a device that takes no part, and those behind it."""
+    while carrier in ends and kinds[carrier] != "device" and len(ends[carrier]) < 2:  # noqa: PLR2004 - in and out
+        for before in ends.pop(carrier):
+            ends[before].discard(carrier)
+            carrier = before
 
 
 def _pass_over(carrier: str, ends: dict[str, set[str]], spans: dict[tuple[str, str], list[Route]]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -13,9 +13,9 @@ from treefold.planners.tree_packing.columns import (
     Column,
     Oracle,
     Solution,
+    Start,
     best_rates,
     directed_trees,
-    fans,
     mirrored_trees,
     pack_trees,
     shallow_trees,
@@ -25,14 +25,16 @@ from treefold.planners.tree_packing.exact import certify, exact_shares, reached
 from treefold.planners.tree_packing.network import Array, Network, Route
 from treefold.planners.tree_packing.packing import Certificate, Tree, TreePacking
 from treefold.planners.tree_packing.roots import Rooter
+from treefold.planners.tree_packing.start import start_of
 from treefold.planners.tree_packing.symmetry import Shift, all_images, find_shifts, row_groups, row_map
 from treefold.topology import Topology
 
-_LARGE = 100  # devices above which symmetry is used, and a gap of 1 % is enough
+_LARGE = 100  # devices above which symmetry is used
+_MANY_ROWS = 500  # links from which, as from 100 devices without symmetry, a gap of 1 % is enough, or a few rounds
 _TOLERANCE, _TOLERANCE_OF_LARGE = 1e-9, 0.01
-_MOST_COLUMNS, _MOST_COLUMNS_OF_LARGE = 20_000, 1_000
+_MOST_ROUNDS, _MOST_ROUNDS_OF_LARGE = 10_000, 4
 _TO_BE_TOLD = 1e-6
-_MOST_DIRECTED = 24  # devices up to which the two ways of asymmetric trees are planned apart
+_MOST_DIRECTED = 48  # devices up to which the two ways of asymmetric trees are planned apart
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,13 @@ def optimal_packing(
     any shares. ``max_depth``: no device farther from its root than so many edges. The bound stays that of all trees, so
     the gap shows what is lost.
 
-    Links equally wide in both directions: the gap is 0 but for rounding. Otherwise, up to 24 devices, the ways up
-    and down are planned apart, and the bound is that of plans that reduce each element to a root. Above 100 devices,
-    symmetry is used where there is any; where there is none, planning stops at a gap of 1 %. Costs about 0.1 s for 16
-    devices, 1 s for 64.
+    Links equally wide in both directions: the gap is 0 but for rounding. Otherwise, up to 48 devices, the ways up and
+    down are planned apart, and the bound is that of plans that reduce each element to a root; above, they are one tree.
+    Above 100 devices, symmetry is used where there is any. Where there is none, and from 500 links, planning stops at a
+    gap of 1 % or after a few rounds; ``notes`` say what is lost. Costs about 0.1 s for 16 devices, 1 s for 64.
 
-    Source: column generation over the spanning trees of Tutte's and Nash-Williams' theorem; docs/planning.md.
+    Source: the theorem of Tutte (1961) and Nash-Williams (1961) on edge-disjoint spanning trees, as a linear program
+    over routed trees, solved by column generation.
 
     Raises:
         TopologyError: devices that are not there or do not reach each other; ``packs`` or ``max_depth`` that is not a
@@ -86,11 +89,12 @@ def optimal_packing(
     network = Network(machine)
     oracle = _oracle(network)
     shifts = find_shifts(machine) if len(machine.devices) > _LARGE else ()
-    solution = _solve(network, oracle, () if shifts else fans(network), shifts)
+    start = _start(network, oracle, shifts)
+    solution = _solve(network, oracle, start, shifts)
     certificate = _certificate(network, solution.prices)
     if max_depth is not None:
         oracle = shallow_trees(network, max_depth)
-        solution = _solve(network, oracle, (), shifts)
+        solution = _solve(network, oracle, Start((), 1 / network.width), shifts)
     pool = _pool(network, solution, shifts)
     if packs is None:
         weights, algbw = exact_shares(network, pool.loads, pool.rates)
@@ -123,15 +127,21 @@ def _oracle(network: Network) -> Oracle:
     return directed_trees(network)
 
 
-def _solve(network: Network, oracle: Oracle, start: Sequence[Column], shifts: tuple[Shift, ...]) -> Solution:
-    is_large = len(network.devices) > _LARGE
+def _start(network: Network, oracle: Oracle, shifts: tuple[Shift, ...]) -> Start:
+    if shifts:  # one tree and its images are enough
+        return Start((), 1 / network.width)
+    return start_of(network, oracle, is_cheap=network.is_symmetric or len(network.devices) > _MOST_DIRECTED)
+
+
+def _solve(network: Network, oracle: Oracle, start: Start, shifts: tuple[Shift, ...]) -> Solution:
+    is_large = not shifts and (len(network.devices) > _LARGE or len(network.capacities) > _MANY_ROWS)
     return pack_trees(
         network,
         oracle,
         start,
         groups=row_groups(network, shifts),
-        tolerance=_TOLERANCE_OF_LARGE if is_large and not shifts else _TOLERANCE,
-        max_columns=_MOST_COLUMNS_OF_LARGE if is_large else _MOST_COLUMNS,
+        tolerance=_TOLERANCE_OF_LARGE if is_large else _TOLERANCE,
+        max_rounds=_MOST_ROUNDS_OF_LARGE if is_large else _MOST_ROUNDS,
     )
 
 
