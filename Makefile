@@ -17,13 +17,14 @@ SANITIZED_TESTS := tests/native tests/properties tests/api
 # One pytest process on one core, at most four: every one of them loads TensorFlow.
 WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(min(n, 4) if n > 1 else 0)')
 
-.PHONY: help demo test test-long check sanitize bench wheel clean
+.PHONY: help demo test test-long test-gpu check sanitize bench wheel clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo        train on real data, reducing gradients across 8 logical devices (DEMO_ARGS="--devices 3")'
 	@echo 'make test        run every test, counts kept small (PYTEST_ARGS="-k mean")'
 	@echo 'make test-long   run every test with the full counts'
+	@echo 'make test-gpu    run the tests that need a GPU, with a CUDA build of PyTorch in .venv'
 	@echo 'make check       format, lint, types, layers, budgets, doctests, spelling, and the wheel in a fresh venv'
 	@echo 'make sanitize    run the native core under sanitizers: threads on a driver of it, memory on the host tests'
 	@echo 'make bench       measure against the memory limit and other libraries; writes benchmarks/results/<date>.md'
@@ -39,6 +40,11 @@ test: $(VENV)/.test
 
 test-long: $(VENV)/.test
 	@TREEFOLD_CASES=full $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+
+test-gpu: $(VENV)/.test
+	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
+	  "PyTorch in .venv sees no GPU. Install its CUDA build: .venv/bin/python -m pip install --upgrade torch")'
+	@$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
 
 check: $(VENV)/.dev
 	@echo 'check: format';    $(BIN)/ruff format --quiet --check --diff .

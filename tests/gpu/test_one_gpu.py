@@ -1,0 +1,164 @@
+"""On a real GPU: the fused fold and the streams, against the host's bits. `make test-gpu` runs these."""
+
+import numpy as np
+import pytest
+
+import treefold
+from treefold import HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionToOneDevice
+from treefold.dtypes import REDUCIBLE
+from treefold.testing import assert_same_bits, owned
+from treefold.testing.inputs import mixed_values
+
+torch = pytest.importorskip("torch")
+BACKEND = pytest.importorskip("treefold.backends.torch").TorchBackend()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch reports no GPU here"),
+]
+SIZES = (0, 1, 1023, 1024, 100_001)
+
+
+@pytest.fixture(autouse=True)
+def _cuda_executor(monkeypatch):
+    """Let plans on GPUs run on their own executor."""
+    monkeypatch.setenv("TREEFOLD_GPU_EXECUTOR", "cuda")
+
+
+def on_host(tensor):
+    """Return the contents of a tensor as NumPy sees them."""
+    return BACKEND.host_view(tensor.cpu())
+
+
+def both(dtype, size, count=4, *, is_owned=True):
+    """Return replicas on the host and the same ones on the GPU, all tensors."""
+    make = owned if is_owned else mixed_values
+    host = [BACKEND.from_host(np.array(make(r, (size,), dtype)), "cpu:0") for r in range(count)]
+    return host, [tensor.cuda() for tensor in host]
+
+
+@pytest.mark.parametrize("dtype", REDUCIBLE)
+@pytest.mark.parametrize("op", list(ReduceOp))
+def test_gives_the_bits_of_the_host(op, dtype):
+    """Every dtype, op and size, special values among them, new results and in place."""
+    if dtype.startswith("complex") and op in {ReduceOp.MIN, ReduceOp.MAX}:
+        pytest.skip("complex numbers have no order")
+    ops = ReductionToOneDevice()
+    for size in SIZES:
+        host, gpu = both(dtype, size, is_owned=False)
+        value, expected = PerReplica(gpu, ["gpu:0"] * 4), PerReplica(host)
+        made = ops.reduce(op, value, value)
+        wants = ops.reduce(op, expected, expected)
+        assert made.plan.executor == "cuda"
+        for tensor, want in zip(made.values, wants.values, strict=True):
+            assert tensor.is_cuda
+            assert_same_bits(on_host(tensor), on_host(want))
+        if made.values[0].dtype is gpu[0].dtype:
+            ops.reduce(op, value, value, out=value)
+            assert all(torch.equal(one.view(torch.uint8), made.values[0].view(torch.uint8)) for one in gpu)
+
+
+def test_more_than_two_to_the_31_bytes():
+    """Addresses and lengths are 64 bits wide."""
+    if torch.cuda.mem_get_info()[0] < 12 << 30:
+        pytest.skip("needs 12 GiB of GPU memory")
+    tensors = [torch.full(((1 << 31) + 5,), r + 1, dtype=torch.uint8, device="cuda") for r in range(3)]
+    value = PerReplica(tensors, ["gpu:0"] * 3)
+    ReductionToOneDevice().reduce("sum", value, value, out=value)
+    assert all(int(tensor[-1]) == 6 and int(tensor[0]) == 6 for tensor in tensors)
+
+
+class TestStreams:
+    def test_the_callers_stream_is_honoured(self):
+        """What the caller's side stream was given comes before, what it is given next comes after."""
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            tensors = [torch.zeros(1 << 24, device="cuda") for _ in range(4)]
+            torch.cuda._sleep(50_000_000)
+            for replica, tensor in enumerate(tensors):
+                tensor.add_(2.0**replica)
+            value = PerReplica(tensors, ["gpu:0"] * 4)
+            (result, *_) = ReductionToOneDevice().reduce("sum", value, value).values
+            after = result * 2
+        stream.synchronize()
+        assert bool((after == 30).all())
+
+    def test_two_streams_at_once(self):
+        """Tables of addresses are shared between streams only once they are there."""
+        streams = [torch.cuda.Stream() for _ in range(2)]
+        tensors = [torch.full((1 << 20,), 2.0**r, device="cuda") for r in range(4)]
+        torch.cuda.synchronize()
+        value = PerReplica(tensors, ["gpu:0"] * 4)
+        results = []
+        for _ in range(50):
+            for stream in streams:
+                with torch.cuda.stream(stream):
+                    results.append(ReductionToOneDevice().reduce("sum", value, value)[0])
+        torch.cuda.synchronize()
+        assert all(bool((result == 15).all()) for result in results)
+
+    def test_a_graph_takes_in_place_reductions_after_a_warm_up(self):
+        """Captured once, replayed with other contents."""
+        tensors = [torch.ones(5000, device="cuda") for _ in range(3)]
+        value, ops = PerReplica(tensors, ["gpu:0"] * 3), ReductionToOneDevice()
+        ops.reduce("sum", value, value, out=value)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            ops.reduce("sum", value, value, out=value)
+        for replica, tensor in enumerate(tensors):
+            tensor.fill_(2.0**replica)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(bool((tensor == 7).all()) for tensor in tensors)
+
+    def test_a_graph_without_a_warm_up_is_refused(self):
+        """The sentence says what to do."""
+        tensors = [torch.ones(777, device="cuda") for _ in range(3)]
+        value = PerReplica(tensors, ["gpu:0"] * 3)
+        with (
+            pytest.raises(RuntimeError, match="Reduce the same tensors in place once before"),
+            torch.cuda.graph(torch.cuda.CUDAGraph()),
+        ):
+            ReductionToOneDevice().reduce("sum", value, value, out=value)
+
+
+def test_out_of_memory_leaves_everything_as_it_was():
+    """The results do not fit: an error, and the contributions are what they were."""
+    free = torch.cuda.mem_get_info()[0]
+    size = free // 4 // 5
+    tensors = [torch.full((size,), 2.0**r, device="cuda") for r in range(3)]
+    value = PerReplica(tensors, ["gpu:0"] * 3)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        ReductionToOneDevice().reduce("sum", value, value)
+    assert [float(tensor[0]) for tensor in tensors] == [1, 2, 4]
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+@pytest.mark.parametrize("ops", [ReductionToOneDevice(), HierarchicalCopyAllReduce(num_packs=2)])
+def test_the_host_is_a_device_like_any_other(ops, is_pinned):
+    """One replica in host memory, one on the GPU: chunks through pinned memory, the same sum on both."""
+    size = 30_000_001
+    host = torch.full((size,), 1.0, pin_memory=is_pinned)
+    value = PerReplica([host, torch.full((size,), 2.0, device="cuda")], ["cpu:0", "gpu:0"])
+    result = ops.reduce("sum", value, value)
+    assert [tensor.device.type for tensor in result.values] == ["cpu", "cuda"]
+    assert all(bool((tensor == 3).all()) for tensor in result.values)
+
+
+def test_links_are_proved():
+    """Host and GPU, both ways."""
+    table = treefold.verify_links(use_cache=False)
+    assert {(link.source, link.target) for link in table.links} >= {("gpu:0", "cpu:0"), ("cpu:0", "gpu:0")}
+    assert all(link.is_proved and link.bytes_per_s > 1e9 for link in table.links)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_several_gpus():
+    """Each on its own GPU, links proved first."""
+    treefold.verify_links()
+    count = torch.cuda.device_count()
+    tensors = [torch.full((10_000_019,), 2.0**r, device=f"cuda:{r}") for r in range(count)]
+    value = PerReplica(tensors)
+    for ops in (ReductionToOneDevice(), HierarchicalCopyAllReduce("auto")):
+        for tensor in ops.reduce("sum", value, value).values:
+            assert bool((tensor == 2.0**count - 1).all())
