@@ -83,6 +83,18 @@ class TestKnownMachines:
         assert len({tree.root for tree in packing.trees}) == 512
         check_certificate(packing, known_topology("64x8_h100"))
 
+    def test_include_those_on_which_other_planners_fail(self):
+        """What MXNet saw of a p3.16xlarge (gluon-nlp issue 520): an 8-cycle of NVLinks, which has no balanced tree."""
+        builder = TopologyBuilder()
+        for number in range(8):
+            builder.device(f"gpu:{number}")
+        for a, b in ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)):
+            builder.link(f"gpu:{a}", f"gpu:{b}", gb_per_s=25)
+        topology = builder.build()
+        packing = optimal_packing(topology)
+        assert packing.algbw == packing.certificate.bound == Fraction(8 * 25, 7) * GB
+        check_trees(packing, topology)
+
     def test_say_what_limits_them(self):
         """A DGX-1V is limited by every GPU's links at once; sockets by what joins them."""
         assert len(optimal_packing(known_topology("dgx1_v100")).certificate.parts) == 8
