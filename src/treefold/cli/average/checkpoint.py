@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +17,8 @@ from treefold.dtypes import REDUCIBLE
 
 #: What is kept if it is the same in all files, and refused otherwise: there is no mean of it.
 CARRIED = ("bool", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in (*REDUCIBLE, *CARRIED)}
 
@@ -48,26 +50,24 @@ def is_known(dtype: str) -> bool:
     return dtype in _DTYPES
 
 
-class Readable(Protocol):
-    """The contents of one tensor, in native byte order and row-major."""
+class Contents(Protocol):
+    """The contents of one tensor, in native byte order and row-major, from the first byte to the last."""
 
-    def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill a buffer, or part of it, with what comes next; return the number of bytes, 0 at the end."""
+    def take(self, nbytes: int) -> Bytes:
+        """Return what comes next, valid until the next call; less than asked for if the file ends too early."""
 
 
-class MemoryReader:
+class MemoryContents:
     """Contents that are in memory already."""
 
-    def __init__(self, contents: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, contents: Bytes) -> None:
         """Start at the beginning."""
         self._left = contents
 
-    def readinto(self, buffer: memoryview, /) -> int:
-        """Copy what comes next."""
-        count = min(len(buffer), self._left.size)
-        np.frombuffer(buffer, np.uint8)[:count] = self._left[:count]
-        self._left = self._left[count:]
-        return count
+    def take(self, nbytes: int) -> Bytes:
+        """Return a view."""
+        taken, self._left = self._left[:nbytes], self._left[nbytes:]
+        return taken
 
 
 class Checkpoint(Protocol):
@@ -77,7 +77,7 @@ class Checkpoint(Protocol):
     specs: dict[str, Spec]
     metadata: dict[str, str]
 
-    def tensor(self, name: str) -> contextlib.AbstractContextManager[Readable]:
+    def tensor(self, name: str) -> contextlib.AbstractContextManager[Contents]:
         """Open a tensor for reading; one at a time."""
 
     def close(self) -> None:

@@ -7,11 +7,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NoReturn, Self, cast
+from typing import IO, Any, BinaryIO, NoReturn, Self
 
 import numpy as np
 
-from treefold.cli.average.checkpoint import MemoryReader, Readable, Spec, is_known
+from treefold.cli.average.checkpoint import Bytes, Contents, MemoryContents, Spec, is_known
 from treefold.cli.average.errors import CheckpointError
 
 _SUFFIX = ".npy"
@@ -65,21 +65,21 @@ class NpzCheckpoint:
         self._is_by_columns[name] = is_by_columns and len(shape) > 1
 
     @contextlib.contextmanager
-    def tensor(self, name: str) -> Iterator[Readable]:
+    def tensor(self, name: str) -> Iterator[Contents]:
         """Open an array; one that is stored by columns or in foreign byte order is read whole."""
         try:
             with self._archive.open(name + _SUFFIX) as member:
                 _read_header(member)
                 if self._is_by_columns[name] or not self._dtypes[name].isnative:
-                    yield MemoryReader(self._read_whole(name, member))
+                    yield MemoryContents(self._read_whole(name, member))
                 else:
-                    yield cast("Readable", member)  # typeshed: IO[bytes] need not have readinto, a member has
+                    yield _MemberContents(member)
         except CheckpointError:
             raise
         except _BROKEN as error:
             self._refuse(error)
 
-    def _read_whole(self, name: str, member: IO[bytes]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def _read_whole(self, name: str, member: IO[bytes]) -> Bytes:
         spec, order = self.specs[name], "F" if self._is_by_columns[name] else "C"
         contents = member.read()
         if len(contents) < spec.nbytes:
@@ -97,6 +97,23 @@ def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
     if version not in _READ_HEADER:
         raise ValueError(version)
     return _READ_HEADER[version](member)
+
+
+class _MemberContents:
+    """An array that is read, and perhaps decompressed, into a buffer of its own."""
+
+    def __init__(self, member: IO[bytes]) -> None:
+        """Start behind the header, which was read."""
+        self._member, self._buffer = member, np.empty(0, np.uint8)
+
+    def take(self, nbytes: int) -> Bytes:
+        """Read into the buffer."""
+        if self._buffer.size < nbytes:
+            self._buffer = np.empty(nbytes, np.uint8)
+        done = 0
+        while done < nbytes and (count := self._member.readinto(self._buffer.data[done:nbytes])):  # type: ignore[attr-defined] # typeshed: not every IO[bytes] has it
+            done += count
+        return self._buffer[:done]
 
 
 class NpzWriter:

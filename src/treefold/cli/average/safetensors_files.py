@@ -14,8 +14,9 @@ from typing import Any, BinaryIO, Self
 
 import safetensors
 
-from treefold.cli.average.checkpoint import Readable, Spec
+from treefold.cli.average.checkpoint import Contents, Spec
 from treefold.cli.average.errors import CheckpointError
+from treefold.cli.average.mapped import MappedContents, MappedFile
 
 _LENGTH_BYTES = 8
 _METADATA = "__metadata__"
@@ -49,14 +50,15 @@ class SafetensorsCheckpoint:
     def __init__(self, path: Path) -> None:
         """Read the header."""
         self.path = path
-        self._file = path.open("rb", buffering=0)
+        self._file = path.open("rb")
         try:
             header = self._read_header()
             self.metadata: dict[str, str] = header.pop(_METADATA, None) or {}
             # In the order of the data, so that a file is read from its beginning to its end.
             entries = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
             self.specs = {name: self._spec(name, entry) for name, entry in entries}
-            self._starts = {name: self._data + entry["data_offsets"][0] for name, entry in entries}
+            self._ranges = {name: [self._data + at for at in entry["data_offsets"]] for name, entry in entries}
+            self._mapped = MappedFile(self._file)
         except BaseException:
             self._file.close()
             raise
@@ -88,13 +90,12 @@ class SafetensorsCheckpoint:
         return Spec(dtype, tuple(entry["shape"]))
 
     @contextlib.contextmanager
-    def tensor(self, name: str) -> Iterator[Readable]:
-        """Open a tensor; whoever reads it stops at its end."""
-        self._file.seek(self._starts[name])
-        yield self._file
+    def tensor(self, name: str) -> Iterator[Contents]:
+        """Open a tensor."""
+        yield MappedContents(self._mapped, *self._ranges[name])
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; the map goes with its last view."""
         self._file.close()
 
 

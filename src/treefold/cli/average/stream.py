@@ -1,35 +1,21 @@
-"""Moving tensors from files to a file, block by block: one thread reads ahead while another folds and writes."""
+"""Moving tensors from files to a file, block by block, so that memory does not grow with them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from treefold.cli.average.arithmetic import combine
-from treefold.cli.average.checkpoint import Checkpoint, Readable, Spec, Writer
+from treefold.cli.average.checkpoint import Bytes, Checkpoint, Contents, Spec, Writer
 from treefold.cli.average.errors import CheckpointError
 from treefold.fold import Fold
 
-Bytes = npt.NDArray[np.uint8]
-
-#: All buffers together, whatever the number of files: two blocks of each file and one of the result.
-_BUFFER_BYTES = 48 << 20
-_MOST_BLOCK_BYTES = 1 << 20
+#: The blocks of all files together, whatever their number.
+_ALL_BLOCKS_BYTES = 64 << 20
+_MOST_BLOCK_BYTES = 4 << 20
 _LEAST_BLOCK_BYTES = 1 << 12
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    name: str
-    spec: Spec
-    parts: list[npt.NDArray[Any]]
-    is_last: bool
 
 
 def average(
@@ -43,61 +29,35 @@ def average(
 
     Raises:
         CheckpointError: a file ends too early, or flags differ.
-        OSError: reading or writing failed.
+        OSError: writing failed.
 
     """
-    nbytes = _block_bytes(len(checkpoints))
-    out = np.empty(nbytes, np.uint8)
-    blocks = _read_blocks(checkpoints, specs, nbytes)
-    with contextlib.closing(blocks), contextlib.ExitStack() as tensors, ThreadPoolExecutor(1) as reader:
-        pending = reader.submit(next, blocks, None)
-        is_first, target = True, None
-        while (block := pending.result()) is not None:
-            pending = reader.submit(next, blocks, None)
-            if is_first:
-                target = tensors.enter_context(writer.tensor(block.name))
-            count = block.parts[0].nbytes
-            if count:
-                combine(block.name, block.spec.dtype, block.parts, fold, out[:count].view(block.spec.numpy_dtype))
-                target.write(out[:count].data)  # type: ignore[union-attr] # there is one from the first block on
-                on_bytes(count * len(checkpoints))
-            is_first = block.is_last
-            if is_first:
-                tensors.pop_all().close()
+    out = np.empty(_block_bytes(len(checkpoints)), np.uint8)
+    for name, spec in specs.items():
+        with contextlib.ExitStack() as opened:
+            contents = [opened.enter_context(checkpoint.tensor(name)) for checkpoint in checkpoints]
+            target = opened.enter_context(writer.tensor(name))
+            for start in range(0, spec.nbytes, out.size):
+                block = out[: spec.nbytes - start]
+                taken = zip(checkpoints, contents, strict=True)
+                parts = [_take(checkpoint, name, tensor, block.size) for checkpoint, tensor in taken]
+                views = [part.view(spec.numpy_dtype) for part in parts]
+                combine(name, spec.dtype, views, fold, block.view(spec.numpy_dtype))
+                target.write(block.data)
+                on_bytes(block.size * len(checkpoints))
 
 
 def _block_bytes(num_files: int) -> int:
     """Return the bytes of a block: whole elements of every dtype, and few enough to stay in a cache."""
-    fair = _BUFFER_BYTES // (2 * num_files + 1)
-    return min(max(fair, _LEAST_BLOCK_BYTES), _MOST_BLOCK_BYTES) // _LEAST_BLOCK_BYTES * _LEAST_BLOCK_BYTES
+    fair = min(max(_ALL_BLOCKS_BYTES // num_files, _LEAST_BLOCK_BYTES), _MOST_BLOCK_BYTES)
+    return fair // _LEAST_BLOCK_BYTES * _LEAST_BLOCK_BYTES
 
 
-def _read_blocks(
-    checkpoints: Sequence[Checkpoint], specs: Mapping[str, Spec], nbytes: int
-) -> Generator[_Block, None, None]:
-    """Go through all tensors; a block's memory is used again for the next but one."""
-    slots = [[np.empty(nbytes, np.uint8) for _ in checkpoints] for _ in range(2)]
-    turn = 0
-    for name, spec in specs.items():
-        with contextlib.ExitStack() as stack:
-            sources = [stack.enter_context(checkpoint.tensor(name)) for checkpoint in checkpoints]
-            for start in range(0, max(spec.nbytes, 1), nbytes):
-                count = min(nbytes, spec.nbytes - start)
-                turn = 1 - turn
-                parts = [slot[:count] for slot in slots[turn]]
-                for checkpoint, source, part in zip(checkpoints, sources, parts, strict=True):
-                    _fill(checkpoint, name, source, part)
-                views = [part.view(spec.numpy_dtype) for part in parts]
-                yield _Block(name, spec, views, is_last=start + count >= spec.nbytes)
-
-
-def _fill(checkpoint: Checkpoint, name: str, source: Readable, part: Bytes) -> None:
-    view, done = part.data, 0
-    while done < len(view):
-        try:
-            count = source.readinto(view[done:])
-        except OSError as error:
-            raise CheckpointError.unreadable(checkpoint.path, (error.strerror or str(error)).lower()) from None
-        if not count:
-            raise CheckpointError.truncated(checkpoint.path, name)
-        done += count
+def _take(checkpoint: Checkpoint, name: str, contents: Contents, nbytes: int) -> Bytes:
+    try:
+        part = contents.take(nbytes)
+    except OSError as error:
+        raise CheckpointError.unreadable(checkpoint.path, (error.strerror or str(error)).lower()) from None
+    if part.size < nbytes:
+        raise CheckpointError.truncated(checkpoint.path, name)
+    return part

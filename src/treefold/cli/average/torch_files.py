@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from treefold.cli.average.checkpoint import MemoryReader, Readable, Spec, is_known
+from treefold.cli.average.checkpoint import Contents, MemoryContents, Spec, is_known
 from treefold.cli.average.errors import CheckpointError
 
 
@@ -44,10 +44,10 @@ class TorchCheckpoint:
         return Spec(dtype, tuple(tensor.shape))
 
     @contextlib.contextmanager
-    def tensor(self, name: str) -> Iterator[Readable]:
+    def tensor(self, name: str) -> Iterator[Contents]:
         """Give the tensor's bytes; one that is not row-major is copied first."""
         flat = self._tensors[name].detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        yield MemoryReader(flat.view(torch.uint8).numpy())
+        yield MemoryContents(flat.view(torch.uint8).numpy())
 
     def close(self) -> None:
         """Let go of the file."""
