@@ -77,8 +77,8 @@ def optimal_packing(
 
     >>> from treefold.topology import known_topology
     >>> packing = optimal_packing(known_topology("ring:4"))
-    >>> packing.algbw_bytes_per_s / 1e9, packing.gap, len(packing.trees)
-    (33.333333333333336, 0.0, 4)
+    >>> packing.algbw, packing.gap, len(packing.trees)
+    (Fraction(100000000000, 3), 0.0, 4)
     """
     _check_count("packs", packs)
     _check_count("max_depth", max_depth)
