@@ -82,9 +82,9 @@ class TestProveMsccl:
         zero = [GOOD[0][0], block(1, -1, step("cpy", IN, KEEP), step("s", OUT, OUT))]
         with pytest.raises(
             ExportError,
-            match=r"^GPU 0, block [01], step [01] \(\w+\) (reads chunk 0 of buffer o on GPU 0, which nothing has written\. "
-            r"Every chunk must be written before it is read\.|and GPU 0, block 1, step 1 \(s\) both use chunk 0 of "
-            r"buffer o on GPU 0 and nothing orders them\. One must depend on the other\.)$",
+            match=r"^GPU 0, block [01], step [01] \(\w+\) (reads chunk 0 of buffer o on GPU 0, which nothing has "
+            r"written\. Every chunk must be written before it is read\.|and GPU 0, block 1, step 1 \(s\) both use "
+            r"chunk 0 of buffer o on GPU 0 and nothing orders them\. One must depend on the other\.)$",
         ):
             prove_msccl(two_gpus(zero, GOOD[1]))
 

@@ -19,7 +19,7 @@ from treefold.report.tree_drawing import draw_trees, tone
 from treefold.timeline import Activity, Timeline
 from treefold.topology import Topology
 
-_WIDTH, _LEGEND = 960.0, 46.0
+_WIDTH, _LEGEND, _LARGEST = 960.0, 46.0, 1.3
 _MICRO = 1e6
 
 
@@ -53,8 +53,10 @@ def _resource(name: str) -> str:
 def _stage(topology: Topology, layout: Layout) -> str:
     marks = [element("style", STYLE), machine_marks(topology, layout), draw_legend(topology, layout.height)]
     title = machine_title(topology)
-    size = {"width": layout.width, "height": layout.height + _LEGEND}
-    return drawing(marks, **size, title=title, description="The machine, with the chunks of a plan on their way.")
+    words = "The machine, with the chunks of a plan on their way."
+    width, height = layout.width, layout.height + _LEGEND
+    zoom = max(1.0, min(_LARGEST, _WIDTH / width))
+    return drawing(marks, width=width, height=height, title=title, description=words, zoom=zoom)
 
 
 def _controls(timeline: Timeline) -> str:

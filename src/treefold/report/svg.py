@@ -49,8 +49,8 @@ def titled(content: str) -> str:
     return element("title", html.escape(content))
 
 
-def drawing(parts: list[str], *, width: float, height: float, title: str, description: str) -> str:
-    """Return the whole SVG with its theme, its title and its description in words.
+def drawing(parts: list[str], *, width: float, height: float, title: str, description: str, zoom: float = 1.0) -> str:
+    """Return the whole SVG with its theme, its title and its description in words, shown ``zoom`` times its size.
 
     A drawing is never narrower than 2/3 of its size: on a phone it is scrolled rather than unreadable.
     """
@@ -66,7 +66,7 @@ def drawing(parts: list[str], *, width: float, height: float, title: str, descri
         viewBox=f"0 0 {_number(width)} {_number(height)}",
         role="img",
         aria_label=title,
-        style=f"width:{_number(width)}px;max-width:100%;min-width:{_number(round(width * 2 / 3))}px;height:auto",
+        style=f"width:{_number(width * zoom)}px;max-width:100%;min-width:{_number(round(width * 2 / 3))}px;height:auto",
     )
 
 

@@ -1,0 +1,174 @@
+import io
+import json
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+import treefold as package
+from treefold.export.msccl_run import prove_msccl
+from treefold.export.msccl_xml import read_msccl
+from treefold.plan import from_json
+from treefold.topology import known_topology
+
+PLAN = ("plan", "--topology", "dgx1_v100", "--size", "1M")
+
+
+@pytest.fixture
+def piped(monkeypatch):
+    """Return a function that puts a text on the standard input."""
+
+    def put(text):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
+
+    return put
+
+
+class TestPlan:
+    def test_says_what_is_reached_and_why_no_more(self, treefold):
+        """The optimum, the plan, its gap, the certificate and the bottleneck stand in the first lines."""
+        outcome = treefold(*PLAN)
+        assert outcome.code == 0
+        assert outcome.out.splitlines()[:6] == [
+            "dgx1_v100: 8 devices",
+            "optimum:     X* = 85.71 GB/s all-reduce (S/t), busbw 150.0",
+            f"this plan:   X = 85.71 GB/s in {outcome.out.count('gpu:')} packs, gap 0: proved optimal",
+            "model:       plain values over links that carry both ways at once; devices combine, switches do not",
+            "bottleneck:  each of 8 GPUs against the others: 600 GB/s over NVLink in all",
+            "certificate: 600 GB/s between 8 groups, which every tree crosses 7 times: 600 GB/s / 7; checked again: "
+            "holds",
+        ]
+
+    def test_names_the_bottleneck_between_sockets(self, treefold):
+        """Two sockets with NVLink pairs: the link between the sockets holds all back."""
+        outcome = treefold("plan", "-t", "a100_pcie_8gpu", "-s", "1M")
+        assert "bottleneck:  GPUs 0–3 against 4–7: 16 GB/s between sockets\n" in outcome.out
+
+    def test_compares_with_ring_star_and_two_levels(self, treefold):
+        """Every size has its row, and no method of others is quicker than the best of treefold's."""
+        outcome = treefold(*PLAN, "--json")
+        rows = json.loads(outcome.out)["predicted"]
+        best = {row["size"]: row["seconds"] for row in rows if row["method"] == "treefold"}
+        assert set(best) == {2**20}
+        others = {"ring", "ReductionToOneDevice", "TensorFlow's two-level tree"}
+        assert others <= {row["method"] for row in rows}
+        assert all(row["seconds"] >= best[row["size"]] for row in rows)
+
+    def test_prints_json_that_says_all_of_it(self, treefold):
+        """The keys that programs read, with exact figures where they are exact."""
+        plain = json.loads(treefold(*PLAN, "--packs", 8, "--json").out)
+        assert plain["algbw_gb_per_s"] == pytest.approx(80.0)
+        assert plain["bound_gb_per_s"] == pytest.approx(600 / 7)
+        assert plain["gap"] == pytest.approx(1 / 15)
+        assert len(plain["packs"]) == 8
+        assert {pack["share"] for pack in plain["packs"]} == {0.125}
+        assert plain["bottleneck"] == "each of 8 GPUs against the others: 600 GB/s over NVLink in all"
+        assert {"size", "seconds", "method"} <= set(plain["predicted"][0])
+
+    def test_plans_for_some_devices(self, treefold):
+        """The others forward nothing: GPUs 0 to 3 of a DGX-1 are a p3.8xlarge."""
+        plain = json.loads(treefold(*PLAN, "--devices", "0-2,gpu:3", "--json").out)
+        assert plain["devices"] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3"]
+        assert plain["algbw_gb_per_s"] == pytest.approx(75.0)
+
+    def test_plans_for_one_device(self, treefold):
+        """Nothing to send is no error."""
+        assert treefold("plan", "-t", "ring:1").out == "ring:1: one device, nothing to reduce\n"
+
+    def test_reads_a_machine_from_a_pipe(self, treefold, piped):
+        """`… | treefold plan --topology -`."""
+        piped(json.dumps(known_topology("ring:4").to_json()))
+        plain = json.loads(treefold("plan", "-t", "-", "-s", "1M", "--json").out)
+        assert plain["algbw_gb_per_s"] == pytest.approx(100 / 3)
+
+    def test_writes_what_it_is_asked_for(self, treefold, tmp_path):
+        """Page, drawing, pixels, trace, MSCCL, Graphviz and the plan itself, each readable by what reads it."""
+        for kind in ("html", "svg", "png"):
+            assert treefold(*PLAN, "--packs", 4, "--draw", tmp_path / f"p.{kind}").code == 0
+        files = {"--trace": "t.json", "--msccl": "m.xml", "--dot": "d.dot", "--save": "s.json"}
+        outcome = treefold(*PLAN, "--packs", 4, *(word for o, f in files.items() for word in (o, tmp_path / f)))
+        assert outcome.code == 0
+        assert (tmp_path / "p.html").read_text().startswith("<!doctype html>")
+        assert ET.parse(tmp_path / "p.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - ours
+        assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG\r\n")
+        assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+        assert (tmp_path / "d.dot").read_text().startswith('graph "dgx1_v100" {')
+        assert len(from_json((tmp_path / "s.json").read_text()).devices) == 8
+        prove_msccl(read_msccl((tmp_path / "m.xml").read_text()))
+        assert "read back and proved to be an all-reduce." in outcome.out
+
+    def test_exports_equal_packs_where_the_optimum_has_too_many_chunks(self, treefold, tmp_path):
+        """MSCCL's chunks are of one size; what is lost by that is said."""
+        outcome = treefold(*PLAN, "--msccl", tmp_path / "m.xml")
+        algorithm = read_msccl((tmp_path / "m.xml").read_text())
+        assert algorithm.chunks <= 32
+        assert f"{algorithm.chunks} packs, 8" in outcome.out
+
+
+class TestPlanRefuses:
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (["-t", "dgx1_v10"], "No machine is known as 'dgx1_v10'. The nearest is 'dgx1_v100'. "),
+            (["-t", "none/such.xml"], "There is no file 'none/such.xml', and it is no topology itself. "),
+            (["-t", "such.xml"], "There is no file 'such.xml', and it is no topology itself. "),
+            (["-t", "ring:4", "--devices", "0-9"], "There is no gpu:4, gpu:5, gpu:6, gpu:7, gpu:8, gpu:9 in this "),
+            (["-t", "ring:4", "--devices", "0,0"], "The device 'gpu:0' is named twice. "),
+            (["-t", "ring:8", "--devices", "0,4"], "The machine is not connected: nothing leads from gpu:0 to gpu:4. "),
+            (
+                ["-t", "ring:4", "--devices", "3-1"],
+                "--devices got '3-1'. It takes numbers, ranges and names: 0-3,6 or ",
+            ),
+            (["-t", "ring:4", "--devices", "x"], "--devices got 'x'. It takes numbers, ranges and names: 0-3,6 or "),
+            (["-t", "ring:4", "--size", "-3"], "--size got '-3'. "),
+            (["-t", "ring:4", "--packs", "0"], "optimal_packing got packs=0. It takes a whole number above 0, "),
+            (["-t", "ring:4", "--packs", "9", "-s", "8"], "--packs got 9 for 8 bytes. Every pack needs a byte at "),
+            (["-t", "ring:4", "--draw", "p.gif"], "--draw got 'p.gif'. It draws .html, .svg, .png; name the file so."),
+            (["-t", "ring:4", "--trace", "no/t.json"], "--trace cannot write 'no/t.json': no such file or directory."),
+            (["-t", "ring:1", "--msccl", "m.xml"], "--msccl: one device has nothing to send."),
+        ],
+    )
+    def test_in_one_sentence(self, treefold, tmp_path, monkeypatch, arguments, sentence):
+        """Exit code 2, nothing printed, no traceback, no file."""
+        monkeypatch.chdir(tmp_path)
+        outcome = treefold("plan", *arguments)
+        assert outcome.code == 2
+        assert outcome.err.startswith(f"treefold: {sentence}")
+        assert outcome.err.count("\n") == 1
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ("", "The topology is empty. "),
+            ("<system version='1'><cpu numaid='0'>", "The XML is broken or cut off: "),
+            ('{"devices": [], "links": []}', "This topology has no devices. "),
+            ('{"devices": ["gpu:0", "gpu:1"], "links": []}', "The machine is not connected: "),
+            (
+                '{"devices": ["gpu:0", "gpu:1"], "links": [{"between": ["gpu:0", "gpu:1"], "gb_per_s": 0}]}',
+                "The link from 'gpu:0' to 'gpu:1' has 0 GB/s. ",
+            ),
+            (
+                '{"devices": ["gpu:0", "gpu:1"], "links": [{"between": ["gpu:0", "gpu:7"], "gb_per_s": 5}]}',
+                "The link from 'gpu:0' to 'gpu:7' leads nowhere: ",
+            ),
+        ],
+    )
+    def test_a_broken_machine_from_a_pipe(self, treefold, piped, text, sentence):
+        """What is wrong with it is said, in one sentence."""
+        piped(text)
+        outcome = treefold("plan", "-t", "-")
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.startswith(f"treefold: {sentence}")
+
+    def test_a_png_without_its_renderer(self, treefold, monkeypatch):
+        """The sentence names the extra and the way around."""
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "resvg_py" else object())
+        outcome = treefold("plan", "-t", "ring:2", "--draw", "p.png")
+        assert outcome.code == 2
+        assert outcome.err == (
+            'treefold: A PNG needs resvg-py, which is not installed. Run pip install "treefold[png]", or draw an .svg '
+            "or .html.\n"
+        )
+        with pytest.raises(package.errors.MissingExtraError):
+            raise package.errors.MissingExtraError.png()

@@ -1,0 +1,71 @@
+import io
+import json
+import sys
+
+import pytest
+
+from treefold.topology import known_topology
+
+SIMULATE = ("simulate", "-t", "ring:4", "-s", "64K,16M")
+
+
+class TestSimulate:
+    def test_sweeps_sizes(self, treefold):
+        """A row per size, a column per method, and no bandwidth above the bound."""
+        plain = json.loads(treefold(*SIMULATE, "--json").out)
+        assert {row["size"] for row in plain["predicted"]} == {2**16, 2**24}
+        assert len({row["method"] for row in plain["predicted"]}) == 7
+        assert all(row["size"] / row["seconds"] <= 100e9 / 3 for row in plain["predicted"])
+        table = treefold(*SIMULATE).out
+        assert table.startswith("ring:4: predicted time (GB/s of algorithm bandwidth, at most 33.33 GB/s)\n")
+        assert [line.split()[0] for line in table.splitlines()[4:]] == ["64", "16"]
+
+    @pytest.mark.parametrize("kind", ["html", "svg", "png"])
+    def test_plots(self, treefold, tmp_path, kind):
+        """In each format."""
+        assert treefold(*SIMULATE, "--plot", tmp_path / f"s.{kind}").code == 0
+        assert (tmp_path / f"s.{kind}").stat().st_size > 1000
+
+    def test_takes_a_plan_from_a_file_and_from_a_pipe(self, treefold, tmp_path, monkeypatch):
+        """What plan --save wrote is simulated, and alike in both ways."""
+        path = tmp_path / "p.json"
+        treefold("plan", "-t", "ring:4", "-s", "1M", "--save", path)
+        from_file = treefold(*SIMULATE, "--plan", path, "--json").out
+        monkeypatch.setattr(sys, "stdin", io.StringIO(path.read_text()))
+        assert treefold(*SIMULATE, "--plan", "-", "--json").out == from_file
+        assert {row["method"] for row in json.loads(from_file)["predicted"]} == {"this plan"}
+
+    def test_writes_a_trace(self, treefold, tmp_path):
+        """For Perfetto."""
+        treefold(*SIMULATE, "--trace", tmp_path / "t.json")
+        assert json.loads((tmp_path / "t.json").read_text())["otherData"]["nbytes"] == 2**24
+
+    def test_refuses_two_pipes(self, treefold):
+        """There is one standard input."""
+        outcome = treefold("simulate", "-t", "-", "--plan", "-")
+        assert outcome.code == 2
+        assert outcome.err == (
+            "treefold: --topology and --plan are both '-', and there is one standard input; save one of them to a "
+            "file.\n"
+        )
+
+    def test_refuses_a_plan_that_is_none(self, treefold, tmp_path):
+        """A missing file, and a text that is no plan."""
+        outcome = treefold(*SIMULATE, "--plan", "none.json")
+        assert outcome.code == 2
+        assert outcome.err == (
+            "treefold: --plan cannot read 'none.json': no such file or directory. Write plans with treefold plan "
+            "--save.\n"
+        )
+        (tmp_path / "p.json").write_text("{}")
+        outcome = treefold(*SIMULATE, "--plan", tmp_path / "p.json")
+        assert outcome.code == 2
+        assert outcome.err.startswith("treefold: This text is no plan: ")
+
+    def test_refuses_a_plan_for_another_machine(self, treefold, tmp_path):
+        """Devices that the machine does not have are named."""
+        treefold("plan", "-t", "ring:4", "-s", "1M", "--save", tmp_path / "p.json")
+        outcome = treefold("simulate", "-t", "ring:2", "-s", "1M", "--plan", tmp_path / "p.json")
+        assert outcome.code == 2
+        assert "gpu:2" in outcome.err
+        assert len(known_topology("ring:2").devices) == 2

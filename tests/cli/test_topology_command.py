@@ -1,0 +1,65 @@
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from treefold.topology import known_names, known_topology
+
+
+class TestTopology:
+    def test_shows_a_known_machine(self, treefold):
+        """Its parts are counted, and every link stands there once."""
+        lines = treefold("topology", "a100_pcie_8gpu").out.splitlines()
+        assert lines[0] == "a100_pcie_8gpu: 8 devices, 2 hosts"
+        assert len(lines[4:]) == 8 + 1 + 4
+        assert lines[4].split() == ["gpu:0", "-", "cpu0", "pcie", "24", "6"]
+
+    def test_shows_this_machine(self, treefold):
+        """Without a name it is the machine that the command runs on; there is no GPU needed for that."""
+        outcome = treefold("topology")
+        assert outcome.code == 0
+        assert "device" in outcome.out.splitlines()[0]
+
+    def test_lists_the_known_machines(self, treefold):
+        """One name per line."""
+        assert treefold("topology", "--list").out.split() == list(known_names())
+
+    def test_prints_json_that_can_be_read_again(self, treefold, tmp_path):
+        """The plain form goes around."""
+        plain = treefold("topology", "2x8_a100", "--json").out
+        (tmp_path / "m.json").write_text(plain)
+        again = treefold("topology", tmp_path / "m.json", "--json").out
+        assert json.loads(again) == json.loads(plain) == known_topology("2x8_a100").to_json()
+
+    @pytest.mark.parametrize("kind", ["html", "svg", "png"])
+    def test_draws_it(self, treefold, tmp_path, kind):
+        """In each format."""
+        path = tmp_path / f"m.{kind}"
+        assert treefold("topology", "dgx_a100", "--draw", path).out.endswith(f"Written: {path}\n")
+        if kind == "svg":
+            names = [node.get("data-name") for node in ET.parse(path).getroot().iter() if node.get("data-name")]  # noqa: S314
+            assert names == list(known_topology("dgx_a100").kinds)
+        assert path.stat().st_size > 1000
+
+    def test_says_that_a_file_is_right(self, treefold, tmp_path):
+        """What it is, and whether links are as wide back as there."""
+        path = tmp_path / "m.json"
+        path.write_text(
+            '{"name": "pair", "devices": ["gpu:0", "gpu:1"], '
+            '"links": [{"between": ["gpu:0", "gpu:1"], "gb_per_s": [10, 5]}]}'
+        )
+        out = treefold("topology", "--verify-file", path).out
+        assert out == "ok: pair: 2 devices, 2 directed links, not all equal in both directions\n"
+
+    def test_says_what_is_wrong_with_a_file(self, treefold, tmp_path):
+        """One sentence, exit code 2."""
+        path = tmp_path / "m.xml"
+        path.write_text("<system version='1'><cpu")
+        outcome = treefold("topology", "--verify-file", path)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.startswith("treefold: The XML is broken or cut off: ")
+
+    def test_writes_graphviz(self, treefold, tmp_path):
+        """A graph of its name."""
+        treefold("topology", "ring:3", "--dot", tmp_path / "m.dot")
+        assert (tmp_path / "m.dot").read_text().startswith('graph "ring:3" {')

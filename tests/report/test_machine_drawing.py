@@ -1,0 +1,114 @@
+import itertools
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from treefold.report.machine_drawing import draw_machine, thickness
+from treefold.report.machine_layout import lay_out
+from treefold.topology import TopologyBuilder, known_names, known_topology
+
+NS = "{http://www.w3.org/2000/svg}"
+NAMES = [name for name in known_names() if name != "8x8_h100"]
+every_machine = pytest.mark.parametrize("name", NAMES)
+
+
+def overlap(one, other):
+    """Tell whether two boxes share more than an edge."""
+    apart = abs(one.x - other.x) * 2 < one.width + other.width - 0.01
+    return apart and abs(one.y - other.y) * 2 < one.height + other.height - 0.01
+
+
+class TestLayOut:
+    @every_machine
+    def test_boxes_do_not_hide_each_other(self, name):
+        """No two nodes of any known machine overlap, and all are on the paper."""
+        layout = lay_out(known_topology(name))
+        boxes = list(layout.boxes.values())
+        assert not [pair for pair in itertools.combinations(boxes, 2) if overlap(*pair)]
+        assert all(box.x - box.width / 2 >= 0 and box.x + box.width / 2 <= layout.width for box in boxes)
+        assert all(box.y - box.height / 2 >= 0 and box.y + box.height / 2 <= layout.height for box in boxes)
+
+    @every_machine
+    def test_draws_every_node_and_every_link_once(self, name):
+        """A box per node, a line per pair that links join."""
+        topology = known_topology(name)
+        layout = lay_out(topology)
+        assert list(layout.boxes) == list(topology.kinds)
+        pairs = {frozenset(pair) for pair in topology.capacities}
+        assert {frozenset(pair) for pair in layout.lines} == pairs
+        assert len(layout.lines) == len(pairs)
+
+    def test_draws_a_dgx1_as_two_quads_that_mirror_each_other(self):
+        """GPU i + 4 stands where GPU i does, in the mirror: the links across lie level."""
+        boxes = lay_out(known_topology("dgx1_v100")).boxes
+        middle = sum(box.x for box in boxes.values()) / 8
+        for number in range(4):
+            left, right = boxes[f"gpu:{number}"], boxes[f"gpu:{number + 4}"]
+            assert left.y == right.y
+            assert left.x - middle == pytest.approx(middle - right.x)
+
+    def test_puts_a_switch_over_its_devices(self):
+        """One bar as long as the row."""
+        boxes = lay_out(known_topology("dgx_a100")).boxes
+        bar, row = boxes["nvswitch"], [boxes[f"gpu:{n}"] for n in range(8)]
+        assert len({box.y for box in row}) == 1
+        assert bar.y < row[0].y
+        assert bar.width == pytest.approx(row[-1].x - row[0].x + row[0].width)
+
+    def test_puts_sockets_beside_each_other(self):
+        """Each over its own devices."""
+        boxes = lay_out(known_topology("pcie3_8gpu")).boxes
+        assert boxes["cpu0"].y == boxes["cpu1"].y
+        for number in range(8):
+            socket, device = boxes[f"cpu{number // 4}"], boxes[f"gpu:{number}"]
+            assert abs(device.x - socket.x) < socket.width / 2
+
+    def test_frames_hosts_and_puts_rails_below_them(self):
+        """A frame per host; a rail's bar reaches from the first of its NICs to the last."""
+        topology = known_topology("2x8_a100")
+        layout = lay_out(topology)
+        assert [group.label for group in layout.groups] == ["host 0", "host 1"]
+        for number in range(8):
+            rail = layout.boxes[f"rail{number}"]
+            nics = [layout.boxes[name] for name in topology.neighbours(f"rail{number}")]
+            assert all(rail.y > nic.y and abs(rail.x - nic.x) < rail.width / 2 for nic in nics)
+
+    def test_stands_ring_line_and_one_device(self):
+        """A ring is round, a line is straight, one device is one box."""
+        ring = lay_out(known_topology("ring:6")).boxes
+        assert len({(round(box.x), round(box.y)) for box in ring.values()}) == 6
+        assert len({box.y for box in lay_out(known_topology("line:4")).boxes.values()}) == 1
+        assert len(lay_out(known_topology("ring:1")).boxes) == 1
+
+    def test_lays_the_same_machine_out_alike(self):
+        """Twice the same."""
+        assert lay_out(known_topology("mi250")) == lay_out(known_topology("mi250"))
+
+
+class TestDrawMachine:
+    @every_machine
+    def test_is_an_svg_told_in_words(self, name):
+        """Title and description stand for the picture; every node is named in it."""
+        topology = known_topology(name)
+        root = ET.fromstring(draw_machine(topology))  # noqa: S314 - our own text
+        assert root.find(f"{NS}title").text == f"{name}: {len(topology.devices)} devices"
+        assert [g.get("data-name") for g in root.iter(f"{NS}g") if g.get("data-name")] == list(topology.kinds)
+
+    def test_links_are_as_thick_as_they_are_wide(self):
+        """50 GB/s is twice as thick as 25."""
+        topology = known_topology("dgx1_v100")
+        wide, narrow = topology.capacity("gpu:0", "gpu:3"), topology.capacity("gpu:0", "gpu:1")
+        assert thickness(topology, wide) == 2 * thickness(topology, narrow)
+
+    def test_says_both_widths_of_a_link_that_differs(self):
+        """There and back, in its title."""
+        builder = TopologyBuilder("pair").device("gpu:0").device("gpu:1")
+        text = draw_machine(builder.link("gpu:0", "gpu:1", gb_per_s=10, back_gb_per_s=5, kind="pcie").build())
+        assert "gpu:0 to gpu:1: 10 GB/s, back 5 GB/s pcie" in text
+
+    def test_escapes_names(self):
+        """No name becomes markup."""
+        builder = TopologyBuilder("<b>").device("gpu:0").switch("<script>")
+        text = draw_machine(builder.link("gpu:0", "<script>", gb_per_s=1).build())
+        assert "<script>" not in text
+        assert "<b>" not in text

@@ -1,0 +1,97 @@
+"""The page of a plan, as text and in a browser."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from treefold.report.page import Check
+from treefold.report.plan_page import PlanStory, render_plan_page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+OFFLINE = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+
+
+@pytest.fixture(scope="module")
+def page(planned):
+    """Return the page of a DGX-1's four packs."""
+    one = planned("dgx1_v100")
+    times = {"treefold": [(4096.0, 1e-6), (2.0**20, 1e-4)]}
+    checks = (Check("It holds", holds=True, found="yes"),)
+    return render_plan_page(
+        PlanStory(one.topology, one.packing, one.plan, one.timeline, times, "table", "</script>", checks, ())
+    )
+
+
+@pytest.fixture
+def browse(tmp_path):
+    """Return a function that runs a script in the page, in a real browser, and returns the page as it is then."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+
+    def run(page, script):
+        path = tmp_path / "page.html"
+        path.write_text(page.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
+        profile = f"--user-data-dir={tmp_path / 'profile'}"
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", *OFFLINE, profile, "--virtual-time-budget=4000"]
+        done = subprocess.run(  # noqa: S603 - our own page
+            [CHROMIUM, *flags, "--dump-dom", path.as_uri()], capture_output=True, text=True, check=True, timeout=120
+        )
+        return done.stdout
+
+    return run
+
+
+class TestRenderPlanPage:
+    def test_loads_nothing(self, page):
+        """It opens anywhere, offline, in years."""
+        assert not re.findall(r"<link|<img|@import|https?://(?!www\.w3\.org)", page)
+        assert not re.findall(r"\bsrc=", page)
+
+    def test_lets_no_text_end_its_script(self, page):
+        """Texts are escaped, in the data as well."""
+        assert page.count("</script>") == 2
+        assert "&lt;/script&gt;" in page
+
+    def test_shows_the_machine_before_the_checks(self, page):
+        """What one wants to see first stands first."""
+        assert page.index("The plan at work") < page.index("<h2>Checks</h2>") < page.index("<h2>Predicted</h2>")
+
+
+class TestPlayer:
+    def test_shows_chunks_on_their_way(self, page, browse):
+        """At some time in the middle there are dots on the links, in and out, and every link has its load."""
+        dom = browse(page, "")
+        assert len(re.findall(r'<circle class="tf-(?:up|down) tf-tone-\d"', dom)) > 10
+        assert len(re.findall(r"<span>\d+ %</span>", dom)) == page.count("<i><b></b></i>") > 20
+
+    def test_moves_with_the_keys(self, page, browse):
+        """Home is the start, where nothing is on its way; End is the end, where every link has carried its all."""
+        press = "const p = document.querySelector('.tf-player');"
+        press += "const key = (k) => p.dispatchEvent(new KeyboardEvent('keydown', {key: k}));"
+        output = r"<output>([\d.]+) of ([\d.]+) "
+        start = re.search(output, browse(page, press + "key('Home');"))
+        assert float(start[1]) == 0
+        end = re.search(output, browse(page, press + "key('End');"))
+        assert end[1] == end[2]
+        later = re.search(output, browse(page, press + "key('Home'); key('ArrowRight'); key('ArrowRight');"))
+        assert float(later[1]) == pytest.approx(float(later[2]) / 50, abs=0.011)
+
+    def test_plays(self, page, browse):
+        """Time goes on from where it was, and the button says what it would do."""
+        script = "document.querySelector('select').value = '4'; document.querySelector('.play').click();"
+        dom = browse(page, script)
+        found = re.search(r'class="play">(\w+)</button>', dom)[1]
+        assert found in {"Pause", "Play"}
+        output = re.search(r"<output>([\d.]+) of ([\d.]+) ", dom)
+        assert float(output[1]) > 0.301 * float(output[2])
+
+    def test_shows_one_pack_alone(self, page, browse):
+        """Chosen by its button: its tree and its links are lit, its dots stay, the others' go."""
+        dom = browse(page, "document.querySelector('button[data-pack=\"1\"]').click();")
+        assert 'data-only="1"' in dom
+        dots = re.findall(r'<circle class="tf-(?:up|down) tf-tone-(\d)"([^>]*)>', dom)
+        assert {tone for tone, more in dots if "none" not in more} == {"1"}
+        assert re.search(r'class="tf-lit tf-tone-1"', dom)
+        assert re.search(r'data-pack="1" aria-pressed="true"', dom)
