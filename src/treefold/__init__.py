@@ -24,18 +24,22 @@ from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 
 if TYPE_CHECKING:
+    from treefold.cost import simulate
     from treefold.execution.probe import verify_links
     from treefold.planners.tree_packing import TreePacking, optimal_packing
+    from treefold.timeline import Timeline
     from treefold.topology import Topology, known_topology
     from treefold.topology.load import load_topology
 
 # Loaded when they are first asked for: who only reduces does not wait for the planning of machines.
 _LATER = {
+    "Timeline": "treefold.timeline",
     "Topology": "treefold.topology",
     "TreePacking": "treefold.planners.tree_packing",
     "known_topology": "treefold.topology",
     "load_topology": "treefold.topology.load",
     "optimal_packing": "treefold.planners.tree_packing",
+    "simulate": "treefold.cost",
     "verify_links": "treefold.execution.probe",
 }
 
@@ -55,6 +59,7 @@ __all__ = [
     "PerReplica",
     "ReduceOp",
     "ReductionToOneDevice",
+    "Timeline",
     "Topology",
     "TreePacking",
     "all_reduce",
@@ -67,6 +72,7 @@ __all__ = [
     "optimal_packing",
     "reduce",
     "set_num_threads",
+    "simulate",
     "verify_links",
 ]
 

@@ -22,6 +22,7 @@ NAMES = {
     "PerReplica",
     "ReduceOp",
     "ReductionToOneDevice",
+    "Timeline",
     "Topology",
     "TreePacking",
     "all_reduce",
@@ -34,6 +35,7 @@ NAMES = {
     "optimal_packing",
     "reduce",
     "set_num_threads",
+    "simulate",
     "verify_links",
 }
 
@@ -60,6 +62,7 @@ SIGNATURES = {
     "known_topology": "name",
     "load_topology": "path_or_text",
     "optimal_packing": "topology devices packs * equal_sizes max_depth",
+    "simulate": "plan topology nbytes * chunk_bytes reduce_bytes_per_s",
     "host_memory_info": "",
     "empty_cache": "",
 }

@@ -62,7 +62,9 @@ def choose_routes(
     longer routes' latency costs.
     """
     ways = {pair: alternatives(topology, *pair) for pair in traffic}
-    alone = {pair: (Route(found[0], 1.0, alpha_s(topology, found[0])),) for pair, found in ways.items()}
+    alone: dict[Ends, tuple[Route, ...]] = {
+        pair: (Route(found[0], 1.0, alpha_s(topology, found[0])),) for pair, found in ways.items()
+    }
     if all(len(found) == 1 for found in ways.values()):
         return alone
     shared = _balanced(topology, traffic, ways)
@@ -117,7 +119,7 @@ def _shortest(
                     before.setdefault(other, []).append(name)
                     fresh[other] = None
         layer = list(fresh)
-    routes = [(target,)] if target in depth else []
+    routes: list[tuple[str, ...]] = [(target,)] if target in depth else []
     while routes and routes[0][0] != source:
         routes = [(name, *rest) for rest in routes for name in before[rest[0]]][:_MOST]
     return routes
@@ -140,18 +142,21 @@ def _balanced(
     pair_of = np.repeat(np.arange(len(ways)), [len(found) for found in ways.values()])
     firsts = np.flatnonzero(np.diff(pair_of, prepend=-1))
     logs, total, pressure = np.zeros(len(flat)), np.zeros(len(flat)), np.zeros(len(rows))
-    best, lowest = total, math.inf
+    best, lowest = total.copy(), math.inf
     for number in range(1, _ROUNDS + 1):
         weights = np.exp(logs - np.maximum.reduceat(logs, firsts)[pair_of])
         share = weights / np.bincount(pair_of, weights)[pair_of]
         total += share
         seconds = load @ share
-        for candidate, highest in ((share, seconds.max()), (total / number, (load @ total).max() / number)):
+        for candidate, highest in (
+            (share, float(seconds.max())),
+            (total / number, float((load @ total).max()) / number),
+        ):
             if highest < lowest:
                 best, lowest = candidate, highest
         pressure += seconds / seconds.max()
         heat = np.exp((pressure - pressure.max()) / math.sqrt(number))
-        cost = (heat / heat.sum()) @ load
+        cost = np.atleast_1d((heat / heat.sum()) @ load)
         worst = np.maximum.reduceat(cost, firsts)[pair_of]
         logs -= np.divide(cost, worst, out=np.zeros_like(cost), where=worst > 0) / math.sqrt(number)
     found: dict[Ends, list[Route]] = {pair: [] for pair in ways}

@@ -65,7 +65,7 @@ def predict_s(plan: Plan, topology: Topology, nbytes: float) -> float:
     _check(plan, topology, nbytes, None, math.inf)
     setting = Setting.of(plan, topology, nbytes)
     best = setting.best_num_chunks()
-    return min(setting.estimate_s(count) for count in {1, -(-best // 4), -(-best // 2), best, 2 * best})
+    return min(setting.estimate_s(count) for count in (1, best))
 
 
 def _timeline(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> Timeline:
@@ -158,7 +158,7 @@ def _check(
         raise SimulationError.strangers(strangers, topology.devices)
     if not _is_number(nbytes) or not 0 <= float(nbytes) < math.inf:
         raise SimulationError.nbytes(nbytes)
-    if chunk_bytes not in {None, "auto"} and not (_is_number(chunk_bytes) and 0 < float(chunk_bytes) < math.inf):  # type: ignore[arg-type]
+    if chunk_bytes not in {None, "auto"} and not (_is_number(chunk_bytes) and 0 < float(chunk_bytes) < math.inf):
         raise SimulationError.chunk_bytes(chunk_bytes)
     if not _is_number(reduce_bytes_per_s) or not reduce_bytes_per_s > 0:
         raise SimulationError.reduce_rate(reduce_bytes_per_s)

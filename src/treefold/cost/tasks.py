@@ -62,7 +62,8 @@ def fractional_cuts(length: int, num_chunks: int) -> Cuts:
 
 def whole_cuts(length: int, num_chunks: int) -> Cuts:
     """Return the borders of chunks of whole elements, whose sizes differ by one at most."""
-    return np.floor(np.arange(num_chunks + 1) * (length / num_chunks) + 1e-9)
+    cuts: Cuts = np.floor(np.arange(num_chunks + 1) * (length / num_chunks) + 1e-9)
+    return cuts
 
 
 def make_tasks(plan: PlanDraft, num_chunks: int, *, whole: bool = False) -> tuple[Task, ...]:

@@ -1,0 +1,276 @@
+import importlib
+import itertools
+import math
+
+import pytest
+
+import treefold
+from treefold.cost import model, predict_s, simulate
+from treefold.cost.clock import Clock
+from treefold.cost.pipeline import HAS_NATIVE
+from treefold.cost.setting import Setting
+from treefold.cost.simulate import _run
+from treefold.errors import SimulationError
+from treefold.planners.methods import (
+    one_array,
+    plan_along,
+    plan_one_shot,
+    plan_star,
+    plan_two_level,
+    plan_two_shot,
+)
+from treefold.planners.ring import ring_trees, two_rings
+from treefold.planners.tree_packing import Tree, optimal_packing, plan_trees
+from treefold.topology import TopologyBuilder, known_topology
+
+GB, US = 1e9, 1e-6
+SIZES = [2**12, 2**20, 2**28, 2**32]
+MACHINES = [
+    "dgx1_p100",
+    "dgx1_v100",
+    "p3_8xlarge",
+    "dgx2",
+    "dgx_a100",
+    "mi250",
+    "mi300x",
+    "pcie3_8gpu",
+    "a100_pcie_8gpu",
+]
+
+
+def gpus(count):
+    """Return names of devices."""
+    return tuple(f"gpu:{number}" for number in range(count))
+
+
+def switched(count, gb_per_s=100.0, alpha_us=2.0):
+    """Return devices on one switch, the latency of a copy being twice that of a port."""
+    builder = TopologyBuilder("switched").switch("sw")
+    for device in gpus(count):
+        builder.device(device).link(device, "sw", gb_per_s=gb_per_s, alpha_us=alpha_us)
+    return builder.build()
+
+
+def chain(count):
+    """Return the one tree along a line of devices, from the last to the first."""
+    order = gpus(count)[::-1]
+    up = tuple(itertools.pairwise(order))
+    return (Tree(1, order[-1], up, tuple((b, a) for a, b in up[::-1])),)
+
+
+class TestClosedForms:
+    @pytest.mark.parametrize("nbytes", SIZES)
+    @pytest.mark.parametrize("count", [2, 3, 8])
+    def test_of_rings(self, count, nbytes):
+        """2·(n − 1) steps of a n-th part each."""
+        machine = known_topology(f"ring:{count}:50")
+        plan = plan_along(one_array(gpus(count)), ring_trees(gpus(count)), "ring")
+        expected = model.ring_s(nbytes, count=count, bytes_per_s=50 * GB, alpha_s=0.7 * US)
+        assert simulate(plan, machine, nbytes, chunk_bytes=None).duration_s == pytest.approx(expected, rel=0.01)
+
+    @pytest.mark.parametrize("nbytes", SIZES)
+    @pytest.mark.parametrize(("depth", "num_chunks"), [(1, 1), (1, 7), (2, 1), (3, 16), (7, 100), (7, 3000)])
+    def test_of_chains(self, depth, num_chunks, nbytes):
+        """(2D + k − 1)·(alpha + m/(k·r)), the chunks of up and down in flight together."""
+        machine = known_topology(f"line:{depth + 1}")
+        plan = plan_along(one_array(gpus(depth + 1)), chain(depth + 1), "chain")
+        expected = model.pipelined_tree_s(
+            nbytes, depth=depth, bytes_per_s=25 * GB, alpha_s=0.7 * US, num_chunks=num_chunks
+        )
+        line = simulate(plan, machine, nbytes, chunk_bytes=nbytes / num_chunks)
+        assert line.num_chunks == num_chunks
+        assert line.duration_s == pytest.approx(expected, rel=0.01)
+
+    @pytest.mark.parametrize("nbytes", SIZES[1:])
+    @pytest.mark.parametrize("depth", [1, 2, 5])
+    def test_of_the_best_chunk(self, depth, nbytes):
+        """What "auto" takes is T* to 1 %."""
+        machine = known_topology(f"line:{depth + 1}")
+        plan = plan_along(one_array(gpus(depth + 1)), chain(depth + 1), "chain")
+        line = simulate(plan, machine, nbytes)
+        given = {"depth": depth, "bytes_per_s": 25 * GB, "alpha_s": 0.7 * US}
+        assert line.duration_s == pytest.approx(model.best_tree_s(nbytes, **given), rel=0.01)
+        assert nbytes / line.num_chunks == pytest.approx(model.best_chunk_bytes(nbytes, **given), rel=0.05)
+
+    @pytest.mark.parametrize("nbytes", SIZES)
+    @pytest.mark.parametrize("count", [2, 5, 16])
+    def test_of_stars(self, count, nbytes):
+        """All copies share the root's port, up and then down."""
+        expected = model.star_s(nbytes, count=count, port_bytes_per_s=100 * GB, alpha_s=4 * US)
+        found = simulate(plan_star(one_array(gpus(count))), switched(count), nbytes, chunk_bytes=None)
+        assert found.duration_s == pytest.approx(expected, rel=0.01)
+
+    @pytest.mark.parametrize("nbytes", SIZES)
+    @pytest.mark.parametrize(("plan", "form"), [(plan_one_shot, model.one_shot_s), (plan_two_shot, model.two_shot_s)])
+    def test_of_meshes(self, plan, form, nbytes):
+        """Each pair has its own link, and all links of a device are its port."""
+        expected = form(nbytes, count=6, port_bytes_per_s=5 * 25 * GB, alpha_s=0.7 * US)
+        found = simulate(plan(one_array(gpus(6))), known_topology("mesh:6"), nbytes, chunk_bytes=None)
+        assert found.duration_s == pytest.approx(expected, rel=0.01)
+
+    @pytest.mark.parametrize("count", [2, 4, 7, 8])
+    def test_of_two_levels(self, count):
+        """Four copies one after another, all others beside them."""
+        expected = model.two_level_s(2**28, count=count, link_bytes_per_s=25 * GB, alpha_s=0.7 * US)
+        plan = plan_two_level(one_array(gpus(count)))
+        found = simulate(plan, known_topology(f"mesh:{count}"), 2**28, chunk_bytes=None)
+        assert found.duration_s == pytest.approx(expected, rel=0.01)
+
+    @pytest.mark.parametrize("name", MACHINES)
+    @pytest.mark.parametrize("nbytes", [2**20, 2**28])
+    def test_of_any_plan_are_near(self, name, nbytes):
+        """What predicts large machines is within a third of the simulation on small ones."""
+        machine = known_topology(name)
+        plan = plan_trees(one_array(machine.devices), optimal_packing(machine))
+        exact = simulate(plan, machine, nbytes).duration_s
+        assert exact * 2 / 3 < predict_s(plan, machine, nbytes) < exact * 4 / 3
+
+
+class TestOptimalPackings:
+    @pytest.mark.parametrize("name", [*MACHINES, "2x8_a100"])
+    def test_reach_their_rate(self, name):
+        """At 4 GiB, 95 % of S/X and never more than X."""
+        machine = known_topology(name)
+        packing = optimal_packing(machine)
+        line = simulate(plan_trees(one_array(machine.devices), packing), machine, 2**32)
+        assert 0.95 < line.algbw_bytes_per_s / packing.algbw_bytes_per_s < 1 + 1e-5
+
+    @pytest.mark.parametrize("name", MACHINES)
+    def test_are_never_slower_than_two_levels(self, name):
+        """TensorFlow's tree in one pack; on a DGX-1V it takes more than twice as long."""
+        machine = known_topology(name)
+        work = one_array(machine.devices)
+        mine = simulate(plan_trees(work, optimal_packing(machine)), machine, 2**28).duration_s
+        theirs = simulate(plan_two_level(work), machine, 2**28).duration_s
+        assert mine * (2 if name == "dgx1_v100" else 1) < theirs
+
+
+class TestTimeline:
+    def test_counts_the_bytes_of_every_link(self):
+        """A star of three: everything up once and down once."""
+        line = simulate(plan_star(one_array(gpus(3))), switched(3), 3e6)
+        up, down = (
+            (("gpu:1", "sw"), ("gpu:2", "sw"), ("sw", "gpu:0")),
+            (("gpu:0", "sw"), ("sw", "gpu:1"), ("sw", "gpu:2")),
+        )
+        assert {link: use.nbytes for link, use in line.links.items()} == pytest.approx(
+            dict(zip(up + down, (3e6, 3e6, 6e6, 6e6, 3e6, 3e6), strict=True))
+        )
+
+    def test_loads_no_link_beyond_its_capacity(self):
+        """Whatever shares, the bytes of a link fit into the time."""
+        machine = known_topology("a100_pcie_8gpu")
+        line = simulate(plan_two_shot(one_array(machine.devices)), machine, 2**26)
+        for link, use in line.links.items():
+            assert use.nbytes <= float(machine.capacities[link]) * use.busy_s * (1 + 1e-9)
+            assert use.busy_s <= line.duration_s * (1 + 1e-9)
+
+    def test_has_a_critical_path_without_gaps(self):
+        """It begins at 0, ends at the end, and each part starts when the one before stops."""
+        machine = known_topology("dgx1_v100")
+        line = simulate(plan_trees(one_array(machine.devices), optimal_packing(machine)), machine, 2**24)
+        path = line.critical_path
+        assert path[0].start_s == 0
+        assert path[-1].stop_s == line.duration_s
+        assert all(a.stop_s == pytest.approx(b.start_s) for a, b in itertools.pairwise(path))
+        assert all(line.activities[w.activity].spans[w.span] == (w.start_s, w.stop_s) for w in path)
+
+    def test_starts_nothing_before_what_it_reads(self):
+        """The copies down of every pack and chunk start after some copy up has stopped."""
+        machine = known_topology("line:3")
+        line = simulate(plan_along(one_array(gpus(3)), chain(3), "chain"), machine, 1e6, chunk_bytes=1e5)
+        up, down = ([a for a in line.activities if a.route == way] for way in (("gpu:1", "gpu:0"), ("gpu:0", "gpu:1")))
+        assert all(d[0] >= u[1] for u, d in zip(up[0].spans, down[0].spans, strict=True))
+        assert down[0].spans[0][0] < up[0].spans[-1][0], "chunks go down while others go up"
+
+    def test_folds_at_the_rate_given(self):
+        """Two contributions of 1 GB are read at 4 GB/s in half a second; folding may cost more than sending."""
+        plan = plan_star(one_array(gpus(2)))
+        free = simulate(plan, known_topology("ring:2"), 1e9, chunk_bytes=None)
+        paid = simulate(plan, known_topology("ring:2"), 1e9, chunk_bytes=None, reduce_bytes_per_s=4e9)
+        assert paid.duration_s - free.duration_s == pytest.approx(0.5 + 0.25, rel=0.5)
+        assert paid.devices["gpu:0"].busy_s >= 0.5
+
+    def test_of_one_device_is_empty(self):
+        """Nothing travels, and nothing takes time."""
+        assert simulate(plan_star(one_array(gpus(1))), known_topology("ring:1"), 1e9).duration_s == 0
+
+    def test_of_nothing_is_latency(self):
+        """Values without bytes still pay for their copies."""
+        line = simulate(plan_star(one_array(gpus(2))), known_topology("ring:2"), 0)
+        assert line.duration_s == pytest.approx(1.4 * US)
+
+
+class TestClock:
+    @pytest.mark.parametrize("name", ["dgx1_v100", "pcie3_8gpu", "dgx2"])
+    @pytest.mark.skipif(not HAS_NATIVE, reason="the native core is not installed")
+    def test_is_the_same_in_python(self, name):
+        """Every start and stop of every chunk, to rounding."""
+        machine = known_topology(name)
+        plan = plan_trees(one_array(machine.devices), optimal_packing(machine))
+        line = _run(Setting.of(plan, machine, 2**26), 6, 6, 1e12).pipeline
+        capacities = [*map(float, machine.capacities.values()), *[1e12] * len(machine.devices)]
+        clock = Clock(line.lanes, line.needs, capacities, 6)
+        for mine, theirs in ((clock.starts, line.starts), (clock.stops, line.stops)):
+            assert max(map(max, mine)) == pytest.approx(max(map(max, theirs)), rel=1e-6)
+            assert sum(map(sum, mine)) == pytest.approx(sum(map(sum, theirs)), rel=1e-3)
+
+    @pytest.mark.parametrize("name", ["dgx1_v100", "a100_pcie_8gpu"])
+    def test_draws_long_pipelines_out(self, name, monkeypatch):
+        """Fewer chunks of the same size foretell all of them to two percent."""
+        machine = known_topology(name)
+        plan = plan_trees(one_array(machine.devices), optimal_packing(machine))
+        monkeypatch.setattr(importlib.import_module("treefold.cost.simulate"), "_MOST_SPANS", 10**9)
+        whole = simulate(plan, machine, 2**30)
+        monkeypatch.setattr(importlib.import_module("treefold.cost.simulate"), "_MOST_SPANS", 1)
+        drawn = simulate(plan, machine, 2**30)
+        assert drawn.chunks_per_span > 2
+        assert drawn.duration_s == pytest.approx(whole.duration_s, rel=0.02)
+        assert {link: use.nbytes for link, use in drawn.links.items()} == pytest.approx(
+            {link: use.nbytes for link, use in whole.links.items()}
+        )
+
+
+class TestRefusals:
+    def test_of_devices_that_the_machine_does_not_have(self):
+        """Both sides are named."""
+        sentence = (
+            r"^The plan uses gpu:2, and the topology has gpu:0, gpu:1\. Plan for devices of the topology, or simulate "
+            r"on one that has them\.$"
+        )
+        with pytest.raises(SimulationError, match=sentence):
+            treefold.simulate(plan_star(one_array(gpus(3))), known_topology("ring:2"), 1)
+
+    @pytest.mark.parametrize("nbytes", [-1, math.inf, math.nan, "1M", True])
+    def test_of_sizes_that_nothing_has(self, nbytes):
+        """Also infinite ones."""
+        with pytest.raises(SimulationError, match=r"^nbytes is .*\. It takes a finite number of bytes, 0 or more\.$"):
+            simulate(plan_star(one_array(gpus(2))), known_topology("ring:2"), nbytes)
+
+    @pytest.mark.parametrize("chunk_bytes", [0, -1, math.inf, "best", True])
+    def test_of_chunks_that_nothing_has(self, chunk_bytes):
+        """Only "auto" is a word that it knows."""
+        sentence = (
+            r"^chunk_bytes is .*\. It takes a finite number of bytes above 0, None for whole packs, or \"auto\"\.$"
+        )
+        with pytest.raises(SimulationError, match=sentence):
+            simulate(plan_star(one_array(gpus(2))), known_topology("ring:2"), 1, chunk_bytes=chunk_bytes)
+
+    @pytest.mark.parametrize("rate", [0, -1, math.nan, "fast"])
+    def test_of_rates_at_which_nothing_is_folded(self, rate):
+        """Infinity is the default and allowed."""
+        sentence = (
+            r"^reduce_bytes_per_s is .*\. It takes a number above 0; infinity means that folding costs nothing\.$"
+        )
+        with pytest.raises(SimulationError, match=sentence):
+            simulate(plan_star(one_array(gpus(2))), known_topology("ring:2"), 1, reduce_bytes_per_s=rate)
+
+
+class TestRings:
+    def test_in_both_directions_take_half_as_long(self):
+        """Links carry both ways at once."""
+        machine = known_topology("ring:5")
+        work = one_array(gpus(5))
+        one = simulate(plan_along(work, ring_trees(gpus(5)), "ring"), machine, 2**30).duration_s
+        two = simulate(plan_along(work, two_rings(gpus(5)), "rings"), machine, 2**30).duration_s
+        assert one == pytest.approx(2 * two, rel=0.01)
