@@ -9,6 +9,7 @@ import treefold as package
 from treefold.export.msccl_run import prove_msccl
 from treefold.export.msccl_xml import read_msccl
 from treefold.plan import from_json
+from treefold.planners.size_table import SizeTable
 from treefold.topology import known_topology
 
 PLAN = ("plan", "--topology", "dgx1_v100", "--size", "1M")
@@ -70,6 +71,15 @@ class TestPlan:
         plain = json.loads(treefold(*PLAN, "--devices", "0-2,gpu:3", "--json").out)
         assert plain["devices"] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3"]
         assert plain["algbw_gb_per_s"] == pytest.approx(75.0)
+
+    def test_says_which_method_serves_which_size(self, treefold):
+        """As a table in a line, with a reason per row."""
+        words = treefold("plan", "-t", "ring:3", "-s", "1M", "--table").out
+        plain = json.loads(treefold("plan", "-t", "ring:3", "-s", "1M", "--table", "--json").out)
+        assert f"size table: {plain['size_table']}\n" in words
+        rows = SizeTable.parse(plain["size_table"]).rows
+        assert len(plain["reasons"]) == len(rows)
+        assert rows[0].method == "oneshot"
 
     def test_plans_for_one_device(self, treefold):
         """Nothing to send is no error."""

@@ -14,7 +14,7 @@ class TestSimulate:
         """A row per size, a column per method, and no bandwidth above the bound."""
         plain = json.loads(treefold(*SIMULATE, "--json").out)
         assert {row["size"] for row in plain["predicted"]} == {2**16, 2**24}
-        assert len({row["method"] for row in plain["predicted"]}) == 7
+        assert len({row["method"] for row in plain["predicted"]}) == 8
         assert all(row["size"] / row["seconds"] <= 100e9 / 3 for row in plain["predicted"])
         table = treefold(*SIMULATE).out
         assert table.startswith("ring:4: predicted time (GB/s of algorithm bandwidth, at most 33.33 GB/s)\n")

@@ -137,6 +137,10 @@ class TestDescribeBottleneck:
             ("dgx1_v100", "each of 8 GPUs against the others: 600 GB/s over NVLink in all"),
             ("dgx_a100", "each of 8 GPUs against the others: 300 GB/s per link over NVLink"),
             ("mi250", "GPUs 0–1 against 2–3 against 4–5 against 6–7 … (8 groups): 1200 GB/s over xGMI in all"),
+            (
+                "2x8_a100",
+                "each of 16 GPUs against the others: 300 GB/s per link over NVLink and 25 GB/s per link between hosts",
+            ),
             ("ring:1", "none: one device has nothing to send"),
         ],
     )

@@ -22,10 +22,9 @@ def describe_bottleneck(packing: TreePacking, topology: Topology) -> str:
     for source, target, _ in certificate.prices:
         for link in topology.links:
             if (link.source, link.target) == (source, target):
-                kinds[_where(link.kind), link.bytes_per_s / 1e9] = None
+                is_nic = "nic" in {topology.kinds[source], topology.kinds[target]}
+                kinds[_where("net" if is_nic else link.kind), link.bytes_per_s / 1e9] = None
     places = list(dict.fromkeys(where for where, _ in kinds))
-    if "between hosts" in places:
-        places = [where for where in places if where != "over PCIe"]
     groups = _groups(certificate.parts)
     parts = len(certificate.parts)
     if certificate.is_partition or parts == 2:  # noqa: PLR2004 - then the bound is what joins the two

@@ -68,9 +68,9 @@ def _figures(packing: TreePacking) -> tuple[Figure, ...]:
     count, reached = len(packing.devices), packing.algbw_bytes_per_s / 1e9
     gap = "0" if packing.gap < _EXACT else f"{packing.gap:.2%}"
     return (
-        Figure("All-reduce bandwidth", f"{reached:.2f} GB/s", "of this plan, S/t for large values"),
-        Figure("Bound", f"{packing.bound_bytes_per_s / 1e9:.2f} GB/s", "no schedule of plain values exceeds it"),
+        Figure("All-reduce GB/s", f"{reached:.2f}", "of this plan, S/t for large values"),
+        Figure("Bound, GB/s", f"{packing.bound_bytes_per_s / 1e9:.2f}", "no schedule of plain values exceeds it"),
         Figure("Gap", gap, "proved optimal" if gap == "0" else "left by this many packs"),
-        Figure("Bus bandwidth", f"{reached * 2 * (count - 1) / count:.1f} GB/s", "as nccl-tests prints it"),
+        Figure("Bus bandwidth, GB/s", f"{reached * 2 * (count - 1) / count:.1f}", "as nccl-tests prints it"),
         Figure("Packs", str(len(packing.trees)), f"trees over {count} devices"),
     )

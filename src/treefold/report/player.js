@@ -130,7 +130,7 @@
         dot.setAttribute("class", `${move.down ? "tf-down" : "tf-up"} tf-tone-${move.pack % data.tones}`);
         dot.setAttribute("cx", place.x.toFixed(1));
         dot.setAttribute("cy", place.y.toFixed(1));
-        dot.setAttribute("r", move.radius.toFixed(1));
+        dot.setAttribute("r", (move.radius + (move.down ? 2 : 0)).toFixed(1));
       }
       for (const number of move.links) {
         carried[number].bytes += bytes;

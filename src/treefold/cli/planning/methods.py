@@ -8,20 +8,14 @@ from dataclasses import dataclass
 from treefold.bench.sizes import parse_size
 from treefold.cost import simulate
 from treefold.plan import Plan
-from treefold.planners.methods import (
-    one_array,
-    plan_along,
-    plan_one_shot,
-    plan_star,
-    plan_two_level,
-    plan_two_shot,
-)
+from treefold.planners.choose import plan_method, radius
+from treefold.planners.methods import one_array, plan_along, plan_star, plan_two_level
 from treefold.planners.ring import two_rings, widest_ring
-from treefold.planners.tree_packing import TreePacking, optimal_packing, plan_trees
+from treefold.planners.tree_packing import TreePacking, plan_trees
 from treefold.topology import Topology
 
-TREES, ONE_SHOT, TWO_SHOT, SHALLOW = "trees", "one shot", "two shots", "one shallow tree"
-OURS = (TREES, ONE_SHOT, TWO_SHOT, SHALLOW)
+TREES, ONE_SHOT, TWO_SHOT, SHALLOW, TREE = "trees", "one shot", "two shots", "shallow trees", "one tree"
+OURS = (TREES, ONE_SHOT, TWO_SHOT, SHALLOW, TREE)
 RING, STAR, TWO_LEVEL = "ring", "ReductionToOneDevice", "TensorFlow's two-level tree"
 OTHERS = (RING, STAR, TWO_LEVEL)
 
@@ -57,9 +51,10 @@ def plan_methods(topology: Topology, packing: TreePacking) -> dict[str, Plan]:
         return {TREES: plan_trees(work, packing)}
     make: dict[str, Callable[[], Plan]] = {
         TREES: lambda: plan_trees(work, packing),
-        ONE_SHOT: lambda: plan_one_shot(work),
-        TWO_SHOT: lambda: plan_two_shot(work),
-        SHALLOW: lambda: plan_trees(work, optimal_packing(topology, packs=1)),
+        ONE_SHOT: lambda: plan_method("oneshot", topology, work),
+        TWO_SHOT: lambda: plan_method("twoshot", topology, work),
+        SHALLOW: lambda: plan_method(f"shallow#{radius(topology)}", topology, work),
+        TREE: lambda: plan_method("tree", topology, work),
         RING: lambda: plan_along(work, two_rings(widest_ring(topology)), "two rings, one in each direction"),
         STAR: lambda: plan_star(work),
         TWO_LEVEL: lambda: plan_two_level(work),

@@ -22,6 +22,9 @@ Packs = Annotated[
 Sizes = Annotated[
     str, typer.Option("--size", "-s", metavar="SIZES", help="Bytes per device to predict for: 64K,16M,1G.")
 ]
+Table = Annotated[
+    bool, typer.Option("--table", help="Also say which method serves which size, found by pricing all (takes seconds).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.", rich_help_panel=_OUTPUT)]
 Draw = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw it: .html, .svg or .png.", rich_help_panel=_OUTPUT)

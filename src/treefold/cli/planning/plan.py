@@ -20,6 +20,7 @@ from treefold.cli.planning.words import describe_packing, describe_predictions, 
 from treefold.cost import simulate
 from treefold.export.dot import to_dot
 from treefold.plan import Plan
+from treefold.planners.choose import Choice, choose
 from treefold.planners.tree_packing import TreePacking, optimal_packing
 from treefold.report.files import write_atomically
 from treefold.report.plan_page import PlanStory, render_plan_page
@@ -38,6 +39,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     devices: options.Devices = None,
     size: options.Sizes = _SIZES,
     packs: options.Packs = None,
+    table: options.Table = False,
     json: options.Json = False,
     draw: options.Draw = None,
     trace: options.Trace = None,
@@ -54,10 +56,9 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     packing = optimal_packing(machine, packs=packs)
     plans = plan_methods(machine, packing)
     predictions = predict(plans, machine, sizes) if len(machine.devices) > 1 else ()
-    if json:
-        typer.echo(json_text.dumps(to_plain(machine, packing, predictions), indent=2, ensure_ascii=False))
-    else:
-        typer.echo(_in_words(machine, packing, predictions))
+    choice = choose(machine) if table else None
+    describe = _as_json if json else _in_words
+    typer.echo(describe(machine, packing, predictions, choice))
     trees = plans[TREES]
     if draw is not None:
         _draw(draw, machine, packing, trees, predictions, sizes[-1])
@@ -79,11 +80,19 @@ def _say(sentence: str, *, quiet: bool) -> None:
     typer.echo(sentence, err=quiet)
 
 
-def _in_words(machine: Topology, packing: TreePacking, predictions: Sequence[Prediction]) -> str:
-    words = describe_packing(machine, packing)
-    if machine.notes:
-        words = "\n".join([*(f"note: {note}" for note in machine.notes), words])
-    return f"{words}\n\npredicted\n{describe_predictions(predictions)}" if predictions else words
+def _as_json(machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], choice: Choice | None) -> str:
+    plain = to_plain(machine, packing, predictions)
+    plain |= {} if choice is None else {"size_table": str(choice.table), "reasons": list(choice.reasons)}
+    return json_text.dumps(plain, indent=2, ensure_ascii=False)
+
+
+def _in_words(machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], choice: Choice | None) -> str:
+    lines = [*(f"note: {note}" for note in machine.notes), describe_packing(machine, packing)]
+    if predictions:
+        lines += ["", "predicted", describe_predictions(predictions)]
+    if choice is not None:
+        lines += ["", f"size table: {choice.table}", *choice.reasons]
+    return "\n".join(lines)
 
 
 def _draw(
