@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 
 class TreefoldError(Exception):
@@ -10,7 +10,8 @@ class TreefoldError(Exception):
 
     # AutoGraph raises an error anew, of the same class and with its own trace, if it is made as an Exception is; of any
     # other class it makes an error that is no ValueError.
-    __init__ = Exception.__init__
+    if not TYPE_CHECKING:
+        __init__ = Exception.__init__
 
     def in_pair(self, index: int) -> Self:
         """Return the same error, saying which pair of a batch it is about."""
