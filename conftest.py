@@ -1,4 +1,4 @@
-"""What must be loaded first, before any test's own imports."""
+"""What must be loaded first, before any test's or doctest's own imports."""
 
 import contextlib
 
