@@ -17,10 +17,11 @@ from treefold.packing import Item, PackingPolicy
 from treefold.plan import finish
 from treefold.plan.ir import Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_star, add_two_level
+from treefold.planners.one_shot import add_one_shot
 
 CASES = os.environ.get("TREEFOLD_CASES", "20000")
-#: Of each of the 28 plans between each number of replicas.
-MUTANTS = -(-(200_000 if CASES == "full" else int(CASES)) // (28 * 8))
+#: Of each of the 40 plans between each number of replicas.
+MUTANTS = -(-(200_000 if CASES == "full" else int(CASES)) // (40 * 8))
 POLICIES = (PackingPolicy(), PackingPolicy(num_packs=1), PackingPolicy(num_packs=3), PackingPolicy(bytes_per_pack=12))
 
 
@@ -143,7 +144,7 @@ def drafts(count):
     shared = tuple(f"gpu:{r // 2}" for r in range(count))
     for sources, destinations in ((own, own), (own, own[::-1]), (shared, shared)):
         for policy in POLICIES:
-            for planner in ("star", "two_level"):
+            for planner in ("star", "two_level", "one_shot"):
                 yield folding(planner, policy, sources, destinations)
     yield folding("star", POLICIES[2], own, ("gpu:99", "gpu:0"))
     for goal in (Goal.ROWS, Goal.GATHER, Goal.COPY):
@@ -161,6 +162,8 @@ def folding(planner, policy, sources, destinations):
         for number, pack in enumerate(layout.packs):
             if planner == "star":
                 add_star(builder, pack, destinations[number % len(destinations)])
+            elif planner == "one_shot":
+                add_one_shot(builder, pack)
             else:
                 add_two_level(builder, pack, number)
     return drafted(builder)
@@ -356,7 +359,7 @@ class TestFinish:
             counts.update(verdicts(draft, mutator, MUTANTS))
         accepted_wrong = [key for key in counts if key[1].startswith("WRONG")]
         assert accepted_wrong == []
-        assert counts.total() > 20 * MUTANTS  # of 28; where a mutation changed nothing, it is not counted
+        assert counts.total() > 28 * MUTANTS  # of 40; where a mutation changed nothing, it is not counted
 
     @pytest.mark.parametrize("count", range(2, 10))
     def test_accepts_what_planners_make(self, count):

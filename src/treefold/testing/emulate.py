@@ -23,6 +23,7 @@ from treefold.cost.routes import Ends, Route
 from treefold.cost.setting import Setting
 from treefold.cost.tasks import Task, make_tasks
 from treefold.errors import SimulationError
+from treefold.errors.words import counted
 from treefold.fold import Fold
 from treefold.plan.ir import Combine, Copy, Goal, Plan, Range, Role
 from treefold.reduce_op import ReduceOp
@@ -57,8 +58,8 @@ class Emulation:
         """Return measured beside predicted, in a line."""
         line = self.predicted
         return (
-            f"{line.nbytes / 1e6:.3g} MB in {line.num_chunks} chunks: measured {self.measured_s:.4g} s, predicted "
-            f"{line.duration_s:.4g} s ({self.error:+.1%})"
+            f"{line.nbytes / 1e6:.3g} MB in {counted(line.num_chunks, 'chunk')}: measured {self.measured_s:.4g} s, "
+            f"predicted {line.duration_s:.4g} s ({self.error:+.1%})"
         )
 
 

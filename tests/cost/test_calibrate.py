@@ -1,0 +1,85 @@
+import random
+
+import pytest
+
+from treefold.cost import fit_link, fit_links
+from treefold.errors import SimulationError
+
+SIZES = [2**power for power in range(6, 27, 2)]
+ALPHA, BETA = 2.5e-6, 1 / 48e9
+
+
+def measured(seed, *, scatter=0.01, late=0.0, repeats=9):
+    """Return samples of a link: times scatter in proportion, and some share of them is up to ten times too long."""
+    numbers = random.Random(seed)  # noqa: S311 - nothing is secret here
+    samples = []
+    for size in SIZES * repeats:
+        seconds = (ALPHA + BETA * size) * numbers.gauss(1, scatter)
+        samples.append((size, seconds * numbers.uniform(1.5, 10) if numbers.random() < late else seconds))
+    return samples
+
+
+class TestFitLink:
+    def test_is_exact_on_exact_samples(self):
+        """Without scatter there is no spread."""
+        fit = fit_link([(size, ALPHA + BETA * size) for size in SIZES])
+        assert fit.alpha_s == pytest.approx(ALPHA, rel=1e-6)
+        assert fit.bytes_per_s == pytest.approx(48e9, rel=1e-9)
+        assert fit.alpha_spread_s < 1e-9 * ALPHA
+        assert fit.bytes_per_s_spread < 1
+        assert (fit.num_samples, fit.num_outliers) == (len(SIZES), 0)
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_is_near_where_a_fifth_of_the_samples_is_late(self, seed):
+        """Late copies move it by no more than 2 % in bandwidth and 5 % in latency, and are counted."""
+        fit = fit_link(measured(seed, late=0.2))
+        assert fit.bytes_per_s == pytest.approx(48e9, rel=0.02)
+        assert fit.alpha_s == pytest.approx(ALPHA, rel=0.05)
+        assert 0.1 < fit.num_outliers / fit.num_samples < 0.4
+
+    def test_has_spreads_that_hold(self):
+        """Of a hundred fits, about as many are within two spreads as should be."""
+        fits = [fit_link(measured(seed)) for seed in range(100)]
+        assert sum(abs(fit.beta_s_per_byte - BETA) <= 2 * fit.beta_spread_s_per_byte for fit in fits) >= 80
+        assert sum(abs(fit.alpha_s - ALPHA) <= 2 * fit.alpha_spread_s for fit in fits) >= 80
+        assert all(fit.beta_spread_s_per_byte < 0.01 * BETA for fit in fits)
+
+    def test_has_no_negative_latency(self):
+        """Clocks may say so; copies do not end before they start."""
+        assert fit_link([(100, 90e-9), (200, 190e-9), (300, 290e-9)]).alpha_s == 0
+
+    def test_serves_many_links(self):
+        """Each by its ends."""
+        fits = fit_links({("gpu:0", "gpu:1"): [(0, 1.0), (1, 2.0)], ("gpu:1", "gpu:0"): [(0, 1.0), (1, 3.0)]})
+        assert {ends: fit.bytes_per_s for ends, fit in fits.items()} == {
+            ("gpu:0", "gpu:1"): pytest.approx(1.0),
+            ("gpu:1", "gpu:0"): pytest.approx(0.5),
+        }
+
+    @pytest.mark.parametrize(
+        ("samples", "count"), [([], "0 samples"), ([(5, 1.0)], "1 sample"), ([(5, 1.0)] * 3, "3 samples")]
+    )
+    def test_refuses_one_size(self, samples, count):
+        """One size cannot tell latency from bandwidth."""
+        sentence = (
+            rf"^{count} of one size or none say nothing of latency and bandwidth\. Measure copies of at least "
+            r"two sizes, a few bytes and some megabytes\.$"
+        )
+        with pytest.raises(SimulationError, match=sentence):
+            fit_link(samples)
+
+    @pytest.mark.parametrize("sample", [(-1, 1.0), (1, -1.0), (1, float("nan")), (float("inf"), 1.0)])
+    def test_refuses_what_cannot_be(self, sample):
+        """One such sample means that something else is wrong."""
+        sentence = r"^A copy of .* bytes in .* seconds cannot be\. Both are finite numbers, 0 or more\.$"
+        with pytest.raises(SimulationError, match=sentence):
+            fit_link([(1, 1.0), sample])
+
+    def test_refuses_copies_that_take_no_longer(self):
+        """Somebody did not wait for the copies to end."""
+        sentence = (
+            r"^Larger copies take no longer than small ones, so no bandwidth follows\. Wait for each copy to end "
+            r"before the clock is read, or measure larger ones\.$"
+        )
+        with pytest.raises(SimulationError, match=sentence):
+            fit_link([(1, 1.0), (1000, 1.0), (2000, 0.5)])
