@@ -16,6 +16,8 @@
 #include <immintrin.h>
 #endif
 
+#include "arithmetic.hpp"
+
 namespace treefold {
 
 namespace {
@@ -122,6 +124,7 @@ void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task
 
 bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
                const std::function<bool()>& interrupted) {
+  const PlainArithmetic mode;
   const std::size_t threads = num_threads();
   const bool shares = count > 1 && threads > 1 && !is_busy_.exchange(true, std::memory_order_acquire);
   std::atomic<std::size_t> own_next{0};
@@ -151,6 +154,7 @@ bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
 }
 
 void Pool::work(std::size_t index) {
+  const PlainArithmetic mode;
   std::uint64_t seen = 0;
   for (;;) {
     const auto start = Clock::now();

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -122,3 +123,10 @@ class TestBatch:
         assert fold_batch(jobs, Fold(ReduceOp.SUM)) == 3
         for job, target in zip(jobs, targets, strict=True):
             assert_same_bits(on_host(target), owned_sum(4, (1024,), job.dtype))
+
+
+def test_triton_is_left_alone_once_tensorflow_is_loaded(monkeypatch):
+    """Loading it then would end the process: the backend's operations fold instead."""
+    monkeypatch.setitem(sys.modules, "tensorflow", object())
+    monkeypatch.delitem(sys.modules, "triton")
+    assert not is_fused(Fold(ReduceOp.SUM), "float32")

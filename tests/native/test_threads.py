@@ -157,3 +157,22 @@ class TestFork:
     def test_leaves_parent_and_child_working(self):
         """Forked while two threads reduce, every child reduces right, with as many threads, and so does the parent."""
         assert report_of(FORK) == "True\n"
+
+
+class TestFloatingPointMode:
+    def test_denormals_survive_where_the_caller_flushes_them(self):
+        """PyTorch on request, and TensorFlow's graphs, switch denormals off for their threads; folds do not."""
+        torch = pytest.importorskip("torch")
+        tiny = [np.full(200_000, (r + 1) * 1e-45, np.float32) for r in range(3)]
+        expected = treefold.all_reduce([array.copy() for array in tiny])[0]
+        assert expected[0] > 0
+        if not torch.set_flush_denormal(True):
+            pytest.skip("this processor always keeps denormals")
+        try:
+            for op in ("sum", "max"):
+                made = treefold.all_reduce(tiny, op)[0]
+                is_flushed = np.float32(1e-45) * np.float32(1) == 0
+                assert (made.view(np.uint32) == (expected if op == "sum" else tiny[2]).view(np.uint32)).all()
+            assert is_flushed  # the caller's mode is as it was
+        finally:
+            torch.set_flush_denormal(False)

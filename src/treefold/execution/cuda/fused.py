@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import math
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -43,10 +44,17 @@ class DeviceJob:
     targets: Sequence[Any]
 
 
-@functools.cache
 def has_triton() -> bool:
-    """Tell whether Triton is installed; it is not imported to find out."""
-    return importlib.util.find_spec("triton") is not None
+    """Tell whether Triton can be used; it is not imported to find out.
+
+    Importing it after TensorFlow ends the process: both register the same options of LLVM.
+    """
+    return "triton" in sys.modules or ("tensorflow" not in sys.modules and _is_installed("triton"))
+
+
+@functools.cache
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def is_interpreted() -> bool:
