@@ -1,9 +1,12 @@
 """The reader of MSCCL XML refuses what is broken, and its run what is wrong: sentences, one each."""
 
+import os
 import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from treefold.errors import ExportError
 from treefold.export.msccl import to_msccl
@@ -13,6 +16,8 @@ from treefold.export.msccl_xml import read_msccl, write_msccl_xml
 from treefold.planners.methods import one_array, plan_star, plan_two_level
 
 NOWHERE = Place("i", -1)
+_ASKED = os.environ.get("TREEFOLD_CASES", "100")
+CASES = 2000 if _ASKED == "full" else int(_ASKED)
 
 
 def step(kind, source=NOWHERE, target=NOWHERE, after=None, *, awaited=False):
@@ -222,6 +227,31 @@ class TestReadMsccl:
             match=r"^The MSCCL file has 11 characters; at most 10 are read\. Write a smaller algorithm\.$",
         ):
             read_msccl("x" * 11)
+
+
+class TestMutations:
+    @settings(max_examples=CASES, deadline=None)
+    @given(data=st.data())
+    def test_of_the_text_are_refused_or_still_right(self, text, data):
+        """Whatever one number becomes: one sentence, or an algorithm that is an all-reduce all the same."""
+        numbers = list(re.finditer(r'(?<=")-?\d+(?=")', text))
+        found = data.draw(st.sampled_from(numbers))
+        other = data.draw(st.integers(-2, 70))
+        mutated = f"{text[: found.start()]}{other}{text[found.end() :]}"
+        sentence = _refusal(mutated)
+        assert "\n" not in sentence
+        if not sentence:
+            algorithm = read_msccl(mutated)
+            assert all(gpu.output_chunks >= algorithm.chunks or algorithm.in_place for gpu in algorithm.gpus)
+
+
+def _refusal(text):
+    """Return the sentence with which a text is refused; nothing if it holds."""
+    try:
+        prove_msccl(read_msccl(text))
+    except ExportError as error:
+        return str(error)
+    return ""
 
 
 class TestCheckLimits:

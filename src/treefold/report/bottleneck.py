@@ -30,8 +30,11 @@ def describe_bottleneck(packing: TreePacking, topology: Topology) -> str:
     if certificate.is_partition or parts == 2:  # noqa: PLR2004 - then the bound is what joins the two
         whole = float(certificate.bound) / 1e9 * (parts - 1)
         return f"{groups}: {whole:.4g} GB/s {' and '.join(places)}{' in all' if parts > 2 else ''}"  # noqa: PLR2004
-    each = [f"{width:.4g} GB/s per link {where}" for where, width in kinds if where in places]
-    return f"{groups}: {' and '.join(dict.fromkeys(each))}"
+    each = []
+    for place in places:
+        widths = sorted({f"{width:.4g}" for where, width in kinds if where == place}, key=float)
+        each.append(f"{', '.join(widths)} GB/s per link {place}")
+    return f"{groups}: {' and '.join(each)}"
 
 
 def _where(kind: str) -> str:

@@ -12,7 +12,10 @@ _OUTPUT = "Output"
 Machine = Annotated[
     str | None,
     typer.Option(
-        "--topology", "-t", metavar="FILE|NAME|-", help="A file, a known machine, or - for a pipe; else this."
+        "--topology",
+        "-t",
+        metavar="FILE|NAME|-",
+        help="A file, a known machine, or - for a pipe; else this machine.",
     ),
 ]
 Devices = Annotated[str | None, typer.Option(help="Those that take part: 0-3,6 or gpu:0,gpu:1; all if not given.")]

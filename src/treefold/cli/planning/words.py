@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from treefold.cli.planning.methods import OTHERS, OURS, Prediction, best_of
+from treefold.errors.words import counted
 from treefold.planners.tree_packing import TreePacking
 from treefold.report.bottleneck import describe_bottleneck
 from treefold.report.certificate import most_loaded, recomputed_bound
@@ -51,7 +52,7 @@ def describe_packing(topology: Topology, packing: TreePacking) -> str:
     lines = [
         f"{topology.name or 'this machine'}: {count} devices",
         f"optimum:     X* = {bound:.2f} GB/s all-reduce (S/t), busbw {bound * busbw:.1f}",
-        f"this plan:   X = {reached:.2f} GB/s in {len(packing.trees)} packs, {_gap(packing)}",
+        f"this plan:   X = {reached:.2f} GB/s in {counted(len(packing.trees), 'pack')}, {_gap(packing)}",
         f"model:       {_MODEL}",
         f"bottleneck:  {describe_bottleneck(packing, topology)}",
         f"certificate: {describe_certificate(packing, topology)}",
