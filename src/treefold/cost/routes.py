@@ -160,6 +160,6 @@ def _balanced(
         worst = np.maximum.reduceat(cost, firsts)[pair_of]
         logs -= np.divide(cost, worst, out=np.zeros_like(cost), where=worst > 0) / math.sqrt(number)
     found: dict[Ends, list[Route]] = {pair: [] for pair in ways}
-    for (pair, nodes), share in zip(flat, best, strict=True):
-        found[pair].append(Route(nodes, float(share), alpha_s(topology, nodes)))
+    for (pair, nodes), part in zip(flat, best, strict=True):
+        found[pair].append(Route(nodes, float(part), alpha_s(topology, nodes)))
     return {pair: tuple(routes) for pair, routes in found.items()}
