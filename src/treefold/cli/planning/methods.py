@@ -18,6 +18,7 @@ TREES, ONE_SHOT, TWO_SHOT, SHALLOW, TREE = "trees", "one shot", "two shots", "sh
 OURS = (TREES, ONE_SHOT, TWO_SHOT, SHALLOW, TREE)
 RING, STAR, TWO_LEVEL = "ring", "ReductionToOneDevice", "TensorFlow's two-level tree"
 OTHERS = (RING, STAR, TWO_LEVEL)
+_LARGE, _FEW = 16, "64K,4M,256M"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,17 @@ class Prediction:
         return self.nbytes / self.seconds / 1e9 if self.seconds else float("inf")
 
 
-def parse_sizes(text: str) -> tuple[int, ...]:
+def parse_sizes(text: str | None, default: str, topology: Topology) -> tuple[int, ...]:
     """Return the sizes of ``64K,16M``, each once, the smallest first.
+
+    ``default``: for no text; on large machines, where each takes seconds, fewer.
 
     Raises:
         BenchError: naming ``--size``, for what is no size.
 
     """
+    if text is None:
+        text = default if len(topology.devices) <= _LARGE else _FEW
     return tuple(sorted({parse_size(word, "--size") for word in text.split(",")}))
 
 

@@ -23,7 +23,10 @@ Packs = Annotated[
     int | None, typer.Option(help="So many packs of equal size, instead of as many as the optimum takes.")
 ]
 Sizes = Annotated[
-    str, typer.Option("--size", "-s", metavar="SIZES", help="Bytes per device to predict for: 64K,16M,1G.")
+    str | None,
+    typer.Option(
+        "--size", "-s", metavar="SIZES", help="Bytes per device to predict for: 64K,16M,1G; if not given, some to 1G."
+    ),
 ]
 Table = Annotated[
     bool, typer.Option("--table", help="Also say which method serves which size, found by pricing all (takes seconds).")

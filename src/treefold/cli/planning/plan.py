@@ -37,7 +37,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     *,
     topology: options.Machine = None,
     devices: options.Devices = None,
-    size: options.Sizes = _SIZES,
+    size: options.Sizes = None,
     packs: options.Packs = None,
     table: options.Table = False,
     json: options.Json = False,
@@ -48,11 +48,11 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     save: options.Save = None,
 ) -> None:
     """Plan the best all-reduce for a machine: the plan, the proof that no other is faster, the predicted times."""
-    sizes = parse_sizes(size)
     check_outputs({"--draw": draw, "--trace": trace, "--msccl": msccl, "--dot": dot, "--save": save})
+    machine = read_machine(topology, devices)
+    sizes = parse_sizes(size, _SIZES, machine)
     if packs is not None and packs > sizes[0]:
         raise CommandError.packs_of_bytes(packs, sizes[0])
-    machine = read_machine(topology, devices)
     packing = optimal_packing(machine, packs=packs)
     plans = plan_methods(machine, packing)
     predictions = predict(plans, machine, sizes) if len(machine.devices) > 1 else ()

@@ -39,17 +39,17 @@ def simulate(
     devices: options.Devices = None,
     plan: PlanFile = None,
     packs: options.Packs = None,
-    size: options.Sizes = _SIZES,
+    size: options.Sizes = None,
     json: options.Json = False,
     plot: Plot = None,
     trace: options.Trace = None,
 ) -> None:
     """Predict what plans take on a machine: sweep sizes, plot, trace."""
-    sizes = parse_sizes(size)
     check_outputs({"--plot": plot, "--trace": trace})
     if topology == plan == "-":
         raise CommandError.two_pipes()
     machine = read_machine(topology, devices)
+    sizes = parse_sizes(size, _SIZES, machine)
     packing = optimal_packing(machine, packs=packs)
     plans = plan_methods(machine, packing) if plan is None else {"this plan": _read_plan(plan)}
     predictions = predict(plans, machine, sizes)
