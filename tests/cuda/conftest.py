@@ -1,4 +1,4 @@
-"""Kernels for GPUs run in Triton's interpreter here, on host memory, unless a GPU is at hand (see the root conftest)."""
+"""GPU kernels run in Triton's interpreter here, on host memory, unless there is a GPU (see the root conftest)."""
 
 import importlib.util
 
