@@ -62,7 +62,7 @@ def format_us(seconds: float) -> str:
     ('12.3', '12346')
     """
     micro = seconds * 1e6
-    return f"{micro:.3g}" if micro < 100 else f"{micro:.0f}"  # noqa: PLR2004 - three digits
+    return f"{micro:.3g}" if micro < 100 else f"{micro:.0f}"
 
 
 def format_spread(spread: Spread, factor: float, digits: int) -> str:
@@ -70,6 +70,6 @@ def format_spread(spread: Spread, factor: float, digits: int) -> str:
 
     >>> format_spread(Spread(0.912, 0.9, 0.93, 1.0), 100, 0)
     '91 [90–93]'
-    """  # noqa: RUF002 - as below
+    """
     median, low, high = (f"{part * factor:.{digits}f}" for part in (spread.median, spread.low, spread.high))
-    return f"{median} [{low}–{high}]"  # noqa: RUF001 - an en dash between two numbers
+    return f"{median} [{low}–{high}]"

@@ -26,10 +26,10 @@ from treefold.errors.arguments import ArgumentError, CallError
 from treefold.errors.base import TreefoldError
 from treefold.errors.cost import SimulationError
 from treefold.errors.devices import DeviceError
-from treefold.errors.frameworks import FrameworkError
-from treefold.errors.parsing import ParseError
 from treefold.errors.export import ExportError
 from treefold.errors.extras import MissingExtraError
+from treefold.errors.frameworks import FrameworkError
+from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
 from treefold.errors.topology import TopologyError
 from treefold.errors.values import DtypeError, MismatchError, OutputError
