@@ -93,6 +93,16 @@ class TestProveMsccl:
         ):
             prove_msccl(two_gpus(zero, GOOD[1]))
 
+    def test_refuses_to_read_what_nobody_wrote(self):
+        """Scratch holds nothing of its own."""
+        one = [block(0, -1, step("s", KEEP, OUT)), GOOD[1][1]]
+        with pytest.raises(
+            ExportError,
+            match=r"^GPU 1, block 0, step 0 \(s\) reads chunk 0 of buffer s on GPU 1, which nothing has written\. Every "
+            r"chunk must be written before it is read\.$",
+        ):
+            prove_msccl(two_gpus(GOOD[0], one))
+
     def test_refuses_to_overwrite_what_is_still_to_be_sent(self):
         """GPUs that exchange their values in place overwrite them as they arrive: no order is right."""
         both = [
