@@ -98,8 +98,8 @@ class TestProveMsccl:
         one = [block(0, -1, step("s", KEEP, OUT)), GOOD[1][1]]
         with pytest.raises(
             ExportError,
-            match=r"^GPU 1, block 0, step 0 \(s\) reads chunk 0 of buffer s on GPU 1, which nothing has written\. Every "
-            r"chunk must be written before it is read\.$",
+            match=r"^GPU 1, block 0, step 0 \(s\) reads chunk 0 of buffer s on GPU 1, which nothing has written\. "
+            r"Every chunk must be written before it is read\.$",
         ):
             prove_msccl(two_gpus(GOOD[0], one))
 
