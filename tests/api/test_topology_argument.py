@@ -1,6 +1,7 @@
 """``topology=``: packs travel along the trees of the machine that is named, and nothing else changes."""
 
 import json
+from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -18,7 +19,7 @@ from treefold import (
 from treefold.backends import additional_backend
 from treefold.errors import ArgumentError, TopologyError
 from treefold.plan.ir import Role
-from treefold.testing import FakeBackend, assert_same_bits, owned, owned_sum
+from treefold.testing import FakeBackend, RecordingBackend, assert_same_bits, owned, owned_sum
 
 MACHINE = treefold.known_topology("dgx1_v100")
 
@@ -62,7 +63,7 @@ def test_every_contribution_arrives(fake, devices, num_packs):
 
 def test_copies_go_along_links_only(fake):
     """No copy between two GPUs that no NVLink joins: trees are made of the machine's own links."""
-    plan = HierarchicalCopyAllReduce("auto", topology=MACHINE).plan(values(fake), values(fake))
+    plan = HierarchicalCopyAllReduce(6, topology=MACHINE).plan(values(fake), values(fake))
     assert plan.hops
     for hop in plan.hops:
         assert MACHINE.capacity(hop.source, hop.target) > 0
@@ -70,15 +71,32 @@ def test_copies_go_along_links_only(fake):
     assert any(not MACHINE.capacity(hop.source, hop.target) for hop in star.hops)
 
 
-def test_packs_have_the_shares_of_their_trees(fake):
-    """``"auto"``: as many packs as the optimum has trees, cut by their shares; a number: so many, of equal size."""
-    packing = treefold.optimal_packing(MACHINE)
-    plan = HierarchicalCopyAllReduce("auto", topology=MACHINE).plan(values(fake, (24_000,)), values(fake))
-    whole = sum(tree.share for tree in packing.trees)
-    for size, tree in zip(pack_sizes(plan), packing.trees, strict=True):
-        assert abs(Fraction(size) - 24_000 * tree.share / whole) <= 1
+def test_a_number_of_packs_is_that_many_of_equal_size(fake):
+    """The best so many trees, a pack of the same size for each."""
     equal = HierarchicalCopyAllReduce(3, topology=MACHINE).plan(values(fake, (999,)), values(fake))
     assert pack_sizes(equal) == [333, 333, 333]
+
+
+def test_auto_goes_by_size():
+    """Small values go at once to everybody, large ones along trees that fill the links, by their shares."""
+    with additional_backend(RecordingBackend(8)) as backend:
+        plans = []
+        for length in (256, 1 << 26):
+            value = PerReplica([backend.empty((length,), "float32", f"gpu:{r}") for r in range(8)])
+            plans.append(HierarchicalCopyAllReduce("auto", topology=MACHINE).plan(value, value))
+    small, large = plans
+    assert len(small.hops) == 8 * 7
+    assert small.guarantee == "replica_order"
+    assert all(MACHINE.capacity(hop.source, hop.target) > 0 for hop in large.hops)
+    sizes = pack_sizes(large)
+    assert len(sizes) > 1
+    assert sum(sizes) == 1 << 26
+    sent = Counter()
+    for hop in large.hops:
+        sent[hop.source, hop.target] += hop.nbytes
+    slowest = max(nbytes / MACHINE.capacity(*link) for link, nbytes in sent.items())
+    optimum = Fraction(4 << 26) / treefold.optimal_packing(MACHINE).algbw
+    assert slowest <= optimum * Fraction(1001, 1000)
 
 
 def test_packs_of_bytes_are_spread_over_the_trees(fake):

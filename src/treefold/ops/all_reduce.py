@@ -30,7 +30,8 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
     ``agg_small_grads_max_bytes`` are grouped, at most ``agg_small_grads_max_group`` together; 0 in either turns that
     off. ``CommunicationOptions.bytes_per_pack`` > 0 overrides both.
     ``topology``, for ``"hierarchical_copy"``: packs travel along trees that together fill this machine's links best,
-    one pack per tree: the best ``num_packs`` of equal size, or with ``"auto"`` the optimum, of sizes that differ.
+    one pack per tree: the best ``num_packs`` of equal size; with ``"auto"`` by the method that is predicted to be the
+    quickest for the bytes at hand, which for large ones are the optimal trees, in packs of sizes that differ.
 
     Source: ``AllReduceCrossDeviceOps`` in TensorFlow's ``cross_device_ops.py``.
 
@@ -63,10 +64,9 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         return self._all_reduce_alg == "hierarchical_copy"
 
     def _router(self, request: Request) -> Router:
-        trees, policy = self._trees, request.policy
-        if trees is None:
+        if self._trees is None:
             return super()._router(request)
-        return Router(functools.partial(trees.layouts, policy), functools.partial(trees.add_pack, policy), self._root)
+        return self._trees.router(request.policy, self._root)
 
     def _policy(self, options: CommunicationOptions) -> PackingPolicy:
         return self._packing.with_bytes_per_pack(options.bytes_per_pack)

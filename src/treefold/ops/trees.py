@@ -5,17 +5,20 @@ from __future__ import annotations
 import bisect
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from treefold.dtypes import itemsize
 from treefold.errors import ArgumentError
+from treefold.ops.planning import Router
 from treefold.packing import Item, Pack, PackingPolicy, PackLayout, split_by_shares
 from treefold.planners import PlanBuilder
 
 if TYPE_CHECKING:
-    from treefold.planners.tree_packing import TreePacking
+    from treefold.planners.choose import Race
+    from treefold.planners.ways import Way
     from treefold.topology import Topology
 
 #: Its multiples fall evenly between 0 and 1, however many there are.
@@ -49,50 +52,72 @@ class MachineTrees:
     """The trees of one machine for any of its devices, found once. Safe to use from many threads."""
 
     def __init__(self, topology: Topology, num_packs: int | str) -> None:
-        """Remember the machine; ``num_packs`` ≥ 1: so many trees of equal share, else as many as the optimum takes."""
+        """Remember the machine; ``num_packs`` ≥ 1: so many trees of equal share, else what is quickest for the size."""
         self._topology = topology
         self._packs = num_packs if isinstance(num_packs, int) and num_packs >= 1 else None
-        self._found: dict[tuple[str, ...], TreePacking] = {}
+        self._ways: dict[tuple[tuple[str, ...], int], Way] = {}
+        self._races: dict[tuple[str, ...], Race] = {}
         self._lock = threading.Lock()
 
-    def of(self, sources: Sequence[str]) -> TreePacking:
-        """Return the trees that join these devices.
+    def router(self, policy: PackingPolicy, root: Callable[[Sequence[str]], str]) -> Router:
+        """Return how the values of one call travel: one pack per tree, or packs as the policy says over the trees."""
+        ways: list[tuple[Way, int]] = []  # of each pack that layouts made, in order, and its place in its way
+
+        def layouts(items: Sequence[Item], sources: tuple[str, ...]) -> tuple[PackLayout, ...]:
+            devices = tuple(dict.fromkeys(sources))
+            made = []
+            if policy.bytes_per_pack or policy.num_packs == 0:
+                made = list(policy.layouts(items, len(devices)))
+                way = self._way(devices, sum(item.length * itemsize(item.dtype) for item in items))
+                ways.extend((way, _in_turn(way, number)) for number in range(sum(len(one.packs) for one in made)))
+                return tuple(made)
+            for dtype, group in _by_dtype(items).items():
+                way = self._way(devices, sum(item.length for item in group) * itemsize(dtype))
+                made.append(PackLayout(dtype, split_by_shares(group, way.shares)))
+                ways.extend((way, place) for place in range(len(way.shares)))
+            return tuple(made)
+
+        def add_pack(builder: PlanBuilder, pack: Pack, number: int) -> None:
+            way, place = ways[number]
+            way.add_pack(builder, pack, place)
+
+        return Router(layouts, add_pack, root)
+
+    def _way(self, devices: tuple[str, ...], nbytes: int) -> Way:
+        """Return the way for so many bytes: sizes are told apart by factors of four.
 
         Raises:
-            TopologyError: the machine does not have them.
+            TopologyError: the machine does not have these devices.
             MissingExtraError: SciPy is not installed.
 
         """
+        from treefold.planners.choose import LARGEST, SMALLEST, Race  # noqa: PLC0415 - only for who plans by a machine
         from treefold.planners.tree_packing import optimal_packing  # noqa: PLC0415 - as above
+        from treefold.planners.ways import along, way_of  # noqa: PLC0415 - as above
 
-        devices = tuple(dict.fromkeys(sources))
+        size = SMALLEST
+        while self._packs is None and size < min(nbytes, LARGEST):
+            size *= 4
         with self._lock:
-            if devices not in self._found:
-                self._found[devices] = optimal_packing(self._topology, devices, self._packs)
-            return self._found[devices]
-
-    def layouts(self, policy: PackingPolicy, items: Sequence[Item], sources: tuple[str, ...]) -> tuple[PackLayout, ...]:
-        """Cut values into one pack per tree, by its share; or as the policy says, where it does not go by packs."""
-        if not _goes_by_packs(policy):
-            return policy.layouts(items, len(set(sources)))
-        shares = [tree.share for tree in self.of(sources).trees]
-        by_dtype: dict[str, list[Item]] = {}
-        for item in items:
-            by_dtype.setdefault(item.dtype, []).append(item)
-        return tuple(PackLayout(dtype, split_by_shares(group, shares)) for dtype, group in by_dtype.items())
-
-    def add_pack(self, policy: PackingPolicy, builder: PlanBuilder, pack: Pack, number: int) -> None:
-        """Plan a pack along its tree: the one that it was cut for, or one of all in proportion to their shares."""
-        from treefold.planners.tree_packing import add_tree  # noqa: PLC0415 - as above
-
-        trees = self.of(builder.work[pack.fragments[0].leaf].sources).trees
-        if _goes_by_packs(policy):
-            index = number % len(trees)
-        else:
-            ends = list(itertools.accumulate(tree.share for tree in trees))
-            index = bisect.bisect_right(ends, (number * _GOLDEN) % 1 * ends[-1])
-        add_tree(builder, pack, trees[index])
+            if (devices, size) not in self._ways:
+                machine = self._topology.restricted(devices)
+                if self._packs is not None or len(devices) == 1:
+                    way = along(optimal_packing(machine, packs=self._packs))
+                else:
+                    race = self._races.setdefault(devices, Race(machine))
+                    way = way_of(race.best(size), machine)
+                self._ways[devices, size] = way
+            return self._ways[devices, size]
 
 
-def _goes_by_packs(policy: PackingPolicy) -> bool:
-    return not policy.bytes_per_pack and policy.num_packs != 0
+def _by_dtype(items: Sequence[Item]) -> dict[str, list[Item]]:
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(item.dtype, []).append(item)
+    return found
+
+
+def _in_turn(way: Way, number: int) -> int:
+    """Return the place of a pack that was not cut for one: in proportion to the shares, over any run of packs."""
+    ends = list(itertools.accumulate(way.shares))
+    return bisect.bisect_right(ends, (number * _GOLDEN) % 1 * ends[-1])

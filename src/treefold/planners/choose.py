@@ -12,9 +12,10 @@ from treefold.cost.model import in_switch_s
 from treefold.errors import ArgumentError
 from treefold.plan import Plan
 from treefold.planners.builder import LeafWork
-from treefold.planners.methods import one_array, plan_one_shot, plan_star, plan_two_shot
+from treefold.planners.methods import one_array, plan_packs
 from treefold.planners.size_table import SizeTable, from_choices, size_text, split_method
-from treefold.planners.tree_packing import TreePacking, optimal_packing, plan_trees
+from treefold.planners.tree_packing import plan_trees
+from treefold.planners.ways import radius, way_of
 from treefold.topology import Topology
 
 SMALLEST, LARGEST = 2**12, 2**28  # bytes between which methods are compared; beyond, what is best stays best
@@ -55,7 +56,7 @@ def choose(
         raise ArgumentError.in_switch(in_switch_bytes_per_s)
     if len(machine.devices) == 1:
         return Choice(SizeTable.parse("star:inf"), ("There is one device: nothing travels.",), {})
-    race = _Race(machine, in_switch_bytes_per_s)
+    race = Race(machine, in_switch_bytes_per_s)
     sizes = [SMALLEST * 4**place for place in range(round(math.log(LARGEST / SMALLEST, 4)) + 1)]
     choices = []
     for low, high in zip([SMALLEST, *sizes], sizes, strict=False):
@@ -73,71 +74,20 @@ def plan_method(method: str, topology: Topology, work: Sequence[LeafWork] | None
         TopologyError: the work is on devices that the topology does not have.
 
     """
-    name, number = split_method(method)
     if work is None:
         work = one_array(topology.devices)
-    machine = topology.restricted(dict.fromkeys(work[0].sources))
-    if name == "vendor":
-        raise ArgumentError.vendor()
-    if name == "oneshot":
-        return plan_one_shot(work)
-    if name == "twoshot":
-        return plan_two_shot(work)
-    if name == "star":
-        return plan_star(work, _centre(machine))
-    return plan_trees(work, _packing(name, number, machine))
-
-
-def _packing(name: str, number: int | None, machine: Topology) -> TreePacking:
-    if name == "tree":
-        return optimal_packing(machine, packs=1, max_depth=radius(machine))
-    if name == "shallow":
-        return optimal_packing(machine, max_depth=number)
-    return optimal_packing(machine, packs=number)
-
-
-def radius(topology: Topology) -> int:
-    """Return the least depth that a tree over all devices needs, an edge being a route through no other device."""
-    return min(max(hops.values()) for hops in _hops(topology).values())
-
-
-def _centre(topology: Topology) -> str:
-    """Return the device that all others reach over the fewest edges, the first of these."""
-    return min(_hops(topology).items(), key=lambda item: (max(item[1].values()), sum(item[1].values())))[0]
-
-
-def _hops(topology: Topology) -> dict[str, dict[str, int]]:
-    """Return by how many edges every device is away from every other, where devices forward."""
-    found = {}
-    is_device = set(topology.devices)
-    for start in topology.devices:
-        hops, layer = {start: 0}, [start]
-        while layer:
-            beside = {device for name in layer for device in _beside(topology, name, is_device)}
-            fresh = [device for device in topology.devices if device in beside and device not in hops]
-            hops.update(dict.fromkeys(fresh, hops[layer[0]] + 1))
-            layer = fresh
-        found[start] = hops
-    return found
-
-
-def _beside(topology: Topology, start: str, is_device: set[str]) -> set[str]:
-    seen, todo = {start}, [start]
-    while todo:
-        for name in topology.neighbours(todo.pop()):
-            if name not in seen:
-                seen.add(name)
-                if name not in is_device:
-                    todo.append(name)
-    return (seen & is_device) - {start}
+    way = way_of(method, topology.restricted(dict.fromkeys(work[0].sources)))
+    if way.packing is not None:
+        return plan_trees(work, way.packing)
+    return plan_packs(work, way.shares, way.add_pack, way.algorithm)
 
 
 @dataclass
-class _Race:
+class Race:
     """Methods on one machine, each planned once and priced at the sizes asked for."""
 
     topology: Topology
-    in_switch_bytes_per_s: float | None
+    in_switch_bytes_per_s: float | None = None
     seconds: dict[int, dict[str, float]] = field(default_factory=dict)
 
     @functools.cached_property

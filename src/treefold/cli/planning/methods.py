@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from treefold.bench.sizes import parse_size
 from treefold.cost import simulate
 from treefold.plan import Plan
-from treefold.planners.choose import plan_method, radius
+from treefold.planners.choose import plan_method
 from treefold.planners.methods import one_array, plan_along, plan_star, plan_two_level
 from treefold.planners.ring import two_rings, widest_ring
 from treefold.planners.tree_packing import TreePacking, plan_trees
+from treefold.planners.ways import radius
 from treefold.topology import Topology
 
 TREES, ONE_SHOT, TWO_SHOT, SHALLOW, TREE = "trees", "one shot", "two shots", "shallow trees", "one tree"
