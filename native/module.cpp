@@ -214,6 +214,21 @@ bool may_fold_in_place(const nb::list& leaves) {
   return true;
 }
 
+// Whether these are arrays of one shape and dtype.
+bool agree(const nb::tuple& objects) {
+  auto* const first = reinterpret_cast<PyArrayObject*>(objects[0].ptr());
+  for (nb::handle object : objects) {
+    if (!PyArray_Check(object.ptr())) return false;
+    auto* const array = reinterpret_cast<PyArrayObject*>(object.ptr());
+    if (PyArray_NDIM(array) != PyArray_NDIM(first)) return false;
+    if (!PyArray_CompareLists(PyArray_DIMS(array), PyArray_DIMS(first), PyArray_NDIM(first))) return false;
+    if (PyArray_DESCR(array) != PyArray_DESCR(first) && !PyArray_EquivTypes(PyArray_DESCR(array), PyArray_DESCR(first))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Items are byte arrays, of dtype uint8.
 void traffic(const nb::list& items, int level) { run(Batch(items, {-1, 0, &level_at(level), nullptr, 0})); }
 
@@ -304,6 +319,7 @@ NB_MODULE(_native, module) {
              "Read and write as fold does, with one exclusive or per byte: the limit that folds are measured against.");
   module.def("may_fold_in_place", &may_fold_in_place, nb::arg("leaves"),
              "Tell whether arrays, given leaf by leaf, are row-major, writable, and no two of them on one memory.");
+  module.def("agree", &agree, nb::arg("arrays"), "Tell whether these, at least one, are arrays of one shape and dtype.");
   module.def("level_names", &level_names, "Return the vector levels of this machine, widest first.");
   module.def("set_num_threads", [](std::size_t count) {
     if (count == 0) refuse("The number of threads is 0, but one works at least.");

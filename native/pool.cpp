@@ -71,6 +71,18 @@ class SignalsBlocked {
 #endif
 };
 
+// Does the tasks of one's own lane, then what is left in the others.
+template <class Lane, class Task>
+void take(Lane* lanes, std::size_t count, std::size_t own, const std::atomic<bool>& cancelled, const Task& task) {
+  for (std::size_t turn = 0; turn < count; ++turn) {
+    Lane& lane = lanes[(own + turn) % count];
+    for (std::size_t i = lane.next.fetch_add(1); i < lane.end; i = lane.next.fetch_add(1)) {
+      if (cancelled.load(std::memory_order_relaxed)) return;
+      task(i);
+    }
+  }
+}
+
 }  // namespace
 
 Pool& Pool::of_this_process() {
@@ -109,11 +121,18 @@ void Pool::start_workers(std::size_t count) {
 
 void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task, std::size_t helpers) {
   start_workers(helpers);
-  next_.store(0, std::memory_order_relaxed);
   cancelled_.store(false, std::memory_order_relaxed);
   task_ = &task;
-  count_ = count;
   helpers_ = helpers;
+  lane_count_ = std::min(count, helpers + 1);
+  if (lane_count_ > most_lanes_) {
+    lanes_ = std::make_unique<Lane[]>(lane_count_);
+    most_lanes_ = lane_count_;
+  }
+  for (std::size_t lane = 0; lane < lane_count_; ++lane) {
+    lanes_[lane].next.store(count * lane / lane_count_, std::memory_order_relaxed);
+    lanes_[lane].end = count * (lane + 1) / lane_count_;
+  }
   const std::uint64_t number = (state_.load() >> 32) + 1;
   state_.store(number << 32 | 1);  // sequentially consistent: a worker about to sleep sees it, or is seen
   if (sleepers_.load() > 0) {
@@ -127,20 +146,21 @@ bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
   const PlainArithmetic mode;
   const std::size_t threads = num_threads();
   const bool shares = count > 1 && threads > 1 && !is_busy_.exchange(true, std::memory_order_acquire);
-  std::atomic<std::size_t> own_next{0};
+  Lane own_lane;
+  own_lane.end = count;
   std::atomic<bool> own_cancelled{false};
-  std::atomic<std::size_t>& next = shares ? next_ : own_next;
   std::atomic<bool>& cancelled = shares ? cancelled_ : own_cancelled;
   if (shares) offer(count, task, threads - 1);
+  Lane* const lanes = shares ? lanes_.get() : &own_lane;
+  const std::size_t lane_count = shares ? lane_count_ : 1;
   auto asked = Clock::now();
-  for (std::size_t i = next.fetch_add(1); i < count && !cancelled.load(std::memory_order_relaxed);
-       i = next.fetch_add(1)) {
+  take(lanes, lane_count, 0, cancelled, [&](std::size_t i) {
     task(i);
     if (Clock::now() - asked > interrupt_period) {
       if (interrupted()) cancelled.store(true);
       asked = Clock::now();
     }
-  }
+  });
   const bool was_cancelled = cancelled.load();
   if (shares) {
     state_.fetch_and(~std::uint64_t{1});
@@ -172,19 +192,11 @@ void Pool::work(std::size_t index) {
     // Join only while the caller has not finished: a worker that wakes late must not touch what is gone.
     while ((state & 1) != 0 && (state >> 32) == seen) {
       if (state_.compare_exchange_weak(state, state + 2, std::memory_order_acq_rel)) {
-        if (index < helpers_) help();
+        if (index < helpers_) take(lanes_.get(), lane_count_, index + 1, cancelled_, *task_);
         state_.fetch_sub(2, std::memory_order_release);
         break;
       }
     }
-  }
-}
-
-void Pool::help() {
-  const auto& task = *task_;
-  for (std::size_t i = next_.fetch_add(1); i < count_ && !cancelled_.load(std::memory_order_relaxed);
-       i = next_.fetch_add(1)) {
-    task(i);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 
 namespace treefold {
@@ -27,10 +28,16 @@ class Pool {
  private:
   Pool() = default;
   ~Pool() = delete;  // workers run until the process ends
+
+  // A run of tasks that one thread begins with; the others take from it when they have done their own.
+  struct alignas(64) Lane {
+    std::atomic<std::size_t> next{0};
+    std::size_t end = 0;
+  };
+
   void start_workers(std::size_t count);
   void offer(std::size_t count, const std::function<void(std::size_t)>& task, std::size_t helpers);
   void work(std::size_t index);
-  void help();
 
   // No mutex: a signal handler that reduces may meet it on the very thread that holds it.
   std::atomic<bool> is_busy_{false};
@@ -39,9 +46,10 @@ class Pool {
   // The job: bit 0 says whether workers may still join, the next 31 bits count those at work, the rest is its number.
   std::atomic<std::uint64_t> state_{0};
   const std::function<void(std::size_t)>* task_ = nullptr;
-  std::size_t count_ = 0;
   std::size_t helpers_ = 0;
-  std::atomic<std::size_t> next_{0};
+  // One for each thread, so that the next call with the same arrays finds them in the same core's cache.
+  std::unique_ptr<Lane[]> lanes_;
+  std::size_t most_lanes_ = 0, lane_count_ = 0;
   std::atomic<bool> cancelled_{false};
 
   std::mutex sleep_;

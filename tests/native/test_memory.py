@@ -199,12 +199,12 @@ class TestOutOfMemory:
 
     @not_sanitized
     def test_leaves_out_as_it_was(self):
-        """The second value of a batch finds no memory for its stand-in: the first was not written."""
+        """The second value of a batch, of two layouts, finds no memory for a stand-in: the first was not written."""
         program = (
             "import resource, numpy as np, treefold\n"
             "from treefold import PerReplica, ReductionToOneDevice\n"
             "small, large = np.full(1000, 7.0), np.full((4000, 20_000), 7, np.float32).T\n"
-            "other = np.full((4000, 20_000), 5, np.float32).T\n"
+            "other = np.full((20_000, 4000), 5, np.float32)\n"
             "batch = [PerReplica([small, small.copy()]), PerReplica([large, other])]\n"
             "pairs = [(value, value) for value in batch]\n"
             "ops = ReductionToOneDevice()\n"

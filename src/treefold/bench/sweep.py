@@ -33,7 +33,7 @@ _PAUSE_S = 0.004
 
 #: Contributions, results, and what a library needs in between, in units of all contributions.
 _PEER_COPIES = 3
-_LARGE_BYTES = 1 << 30
+_LARGE_BYTES = 400 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from treefold.backends import HostArray
 from treefold.errors import ArgumentError
 
 try:
+    from treefold._native import agree as _agree
     from treefold._native import (
         empty,
         fold,
@@ -96,6 +97,14 @@ def new_result(shape: Sequence[int], dtype: np.dtype[Any]) -> HostArray:
         return np.empty(shape, dtype)
     level()
     return empty(tuple(shape), dtype)
+
+
+def agree(arrays: tuple[HostArray, ...]) -> bool:
+    """Tell whether arrays, at least one, are of one shape and dtype."""
+    if HAS_NATIVE:
+        return _agree(arrays)
+    first = arrays[0]
+    return all(array.dtype == first.dtype and array.shape == first.shape for array in arrays)
 
 
 def may_fold_in_place(leaves: list[tuple[HostArray, ...]]) -> bool:

@@ -14,7 +14,7 @@ from treefold.options import CommunicationImplementation, CommunicationOptions
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices
 
-_NO_OPTIONS = CommunicationOptions()
+NO_OPTIONS = CommunicationOptions()
 
 
 def read_destinations(destinations: object) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def read_options(options: object, experimental_hints: object) -> CommunicationOp
         raise CallError.both_option_names()
     given = experimental_hints if options is None else options
     if given is None:
-        return _NO_OPTIONS
+        return NO_OPTIONS
     if not isinstance(given, CommunicationOptions):
         raise ArgumentError.not_options(given)
     return given

@@ -17,8 +17,9 @@ import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray, glancing_backend
 from treefold.execution.kernel import Job, fold_batch
-from treefold.execution.native import may_fold_in_place, new_result
+from treefold.execution.native import agree, may_fold_in_place, new_result
 from treefold.fold import Fold
+from treefold.ops.arguments import NO_OPTIONS
 from treefold.ops.entry import Entry
 from treefold.options import CommunicationOptions
 from treefold.plan import Plan
@@ -101,7 +102,8 @@ def glance(
         if seen is None:
             return None
         values.append(seen)
-    key = (op, options, *[seen.key for seen in values])
+    # An enumeration's hash is computed in Python, so the usual options stand for themselves.
+    key = (op, None if options is NO_OPTIONS else options, *[seen.key for seen in values])
     if out is None:
         return Call((key, None), tuple(values), None)
     if isinstance(out, list | tuple) and len(out) == len(pairs):
@@ -144,10 +146,9 @@ def _look_at_components(value: DistributedValues, target: object) -> Seen | None
         views = None if backend is None else backend.glance(leaf)
         if backend is None or views is None:
             return None
+        if not agree(views):
+            return None
         shape, dtype = views[0].shape, views[0].dtype
-        for view in views:
-            if view.dtype != dtype or view.shape != shape:
-                return None
         backends.append(backend)
         columns.append(views)
         forms.append((backend, shape, dtype, backend.places(leaf)))
