@@ -20,6 +20,12 @@ class TestTopology:
         assert outcome.code == 0
         assert "device" in outcome.out.splitlines()[0]
 
+    def test_proves_the_links_of_this_machine(self, treefold):
+        """A table of directed pairs, or what it takes to have one."""
+        outcome = treefold("topology", "--verify")
+        assert outcome.code == 0
+        assert outcome.out.startswith(("from ", "No pairs of devices to verify: this takes at least one GPU"))
+
     def test_lists_the_known_machines(self, treefold):
         """One name per line."""
         assert treefold("topology", "--list").out.split() == list(known_names())

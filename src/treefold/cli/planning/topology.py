@@ -11,6 +11,7 @@ from treefold.cli.planning import options
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.words import describe_machine
+from treefold.execution.probe import verify_links
 from treefold.export.dot import to_dot
 from treefold.report.files import write_atomically
 from treefold.report.machine_drawing import draw_machine, machine_title
@@ -24,9 +25,12 @@ Known = Annotated[bool, typer.Option("--list", help="List the machines known by 
 VerifyFile = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Say whether a file can be read, and what it leaves open.")
 ]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Prove this machine's links, byte by byte; takes seconds per pair of GPUs.")
+]
 
 
-def topology(
+def topology(  # noqa: PLR0913 - every option of a command is one
     given: Given = None,
     *,
     machine: Annotated[str | None, typer.Option("--topology", "-t", metavar="FILE|NAME|-", hidden=True)] = None,
@@ -35,11 +39,12 @@ def topology(
     dot: options.Dot = None,
     json: options.Json = False,
     verify_file: VerifyFile = None,
+    verify: Verify = False,
     known: Known = False,
 ) -> None:
     """Show this machine, a known one, or what a file describes."""
-    if known:
-        typer.echo("\n".join(known_names()))
+    if known or verify:
+        typer.echo("\n".join(known_names()) if known else str(verify_links(use_cache=False)))
         return
     check_outputs({"--draw": draw, "--dot": dot})
     found = read_machine(verify_file or given or machine, devices)

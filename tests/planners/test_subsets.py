@@ -1,0 +1,62 @@
+"""Connected sets of GPUs of a DGX-1V: trees against rings, and against ReduceScatter then AllGather at their best."""
+
+import itertools
+import os
+import statistics
+from fractions import Fraction
+
+import pytest
+
+from treefold import known_topology, optimal_packing, simulate
+from treefold.errors import TopologyError
+from treefold.planners.methods import one_array, plan_along
+from treefold.planners.ring import two_rings, widest_ring
+from treefold.planners.tree_packing import plan_trees
+
+MACHINE = known_topology("dgx1_v100")
+NBYTES = 2**30
+STEP = 1 if os.environ.get("TREEFOLD_CASES") == "full" else 9
+
+
+def subsets(count):
+    """Return the machines that connected sets of so many GPUs make."""
+    found = []
+    for devices in itertools.combinations(MACHINE.devices, count):
+        try:
+            found.append(MACHINE.restricted(devices))
+        except TopologyError:
+            continue
+    return found
+
+
+def scatter_and_gather_bytes_per_s(machine):
+    """Return the bound of two phases: each shard must leave every set of devices, and reach every set, in each."""
+    devices = machine.devices
+    slowest = max(
+        Fraction(count) / sum(machine.capacity(a, b) for a in inside for b in devices if b not in inside)
+        for count in range(1, len(devices))
+        for inside in map(set, itertools.combinations(devices, count))
+    )
+    return Fraction(len(devices)) / (2 * slowest)
+
+
+def test_there_are_180():
+    """Of 3 to 7 GPUs; with the pairs and the whole machine 197."""
+    assert sum(len(subsets(count)) for count in range(3, 8)) == 180
+    assert len(subsets(2)) + 180 + len(subsets(8)) == 197
+
+
+@pytest.mark.parametrize("count", range(3, 8))
+def test_trees_are_faster_at_1_gib(count):
+    """Never slower than rings in both directions, and at least 1.25 times as fast on average; likewise two phases."""
+    against_rings, against_phases = [], []
+    for machine in subsets(count)[::STEP]:
+        work, packing = one_array(machine.devices), optimal_packing(machine)
+        ours = simulate(plan_trees(work, packing), machine, NBYTES).duration_s
+        ring = simulate(plan_along(work, two_rings(widest_ring(machine)), "rings"), machine, NBYTES).duration_s
+        against_rings.append(ring / ours)
+        against_phases.append(float(packing.algbw / scatter_and_gather_bytes_per_s(machine)))
+    assert min(against_rings) > 1
+    assert min(against_phases) >= 1
+    assert statistics.mean(against_rings) >= 1.25
+    assert statistics.mean(against_phases) >= 1.25
