@@ -62,7 +62,7 @@ def format_us(seconds: float) -> str:
     ('12.3', '12346')
     """
     micro = seconds * 1e6
-    return f"{micro:.3g}" if micro < 100 else f"{micro:.0f}"
+    return f"{micro:.3g}" if micro < 100 else f"{micro:.0f}"  # noqa: PLR2004 - three digits
 
 
 def format_spread(spread: Spread, factor: float, digits: int) -> str:

@@ -127,7 +127,8 @@ class PlanDraft:
     ``collective``: ``"all_reduce"``, ``"reduce"``, ``"broadcast"`` or ``"gather"``. ``algorithm``: what planned it, in
     words. ``executor``: ``"host"``, ``"local"``, ``"cuda"`` or ``"nccl"``. ``kernel``: what does the arithmetic on host
     memory, ``"native"`` or ``"numpy"``, else empty. ``accumulate``: ``"wide"``, ``"native"`` or ``"callback"``.
-    ``num_packs``: how many packs ``steps`` carries. ``notes``: sentences a user should see, such as a fallback and its reason.
+    ``num_packs``: how many packs ``steps`` carries. ``notes``: sentences a user should see, such as a fallback and its
+    reason.
     """
 
     collective: str
