@@ -1,0 +1,58 @@
+"""A machine with what was measured in place of what was assumed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+
+from treefold.cost.routes import alternatives
+from treefold.devices import canonical_device
+from treefold.errors import TopologyError
+from treefold.topology import Topology
+
+#: For a directed pair of devices: bytes per second of a large copy, and seconds before the first byte arrives.
+Measured = Mapping[tuple[str, str], tuple[float, float]]
+
+
+def refine(topology: Topology, measured: Measured) -> Topology:
+    """Return the machine with the widths and latencies that copies between its devices had, one at a time.
+
+    A copy says of each link on its way that it carries at least so much, and of all links together what their latency
+    is: a link is as wide as the quickest copy across it, and takes its part of the smallest latency. Pairs with several
+    ways, or with none but through other devices, and links that no measured copy crossed, keep what they have. ``treefold.cost.fit_links`` and
+    ``treefold.verify_links`` give such figures.
+
+    Raises:
+        TopologyError: a pair of devices that the machine does not have.
+
+    """
+    widths: dict[tuple[str, str], float] = {}
+    alphas: dict[tuple[str, str], float] = {}
+    for (source, target), (bytes_per_s, alpha_s) in measured.items():
+        ends = canonical_device(source), canonical_device(target)
+        strangers = [device for device in ends if topology.kinds.get(device) != "device"]
+        if strangers:
+            raise TopologyError.strangers(strangers, topology.devices)
+        ways = alternatives(topology, *ends)
+        if len(ways) != 1 or any(topology.kinds[node] == "device" for node in ways[0][1:-1]):
+            continue
+        links = list(itertools.pairwise(ways[0]))
+        for link in links:
+            widths[link] = max(widths.get(link, 0.0), bytes_per_s)
+            alphas[link] = min(alphas.get(link, float("inf")), alpha_s / len(links))
+    seen = {ends for ends, kinds in _kinds(topology).items() if len(kinds) == 1} & set(widths)
+    links_now = tuple(
+        replace(link, bytes_per_s=widths[ends], alpha_s=alphas[ends]) if ends in seen else link
+        for link in topology.links
+        for ends in [(link.source, link.target)]
+    )
+    note = f"{len(seen)} of {len(topology.links)} directed links are as measured between devices."
+    return Topology(topology.name, topology.nodes, links_now, (*topology.notes, note))
+
+
+def _kinds(topology: Topology) -> dict[tuple[str, str], set[str]]:
+    found: dict[tuple[str, str], set[str]] = {}
+    for link in topology.links:
+        found.setdefault((link.source, link.target), set()).add(link.kind)
+    return found

@@ -1,0 +1,58 @@
+"""What copies between devices measured takes the place of what was assumed of the links that they crossed."""
+
+import pytest
+
+from treefold import optimal_packing
+from treefold.cost import refine
+from treefold.errors import TopologyError
+from treefold.topology import TopologyBuilder
+
+
+def two_sockets():
+    """Return four GPUs on two sockets, as nobody measured them."""
+    builder = TopologyBuilder("box").host("s0").host("s1").link("s0", "s1", gb_per_s=10, alpha_us=1)
+    for number in range(4):
+        name = f"gpu:{number}"
+        builder.device(name).link(name, f"s{number // 2}", gb_per_s=12, alpha_us=2)
+    return builder.build()
+
+
+class TestRefine:
+    def test_a_link_is_as_wide_as_the_quickest_copy_across_it(self):
+        """Copies within a socket show the slots, copies between them what lies between."""
+        within, across = (24e9, 4e-6), (18e9, 6e-6)
+        measured = {
+            (f"gpu:{a}", f"gpu:{b}"): within if a // 2 == b // 2 else across
+            for a in range(4)
+            for b in range(4)
+            if a != b
+        }
+        machine = refine(two_sockets(), measured)
+        assert machine.capacity("gpu:0", "s0") == 24_000_000_000
+        assert machine.capacity("s1", "s0") == 18_000_000_000
+        assert machine.alphas["gpu:0", "s0"] == pytest.approx(2e-6)
+        assert machine.notes[-1] == "10 of 10 directed links are as measured between devices."
+        assert optimal_packing(machine).algbw_bytes_per_s > optimal_packing(two_sockets()).algbw_bytes_per_s
+
+    def test_the_ways_of_a_link_may_differ(self):
+        """Each direction is as measured."""
+        machine = refine(
+            TopologyBuilder("pair").device("gpu:0").device("gpu:1").link("gpu:0", "gpu:1", gb_per_s=25).build(),
+            {("cuda:0", "gpu:1"): (20e9, 1e-6), ("gpu:1", "gpu:0"): (15e9, 2e-6)},
+        )
+        assert (machine.capacity("gpu:0", "gpu:1"), machine.capacity("gpu:1", "gpu:0")) == (20e9, 15e9)
+
+    def test_what_no_copy_crossed_stays(self):
+        """And pairs with several ways say nothing of any one of them."""
+        machine = refine(two_sockets(), {("gpu:0", "gpu:1"): (24e9, 4e-6)})
+        assert machine.capacity("s0", "s1") == 10_000_000_000
+        assert machine.notes[-1] == "2 of 10 directed links are as measured between devices."
+        builder = TopologyBuilder("two ways").switch("a").switch("b").device("gpu:0").device("gpu:1")
+        for switch in ("a", "b"):
+            builder.link("gpu:0", switch, gb_per_s=5).link("gpu:1", switch, gb_per_s=5)
+        assert refine(builder.build(), {("gpu:0", "gpu:1"): (10e9, 0.0)}).capacity("gpu:0", "a") == 5_000_000_000
+
+    def test_devices_that_are_not_there(self):
+        """The sentence names them."""
+        with pytest.raises(TopologyError, match=r"^There is no gpu:9 in this topology\."):
+            refine(two_sockets(), {("gpu:0", "gpu:9"): (1e9, 0.0)})
