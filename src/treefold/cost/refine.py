@@ -20,8 +20,8 @@ def refine(topology: Topology, measured: Measured) -> Topology:
 
     A copy says of each link on its way that it carries at least so much, and of all links together what their latency
     is: a link is as wide as the quickest copy across it, and takes its part of the smallest latency. Pairs with several
-    ways, or with none but through other devices, and links that no measured copy crossed, keep what they have. ``treefold.cost.fit_links`` and
-    ``treefold.verify_links`` give such figures.
+    ways, or with none but through other devices, and links that no measured copy crossed, keep what they have.
+    ``treefold.cost.fit_links`` and ``treefold.verify_links`` give such figures.
 
     Raises:
         TopologyError: a pair of devices that the machine does not have.
