@@ -132,6 +132,20 @@ class TestReduce:
         result = way(lambda value: ops.reduce(MEAN, value, "cpu:1"), on_devices(owned(3)))
         assert np.array_equal(result.numpy(), np.full((3, 5), np.float32(7 / 3)))
 
+    def test_follows_a_topology(self, way, on_devices):
+        """Packs travel along the machine's trees, as ops too; the sum is whole."""
+        machine = treefold.load_topology(
+            '{"devices": ["cpu:0", "cpu:1", "cpu:2"], "links": [{"between": ["cpu:0", "cpu:1"], "gb_per_s": 10},'
+            '{"between": ["cpu:1", "cpu:2"], "gb_per_s": 10}]}'
+        )
+        value = on_devices(owned(3))
+        for ops in (
+            HierarchicalCopyAllReduce("auto", topology=machine),
+            AllReduceCrossDeviceOps("hierarchical_copy", 2, topology=machine),
+        ):
+            tensors = way(lambda value, ops=ops: list(ops.reduce(SUM, value, value).values), value)
+            assert all((tensor.numpy() == 7).all() for tensor in tensors)
+
     def test_says_what_made_it(self):
         """The constructor call, where it lives."""
         assert (

@@ -163,19 +163,21 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         agg_small_grads_max_group: int = 10,
         *,
         accumulate: str = "wide",
+        topology: object = None,
     ) -> None:
-        """Take what TensorFlow's class of this name takes or took, and treefold's ``accumulate``."""
+        """Take what TensorFlow's class of this name takes or took, and treefold's ``accumulate`` and ``topology``."""
         limits = (agg_small_grads_max_bytes, agg_small_grads_max_group)
-        ops = treefold.ops.AllReduceCrossDeviceOps(all_reduce_alg, num_packs, *limits, accumulate=accumulate)
-        super().__init__(ops)
+        make = treefold.ops.AllReduceCrossDeviceOps
+        super().__init__(make(all_reduce_alg, num_packs, *limits, accumulate=accumulate, topology=topology))
 
 
 class HierarchicalCopyAllReduce(CrossDeviceOps):
     """``treefold.HierarchicalCopyAllReduce`` for ``tf.distribute``: right for odd numbers of devices, too."""
 
-    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide") -> None:
-        """Take what ``tf.distribute.HierarchicalCopyAllReduce`` takes, and treefold's ``accumulate``."""
-        super().__init__(treefold.ops.HierarchicalCopyAllReduce(num_packs, accumulate=accumulate))
+    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None) -> None:
+        """Take what TensorFlow's class of this name takes, and treefold's ``accumulate`` and ``topology``."""
+        ops = treefold.ops.HierarchicalCopyAllReduce(num_packs, accumulate=accumulate, topology=topology)
+        super().__init__(ops)
 
 
 class NcclAllReduce(CrossDeviceOps):
