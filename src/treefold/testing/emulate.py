@@ -24,6 +24,7 @@ from treefold.cost.setting import Setting
 from treefold.cost.tasks import Task, make_tasks
 from treefold.errors import SimulationError
 from treefold.errors.words import counted
+from treefold.execution.kernel import fold_into
 from treefold.fold import Fold
 from treefold.plan.ir import Combine, Copy, Goal, Plan, Range, Role
 from treefold.reduce_op import ReduceOp
@@ -147,7 +148,7 @@ def _buffers(plan: Plan, inputs: Sequence[Sequence[Any]], fold: Fold) -> list[Ho
             dtype = fold.partial_dtype(dtype)
         elif buffer.role is not Role.SCRATCH:
             dtype = fold.result_dtype(dtype)
-        arrays.append(np.zeros(buffer.length, dtype))
+        arrays.append(np.full(buffer.length, 0, dtype))  # every page is there before time counts
     return arrays
 
 
@@ -180,13 +181,7 @@ class _Work:
         if isinstance(action, Copy):
             target[...] = self._part(action.source, start, stop)
         elif isinstance(action, Combine):
-            leaf = self.plan.buffers[action.target.buffer].leaf
-            dtype = self.plan.leaves[leaf].dtype
-            count = sum(buffer.role is Role.INPUT and buffer.leaf == leaf for buffer in self.plan.buffers)
-            sources = [self._part(source, start, stop) for source in action.sources]
-            target[...] = self.backend.combine(
-                sources, self.fold, dtype=dtype, divisor=count if action.final else None, result=target.dtype.name
-            )
+            self._combine(action, [self._part(source, start, stop) for source in action.sources], target)
         else:
             position = 0
             for source in action.sources:
@@ -194,6 +189,17 @@ class _Work:
                 if first < last:
                     target[first - start : last - start] = self._part(source, first - position, last - position)
                 position += source.length
+
+    def _combine(self, action: Combine, sources: list[HostArray], target: HostArray) -> None:
+        leaf = self.plan.buffers[action.target.buffer].leaf
+        dtype = self.plan.leaves[leaf].dtype
+        if self.fold.op is not ReduceOp.MEAN and {part.dtype.name for part in (*sources, target)} == {dtype}:
+            fold_into(sources, [target], self.fold, dtype)  # the native core, where the arithmetic is its own
+            return
+        count = sum(buffer.role is Role.INPUT and buffer.leaf == leaf for buffer in self.plan.buffers)
+        target[...] = self.backend.combine(
+            sources, self.fold, dtype=dtype, divisor=count if action.final else None, result=target.dtype.name
+        )
 
     def _part(self, where: Range, start: int, stop: int) -> HostArray:
         part: HostArray = self.arrays[where.buffer][where.start + start : where.start + stop]
