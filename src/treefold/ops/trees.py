@@ -7,7 +7,6 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treefold.dtypes import itemsize
@@ -36,7 +35,9 @@ def read_topology(value: object) -> Topology | None:
     """
     if value is None:
         return None
-    from treefold.topology import Topology, known_topology  # noqa: PLC0415 - only for who plans by a machine
+    from pathlib import Path  # noqa: PLC0415 - only for who plans by a machine
+
+    from treefold.topology import Topology, known_topology  # noqa: PLC0415 - as above
     from treefold.topology.load import load_topology  # noqa: PLC0415 - as above
 
     if isinstance(value, Topology):
