@@ -1,5 +1,6 @@
 // treefold._native: the Python border of the native core. It checks what it is given and lets go of the GIL.
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL treefold_numpy
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <numpy/ndarrayobject.h>
@@ -16,6 +17,7 @@
 
 #include "batch.hpp"
 #include "dispatch.hpp"
+#include "exchange_module.hpp"
 #include "memory.hpp"
 #include "pipeline_module.hpp"
 #include "pool.hpp"
@@ -331,5 +333,6 @@ NB_MODULE(_native, module) {
   module.def("memory_info", &memory_info, "Return the state of the cache of result memory.");
   module.def("set_memory_limit", [](std::size_t n) { treefold::HostMemory::of_this_process().set_limit(n); });
   define_pipeline(module);
+  define_exchange(module);
   module.def("empty_cache", [] { treefold::HostMemory::of_this_process().clear(); });
 }

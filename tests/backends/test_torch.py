@@ -7,7 +7,7 @@ import torch
 
 import treefold
 from treefold import HierarchicalCopyAllReduce, IndexedSlices, PerReplica, ReductionToOneDevice
-from treefold.backends import backend_of
+from treefold.backends import backend_of, torch_memory
 from treefold.dtypes import COMPLEX, REDUCIBLE
 from treefold.errors import MismatchError, OutputError
 from treefold.testing import CONFORMANCE, Adapter, assert_same_bits, mixed_values
@@ -40,7 +40,15 @@ def tensors(count=3, shape=(5,)):
     return [torch.full(shape, 2.0**r) for r in range(count)]
 
 
+@pytest.fixture(params=["DLPack's table", "no table"])
+def exchange(request, monkeypatch):
+    """Views and tensors are made by DLPack's table of C functions, or as older releases of PyTorch need it."""
+    if request.param == "no table":
+        monkeypatch.setattr(torch_memory, "EXCHANGE", None)
+
+
 class TestConformance:
+    @pytest.mark.usefixtures("exchange")
     @pytest.mark.parametrize("case", CONFORMANCE, ids=lambda case: case.name)
     def test_holds_on_host_memory(self, case):
         """The backend does what the interface says."""
@@ -57,6 +65,7 @@ class TestConformance:
 
 
 class TestNumbers:
+    @pytest.mark.usefixtures("exchange")
     @pytest.mark.parametrize("dtype", REDUCIBLE)
     @pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "product"])
     def test_are_those_of_numpy_bit_for_bit(self, op, dtype):
@@ -74,13 +83,16 @@ class TestNumbers:
         [mean, *_] = treefold.all_reduce(tensors(), "mean", weights=[1, 0, 3])
         assert torch.equal(mean, torch.full((5,), 13 / 4))
 
-    def test_of_float8_are_only_moved(self):
+    @pytest.mark.usefixtures("exchange")
+    @pytest.mark.parametrize("name", ["e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz"])
+    def test_of_float8_are_only_moved(self, name):
         """Broadcasting keeps any dtype; reducing one that has no sum is refused."""
-        value = torch.arange(4.0).to(torch.float8_e5m2)
+        dtype = getattr(torch, f"float8_{name}")
+        value = torch.arange(4.0).to(dtype)
         [copy] = treefold.broadcast(value, "cpu:1")
-        assert copy.dtype is torch.float8_e5m2
+        assert copy.dtype is dtype
         assert torch.equal(copy.float(), value.float())
-        with pytest.raises(ValueError, match=r"^float8_e5m2 cannot be reduced"):
+        with pytest.raises(ValueError, match=f"^float8_{name} cannot be reduced"):
             treefold.all_reduce([value, value])
 
 

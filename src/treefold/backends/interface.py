@@ -130,7 +130,7 @@ class ArrayBackend(abc.ABC):
         """Return an array of this framework that takes over a NumPy array's memory as ``device``, a ``cpu:k``."""
 
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
-        """Return ``from_host`` of each array on its device; frameworks with a call for many are quicker here.
+        """Return ``from_host`` of each array, of one shape and dtype, on its device; a call for many is quicker.
 
         With ``shares_results`` there is one array for all devices.
         """

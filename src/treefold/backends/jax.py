@@ -6,7 +6,6 @@ It adopts memory that is 64-byte aligned, as results of 64 KiB and more are, on 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -20,12 +19,12 @@ import optree
 from jax._src.array import ArrayImpl
 
 from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal
+from treefold.backends.jax_memory import place
 from treefold.backends.numpy import NumpyBackend
 from treefold.errors import ArgumentError
 from treefold.fold import Fold
 
 _ASKED = "The value or destination"  # where a device is asked for, no replica is known
-_MOST_WITHOUT_X64 = 4  # bytes of an element; complex64 has 8, and does not mind
 _SPREAD = (
     "treefold takes arrays on one device each: pass PerReplica([shard.data for shard in array.addressable_shards]), "
     "or a copy on one device."
@@ -158,12 +157,9 @@ class JaxBackend(ArrayBackend):
         return self.from_hosts([array], [device])[0]
 
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
-        """Place all at once: for eight devices this takes half as long as one by one."""
-        arrays = [arrays[0]] * len(devices) if len(arrays) == 1 else list(arrays)
-        is_wide = any(array.itemsize > _MOST_WITHOUT_X64 for array in arrays)
-        with jax.enable_x64(True) if is_wide else contextlib.nullcontext():  # noqa: FBT003 - JAX's own signature
-            placed: list[Any] = jax.device_put(arrays, [self._devices[device] for device in devices])
-        return placed
+        """Do the same for each; one array may go to all devices."""
+        arrays = list(arrays) * len(devices) if len(arrays) == 1 else arrays
+        return place(arrays, [self._devices[device] for device in devices])
 
     def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
         """Read arrays, unless one was deleted."""

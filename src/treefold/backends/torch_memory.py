@@ -15,6 +15,14 @@ try:  # bfloat16 and the 8-bit floats are not NumPy's own
     import ml_dtypes
 except ImportError:
     ml_dtypes = None
+try:
+    from treefold._native import tensors as _exchange_tensors
+    from treefold._native import views as _exchange_views
+
+    #: DLPack's C functions for tensors; older releases of PyTorch have none.
+    EXCHANGE: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+except ImportError:  # a pure-Python installation
+    EXCHANGE = None
 
 _NATIVE = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 _NATIVE += ("bool", "float16", "float32", "float64", "complex64", "complex128")
@@ -34,6 +42,15 @@ _VIEWS = {
 }
 #: Dtypes that NumPy would know if ml_dtypes were installed.
 NAMELESS = frozenset(DTYPES[name] for name in _FOREIGN) - _VIEWS.keys()
+#: NumPy's dtypes of those that have one.
+_HOST_DTYPES = {
+    dtype: _VIEWS[dtype][1] if dtype in _VIEWS else np.dtype(name)
+    for dtype, name in NAMES.items()
+    if dtype not in NAMELESS
+}
+#: DLPack's codes, by a dtype's name or else by its kind.
+_DLPACK_CODES = {"i": 0, "u": 1, "f": 2, "bfloat16": 4, "c": 5, "b": 6}
+_DLPACK_CODES |= {"float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12, "float8_e5m2fnuz": 13}
 
 
 def memory(tensor: Any) -> HostArray | None:
@@ -59,25 +76,30 @@ def glanced(tensors: Sequence[Any], *, is_recording: bool) -> tuple[HostArray, .
     ``is_recording``: whether autograd is; then only leaves may require gradients.
     """
     dtype = tensors[0].dtype
-    foreign = _VIEWS.get(dtype)
-    views = []
-    try:
-        for tensor in tensors:
-            if type(tensor) not in TAKEN or tensor.dtype is not dtype:
-                return None
-            plain = tensor
-            if tensor.requires_grad:
-                if is_recording and tensor.grad_fn is not None:
-                    return None
-                plain = tensor.detach()
-            view = plain.numpy() if foreign is None else plain.view(foreign[0]).numpy().view(foreign[1])
-            end = view.nbytes + tensor.storage_offset() * view.itemsize
-            if not view.flags.c_contiguous or end > tensor.untyped_storage().nbytes():
-                return None
-            views.append(view)
-    except (RuntimeError, TypeError):
+    for tensor in tensors:
+        if type(tensor) not in TAKEN or tensor.dtype is not dtype:
+            return None
+        if tensor.requires_grad and is_recording and tensor.grad_fn is not None:
+            return None
+    if EXCHANGE is not None and dtype in _HOST_DTYPES:
+        return _exchanged(tensors, _HOST_DTYPES[dtype])
+    views = [memory(tensor) for tensor in tensors]
+    plain = tuple(view for view in views if view is not None and view.flags.c_contiguous)
+    return plain if len(plain) == len(tensors) else None
+
+
+def _exchanged(tensors: Sequence[Any], dtype: np.dtype[Any]) -> tuple[HostArray, ...] | None:
+    """Do what ``memory`` does for a row of tensors, several times as quickly."""
+    views: tuple[HostArray, ...] | None = _exchange_views(EXCHANGE, tuple(tensors), dtype)
+    if views is None:
         return None
-    return tuple(views)
+    itemsize, is_complex = dtype.itemsize, dtype.kind == "c"
+    for tensor, view in zip(tensors, views, strict=True):
+        if tensor.is_neg() or (is_complex and tensor.is_conj()):  # what is in memory is not what it holds
+            return None
+        if tensor.untyped_storage().nbytes() < view.nbytes + tensor.storage_offset() * itemsize:
+            return None
+    return views
 
 
 def resolved(tensor: Any) -> Any:
@@ -95,12 +117,15 @@ def on_host(tensor: Any) -> HostArray:
 
 def adopted(arrays: Sequence[HostArray]) -> list[Any]:
     """Return tensors on the memory of arrays of one dtype, which lives as long as they; read-only arrays are copied."""
+    dtype = arrays[0].dtype
+    if EXCHANGE is not None:
+        return _exchange_tensors(EXCHANGE, arrays, _DLPACK_CODES.get(dtype.name) or _DLPACK_CODES[dtype.kind])
     # PyTorch has no tensors that cannot be written.
     own = [array if array.flags.writeable else array.copy() for array in arrays]
-    if own[0].dtype.isbuiltin == 1:  # 2: of a package like ml_dtypes
+    if dtype.isbuiltin == 1:  # 2: of a package like ml_dtypes
         return [torch.from_numpy(array) for array in own]
-    dtype, bits = DTYPES[own[0].dtype.name], f"int{8 * own[0].itemsize}"
-    return [torch.from_numpy(array.view(bits)).view(dtype) for array in own]
+    bits = f"int{8 * dtype.itemsize}"
+    return [torch.from_numpy(array.view(bits)).view(DTYPES[dtype.name]) for array in own]
 
 
 def count_writes(tensors: Sequence[Any]) -> None:
