@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
@@ -39,3 +40,17 @@ def runs_on_gpus(frameworks: Iterable[str], devices: Iterable[str], accumulate: 
         and (is_one_device or accumulate != "callback")
         and gpu_executor() == "cuda"
     )
+
+
+def nccl_refusal(devices: Sequence[str]) -> str:
+    """Return why NCCL cannot all-reduce one value per device between these, in words; empty if it can."""
+    if any(device_type(device) != "gpu" for device in devices):
+        return "NCCL reduces between GPUs only"
+    if len(set(devices)) < len(devices):
+        return "NCCL takes one replica per GPU"
+    if len(devices) < 2:  # noqa: PLR2004
+        return "there is one GPU only"
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return "NCCL comes with PyTorch, which is not loaded"
+    return "" if hasattr(torch._C, "_nccl_all_reduce") else "this build of PyTorch has no NCCL"  # noqa: SLF001 - asked so by torch.cuda.nccl
