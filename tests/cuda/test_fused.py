@@ -1,8 +1,10 @@
 """Batches of tensors folded in one launch: the bits of the NumPy reference, whatever the dtype, op and values."""
 
+import contextlib
 import itertools
 import os
 import sys
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +15,9 @@ from treefold import ReduceOp
 from treefold.backends.numpy_fold import fold_block
 from treefold.backends.torch import TorchBackend
 from treefold.dtypes import REDUCIBLE
+from treefold.errors.gpus import GpuError
+from treefold.execution import cuda
+from treefold.execution.cuda import fused
 from treefold.execution.cuda.fused import DeviceJob, fold_batch, is_fused
 from treefold.fold import Fold
 from treefold.testing import assert_same_bits, owned, owned_sum
@@ -130,3 +135,103 @@ def test_triton_is_left_alone_once_tensorflow_is_loaded(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", object())
     monkeypatch.delitem(sys.modules, "triton")
     assert not is_fused(Fold(ReduceOp.SUM), "float32")
+
+
+class TestOutOfMemory:
+    def test_tables_come_before_launches(self, monkeypatch):
+        """Where the second dtype's table finds no memory, nothing of the first dtype was written."""
+        jobs = []
+        for dtype in ("float32", "float16"):
+            sources = [tensor(owned(replica, (1024,), dtype)) for replica in range(2)]
+            jobs.append(DeviceJob(dtype, sources, sources))
+        uploads = []
+
+        def scarce(table, device):
+            uploads.append(table)
+            if len(uploads) == 2:
+                raise torch.OutOfMemoryError
+            return uploaded(table, device)
+
+        uploaded = fused._uploaded
+        monkeypatch.setattr(fused, "_uploaded", scarce)
+        with pytest.raises(torch.OutOfMemoryError):
+            fold_batch(jobs, Fold(ReduceOp.SUM))
+        for job in jobs:
+            for replica, source in enumerate(job.sources):
+                assert_same_bits(on_host(source), owned(replica, (1024,), job.dtype))
+
+    def test_it_says_that_nothing_was_written(self, monkeypatch):
+        """PyTorch's own error, which says how much was wanted, and a note."""
+
+        def scarce(*_):
+            message = "CUDA out of memory. Tried to allocate 2.00 GiB."
+            raise torch.OutOfMemoryError(message)
+
+        monkeypatch.setattr(cuda.one_device, "run", scarce)
+        with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory") as caught:
+            cuda.run(SimpleNamespace(devices=("gpu:0",)), [], None, None)
+        (note,) = caught.value.__notes__
+        assert note.startswith("treefold: nothing was written; every tensor holds what it held before the call. Reduce")
+
+
+class TestTables:
+    """Tables on a device, here on one that is not there: ``_upload`` is replaced."""
+
+    device = SimpleNamespace(type="cuda", index=0)
+
+    @pytest.fixture
+    def gpu(self, monkeypatch):
+        """Return what the fake device did and is told to do."""
+        state = SimpleNamespace(is_capturing=False, stream=1, uploads=0, recorded=[])
+        part = SimpleNamespace(record_stream=lambda stream: state.recorded.append(stream.cuda_stream))
+
+        def upload(_table, _device):
+            state.uploads += 1
+            return fused._Upload(part, [(part, True)], set())
+
+        monkeypatch.setattr(torch.cuda, "device", lambda _device: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.is_capturing)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=state.stream))
+        monkeypatch.setattr(fused, "_upload", upload)
+        monkeypatch.setattr(fused, "_uploads", type(fused._uploads)())
+        monkeypatch.setattr(fused, "_in_graphs", {})
+        return state
+
+    def uploaded(self, number):
+        """Return the table of tensors number ``number``."""
+        return fused._uploaded(np.array([[number, number + 64, 1024]], np.int64), self.device)
+
+    def test_are_copied_once(self, gpu):
+        """The same tensors again find theirs; their memory outlives the work of each stream, which is told of it once."""
+        first = self.uploaded(0)
+        gpu.stream = 2
+        assert self.uploaded(0) is self.uploaded(0) is first
+        assert self.uploaded(1) is not first
+        assert gpu.uploads == 2
+        assert gpu.recorded == [1, 1, 2, 2, 2, 2]
+
+    def test_of_the_same_numbers_in_other_rows_are_others(self, gpu):
+        """Two arrays of one target each are not one array of more."""
+        fused._uploaded(np.array([[1, 2, 3], [4, 5, 6]], np.int64), self.device)
+        fused._uploaded(np.array([[1, 2], [3, 4], [5, 6]], np.int64), self.device)
+        assert gpu.uploads == 2
+
+    def test_of_graphs_are_kept(self, gpu):
+        """A replay reads them, however many other tensors were reduced since; a capture waits for nothing."""
+        first = self.uploaded(0)
+        gpu.is_capturing = True
+        assert self.uploaded(0) is first
+        gpu.is_capturing = False
+        for number in range(1, fused._MOST_TABLES + 2):
+            self.uploaded(number)
+        assert len(fused._uploads) == fused._MOST_TABLES
+        assert self.uploaded(0) is first
+        self.uploaded(1)
+        assert gpu.uploads == fused._MOST_TABLES + 3
+
+    def test_are_not_copied_during_a_capture(self, gpu):
+        """The graph would hold the copy, and not what was copied."""
+        gpu.is_capturing = True
+        with pytest.raises(GpuError, match=r"^This reduction would have to copy a table of addresses to the GPU while"):
+            self.uploaded(0)
+        assert not gpu.uploads

@@ -177,3 +177,25 @@ def test_out_is_written_last(streams):
     for tensor in tensors:
         assert_same_bits(BACKEND.host_view(tensor), columns[0][0] + columns[0][1])
     assert streams
+
+
+def test_an_error_in_the_middle_leaves_nothing_under_way(streams, monkeypatch):
+    """What was issued still uses memory that goes back to the callers: their streams wait; ``out`` is untouched."""
+    plan, columns = planned(ReductionToOneDevice(), ("gpu:0", "gpu:1"), [(1000,)])
+    tensors = tuple(BACKEND.from_host(array.copy(), "cpu:0") for array in columns[0])
+    operations = []
+
+    def perform(self, operation):
+        operations.append(operation)
+        if len(operations) == 5:
+            raise torch.OutOfMemoryError
+        original(self, operation)
+
+    original = several_devices.TorchStreams.perform
+    monkeypatch.setattr(several_devices.TorchStreams, "perform", perform)
+    with pytest.raises(torch.OutOfMemoryError):
+        several_devices.run(plan, [Operand(BACKEND, tensors, (1000,))], Fold(ReduceOp.SUM), [tensors])
+    callers = {id(torch.cuda.current_stream(place)) for place in ("cuda:0", "cuda:1")}
+    assert {stream for kind, stream, _ in streams[-2:] if kind == "wait"} == callers
+    for tensor, array in zip(tensors, columns[0], strict=True):
+        assert_same_bits(BACKEND.host_view(tensor), array)

@@ -85,19 +85,21 @@ def fold_batch(jobs: Sequence[DeviceJob], fold: Fold) -> int:
         if length:
             key = (element, len(job.sources), len(job.targets), is_aligned)
             groups.setdefault(key, []).append((addresses, length))
-    launches = 0
-    for (element, count, num_targets, is_aligned), rows in groups.items():
-        table = np.array([[*addresses, length] for addresses, length in rows], np.int64)
-        for blocks, is_full in _blocks(table[:, -1]):
-            uploaded = _uploaded(table, blocks, jobs[0].sources[0].device)
-            _launch(uploaded, len(blocks), (count, num_targets, element), fold, is_aligned=is_aligned, is_full=is_full)
-            launches += 1
-    return launches
+    # All tables first: once something is written, nothing may fail for want of memory.
+    tables = [
+        _uploaded(np.array([[*addresses, length] for addresses, length in rows], np.int64), jobs[0].sources[0].device)
+        for rows in groups.values()
+    ]
+    for (element, count, num_targets, is_aligned), uploaded in zip(groups, tables, strict=True):
+        for blocks, is_full in uploaded.blocks:
+            form = (count, num_targets, element)
+            _launch(uploaded.table, blocks, form, fold, is_aligned=is_aligned, is_full=is_full)
+    return sum(len(uploaded.blocks) for uploaded in tables)
 
 
 def _launch(
-    uploaded: tuple[Any, Any],
-    num_blocks: int,
+    table: Any,
+    blocks: Any,
     form: tuple[int, int, str],
     fold: Fold,
     *,
@@ -107,9 +109,8 @@ def _launch(
     from treefold.execution.cuda.kernels import MOST_UNROLLED, fold_batch  # noqa: PLC0415 - imports Triton
 
     count, num_targets, element = form
-    table, blocks = uploaded
     with torch.cuda.device_of(table):
-        fold_batch[(num_blocks,)](
+        fold_batch[(len(blocks),)](
             table,
             blocks,
             N=count,
@@ -140,44 +141,69 @@ def _blocks(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[np.ndarr
 
 @dataclass(slots=True)
 class _Upload:
-    """A table on a device, and when it is there; ``ready`` is None once that was seen."""
+    """A table on a device, and the blocks of its arrays, full ones or not; the streams whose work reads them."""
 
     table: Any
-    blocks: Any
-    stream: int
-    ready: Any
+    blocks: list[tuple[Any, bool]]
+    streams: set[int]
+
+    def keep_for(self, stream: Any) -> None:
+        """Let the memory outlive what a stream does with it."""
+        if stream.cuda_stream not in self.streams:
+            self.streams.add(stream.cuda_stream)
+            for array in (self.table, *(blocks for blocks, _ in self.blocks)):
+                array.record_stream(stream)
 
 
 _uploads: OrderedDict[Any, _Upload] = OrderedDict()
+#: What CUDA graphs were captured with is kept: nobody says when the last graph that reads it is gone.
+_in_graphs: dict[Any, _Upload] = {}
 _lock = threading.Lock()
 
 
-def _uploaded(table: np.ndarray[Any, Any], blocks: np.ndarray[Any, Any], device: Any) -> tuple[Any, Any]:
-    """Return both arrays on the device: the same ones again if they were there.
+def _uploaded(table: np.ndarray[Any, Any], device: Any) -> _Upload:
+    """Return a table and the blocks of its arrays on the device: the same ones again if they were there.
 
     Raises:
         GpuError: they are not, and a CUDA graph is being captured.
 
     """
     if device.type != "cuda":
-        return torch.from_numpy(table), torch.from_numpy(blocks)
-    stream = torch.cuda.current_stream(device)
-    key = (device.index, table.tobytes(), blocks.tobytes())
-    with _lock:
-        found = _uploads.get(key)
-        if found is None:
-            if torch.cuda.is_current_stream_capturing():
+        blocks = [(torch.from_numpy(part), is_full) for part, is_full in _blocks(table[:, -1])]
+        return _Upload(torch.from_numpy(table), blocks, set())
+    key = (device.index, table.shape, table.tobytes())
+    with _lock, torch.cuda.device(device):
+        is_capturing = torch.cuda.is_current_stream_capturing()
+        found = _in_graphs.get(key) or _uploads.get(key)
+        if is_capturing:
+            if found is None:
                 raise GpuError.first_in_capture()
-            on_device = [torch.from_numpy(a).pin_memory().to(device, non_blocking=True) for a in (table, blocks)]
-            found = _Upload(on_device[0], on_device[1], stream.cuda_stream, stream.record_event())
-            _uploads[key] = found
+            _in_graphs[key] = found
+            return found
+        if found is None:
+            found = _uploads[key] = _upload(table, device)
             while len(_uploads) > _MOST_TABLES:
                 _uploads.popitem(last=False)
-        _uploads.move_to_end(key)
-        if found.stream != stream.cuda_stream:
-            if found.ready is not None:
-                found.ready.synchronize()  # microseconds, once; also during a capture, which cannot wait for it
-                found.ready = None
-            for array in (found.table, found.blocks):
-                array.record_stream(stream)  # so that its memory outlives what this stream does with it
-        return found.table, found.blocks
+        elif key in _uploads:
+            _uploads.move_to_end(key)
+        found.keep_for(torch.cuda.current_stream(device))
+        return found
+
+
+def _upload(table: np.ndarray[Any, Any], device: Any) -> _Upload:
+    """Copy a table and its blocks, and wait for that: microseconds, once for a set of tensors.
+
+    Whoever finds them later need not wait then, which no stream could do while it is captured.
+    """
+    parts = _blocks(table[:, -1])
+    stream = _upload_stream(device.index)
+    with torch.cuda.stream(stream):
+        first, *others = [torch.from_numpy(a).to(device) for a in (table, *(part for part, _ in parts))]
+    stream.synchronize()
+    return _Upload(first, [(blocks, is_full) for blocks, (_, is_full) in zip(others, parts, strict=True)], set())
+
+
+@functools.cache
+def _upload_stream(index: int) -> Any:
+    """Return a device's stream for uploads: work that the caller has queued up is not waited for."""
+    return torch.cuda.Stream(index)

@@ -44,8 +44,10 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     is_pinned = _is_pinned(inputs)
     schedule = _schedule(plan, is_pinned=is_pinned)
     driver = TorchStreams(schedule, inputs, fold, is_pinned=is_pinned)
-    issue(schedule, driver)
-    driver.join()
+    try:
+        issue(schedule, driver)
+    finally:  # what was issued before an error still reads and writes memory that the callers' streams get back
+        driver.join()
     results = driver.results()
     if out is None:
         return results
