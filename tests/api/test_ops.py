@@ -292,7 +292,10 @@ class TestNcclAllReduce:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             plan = NcclAllReduce().reduce("sum", owned(2), owned(2)).plan
-        assert plan.notes == ("NCCL is not used: each pack is reduced on one device, the documented fallback",)
+        assert plan.notes == (
+            "NCCL is not used, because NCCL reduces between GPUs only: each pack is reduced on one device, "
+            "the documented fallback",
+        )
 
 
 class TestOptions:

@@ -8,12 +8,12 @@ import torch
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
 from treefold.backends import backend_of
 from treefold.backends.numpy_fold import fold_block, scale_block
-from treefold.backends.torch import TorchBackend
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
 from treefold.dtypes import FLOATS, REDUCIBLE
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.testing import CONFORMANCE, Adapter, assert_same_bits, mixed_values
+from treefold.testing.pretended import PretendedGpus
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DEVICES = ("gpu:0", "gpu:1", "gpu:2")
@@ -35,67 +35,11 @@ def array_of(tensor):
     )
 
 
-class Elsewhere(TorchBackend):
-    """PyTorch with three devices that are not the host's memory: CPU tensors, each known by where it was put.
-
-    What a real device does by PyTorch's operations is done by the same operations here.
-    """
-
-    def __init__(self):
-        self.places = {}
-
-    def put(self, tensor, device):
-        """Note where a tensor is, and keep it, so that its memory is not given to another."""
-        self.places[tensor.untyped_storage()._cdata] = (device, tensor)
-        return tensor
-
-    def has_device(self, device):
-        """Have three."""
-        return device in DEVICES
-
-    def device_of(self, array):
-        """Tell by the storage; what PyTorch makes of tensors is where they are."""
-        return self.places.get(array.untyped_storage()._cdata, ("gpu:0", None))[0]
-
-    def copy_to(self, array, device):
-        """Copy as between devices."""
-        return self.put(super().copy_to(array, "cpu:0"), device)
-
-    def combine(self, arrays, fold, *, dtype, divisor, result):
-        """Fold as on a device."""
-        [device] = {self.device_of(array) for array in arrays}
-        if not folds_on_device(fold, dtype):
-            return self.put(super().combine(arrays, fold, dtype=dtype, divisor=divisor, result=result), device)
-        kinds = {"dtype": dtype, "divisor": divisor, "result": getattr(torch, result)}
-        return self.put(fold_on_device(arrays, fold, **kinds), device)
-
-    def scale(self, array, divisor, result):
-        """Divide as on a device."""
-        if array.dtype in {torch.int64, torch.uint64}:
-            return self.put(super().scale(array, divisor, result), self.device_of(array))
-        return self.put(scale_on_device(array, divisor, getattr(torch, result)), self.device_of(array))
-
-    def ravel_concat(self, arrays):
-        """Join where they are."""
-        [device] = {self.device_of(array) for array in arrays}
-        return self.put(super().ravel_concat(arrays), device)
-
-    def densify(self, values, indices, shape):
-        """Add up where the rows are."""
-        return self.put(super().densify(values, indices, shape), self.device_of(values))
-
-    def host_view(self, array):
-        """See nothing: a device's memory is not the host's."""
-
-    def glance(self, arrays):
-        """See nothing, either."""
-
-
 @pytest.fixture
 def elsewhere(monkeypatch):
     """Return a backend with three devices that takes the place of PyTorch's for the test."""
     backend_of(torch.zeros(1))
-    backend = Elsewhere()
+    backend = PretendedGpus(len(DEVICES))
     monkeypatch.setitem(sys.modules["treefold.backends.registry"]._loaded, "torch", backend)
     return backend
 

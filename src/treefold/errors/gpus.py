@@ -25,3 +25,19 @@ class GpuError(TreefoldError, RuntimeError):
             f"A CUDA graph of one GPU is being captured, and this plan works on {', '.join(devices)}. "
             f"Capture reductions between replicas on one GPU; call others outside the capture."
         )
+
+    @classmethod
+    def nccl_failed(cls, devices: tuple[str, ...], problem: str) -> Self:
+        """NCCL returned an error."""
+        return cls(
+            f"NCCL could not all-reduce between {', '.join(devices)} ({problem}). Set NCCL_DEBUG=INFO to see why; "
+            "HierarchicalCopyAllReduce does without NCCL."
+        )
+
+    @classmethod
+    def nccl_late(cls, devices: tuple[str, ...], seconds: float) -> Self:
+        """NCCL did not end in time; a call that was begun cannot be taken back."""
+        return cls(
+            f"NCCL is not done after {seconds:g} s between {', '.join(devices)}, and what these GPUs were given next "
+            "waits for it. End this process; set NCCL_DEBUG=INFO to see what it waited for."
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from treefold.errors import PlanError
 from treefold.execution import host, local
@@ -14,13 +14,21 @@ from treefold.plan import Plan
 
 __all__ = ["KERNEL", "Operand", "Results", "execute"]
 
-_EXECUTORS = {"host": host.run, "local": local.run}
+_EXECUTORS: dict[str, Callable[..., Results]] = {"host": host.run, "local": local.run}
 
 
-def execute(plan: Plan, inputs: Sequence[Operand], fold: Fold | None = None, out: Results | None = None) -> Results:
+def execute(
+    plan: Plan,
+    inputs: Sequence[Operand],
+    fold: Fold | None = None,
+    out: Results | None = None,
+    *,
+    timeout_s: float | None = None,
+) -> Results:
     """Run a plan on the arrays of its leaves and return each leaf's result per component of the destination.
 
     ``fold`` is None for plans that only move values. ``out``, already checked, takes the results; it is written last.
+    ``timeout_s``, for the ``nccl`` executor only: the longest that it may take, in seconds.
 
     Raises:
         PlanError: ``plan`` is not a proved plan.
@@ -31,4 +39,4 @@ def execute(plan: Plan, inputs: Sequence[Operand], fold: Fold | None = None, out
     run = _EXECUTORS.get(plan.executor)
     if run is None:  # the others import the framework whose devices they run on
         run = importlib.import_module(f"treefold.execution.{plan.executor}").run
-    return run(plan, inputs, fold, out)
+    return run(plan, inputs, fold, out, *(() if timeout_s is None else (timeout_s,)))

@@ -20,7 +20,7 @@ from treefold.reduce_op import ReduceOp
 
 def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
     """Return each leaf's result per component; with ``out``, copied into the arrays given once all are computed."""
-    walk = _Walk(plan, inputs, fold)
+    walk = Walk(plan, inputs, fold)
     for step in plan.steps:
         results = [(action.target, walk.evaluate(action)) for action in step.actions]
         for target, array in results:
@@ -44,8 +44,11 @@ class _Piece:
     array: Any
 
 
-class _Walk:
+class Walk:
+    """The contents of every buffer on the way through a plan."""
+
     def __init__(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None) -> None:
+        """Put the contributions into the inputs."""
         self.plan, self.inputs, self.fold = plan, inputs, fold
         self.contents: list[list[_Piece]] = [[] for _ in plan.buffers]
         for index, buffer in enumerate(plan.buffers):

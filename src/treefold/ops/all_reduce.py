@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from collections.abc import Sequence
 
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
+from treefold.execution.gpus import nccl_refusal
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.entry import Entry
 from treefold.ops.planning import Request, Router
 from treefold.ops.trees import MachineTrees
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
-from treefold.planners import PlanBuilder, add_star, add_two_level
+from treefold.planners import PlanBuilder, add_one_shot, add_star, add_two_level
 
 _ALGORITHMS = ("nccl", "hierarchical_copy")
-_NO_NCCL = "NCCL is not used: each pack is reduced on one device, the documented fallback"
+_NO_NCCL = "NCCL is not used, because {}: each pack is reduced on one device, the documented fallback"
 
 
 class AllReduceCrossDeviceOps(CrossDeviceOps):
     """All-reduce with packing; values with other destinations are reduced on the first of those.
 
     ``all_reduce_alg``: ``"hierarchical_copy"``, two groups of devices side by side, then across, roots rotating from
-    pack to pack; or ``"nccl"``, which so far falls back to reducing each pack on one device, as the plan says.
+    pack to pack; or ``"nccl"``, see ``NcclAllReduce``.
     ``num_packs``: per dtype, all values laid behind each other and cut into so many packs, equal but for one element;
     0: no packing; ``"auto"``: one pack per device. With ``num_packs=0``, values of at most
     ``agg_small_grads_max_bytes`` are grouped, at most ``agg_small_grads_max_group`` together; 0 in either turns that
@@ -64,6 +66,9 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         return self._all_reduce_alg == "hierarchical_copy"
 
     def _router(self, request: Request) -> Router:
+        if request.executor == "nccl":  # in which every device meets every contribution
+            add_pack = lambda builder, pack, _: add_one_shot(builder, pack)  # noqa: E731
+            return dataclasses.replace(super()._router(request), add_pack=add_pack, meets=True)
         if self._trees is None:
             return super()._router(request)
         return self._trees.router(request.policy, self._root)
@@ -77,12 +82,16 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         else:
             add_star(builder, pack, builder.work[pack.fragments[0].leaf].destinations[0])
 
+    def _uses_nccl(self, entries: Sequence[Entry]) -> bool:
+        return self._all_reduce_alg == "nccl" and bool(entries) and not _refusal(entries)
+
     def _notes(self, entries: Sequence[Entry]) -> tuple[str, ...]:
-        if self._all_reduce_alg != "nccl":
+        refusal = _refusal(entries) if self._all_reduce_alg == "nccl" else ""
+        if not refusal:
             return ()
         if any(device_type(device) == "gpu" for entry in entries for device in entry.sources):
-            _warn_without_nccl()
-        return (_NO_NCCL,)
+            _warn_without_nccl(refusal)
+        return (_NO_NCCL.format(refusal),)
 
     def _describe(self) -> str:
         packing = self._packing
@@ -115,10 +124,15 @@ class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
 
 
 class NcclAllReduce(AllReduceCrossDeviceOps):
-    """All-reduce that is to use NCCL; so far each pack is reduced on one device, its documented fallback.
+    """All-reduce by NCCL, between PyTorch's tensors on different GPUs of this process; a call of NCCL for each pack.
 
-    Source: ``tf.distribute.NcclAllReduce``. A ``RuntimeWarning`` says so where the values are on GPUs; ``plan`` always
-    does.
+    Elsewhere each pack is reduced on one device, the documented fallback: ``plan`` says so and why, and where the
+    values are on GPUs a ``RuntimeWarning``, too. 16-bit floats travel as float32 and are rounded once, unless
+    ``accumulate="native"``; float32 and float64 are added as they are, in NCCL's order. What NCCL does not do, or
+    otherwise (MIN and MAX of floats, where it loses NaN; products of complex numbers; the MEAN of 64-bit integers;
+    weights), is done by PyTorch. ``CommunicationOptions(timeout_seconds=…)`` waits for the end, so long at most.
+
+    Source: ``tf.distribute.NcclAllReduce``.
 
     Raises:
         ArgumentError: ``num_packs`` is not a whole number ≥ 0 or ``"auto"``.
@@ -130,6 +144,20 @@ class NcclAllReduce(AllReduceCrossDeviceOps):
         super().__init__("nccl", num_packs, accumulate=accumulate, topology=topology)
 
 
+def _refusal(entries: Sequence[Entry]) -> str:
+    """Return why NCCL cannot reduce these, in words; empty if it can."""
+    for entry in entries:
+        refusal = nccl_refusal(entry.sources)
+        if refusal:
+            return refusal
+        if not entry.matches:
+            return "NCCL leaves results where the values are, and other destinations are asked for"
+        for part in entry.parts:
+            if part.operand.backend.name != "PyTorch":
+                return f"treefold runs it through PyTorch, and these are {part.operand.backend.name} arrays"
+    return ""
+
+
 @functools.cache
-def _warn_without_nccl() -> None:
-    warnings.warn(f"{_NO_NCCL}.", RuntimeWarning, stacklevel=2)
+def _warn_without_nccl(refusal: str) -> None:
+    warnings.warn(f"{_NO_NCCL.format(refusal)}.", RuntimeWarning, stacklevel=2)

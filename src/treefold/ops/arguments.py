@@ -88,9 +88,12 @@ def check_honoured(options: CommunicationOptions, executor: str) -> None:
 
     """
     who = f"the {executor} executor, which runs this plan"
-    if options.timeout_seconds is not None:
+    if options.timeout_seconds is not None and executor != "nccl":
         raise ArgumentError.not_honoured(who, timeout_seconds=options.timeout_seconds)
-    if options.implementation is not CommunicationImplementation.AUTO:
+    own = {CommunicationImplementation.AUTO}
+    if executor == "nccl":
+        own.add(CommunicationImplementation.NCCL)
+    if options.implementation not in own:
         raise ArgumentError.not_honoured(who, implementation=options.implementation.name)
 
 

@@ -206,6 +206,10 @@ class CrossDeviceOps(abc.ABC):
         """Return the devices that the ops object itself names, which the values' frameworks must have."""
         return ()
 
+    def _uses_nccl(self, entries: Sequence[Entry]) -> bool:  # noqa: ARG002
+        """Tell whether NCCL is to reduce these."""
+        return False
+
     def _notes(self, entries: Sequence[Entry]) -> tuple[str, ...]:  # noqa: ARG002
         """Return what a user should know about the plan, such as a fallback."""
         return ()
@@ -248,7 +252,7 @@ class CrossDeviceOps(abc.ABC):
         if call is not None:
             self._prepared.remember(call, plan, fold, entries)
         operands = [part.operand for entry in entries for part in entry.parts]
-        return wrap(execute(plan, operands, fold, targets), entries, plan)
+        return wrap(execute(plan, operands, fold, targets, timeout_s=options.timeout_seconds), entries, plan)
 
     def _request(self, entries: tuple[Entry, ...], fold: Fold, options: CommunicationOptions) -> Request:
         for part in (part for entry in entries for part in entry.parts):
@@ -264,6 +268,7 @@ class CrossDeviceOps(abc.ABC):
             is_weighted=fold.weights is not None,
             own_devices=self._own_devices(),
             notes=self._notes(entries),
+            is_nccl=self._uses_nccl(entries),
         )
 
     def _plan_for(self, request: Request) -> Plan:

@@ -27,12 +27,13 @@ class Router:
 
     ``layouts``: cuts the values of one list of devices into packs. ``add_pack``: plans one pack, by its number among
     all packs of the plan, those without elements included. ``root``: the device on which a value is reduced that does
-    not travel this way.
+    not travel this way. ``meets``: whether all contributions to a pack meet as they are, wherever they travel.
     """
 
     layouts: Callable[[Sequence[Item], tuple[str, ...]], tuple[PackLayout, ...]]
     add_pack: AddPack
     root: Callable[[Sequence[str]], str]
+    meets: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Request:
     is_weighted: bool = False
     own_devices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    is_nccl: bool = False
 
     @cached_property
     def work(self) -> tuple[LeafWork, ...]:
@@ -71,7 +73,7 @@ class Request:
 
     @cached_property
     def executor(self) -> str:
-        """``"host"`` if everything lies in host memory, ``"cuda"`` if that is asked for on GPUs, else ``"local"``."""
+        """``"host"`` if all is in host memory, on GPUs ``"nccl"`` or ``"cuda"`` if asked for, else ``"local"``."""
         is_host = all(
             in_host_memory(part.operand, (*entry.sources, *entry.destinations, *self.own_devices))
             for entry in self.entries
@@ -79,6 +81,8 @@ class Request:
         )
         if is_host:
             return "host"
+        if self.is_nccl:
+            return "nccl"
         devices = {*self.own_devices}.union(*((*entry.sources, *entry.destinations) for entry in self.entries))
         return "cuda" if runs_on_gpus(self.frameworks, devices, self.accumulate) else "local"
 
@@ -111,7 +115,7 @@ def make_plan(request: Request, router: Router) -> Plan:
         layouts = router.layouts(items, sources) if matches else PackingPolicy().layouts(items, 0)
         for layout in layouts:
             for pack in layout.packs:
-                if matches and pack.length and not _must_meet(request, pack.dtype):
+                if matches and pack.length and (router.meets or not _must_meet(request, pack.dtype)):
                     router.add_pack(builder, pack, number)
                 elif pack.length:
                     add_star(builder, pack, router.root(destinations))

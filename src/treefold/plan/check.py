@@ -279,6 +279,8 @@ class _SymbolicRun:
             return "callback"
         if runs_in_one_pass(self.draft):
             return "replica_order"
+        if self.draft.executor == "nccl" and self.associations:
+            return "per_plan"  # the order in which NCCL adds is its own
         is_flat = all(replicas_in(v) == v or isinstance(v, int) for v in self.associations)
         is_ordered = all(list(replicas_in(v)) == sorted(replicas_in(v)) for v in self.associations)
         return "replica_order" if is_flat and is_ordered else "per_plan"

@@ -164,7 +164,8 @@ class Plan(PlanDraft):
     Only ``treefold.plan.check.finish`` makes one, so that a plan in hand is a proved plan. ``guarantee``:
     ``"replica_order"`` where all contributions to an element meet at once, in replica order, so that every plan gives
     the same bits; ``"per_plan"`` where partial folds travel, so that the same plan gives the same bits on every
-    destination and every run; ``"callback"`` where an ``accumulation_fn`` has the say.
+    destination and every run (with NCCL: as far as it goes the same way); ``"callback"`` where an ``accumulation_fn``
+    has the say.
     ``print(plan)`` shows it, one line per step.
     """
 

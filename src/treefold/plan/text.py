@@ -20,11 +20,17 @@ def describe(plan: Plan) -> str:
     lines = [
         _headline(plan),
         f"executor:  {_executor(plan)}",
-        f"guarantee: {plan.guarantee} - {_GUARANTEES[plan.guarantee]}",
+        f"guarantee: {plan.guarantee} - {_guarantee(plan)}",
     ]
     lines += [f"note:      {note}" for note in plan.notes]
     lines += [f"step {number}: {_step(plan, step)}" for number, step in enumerate(plan.steps, start=1)]
     return "\n".join(lines)
+
+
+def _guarantee(plan: Plan) -> str:
+    if plan.executor == "nccl" and plan.guarantee == "per_plan":
+        return "the same bits on every destination; on every run, if NCCL chooses the same way"
+    return _GUARANTEES[plan.guarantee]
 
 
 def _headline(plan: Plan) -> str:
@@ -40,6 +46,8 @@ def _executor(plan: Plan) -> str:
         if any(leaf.goal is Goal.FOLD for leaf in plan.leaves):
             return f"{name}, one pass in replica order; the tree is not walked"
         return f"{plan.executor}, one pass; the tree is not walked"
+    if plan.executor == "nccl":
+        return "nccl, in place of the copies and combinations of a pack, wherever it does the same"
     if plan.executor == "cuda":
         return "cuda, chunks of all steps in flight together"
     return f"{plan.executor}, step by step"

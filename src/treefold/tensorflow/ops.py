@@ -181,7 +181,7 @@ class HierarchicalCopyAllReduce(CrossDeviceOps):
 
 
 class NcclAllReduce(CrossDeviceOps):
-    """``treefold.NcclAllReduce`` for ``tf.distribute``: so far its documented fallback, which every device can run."""
+    """``treefold.NcclAllReduce`` for ``tf.distribute``: its documented fallback, for NCCL is run through PyTorch."""
 
     def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide") -> None:
         """Take what ``tf.distribute.NcclAllReduce`` takes, and treefold's ``accumulate``."""
