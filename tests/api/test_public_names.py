@@ -54,7 +54,7 @@ SIGNATURES = {
     "CollectiveHints": "bytes_per_pack timeout_seconds",
     "PerReplica": "values devices",
     "IndexedSlices": "values indices dense_shape",
-    "choose_cross_device_ops": "devices",
+    "choose_cross_device_ops": "devices * topology nbytes",
     "all_reduce": "values op * out weights",
     "reduce": "values destination op * weights",
     "broadcast": "value destinations",

@@ -3,8 +3,9 @@
 import pytest
 
 from treefold import optimal_packing
-from treefold.cost import refine
+from treefold.cost import from_copies, refine, simulate
 from treefold.errors import TopologyError
+from treefold.planners.methods import one_array, plan_one_shot, plan_star
 from treefold.topology import TopologyBuilder
 
 
@@ -56,3 +57,39 @@ class TestRefine:
         """The sentence names them."""
         with pytest.raises(TopologyError, match=r"^There is no gpu:9 in this topology\."):
             refine(two_sockets(), {("gpu:0", "gpu:9"): (1e9, 0.0)})
+
+
+class TestFromCopies:
+    MEASURED = {  # noqa: RUF012 - never written to
+        ("gpu:0", "gpu:1"): (24e9, 2e-6),
+        ("gpu:1", "gpu:0"): (20e9, 2e-6),
+        ("gpu:0", "gpu:2"): (6e9, 9e-6),
+        ("gpu:2", "gpu:0"): (6e9, 9e-6),
+        ("gpu:1", "gpu:2"): (12e9, 5e-6),
+        ("gpu:2", "gpu:1"): (10e9, 5e-6),
+    }
+
+    def test_a_copy_alone_takes_what_was_measured(self):
+        """There and back, each at its own width and latency."""
+        for a, b in (("gpu:0", "gpu:1"), ("gpu:2", "gpu:1")):
+            machine = from_copies(["gpu:0", "gpu:1", "gpu:2"], self.MEASURED)
+            pair = machine.restricted([a, b])
+            line = simulate(plan_star(one_array([b, a])), pair, 12e9, chunk_bytes=None)
+            there, back = self.MEASURED[a, b], self.MEASURED[b, a]
+            assert line.duration_s == pytest.approx(12e9 / there[0] + there[1] + 12e9 / back[0] + back[1])
+
+    def test_copies_at_once_share_the_port(self):
+        """Of the device that sends both, as wide as its quickest copy: neither is hindered until it is full."""
+        machine = from_copies(["gpu:0", "gpu:1", "gpu:2"], self.MEASURED)
+        assert machine.capacity("gpu:0", "out of gpu:0") == 24e9
+        assert machine.capacity("into gpu:2", "gpu:2") == 12e9
+        alike = dict.fromkeys(self.MEASURED, (10e9, 0.0))
+        plan = plan_one_shot(one_array(["gpu:0", "gpu:1", "gpu:2"]))
+        machine = from_copies(["gpu:0", "gpu:1", "gpu:2"], alike)
+        assert simulate(plan, machine, 10e9, chunk_bytes=None).duration_s == pytest.approx(2.0)
+
+    def test_no_way_leads_through_the_port_of_a_third(self):
+        """A slow pair stays slow: packets are not passed on by a device that has no part in the copy."""
+        machine = from_copies(["gpu:0", "gpu:1", "gpu:2"], self.MEASURED)
+        assert "out of gpu:1" not in machine.neighbours("into gpu:1")
+        assert optimal_packing(machine.restricted(["gpu:0", "gpu:2"])).algbw_bytes_per_s == pytest.approx(6e9)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from treefold.cost.routes import alternatives
 from treefold.devices import canonical_device
 from treefold.errors import TopologyError
-from treefold.topology import Topology
+from treefold.topology import Link, Node, Topology
 
 #: For a directed pair of devices: bytes per second of a large copy, and seconds before the first byte arrives.
 Measured = Mapping[tuple[str, str], tuple[float, float]]
@@ -49,6 +49,32 @@ def refine(topology: Topology, measured: Measured) -> Topology:
     )
     note = f"{len(seen)} of {len(topology.links)} directed links are as measured between devices."
     return Topology(topology.name, topology.nodes, links_now, (*topology.notes, note))
+
+
+def from_copies(devices: Sequence[str], measured: Measured) -> Topology:
+    """Return a machine that explains copies between these devices, each measured alone, where no more is known of it.
+
+    Between each two there is what their copy had, and no device sends or receives more at once than its quickest copy
+    did. What several copies share beyond that, such as a link between sockets, copies one at a time cannot show.
+    ``measured`` has every ordered pair.
+
+    >>> pairs = {("gpu:0", "gpu:1"): (24e9, 5e-6), ("gpu:1", "gpu:0"): (20e9, 5e-6)}
+    >>> float(from_copies(["gpu:0", "gpu:1"], pairs).capacity("out of gpu:0", "into gpu:1"))
+    24000000000.0
+    """
+    links = []
+    for device in devices:
+        out = max(width for (source, _), (width, _) in measured.items() if source == device)
+        into = max(width for (_, target), (width, _) in measured.items() if target == device)
+        links += [Link(device, f"out of {device}", "", out, 0.0), Link(f"into {device}", device, "", into, 0.0)]
+    links += [
+        Link(f"out of {source}", f"into {target}", "", width, alpha_s)
+        for (source, target), (width, alpha_s) in measured.items()
+    ]
+    nodes = [Node(device, "device") for device in devices]
+    nodes += [Node(f"{way} {device}", "switch") for device in devices for way in ("out of", "into")]
+    note = "Links are as measured between each two devices, and a device's port is as wide as its widest link."
+    return Topology("measured links", tuple(nodes), tuple(links), (note,))
 
 
 def _kinds(topology: Topology) -> dict[tuple[str, str], set[str]]:

@@ -68,6 +68,11 @@ class ArgumentError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def nbytes(cls, value: object) -> Self:
+        """``nbytes`` is no number of bytes."""
+        return cls(f"nbytes is {short(value)}. It takes the bytes that each replica brings: a whole number, 1 or more.")
+
+    @classmethod
     def no_topology(cls, owner: str) -> Self:
         """``topology`` for ops that do not reduce along a machine's trees."""
         return cls(

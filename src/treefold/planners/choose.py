@@ -19,7 +19,7 @@ from treefold.planners.ways import radius, way_of
 from treefold.topology import Topology
 
 SMALLEST, LARGEST = 2**12, 2**28  # bytes between which methods are compared; beyond, what is best stays best
-_MOST_SIMULATED = 16  # devices of machines whose every chunk is followed; beyond, the closed form must do
+MOST_SIMULATED = 16  # devices of machines whose every chunk is followed; beyond, the closed form must do
 _NEAR = 2.0  # methods that the closed form puts within this factor of the best are simulated
 _PACKS = 8  # trees of an equal share that a table may offer instead of the full packing
 _FINENESS = 2.0**0.5  # borders between methods are sought to this factor of size
@@ -119,7 +119,7 @@ class Race:
 
     def _price(self, nbytes: int) -> dict[str, float]:
         about = {method: predict_s(plan, self.topology, nbytes) for method, plan in self.plans.items()}
-        if len(self.topology.devices) <= _MOST_SIMULATED:
+        if len(self.topology.devices) <= MOST_SIMULATED:
             near = min(about.values()) * _NEAR
             exact = {
                 method: simulate(self.plans[method], self.topology, nbytes).duration_s

@@ -1,0 +1,139 @@
+"""What each of the ops would take between some devices of a machine: the plans that they make, simulated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treefold.backends import loaded_backends
+from treefold.cost import predict_s, simulate
+from treefold.devices import device_type
+from treefold.dtypes import itemsize
+from treefold.errors import MissingExtraError
+from treefold.execution import Operand
+from treefold.execution.gpus import nccl_refusal
+from treefold.ops.all_reduce import HierarchicalCopyAllReduce, NcclAllReduce
+from treefold.ops.arguments import NO_OPTIONS
+from treefold.ops.base import CrossDeviceOps
+from treefold.ops.entry import Entry, LeafForm, Part
+from treefold.ops.one_device import ReductionToOneDevice
+from treefold.plan import Plan
+from treefold.plan.ir import Goal
+from treefold.planners.choose import MOST_SIMULATED
+from treefold.planners.methods import one_array, plan_along
+from treefold.planners.ring import two_rings, widest_ring
+from treefold.reduce_op import ReduceOp
+from treefold.topology import Topology
+from treefold.values import flatten
+
+_AS_GOOD = 1.01  # of ops within 1 % of the quickest, the simplest is taken
+_DTYPE = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Ops, what is said of them, and what they are predicted to take."""
+
+    ops: CrossDeviceOps
+    words: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Candidates, the simplest first, and why others were not compared."""
+
+    candidates: tuple[Candidate, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def best(self) -> Candidate:
+        """The quickest; of those as good, the first."""
+        least = min(one.seconds for one in self.candidates)
+        return next(one for one in self.candidates if one.seconds <= _AS_GOOD * least)
+
+    def describe(self, names: Sequence[str], nbytes: int, where: str) -> str:
+        """Return all that was compared in a sentence, the choice first and then by time."""
+        best = self.best
+        rest = sorted((one for one in self.candidates if one is not best), key=lambda one: one.seconds)
+        times = [f"{one.words} {time_text(one.seconds)}" for one in (best, *rest)]
+        if rest and rest[0].seconds < best.seconds:
+            times[0] += " (the simplest within 1 %)"
+        who = " and ".join(
+            f"{count} {kind.upper()}{'s' if count > 1 else ''}"
+            for kind, count in sorted(Counter(device_type(name) for name in dict.fromkeys(names)).items())
+        )
+        return "; ".join([f"{who} {where}, {bytes_text(nbytes)} each: {', '.join(times)}, predicted", *self.left_out])
+
+
+def price_ops(names: Sequence[str], nbytes: int, machine: Topology, here: Topology) -> Prices:
+    """Return what every candidate takes to all-reduce ``nbytes`` bytes of float32 between these devices.
+
+    ``machine`` is what trees are planned for, ``here`` the part of it that has these devices, on which all are priced.
+    """
+    entry = _one_value(tuple(names), nbytes)
+    count = len(here.devices)
+    found = [
+        _priced(ReductionToOneDevice(), "ReductionToOneDevice", entry, here, nbytes),
+        _priced(HierarchicalCopyAllReduce(1), "HierarchicalCopyAllReduce in one pack", entry, here, nbytes),
+        _priced(HierarchicalCopyAllReduce("auto"), f"HierarchicalCopyAllReduce in {count} packs", entry, here, nbytes),
+    ]
+    left_out = []
+    trees = HierarchicalCopyAllReduce("auto", topology=machine)
+    try:
+        found.append(_priced(trees, "HierarchicalCopyAllReduce along the machine's trees", entry, here, nbytes))
+    except MissingExtraError:
+        left_out.append('the machine\'s trees are not compared: they need SciPy (pip install "treefold[planner]")')
+    refusal = nccl_refusal(names)
+    if refusal:
+        left_out.append(f"NcclAllReduce is not compared: {refusal}")
+    else:
+        # NCCL decides for itself how values travel; what it does with large ones is rings.
+        ring = plan_along(one_array(here.devices), two_rings(widest_ring(here)), "two rings, one in each direction")
+        found.append(Candidate(NcclAllReduce(), "NcclAllReduce as two rings", _seconds(ring, here, nbytes)))
+    return Prices(tuple(found), tuple(left_out))
+
+
+def time_text(seconds: float) -> str:
+    """Return a time to three digits.
+
+    >>> time_text(8.352e-4), time_text(0.00999999), time_text(2.5)
+    ('835 µs', '10 ms', '2.5 s')
+    """
+    unit, factor = next(
+        ((unit, factor) for unit, factor in (("s", 1.0), ("ms", 1e3)) if seconds * factor >= 0.9995),  # noqa: PLR2004 - rounds to 1
+        ("µs", 1e6),
+    )
+    return f"{seconds * factor:.3g} {unit}" if seconds * factor < 1000 else f"{seconds * factor:.0f} {unit}"  # noqa: PLR2004 - no exponents
+
+
+def bytes_text(nbytes: int) -> str:
+    """Return bytes in the largest binary unit that they fill.
+
+    >>> bytes_text(64 << 20), bytes_text(100_000_000), bytes_text(1000)
+    ('64 MiB', '95.37 MiB', '1000 bytes')
+    """
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:.4g} {unit}" if nbytes < 10_000 * factor else f"{nbytes / factor:.0f} {unit}"
+    return f"{nbytes} byte{'s' if nbytes > 1 else ''}"
+
+
+def _one_value(names: tuple[str, ...], nbytes: int) -> Entry:
+    """Return an array of float32 on every device, as validation leaves it; whether they exist is not asked here."""
+    shape = (max(1, nbytes // itemsize(_DTYPE)),)
+    no_arrays = Operand(loaded_backends()[0], (None,) * len(names), shape)  # planning looks at none
+    part = Part("", _DTYPE, Goal.FOLD, shape * len(names), no_arrays)
+    return Entry(flatten(None)[1], (LeafForm(1),), (part,), names, names)
+
+
+def _priced(ops: CrossDeviceOps, words: str, entry: Entry, machine: Topology, nbytes: int) -> Candidate:
+    request = ops._request((entry,), ops._fold(ReduceOp.SUM, None), NO_OPTIONS)  # noqa: SLF001 - ours
+    return Candidate(ops, words, _seconds(ops._plan_for(request), machine, nbytes))  # noqa: SLF001 - ours
+
+
+def _seconds(plan: Plan, machine: Topology, nbytes: int) -> float:
+    if len(machine.devices) > MOST_SIMULATED:
+        return predict_s(plan, machine, nbytes)
+    return simulate(plan, machine, nbytes).duration_s
