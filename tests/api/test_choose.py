@@ -1,6 +1,7 @@
 """``choose_cross_device_ops`` where links are known: the predicted times of the plans that run decide."""
 
 import json
+import pathlib
 import re
 
 import numpy as np
@@ -19,6 +20,7 @@ from treefold.planners.ring import two_rings, widest_ring
 from treefold.testing import FakeBackend, RecordingBackend, owned
 from treefold.topology import TopologyBuilder
 
+ROOT = pathlib.Path(__file__).parents[2]
 DGX1 = treefold.known_topology("dgx1_v100")
 STAR, ONE_PACK, PACKS = (
     "ReductionToOneDevice()",
@@ -122,6 +124,8 @@ class TestChoice:
             "ReductionToOneDevice 5.5 ms, predicted"
         )
         assert about_nccl.startswith("NcclAllReduce is not compared: ")
+        paper = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+        assert f"{choice.ops!r}\n{times}; NcclAllReduce" in paper.replace(",\n", ", ")  # what is pasted there is so
 
     def test_unpacks_into_two(self):
         """As ever; the times are beside."""
