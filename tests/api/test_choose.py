@@ -45,6 +45,15 @@ def copies(devices, bytes_per_s=25e9, alpha_s=1e-6, problem=""):
     return [LinkResult(a, b, problem, bytes_per_s, alpha_s) for a in devices for b in devices if a != b]
 
 
+@pytest.fixture(autouse=True)
+def any_machine(monkeypatch):
+    """Find the same everywhere: no NCCL, and nothing set that lets the system be asked for its GPUs."""
+    refusal = prices.nccl_refusal
+    monkeypatch.setattr(prices, "nccl_refusal", lambda names: refusal(names) or "not in this test")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
 @pytest.fixture
 def nccl(monkeypatch):
     """Pretend that NCCL can be used."""
@@ -273,8 +282,6 @@ class TestMeasuredLinks:
         slow = builder.build()
         monkeypatch.setattr(measured, "discover_topology", lambda: slow)
         links.use(copies(gpus(0, 1, 2), 20e9, 8e-6))
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
         names = tuple(gpus(0, 1, 2))
         assert measured.measured_machine(names).name == "measured links"
         monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -301,7 +308,6 @@ class TestMeasuredLinks:
 
         monkeypatch.setattr(measured, "discover_topology", fails)
         monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         links.use(copies(gpus(0, 1)))
         assert treefold.choose_cross_device_ops(gpus(0, 1)).predicted
 
