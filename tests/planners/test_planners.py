@@ -110,15 +110,32 @@ class TestTwoLevel:
             assert there == Counter((target, source) for source, target in there.elements())
             assert set(there.values()) == {1}
 
-    def test_sends_nothing_between_replicas_on_one_device(self):
-        """Four replicas on two devices: one hop there and one back."""
-        hops = hops_of(HierarchicalCopyAllReduce(), gpus(0, 0, 1, 1), gpus(0, 1))
-        assert links(hops) == ["1 0", "0 1"]
+    @pytest.mark.parametrize("sources", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 0, 1), (1, 0, 0, 1), (0, 1, 1, 1, 1)])
+    def test_folds_replicas_on_one_device_there(self, sources):
+        """However many replicas lie on two devices, in any order: one hop there and one back."""
+        hops = hops_of(HierarchicalCopyAllReduce(), gpus(*sources), gpus(0, 1))
+        first, second = dict.fromkeys(sources)
+        assert links(hops) == [f"{second} {first}", f"{first} {second}"]
 
-    def test_serves_replicas_on_crossed_devices(self):
-        """Where a group's replicas lie on both devices, each contribution still counts once."""
-        hops = hops_of(HierarchicalCopyAllReduce(), gpus(0, 1, 0, 1), gpus(0, 1))
-        assert links(hops) == ["1 0", "1 0", "0 1"]
+    @pytest.mark.parametrize("seed", range(20))
+    def test_goes_the_way_of_the_devices(self, seed):
+        """Replicas that share devices take no link that one replica per device would not take."""
+        draw = np.random.default_rng(seed)
+        count = int(draw.integers(2, 8))
+        sources = [*range(count), *draw.integers(0, count, int(draw.integers(1, 9))).tolist()]
+        draw.shuffle(sources)
+        order = gpus(*dict.fromkeys(sources))
+        shared = hops_of(HierarchicalCopyAllReduce("auto"), gpus(*sources), order, length=3 * count)
+        alone = hops_of(HierarchicalCopyAllReduce("auto"), order, order, length=3 * count)
+        assert [links(shared, pack) for pack in range(count)] == [links(alone, pack) for pack in range(count)]
+
+    def test_folds_once_where_there_is_one_device(self):
+        """Nothing travels, so every contribution meets all others as it is."""
+        with additional_backend(FakeBackend(1)) as fake:
+            value = PerReplica([fake.array(owned(r, (6,)), "gpu:0") for r in range(4)])
+            result = HierarchicalCopyAllReduce().reduce("sum", value, "gpu:0")
+        assert result.plan.guarantee == "replica_order"
+        np.testing.assert_array_equal(result[0].data, owned_sum(4, (6,)))
 
     @pytest.mark.parametrize("destinations", [gpus(2, 1, 0), gpus(1, 2, 0), gpus(0, 0, 1, 2), gpus(2, 1, 1, 0, 2)])
     def test_delivers_in_the_order_of_the_destinations(self, destinations):

@@ -5,74 +5,98 @@ TensorFlow takes groups of n // 2 and so loses the last replica of an odd count;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from treefold.packing import Pack
 from treefold.plan.ir import Range, Role
 from treefold.planners.builder import PlanBuilder
 
-_PACK, _UP, _COMBINE, _ACROSS, _FINAL, _BACK, _DOWN, _UNPACK = range(8)
+_PACK, _HOME, _UP, _COMBINE, _ACROSS, _FINAL, _BACK, _DOWN, _UNPACK = range(9)
 
 
-def two_level_roots(num_replicas: int, index: int) -> tuple[int, int | None]:
-    """Return the replicas on whose devices pack ``index`` is reduced: its root, and the head of the other group.
+def two_level_roots(num_devices: int, index: int) -> tuple[int, int | None]:
+    """Return the devices on which pack ``index`` is reduced: its root, and the head of the other group.
 
     Roots rotate from pack to pack, so that the packs spread over the devices; for even counts the pairs are
     TensorFlow's, which on a DGX-1 always share a link.
     """
-    half = (num_replicas + 1) // 2
-    root = index % num_replicas
-    if num_replicas == 1:
+    half = (num_devices + 1) // 2
+    root = index % num_devices
+    if num_devices == 1:
         return root, None
-    return root, half + root % (num_replicas - half) if root < half else root - half
+    return root, half + root % (num_devices - half) if root < half else root - half
 
 
 def add_two_level(builder: PlanBuilder, pack: Pack, index: int) -> None:
     """Reduce a pack along the two-level tree of its ``index`` and send the result back along it.
 
-    The values' devices must be the destinations, in any order. Costs 2·(n − 1) copies of the pack between n devices.
+    The values' devices must be the destinations, in any order. Replicas that share a device are folded there before
+    anything is sent. Costs 2·(n − 1) copies of the pack between n devices.
     """
     number = builder.new_pack()
     work = builder.work[pack.fragments[0].leaf]
-    count = len(work.sources)
-    root, head = two_level_roots(count, index)
-    half = (count + 1) // 2
-    groups = (range(half), range(half, count))
-    packed = [builder.packed_input(pack, number, replica, _PACK) for replica in range(count)]
-    root_device = work.sources[root]
-    folds = []
-    for group in groups:
-        if group:
-            device = root_device if root in group else work.sources[head if head is not None else root]
-            fold = _group_fold(builder, [packed[replica] for replica in group], device, number)
-            folds.append(builder.send(fold, root_device, number, _ACROSS))
-    result = builder.combine(folds, builder.landing(pack, root_device), number, _FINAL, final=True)
-    _spread(builder, pack, result, number, groups[0] if root in groups[0] else groups[1], head)
+    replicas: dict[str, list[int]] = {}
+    for replica, device in enumerate(work.sources):
+        replicas.setdefault(device, []).append(replica)
+    packed = [builder.packed_input(pack, number, replica, _PACK) for replica in range(len(work.sources))]
+    devices = tuple(replicas)
+    root, head = two_level_roots(len(devices), index)
+    half = (len(devices) + 1) // 2
+    groups = [group for group in (devices[:half], devices[half:]) if group]
+    heads = [devices[root] if devices[root] in group else devices[head or 0] for group in groups]
+    if len(devices) == 1:
+        folds = packed
+    else:
+        folds = [
+            builder.send(
+                _group_fold(builder, packed, {name: replicas[name] for name in group}, top, number),
+                devices[root],
+                number,
+                _ACROSS,
+            )
+            for group, top in zip(groups, heads, strict=True)
+        ]
+    result = builder.combine(folds, builder.landing(pack, devices[root]), number, _FINAL, final=True)
+    _spread(builder, pack, result, number, groups, heads)
 
 
-def _group_fold(builder: PlanBuilder, packed: Sequence[Range], device: str, number: int) -> Range:
-    """Return the fold of a group on ``device``; a group of one is its contribution, where it is."""
-    if len(packed) == 1:
-        return packed[0]
-    arrived = [builder.send(source, device, number, _UP) for source in packed]
-    leaf = builder.leaf_of(packed[0])
-    target = builder.scratch(Role.PARTIAL, device, packed[0].length, leaf)
-    return builder.combine(arrived, target, number, _COMBINE, final=False)
+def _group_fold(
+    builder: PlanBuilder, packed: Sequence[Range], replicas: Mapping[str, Sequence[int]], device: str, number: int
+) -> Range:
+    """Return the fold of a group's replicas, listed by device, on ``device``; that of one is its contribution."""
+    arrived: list[tuple[int, Range]] = []
+    for name, own in replicas.items():
+        if name == device or len(own) == 1:
+            arrived += [(replica, builder.send(packed[replica], device, number, _UP)) for replica in own]
+        else:
+            fold = _partial(builder, [packed[replica] for replica in own], name, number, _HOME)
+            arrived.append((own[0], builder.send(fold, device, number, _UP)))
+    sources = [source for _, source in sorted(arrived, key=lambda one: one[0])]
+    return sources[0] if len(sources) == 1 else _partial(builder, sources, device, number, _COMBINE)
 
 
-def _spread(builder: PlanBuilder, pack: Pack, result: Range, number: int, root_group: range, head: int | None) -> None:
-    work = builder.work[pack.fragments[0].leaf]
+def _partial(builder: PlanBuilder, sources: Sequence[Range], device: str, number: int, stage: int) -> Range:
+    target = builder.scratch(Role.PARTIAL, device, sources[0].length, builder.leaf_of(sources[0]))
+    return builder.combine(sources, target, number, stage, final=False)
+
+
+def _spread(
+    builder: PlanBuilder,
+    pack: Pack,
+    result: Range,
+    number: int,
+    groups: Sequence[tuple[str, ...]],
+    heads: Sequence[str],
+) -> None:
+    """Send a result to the head of the other group, and from both heads to their groups."""
     root_device = builder.device_of(result)
     builder.unpack(result, pack, number, _UNPACK)
-    in_root_group = {work.sources[replica] for replica in root_group}
-    others = [device for device in dict.fromkeys(work.sources) if device != root_device]
-    relay = result
-    head_device = root_device if head is None else work.sources[head]
-    if head_device != root_device:
-        relay = builder.deliver(result, pack, head_device, number, _BACK)
-        builder.unpack(relay, pack, number, _UNPACK)
-    for device in others:
-        if device != head_device:
-            source = result if device in in_root_group else relay
-            here = builder.deliver(source, pack, device, number, _DOWN)
-            builder.unpack(here, pack, number, _UNPACK)
+    for group, head in zip(groups, heads, strict=True):
+        relay = result
+        if head != root_device:
+            relay = builder.deliver(result, pack, head, number, _BACK)
+            builder.unpack(relay, pack, number, _UNPACK)
+        for device in group:
+            if device != head:
+                here = builder.deliver(relay, pack, device, number, _DOWN)
+                builder.unpack(here, pack, number, _UNPACK)
