@@ -110,7 +110,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
 class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
     """All-reduce through two groups of devices, for any number of them; what shares a device is folded there first.
 
-    Costs 2·(n − 1) copies of each pack between n devices; with a ``topology``, along that machine's trees instead of two groups.
+    Costs 2·(n − 1) copies of each pack between n devices; with a ``topology``, along that machine's trees instead.
     Source: ``tf.distribute.HierarchicalCopyAllReduce``, which loses the last replica of an odd count.
 
     Raises:
