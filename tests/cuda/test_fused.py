@@ -202,7 +202,7 @@ class TestTables:
         return fused._uploaded(np.array([[number, number + 64, 1024]], np.int64), self.device)
 
     def test_are_copied_once(self, gpu):
-        """The same tensors again find theirs; their memory outlives the work of each stream, which is told of it once."""
+        """The same tensors find theirs again; memory outlives the work of each stream, which is told of it once."""
         first = self.uploaded(0)
         gpu.stream = 2
         assert self.uploaded(0) is self.uploaded(0) is first

@@ -77,3 +77,12 @@ class BenchError(TreefoldError, ValueError):
     def not_a_run(cls, reason: str) -> BenchError:
         """Refuse text that is no benchmark run."""
         return cls(f"This is no run of treefold bench: {reason}.")
+
+    @classmethod
+    def no_gpu(cls, version: str) -> BenchError:
+        """Refuse to measure a GPU that is not there."""
+        return cls(
+            f"PyTorch {version} reports no GPU, so there is nothing to measure. Run this where there are a GPU, its"
+            " driver and PyTorch's build for it (python -m pip install --upgrade torch); --write-empty writes the table"
+            " without figures."
+        )

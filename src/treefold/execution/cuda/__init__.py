@@ -12,8 +12,8 @@ from treefold.fold import Fold
 from treefold.plan.ir import Plan
 
 _UNTOUCHED = (
-    "treefold: nothing was written; every tensor holds what it held before the call. Reduce in place (out=), which takes"
-    " no memory for results where all replicas are on one GPU, or fewer tensors at a time."
+    "treefold: nothing was written; every tensor holds what it held before the call. Reduce in place (out=), which"
+    " takes no memory for results where all replicas are on one GPU, or fewer tensors at a time."
 )
 
 

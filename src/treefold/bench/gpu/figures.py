@@ -1,0 +1,121 @@
+"""The figures that treefold sets itself on GPUs, and whether what was measured reaches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from treefold.bench.clock import Spread, spread_of_calls
+from treefold.bench.gpu.measure import Measured
+from treefold.bench.gpu.tasks import (
+    BOTH,
+    COPY,
+    EXECUTORS,
+    FOLDS,
+    FOREACH,
+    LOOP,
+    MODELS,
+    PAGEABLE,
+    PINNED,
+    SEVERAL,
+    SMALL,
+    fold_name,
+)
+from treefold.bench.tables import format_spread
+
+NOT_MEASURED = "not measured"
+HEADER = ("work", "wanted", *(f"treefold, {executor}" for executor in EXECUTORS), f"reached by {EXECUTORS[0]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure: the task and what is looked at in words, what is wanted, and the number that decides.
+
+    ``read`` takes what was measured and a way's name. ``factor``, ``digits`` and ``unit``: how the number is shown.
+    """
+
+    task: str
+    work: str
+    read: Callable[[Measured, str], Spread]
+    least: float | None = None
+    most: float | None = None
+    factor: float = 1.0
+    digits: int = 2
+    unit: str = ""
+
+    @property
+    def wanted(self) -> str:
+        """What is wanted, in words."""
+        sign, bound = ("≥", self.least) if self.least is not None else ("≤", self.most)
+        return "shown" if bound is None else f"{sign} {bound * self.factor:.{self.digits}f}{self.unit}"
+
+    def show(self, measured: Mapping[str, Measured], way: str) -> str:
+        """Return a way's number with its quartiles."""
+        spread = self._spread(measured, way)
+        if spread is None:
+            return NOT_MEASURED
+        return format_spread(spread, self.factor, self.digits) + self.unit
+
+    def verdict(self, measured: Mapping[str, Measured], *, is_shrunk: bool = False) -> str:
+        """Say whether the first executor reaches the figure; wrong elements reach none."""
+        way = EXECUTORS[0]
+        spread = self._spread(measured, way)
+        if spread is None:
+            return NOT_MEASURED
+        found = measured[self.task]
+        if found.wrong[way]:
+            return f"not reached: {found.wrong[way]} elements are wrong"
+        if found.executors[way] != EXECUTORS[0]:
+            return f"not judged: the plan ran on the {found.executors[way]} executor"
+        if is_shrunk:
+            return "not judged: other sizes"
+        if self.least is None and self.most is None:
+            return "-"
+        is_reached = spread.median >= self.least if self.least is not None else spread.median <= (self.most or 0.0)
+        return "reached" if is_reached else "not reached"
+
+    def _spread(self, measured: Mapping[str, Measured], way: str) -> Spread | None:
+        found = measured.get(self.task)
+        if found is None:
+            return None
+        try:
+            return self.read(found, way)
+        except KeyError:  # the way, or what it is compared with, could not be had
+            return None
+
+
+def make_figures() -> list[Figure]:
+    """Return the figures in the order in which they were set; those without a bound are shown beside them."""
+    figures = [
+        Figure(name, f"{name} in place, of the copy bandwidth", _share(COPY), least=0.90)
+        for name in (fold_name(dtype, op) for dtype, op in FOLDS)
+    ]
+    for model in MODELS:
+        figures += [
+            Figure(model, f"{model} × 8, one batch in place, of the copy bandwidth", _share(COPY), least=0.85),
+            Figure(model, f"{model} × 8, against {LOOP}", _speedup(LOOP), least=5, digits=1, unit=" ×"),
+            Figure(model, f"{model} × 8, against {FOREACH}", _speedup(FOREACH), least=2, digits=1, unit=" ×"),
+        ]
+    words = f"{SMALL} in place, call to enqueued"
+    figures.append(Figure(SMALL, words, _enqueued, most=60e-6, factor=1e6, digits=0, unit=" µs"))
+    for name, least in ((PINNED, 0.85), (PAGEABLE, None)):
+        words = f"256 MiB all-reduce, {name}, of the bus with {BOTH}"
+        figures.append(Figure(name, words, _share(BOTH), least=least))
+    figures.append(Figure(SEVERAL, "256 MiB all-reduce, all GPUs", _time, factor=1e3, unit=" ms"))
+    return figures
+
+
+def _share(limit: str) -> Callable[[Measured, str], Spread]:
+    return lambda measured, way: measured.share(way, limit)
+
+
+def _speedup(other: str) -> Callable[[Measured, str], Spread]:
+    return lambda measured, way: measured.speedup(way, other)
+
+
+def _enqueued(measured: Measured, way: str) -> Spread:
+    return spread_of_calls(measured.enqueued[way])
+
+
+def _time(measured: Measured, way: str) -> Spread:
+    return spread_of_calls(measured.times[way])

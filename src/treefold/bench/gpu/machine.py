@@ -1,0 +1,171 @@
+"""The machine under measurement, behind a seam: its clocks, its copies, its memory.
+
+What a GPU does is timed by its own clock, between two events around a run of calls; what the host takes part in is
+timed by the host's. Tests put host memory in the place of the GPU.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from treefold.bench.clock import Runner, clocked
+from treefold.bench.errors import BenchError
+from treefold.bench.machine import describe_machine
+
+#: Two tensors of one size, source and target.
+Pair = tuple[Any, Any]
+Call = Callable[[], object]
+
+
+class Machine(abc.ABC):
+    """One GPU and the host beside it, and whatever other GPUs there are.
+
+    ``gpus`` and ``host``: treefold's names. ``places``: PyTorch's names of the GPUs.
+    """
+
+    gpus: Sequence[str]
+    host: str
+    places: Sequence[str]
+
+    @abc.abstractmethod
+    def facts(self) -> dict[str, str]:
+        """Return what the machine is, for the page."""
+
+    @abc.abstractmethod
+    def on_gpu(self, call: Call) -> Runner:
+        """Return a runner that gives the seconds of a run of calls on the first GPU, per call."""
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Wait until every GPU has nothing left to do."""
+
+    @abc.abstractmethod
+    def pinned(self, tensor: Any) -> Any:
+        """Return a tensor of the host in memory that GPUs read themselves."""
+
+    @abc.abstractmethod
+    def both_ways(self, up: Pair, down: Pair) -> Call:
+        """Return a call that starts two copies at once: from the host to a GPU, and from a GPU to the host."""
+
+    @abc.abstractmethod
+    def peers(self, tensors: Sequence[Any]) -> dict[str, Call]:
+        """Return other ways to all-reduce tensors on different GPUs, one each, in place."""
+
+    def to_the_end(self, call: Call) -> Runner:
+        """Return a runner that gives the host's seconds of each call, until every GPU is done."""
+
+        def finished() -> None:
+            call()
+            self.synchronize()
+
+        runner = clocked(finished)
+
+        def run(calls: int) -> Sequence[float]:
+            self.synchronize()
+            return runner(calls)
+
+        return run
+
+    def enqueued(self, call: Call) -> Runner:
+        """Return a runner that gives the host's seconds of each call, until it returns."""
+        runner = clocked(call)
+
+        def run(calls: int) -> Sequence[float]:
+            self.synchronize()
+            return runner(calls)
+
+        return run
+
+
+class CudaMachine(Machine):
+    """What PyTorch reports; a ROCm build reports its GPUs in the same way."""
+
+    host = "cpu:0"
+
+    def __init__(self) -> None:
+        """Look at the GPUs.
+
+        Raises:
+            BenchError: there are none.
+
+        """
+        if not torch.cuda.is_available():
+            raise BenchError.no_gpu(torch.__version__)
+        self.places = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        self.gpus = [f"gpu:{index}" for index in range(torch.cuda.device_count())]
+        torch.cuda.set_device(0)
+
+    def facts(self) -> dict[str, str]:
+        """Return GPUs, driver and runtime beside the host."""
+        found = [torch.cuda.get_device_properties(index) for index in range(len(self.gpus))]
+        words = [f"{gpu.name}, {gpu.total_memory / 1e9:.0f} GB" for gpu in found]
+        runtime = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
+        return {"GPUs": "; ".join(words), "driver": _driver(), "runtime": runtime} | describe_machine()
+
+    def on_gpu(self, call: Call) -> Runner:
+        """Time a run of calls between two events; where the host cannot keep up, the GPU's waiting is part of it."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+        def run(calls: int) -> Sequence[float]:
+            self.synchronize()
+            begin.record()
+            for _ in range(calls):
+                call()
+            end.record()
+            end.synchronize()
+            return [begin.elapsed_time(end) / 1000 / calls]
+
+        return run
+
+    def synchronize(self) -> None:
+        """Wait for all of them."""
+        for place in self.places:
+            torch.cuda.synchronize(place)
+
+    def pinned(self, tensor: Any) -> Any:
+        """Return a pinned copy."""
+        return tensor.pin_memory()
+
+    def both_ways(self, up: Pair, down: Pair) -> Call:
+        """Use a stream for each direction."""
+        streams = [torch.cuda.Stream(self.places[0]) for _ in range(2)]
+
+        def copy() -> None:
+            for stream, (source, target) in zip(streams, (up, down), strict=True):
+                with torch.cuda.stream(stream):
+                    target.copy_(source, non_blocking=True)
+
+        return copy
+
+    def peers(self, tensors: Sequence[Any]) -> dict[str, Call]:
+        """Return PyTorch's own: through its coalesced copies, and through NCCL where it was built with it."""
+        comm = importlib.import_module("torch.nn.parallel.comm")
+
+        def reduce_and_broadcast() -> None:
+            total = comm.reduce_add(list(tensors), destination=0)
+            comm.broadcast(total, out=list(tensors))
+
+        calls: dict[str, Call] = {"torch.cuda.comm": reduce_and_broadcast}
+        nccl = importlib.import_module("torch.cuda.nccl")
+        if hasattr(torch._C, "_nccl_all_reduce") and nccl.is_available(list(tensors)):  # noqa: SLF001 - as it asks itself
+            calls["torch.cuda.nccl"] = lambda: nccl.all_reduce(list(tensors))
+        return calls
+
+
+def _driver() -> str:
+    """Return the driver's version; without NVML, that of the interface that it offers."""
+    try:
+        pynvml = importlib.import_module("pynvml")  # an extra, without types
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception:  # noqa: BLE001 - not installed, or not NVIDIA's
+        version = int(getattr(torch._C, "_cuda_getDriverVersion", int)())  # noqa: SLF001 - nothing public says it
+        return f"for CUDA {version // 1000}.{version % 1000 // 10}" if version else "unknown"

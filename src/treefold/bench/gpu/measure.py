@@ -1,0 +1,159 @@
+"""One task: check every way of doing it, let them take turns, check them again."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from treefold.bench.clock import Pace, Rounds, Runner, Spread, calls_per_round, interleave, spread_of_calls
+from treefold.bench.gpu.machine import Call, Machine
+from treefold.bench.gpu.tensors import Columns, Tensors
+from treefold.execution.gpus import VARIABLE
+
+#: Rounds of this length hide what it costs to begin and to end one.
+_ROUND_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to do a task.
+
+    ``nbytes``: what it reads and writes, or sends in each direction, to compare bandwidths by. ``executor``: what
+    ``TREEFOLD_GPU_EXECUTOR`` says meanwhile. ``results``: what holds the results after a call, which is given what the
+    call returned; None for a way that computes nothing, such as a copy.
+    """
+
+    name: str
+    call: Call
+    nbytes: int
+    executor: str = ""
+    results: Callable[[Any], Sequence[Sequence[Any]]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Some work and the ways to do it, all on the same tensors.
+
+    ``is_to_the_end``: the host takes part, so its clock is taken until everything is done.
+    """
+
+    name: str
+    tensors: Tensors
+    ways: tuple[Way, ...]
+    is_to_the_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came out of a task, per way: seconds of each round; the bytes to compare by; wrong elements; what ran.
+
+    ``enqueued``: the host's seconds until a call returned. ``notes``: why a way is missing.
+    """
+
+    name: str
+    times: Mapping[str, Rounds]
+    nbytes: Mapping[str, int]
+    enqueued: Mapping[str, Rounds] = field(default_factory=dict)
+    wrong: Mapping[str, int] = field(default_factory=dict)
+    executors: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as JSON has it: of times their spread."""
+        data = {name: getattr(self, name) for name in ("name", "nbytes", "wrong", "executors", "notes")}
+        for name in ("times", "enqueued"):
+            spreads = {way: spread_of_calls(rounds) for way, rounds in getattr(self, name).items()}
+            data[f"{name}_s"] = {way: dataclasses.asdict(spread) for way, spread in spreads.items()}
+        return data
+
+    def share(self, way: str, of: str) -> Spread:
+        """Return the bandwidth of one way over that of another, taken within each round."""
+        weight = self.nbytes[way] / self.nbytes[of]
+        return self._ratio(of, way, weight)
+
+    def speedup(self, way: str, over: str) -> Spread:
+        """Return the time of another way over that of this one, taken within each round."""
+        return self._ratio(over, way, 1.0)
+
+    def _ratio(self, above: str, below: str, weight: float) -> Spread:
+        pairs = zip(self.times[above], self.times[below], strict=True)
+        return Spread.of([weight * Spread.of(one).median / Spread.of(other).median for one, other in pairs])
+
+
+def measure(task: Task, machine: Machine, pace: Pace) -> Measured:
+    """Return the times of all ways that can be had, and how many elements each got wrong before and after."""
+    wrong: dict[str, int] = {}
+    executors: dict[str, str] = {}
+    notes = []
+    ways = []
+    for way in task.ways:
+        try:
+            _check(task, machine, way, wrong, executors)
+        except (RuntimeError, ValueError) as error:  # among them want of memory, and what a peer cannot do here
+            notes.append(f"{task.name}, {way.name}: {type(error).__name__}: {str(error).splitlines()[0]}")
+        else:
+            ways.append(way)
+    task.tensors.clear()
+    clock = machine.to_the_end if task.is_to_the_end else machine.on_gpu
+    times = _turns(ways, clock, pace)
+    own = () if task.is_to_the_end else [way for way in ways if way.executor]
+    enqueued = _turns(own, machine.enqueued, pace)
+    for way in ways:
+        _check(task, machine, way, wrong, executors)
+    nbytes = {way.name: way.nbytes for way in ways}
+    return Measured(task.name, times, nbytes, enqueued, wrong, executors, tuple(notes))
+
+
+def _turns(ways: Sequence[Way], clock: Callable[[Call], Runner], pace: Pace) -> dict[str, Rounds]:
+    runners = {way.name: _asking(way.executor, clock(way.call)) for way in ways}
+    if not runners:
+        return {}
+    longest = max(max(runner(2)) for runner in runners.values())
+    pace = dataclasses.replace(pace, calls=calls_per_round(longest, round_s=_ROUND_S))
+    return interleave(runners, pace)
+
+
+def _asking(executor: str, runner: Runner) -> Runner:
+    """Return a runner under which treefold uses an executor."""
+
+    def run(calls: int) -> Sequence[float]:
+        if executor:
+            os.environ[VARIABLE] = executor
+        return runner(calls)
+
+    return run
+
+
+def _check(task: Task, machine: Machine, way: Way, wrong: dict[str, int], executors: dict[str, str]) -> None:
+    """Do the task once on values that name their owners, and count the elements that are wrong."""
+    if way.executor:
+        os.environ[VARIABLE] = way.executor
+    task.tensors.name_owners()
+    made: Any = way.call()
+    machine.synchronize()
+    if way.results is None:
+        return
+    wrong[way.name] = wrong.get(way.name, 0) + task.tensors.count_wrong(way.results(made))
+    if way.executor:
+        executors[way.name] = made[0].plan.executor
+
+
+def in_place(columns: Columns) -> Callable[[Any], Sequence[Sequence[Any]]]:
+    """Return what finds the results of a way that writes them into the contributions."""
+    return lambda _made: columns
+
+
+def in_new(made: Any) -> Sequence[Sequence[Any]]:
+    """Return the results of a way that returns them as ``Mirrored``, one for each tensor."""
+    return [mirrored.values for mirrored in made]
+
+
+def forget_memory() -> None:
+    """Give back to the GPU what is kept for later."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,392 @@
+"""The benchmark of GPUs, on host memory in the place of a GPU: its bytes, ratios and checks, not its times."""
+
+import contextlib
+import importlib.util
+import itertools
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from treefold.bench.clock import Pace, Spread, clocked
+from treefold.bench.errors import BenchError
+from treefold.bench.gpu import machine as machines
+from treefold.bench.gpu.figures import NOT_MEASURED, Figure, make_figures
+from treefold.bench.gpu.machine import CudaMachine, Machine
+from treefold.bench.gpu.measure import Measured, Task, Way, in_place, measure
+from treefold.bench.gpu.report import GpuRun, make_page, run_all, write
+from treefold.bench.gpu.tasks import BOTH, COPY, FOREACH, LOOP, PAGEABLE, PINNED, SEVERAL, SMALL, fold_name, make_tasks
+from treefold.bench.gpu.tensors import Tensors
+from treefold.bench.work import Work
+from treefold.execution.gpus import VARIABLE
+
+ROOT = Path(__file__).parents[2]
+PACE = Pace(rounds=3, warmup=0)
+SHRINK = 1 << 16
+
+
+class HostMachine(Machine):
+    """Host memory stands for the GPUs; a clock that is told what to say."""
+
+    host = "cpu:7"
+
+    def __init__(self, count=1):
+        self.gpus = [f"cpu:{index}" for index in range(count)]
+        self.places = ["cpu"] * count
+        self.asked = []
+        self.pins = 0
+
+    def facts(self):
+        """Return nothing real."""
+        return {"GPUs": "none"}
+
+    def on_gpu(self, call):
+        """Make every call take 20 milliseconds: one is a round."""
+        ticks = itertools.count()
+
+        def noted():
+            self.asked.append(os.environ.get(VARIABLE))
+            call()
+
+        return clocked(noted, lambda: 0.02 * next(ticks))
+
+    def synchronize(self):
+        """Host memory is always up to date."""
+
+    def pinned(self, tensor):
+        """Count them."""
+        self.pins += 1
+        return tensor
+
+    def both_ways(self, up, down):
+        """Copy one after the other."""
+        return lambda: [target.copy_(source) for source, target in (up, down)]
+
+    def peers(self, tensors):
+        """Return one that does it, and one that cannot."""
+
+        def fold():
+            total = sum(tensors)
+            for tensor in tensors:
+                tensor.copy_(total)
+
+        def refuse():
+            message = "no NCCL here\nmore lines"
+            raise RuntimeError(message)
+
+        return {"fold": fold, "nccl": refuse}
+
+
+def rounds(*seconds):
+    """Return rounds of one call each."""
+    return tuple((one,) for one in seconds)
+
+
+def found(**changes):
+    """Return what a task came out with: 2 ms and 4 ms for 160 bytes, beside copies of 1 ms and 4 ms for 80."""
+    name = fold_name("float32", "sum")
+    times = {"cuda": rounds(2e-3, 4e-3), "local": rounds(4e-3, 8e-3), COPY: rounds(1e-3, 4e-3)}
+    nbytes = {"cuda": 160, "local": 160, COPY: 80}
+    wrong, executors = {"cuda": 0, "local": 0}, {"cuda": "cuda", "local": "local"}
+    return replace(Measured(name, times, nbytes, {}, wrong, executors), **changes)
+
+
+class TestArithmetic:
+    def test_a_share_compares_bytes_per_second_within_each_round(self):
+        """2 × the bytes in 2 × and 1 × the time: 1 and 2, of which the middle is 1.5."""
+        assert found().share("cuda", COPY) == Spread.of([1.0, 2.0])
+        assert found().share("local", COPY).median == 0.75
+
+    def test_a_speedup_compares_times_within_each_round(self):
+        """Whatever the bytes."""
+        assert found().speedup("cuda", "local") == Spread.of([2.0, 2.0])
+
+    def test_in_place_every_contribution_is_read_and_written(self):
+        """8 replicas of 4096 bytes: 65,536 bytes; the copy reads and writes the block in which they lie."""
+        task = make_tasks(HostMachine(), SHRINK)[fold_name("bfloat16", "mean")](HostMachine())
+        assert task.tensors.nbytes == 8 * 4096
+        assert {way.name: way.nbytes for way in task.ways} == {"cuda": 65536, "local": 65536, COPY: 65536}
+
+    def test_a_copy_counts_the_gaps_that_it_copies(self):
+        """3 replicas of 5 float32 take 512 bytes each in a block."""
+        tensors = Tensors(Work("w", ((5,),), devices=3), ["cpu"] * 3)
+        assert tensors.nbytes == 60
+        assert tensors.blocks["cpu"].nbytes == 1536
+        assert [tensor.data_ptr() - tensors.blocks["cpu"].data_ptr() for tensor in tensors.columns[0]] == [0, 512, 1024]
+
+    def test_a_pair_sends_one_replica_in_each_direction(self):
+        """256 MiB / 65536, whatever else the host reads and writes."""
+        task = make_tasks(HostMachine(), SHRINK)[PINNED](HostMachine())
+        assert {way.nbytes for way in task.ways} == {4096}
+
+    @pytest.mark.parametrize(
+        ("changes", "verdict"),
+        [
+            ({}, "reached"),
+            ({"times": found().times | {COPY: rounds(0.8e-3, 1.6e-3)}}, "not reached"),
+            ({"wrong": {"cuda": 3, "local": 0}}, "not reached: 3 elements are wrong"),
+            ({"executors": {"cuda": "local"}}, "not judged: the plan ran on the local executor"),
+            ({"times": {"cuda": rounds(1.0)}}, NOT_MEASURED),
+        ],
+    )
+    def test_figures_are_judged(self, changes, verdict):
+        """0.80 of the copy bandwidth is too little, and a wrong result reaches nothing, however fast."""
+        measured = found(**changes)
+        figure = make_figures()[0]
+        assert (figure.task, figure.wanted) == (measured.name, "≥ 0.90")
+        assert figure.verdict({measured.name: measured}) == verdict
+
+    def test_other_sizes_are_not_judged(self):
+        """What is tried quickly is no result."""
+        assert make_figures()[0].verdict({found().name: found()}, is_shrunk=True) == "not judged: other sizes"
+
+    def test_times_have_an_upper_bound(self):
+        """59.9 µs reach 60 µs, 60.1 do not."""
+        (figure,) = (figure for figure in make_figures() if figure.task == SMALL)
+        for seconds, verdict in ((59.9e-6, "reached"), (60.1e-6, "not reached")):
+            measured = found(name=SMALL, enqueued={"cuda": rounds(seconds)})
+            assert figure.verdict({SMALL: measured}) == verdict
+        assert figure.wanted == "≤ 60 µs"
+        assert figure.show({SMALL: measured}, "cuda") == "60 [60–60] µs"
+
+    def test_what_has_no_bound_is_shown(self):
+        """Pageable memory stands beside pinned memory."""
+        (figure,) = (figure for figure in make_figures() if figure.task == PAGEABLE)
+        measured = found(name=PAGEABLE, times={"cuda": rounds(2e-3), BOTH: rounds(1e-3)}, nbytes={"cuda": 1, BOTH: 1})
+        assert (figure.wanted, figure.verdict({PAGEABLE: measured})) == ("shown", "-")
+        assert figure.show({PAGEABLE: measured}, "cuda") == "0.50 [0.50–0.50]"
+        assert figure.show({PAGEABLE: measured}, "local") == NOT_MEASURED
+
+    def test_the_issues_figures_are_all_there(self):
+        """Bounds as they were set."""
+        bounds = {figure.task: [] for figure in make_figures()}
+        for figure in make_figures():
+            bounds[figure.task].append((figure.least, figure.most))
+        folds = [fold_name(dtype, op) for dtype in ("float32", "bfloat16") for op in ("sum", "mean")]
+        assert all(bounds[name] == [(0.9, None)] for name in folds)
+        assert bounds["resnet50"] == bounds["bert-base"] == [(0.85, None), (5, None), (2, None)]
+        assert bounds[SMALL] == [(None, 60e-6)]
+        assert bounds[PINNED] == [(0.85, None)]
+        assert bounds[PAGEABLE] == bounds[SEVERAL] == [(None, None)]
+
+
+class TestMeasuring:
+    def test_every_task_runs_and_is_right(self, monkeypatch):
+        """All rows on one machine of two GPUs; what cannot be had is a note, and the environment is as before."""
+        monkeypatch.setenv(VARIABLE, "local")
+        machine, begun = HostMachine(2), []
+        run = run_all(machine, PACE, shrink=SHRINK, begin=begun.append)
+        assert list(run.measured) == begun == list(make_tasks(machine))
+        for measured in run.measured.values():
+            assert set(measured.wrong.values()) == {0}
+            assert measured.executors == {"cuda": "host", "local": "host"}
+            assert {len(times) for times in measured.times.values()} == {3}
+        assert {*run.measured["resnet50"].times} == {"cuda", "local", COPY, LOOP, FOREACH}
+        assert {*run.measured[SEVERAL].times} == {"cuda", "local", "fold"}
+        assert run.notes == ("all GPUs, nccl: RuntimeError: no NCCL here",)
+        assert {*run.measured[SMALL].enqueued} == {"cuda", "local"}
+        assert {"cuda", "local"} <= {*machine.asked}
+        assert os.environ[VARIABLE] == "local"
+        assert machine.pins == 2
+        assert run.wrong == 0
+
+    def test_a_wrong_element_is_counted(self):
+        """A way that loses replica 2: every element of every result is wrong, whoever else was right before it."""
+        tensors = Tensors(Work("w", ((1000,), (3, 5)), devices=3), ["cpu"] * 3)
+
+        def lossy():
+            for first, second, _ in tensors.columns:
+                first.add_(second)
+                second.copy_(first)
+
+        task = Task("w", tensors, (Way("lossy", lossy, 1, results=in_place(tensors.columns)),))
+        assert measure(task, HostMachine(), PACE).wrong == {"lossy": 2 * 3 * 1015}
+
+    def test_one_element_is_enough(self):
+        """The last of the last replica, one bit."""
+        tensors = Tensors(Work("w", ((1001,),), dtype="bfloat16", devices=2), ["cpu"] * 2)
+        calls = itertools.count(1)
+
+        def fold():
+            first, second = tensors.columns[0]
+            first.add_(second)
+            second.copy_(first)
+            if next(calls) > 3:
+                second.view(torch.int16)[-1] ^= 1
+
+        task = Task("w", tensors, (Way("fold", fold, 1, results=in_place(tensors.columns)),))
+        assert measure(task, HostMachine(), PACE).wrong == {"fold": 1}
+
+    def test_results_of_another_form_are_wrong_altogether(self):
+        """Dtypes and shapes are part of a result."""
+        tensors = Tensors(Work("w", ((10,),), devices=1), ["cpu"])
+        tensors.name_owners()
+        (right,) = tensors.columns[0]
+        assert tensors.count_wrong([[right]]) == 0
+        assert tensors.count_wrong([[right.double()]]) == tensors.count_wrong([[right[:9]]]) == 10
+
+    def test_a_task_without_memory_is_a_note(self, monkeypatch):
+        """The others are measured."""
+
+        def scarce(_shape, **_):
+            message = "CUDA out of memory. Tried to allocate 2.00 GiB."
+            raise torch.OutOfMemoryError(message)
+
+        monkeypatch.setattr(torch, "zeros", scarce)
+        run = run_all(HostMachine(), PACE, shrink=SHRINK, begin=lambda _: None)
+        assert not run.measured
+        assert f"{SMALL}: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB." in run.notes
+
+
+class FakeEvent:
+    """An event on a clock of 6 ms between two recordings."""
+
+    def __init__(self, *, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        """Be recorded."""
+
+    def synchronize(self):
+        """Have come."""
+
+    def elapsed_time(self, _end):
+        """Return milliseconds, as PyTorch does."""
+        return 6.0
+
+
+class TestCudaMachine:
+    @pytest.fixture
+    def gpu(self, monkeypatch):
+        """Return a machine of one GPU that is not there, and what it was asked to wait for."""
+        waits = []
+        card = SimpleNamespace(name="Card", total_memory=8_000_000_000)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+        monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+        monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda place: place)
+        monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+        return CudaMachine(), waits
+
+    def test_events_around_a_run_of_calls(self, gpu):
+        """6 ms for 3 calls are 2 ms for each."""
+        calls = []
+        assert gpu[0].on_gpu(lambda: calls.append(1))(3) == [0.002]
+        assert len(calls) == 3
+        assert gpu[1] == ["cuda:0"]
+
+    def test_clocks_of_the_host(self, gpu):
+        """One waits after every call, the other before all of them."""
+        machine, waits = gpu
+        assert len(machine.to_the_end(lambda: None)(3)) == 3
+        assert len(waits) == 4
+        assert len(machine.enqueued(lambda: None)(3)) == 3
+        assert len(waits) == 5
+
+    def test_copies_both_ways(self, gpu):
+        """Each direction has its own source and target."""
+        up, down = ((torch.full((3,), value), torch.zeros(3)) for value in (1.0, 2.0))
+        gpu[0].both_ways(up, down)()
+        assert [float(target[0]) for _, target in (up, down)] == [1.0, 2.0]
+
+    def test_facts_name_the_gpus_and_what_drives_them(self, gpu, monkeypatch):
+        """Card, driver, runtime, and the host."""
+        monkeypatch.setattr(machines, "_driver", lambda: "580.1")
+        facts = gpu[0].facts()
+        assert (facts["GPUs"], facts["driver"]) == ("Card, 8 GB", "580.1")
+        assert {"runtime", "cores"} <= {*facts}
+
+    def test_peers_work_in_place(self, gpu, monkeypatch):
+        """Reduced on the first GPU and sent back to all."""
+        comm = SimpleNamespace(
+            reduce_add=lambda tensors, destination: sum(tensors) + destination,
+            broadcast=lambda total, out: [tensor.copy_(total) for tensor in out],
+        )
+        nccl = SimpleNamespace(is_available=lambda _: False)
+        modules = {"torch.nn.parallel.comm": comm, "torch.cuda.nccl": nccl}
+        monkeypatch.setattr(machines.importlib, "import_module", modules.__getitem__)
+        tensors = [torch.full((2,), 2.0**replica) for replica in range(3)]
+        peers = gpu[0].peers(tensors)
+        peers.pop("torch.cuda.comm")()
+        assert [float(tensor[1]) for tensor in tensors] == [7.0] * 3
+        assert not peers
+
+    def test_without_a_gpu_it_says_what_to_do(self, monkeypatch):
+        """One sentence, with PyTorch's version."""
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(BenchError, match=r"^PyTorch \S+ reports no GPU, so there is nothing to measure\. Run this"):
+            CudaMachine()
+
+
+@pytest.fixture
+def program():
+    """Return ``benchmarks/gpu.py`` as a module."""
+    spec = importlib.util.spec_from_file_location("benchmarks_gpu", ROOT / "benchmarks" / "gpu.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestProgram:
+    def test_measures_prints_and_writes(self, program, monkeypatch, tmp_path, capsys):
+        """The page says that other sizes are not judged; the data has every number."""
+        monkeypatch.setattr(program, "CudaMachine", HostMachine)
+        assert program.main(["--rounds", "2", "--shrink", str(SHRINK), "--output", str(tmp_path)]) == 0
+        page, data = sorted(tmp_path.iterdir(), key=lambda path: path.suffix, reverse=True)
+        assert page.suffix == ".md"
+        assert page.read_text() in capsys.readouterr().out
+        assert f"every tensor is 1/{SHRINK} as long" in page.read_text()
+        read = json.loads(data.read_text())
+        assert read["shrink"] == SHRINK
+        assert [task["name"] for task in read["tasks"]] == list(make_tasks(HostMachine()))
+        assert read["tasks"][0]["times_s"]["cuda"]["median"] == pytest.approx(0.02)
+
+    def test_without_a_gpu_it_ends_with_2(self, program, monkeypatch, capsys, tmp_path):
+        """As treefold's commands do where something is missing; nothing is written."""
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        assert program.main(["--output", str(tmp_path)]) == 2
+        assert "reports no GPU" in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())
+
+    def test_writes_the_table_without_figures(self, program, tmp_path):
+        """Every cell says so, and the page says which commands fill it."""
+        assert program.main(["--write-empty", "--output", str(tmp_path)]) == 0
+        text = (tmp_path / "gpu.md").read_text()
+        assert text.count(f" {NOT_MEASURED} ") == 3 * len(make_figures())
+        assert "`make bench-gpu`" in text
+        assert "`make test-gpu`" in text
+
+    @pytest.mark.parametrize("option", ["--rounds", "--shrink"])
+    def test_refuses_numbers_below_one(self, program, option, capsys):
+        """In the words of the other benchmark."""
+        assert program.main([option, "0"]) == 2
+        assert f"{option} got 0. It takes a whole number of at least 1." in capsys.readouterr().err
+
+    def test_a_wrong_result_ends_with_1(self, program, monkeypatch, tmp_path):
+        """So that nobody keeps its times."""
+        measured = found(wrong={"cuda": 1, "local": 0})
+        monkeypatch.setattr(program, "CudaMachine", HostMachine)
+        monkeypatch.setattr(program, "run_all", lambda *_, **__: GpuRun("", measured={measured.name: measured}))
+        assert program.main(["--output", str(tmp_path)]) == 1
+
+
+def test_a_page_shows_every_way(tmp_path):
+    """GB/s of the median time, by the bytes that count: 160 bytes in 3 ms."""
+    measured = found(enqueued={"cuda": rounds(40e-6)}, nbytes={"cuda": 3_000_000, "local": 160, COPY: 80})
+    run = GpuRun("2026-01-02", {"GPUs": "Card"}, {"torch": "3"}, {measured.name: measured}, notes=("x: y",))
+    text = make_page(run)
+    assert "# GPUs, 2026-01-02\n\n- GPUs: Card\n- versions: torch 3\n" in text
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    name = measured.name
+    assert [name, "cuda", "cuda", "3000.0 [2500.0–3500.0]", "1.0", "40", "0"] in cells
+    assert [name, COPY, "-", "2500.0 [1750.0–3250.0]", "0.0", "-", "-"] in cells
+    assert text.endswith("## Not measured\n\n- x: y\n")
+    assert write(run, tmp_path, "page").read_text() == text
+    assert isinstance(make_figures()[0], Figure)
