@@ -72,8 +72,10 @@ def _read(row, at, mask, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.con
     if ALIGNED:
         address = tl.multiple_of(address, 16)
     if FULL:
-        return tl.load(address + at)
-    return tl.load(address + at, mask=mask, other=0)
+        block = tl.load(address + at)
+    else:
+        block = tl.load(address + at, mask=mask, other=0)
+    return block
 
 
 @triton.jit
@@ -81,31 +83,32 @@ def _element(row, at, mask, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr, FULL: 
     """Read a block; bfloat16 as float32, whose upper half it is, and float16 as float32."""
     if ELEMENT == "bfloat16":
         bits = _read(row, at, mask, tl.uint16, ALIGNED, FULL)
-        return (bits.to(tl.uint32) << 16).to(tl.float32, bitcast=True)
-    if ELEMENT == "float16":
-        return _read(row, at, mask, tl.float16, ALIGNED, FULL).to(tl.float32)
-    if ELEMENT == "float32":
-        return _read(row, at, mask, tl.float32, ALIGNED, FULL)
-    if ELEMENT == "float64":
-        return _read(row, at, mask, tl.float64, ALIGNED, FULL)
-    if ELEMENT == "int8":
-        return _read(row, at, mask, tl.int8, ALIGNED, FULL)
-    if ELEMENT == "int16":
-        return _read(row, at, mask, tl.int16, ALIGNED, FULL)
-    if ELEMENT == "int32":
-        return _read(row, at, mask, tl.int32, ALIGNED, FULL)
-    if ELEMENT == "int64":
-        return _read(row, at, mask, tl.int64, ALIGNED, FULL)
-    if ELEMENT == "uint8":
-        return _read(row, at, mask, tl.uint8, ALIGNED, FULL)
-    if ELEMENT == "uint16":
-        return _read(row, at, mask, tl.uint16, ALIGNED, FULL)
-    if ELEMENT == "uint32":
-        return _read(row, at, mask, tl.uint32, ALIGNED, FULL)
-    if ELEMENT == "uint64":
-        return _read(row, at, mask, tl.uint64, ALIGNED, FULL)
-    # bool: any byte but 0 is true
-    return (_read(row, at, mask, tl.uint8, ALIGNED, FULL) != 0).to(tl.uint8)
+        value = (bits.to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    elif ELEMENT == "float16":
+        value = _read(row, at, mask, tl.float16, ALIGNED, FULL).to(tl.float32)
+    elif ELEMENT == "float32":
+        value = _read(row, at, mask, tl.float32, ALIGNED, FULL)
+    elif ELEMENT == "float64":
+        value = _read(row, at, mask, tl.float64, ALIGNED, FULL)
+    elif ELEMENT == "int8":
+        value = _read(row, at, mask, tl.int8, ALIGNED, FULL)
+    elif ELEMENT == "int16":
+        value = _read(row, at, mask, tl.int16, ALIGNED, FULL)
+    elif ELEMENT == "int32":
+        value = _read(row, at, mask, tl.int32, ALIGNED, FULL)
+    elif ELEMENT == "int64":
+        value = _read(row, at, mask, tl.int64, ALIGNED, FULL)
+    elif ELEMENT == "uint8":
+        value = _read(row, at, mask, tl.uint8, ALIGNED, FULL)
+    elif ELEMENT == "uint16":
+        value = _read(row, at, mask, tl.uint16, ALIGNED, FULL)
+    elif ELEMENT == "uint32":
+        value = _read(row, at, mask, tl.uint32, ALIGNED, FULL)
+    elif ELEMENT == "uint64":
+        value = _read(row, at, mask, tl.uint64, ALIGNED, FULL)
+    else:  # bool: any byte but 0 is true
+        value = (_read(row, at, mask, tl.uint8, ALIGNED, FULL) != 0).to(tl.uint8)
+    return value
 
 
 @triton.jit
@@ -121,12 +124,11 @@ def _value(
 ):
     """Read a block in the dtype in which it is accumulated."""
     value = _element(row, at, mask, ELEMENT, ALIGNED, FULL)
-    if OP == "min" or OP == "max":
-        return value
-    if ELEMENT == "float32" and WIDE:
-        return value.to(tl.float64)
-    if not _is_float(ELEMENT) and OP == "mean":
-        return value.to(tl.int64)
+    if OP != "min" and OP != "max":
+        if ELEMENT == "float32" and WIDE:
+            value = value.to(tl.float64)
+        elif not _is_float(ELEMENT) and OP == "mean":
+            value = value.to(tl.int64)
     return value
 
 
@@ -154,15 +156,15 @@ def _step(
 @triton.jit
 def _combine(total, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.constexpr):
     if OP == "min" or OP == "max":
-        return _extreme(total, value, ELEMENT, OP)
-    if OP == "product":
+        combined = _extreme(total, value, ELEMENT, OP)
+    elif OP == "product":
         combined = total * value
     else:
         combined = total + value
     if not WIDE and ELEMENT == "float16":
-        return combined.to(tl.float16).to(tl.float32)
-    if not WIDE and ELEMENT == "bfloat16":
-        return (_brain(combined).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+        combined = combined.to(tl.float16).to(tl.float32)
+    elif not WIDE and ELEMENT == "bfloat16":
+        combined = (_brain(combined).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
     return combined.to(total.dtype)
 
 
@@ -180,7 +182,7 @@ def _extreme(a, b, ELEMENT: tl.constexpr, OP: tl.constexpr):
         else:
             zero = (x & y).to(a.dtype, bitcast=True)
         ordered = tl.where(a == b, zero, chosen)
-        return tl.where(a != a, a, tl.where(b != b, b, ordered))
+        chosen = tl.where(a != a, a, tl.where(b != b, b, ordered))
     return chosen
 
 
@@ -188,9 +190,11 @@ def _extreme(a, b, ELEMENT: tl.constexpr, OP: tl.constexpr):
 def _divided(total, N: tl.constexpr):
     """Divide by the number of contributions, rounded once; whole numbers in float64, which holds their sums exactly."""
     if total.dtype == tl.float32:
-        return tl.div_rn(total, tl.full(total.shape, N, tl.float32))
-    wide = total.to(tl.float64)
-    return wide / tl.full(total.shape, N, tl.float64)
+        mean = tl.div_rn(total, tl.full(total.shape, N, tl.float32))
+    else:
+        wide = total.to(tl.float64)
+        mean = wide / tl.full(total.shape, N, tl.float64)
+    return mean
 
 
 @triton.jit
@@ -228,13 +232,15 @@ def _settled_product(total, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexp
 def _narrowed(value, total):
     """Return float64 values in the dtype of ``total``, such that rounding float32 on to 16 bits is rounding once."""
     if total.dtype == tl.float64:
-        return value
-    near = value.to(tl.float32)
-    back = near.to(tl.float64)
-    bits = near.to(tl.uint32, bitcast=True)
-    bits = tl.where(tl.abs(back) > tl.abs(value), bits - 1, bits)
-    bits = tl.where(back != value, bits | 1, bits)
-    return bits.to(tl.float32, bitcast=True)
+        narrow = value
+    else:
+        near = value.to(tl.float32)
+        back = near.to(tl.float64)
+        bits = near.to(tl.uint32, bitcast=True)
+        bits = tl.where(tl.abs(back) > tl.abs(value), bits - 1, bits)
+        bits = tl.where(back != value, bits | 1, bits)
+        narrow = bits.to(tl.float32, bitcast=True)
+    return narrow
 
 
 @triton.jit

@@ -1,0 +1,46 @@
+"""The kernels compile for GPUs that are not there, and what comes out keeps the promises that a compiler could break.
+
+Triton's interpreter, in which all other tests run them, takes more than its compiler does.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("compile_kernels.py")
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    """Return what the program printed."""
+    counts = "full" if os.environ.get("TREEFOLD_CASES") == "full" else "few"
+    environment = {key: text for key, text in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, str(PROGRAM), counts], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_op_and_dtype_compiles(kernels):
+    """For NVIDIA's and AMD's; one compilation that fails ends the program."""
+    assert len({(kernel["element"], kernel["op"]) for kernel in kernels}) == 60
+    assert len({kernel["gpu"] for kernel in kernels}) == 6
+
+
+def test_arithmetic_is_the_hosts(kernels):
+    """No multiplication and addition is fused, no denormal flushed to zero."""
+    assert not [kernel for kernel in kernels if kernel["fuses"] or kernel["flushes"]]
+
+
+def test_memory_is_read_and_written_16_bytes_at_a_time(kernels):
+    """Where arrays are aligned and blocks are whole, and elements have two bytes or more."""
+    plain = [kernel for kernel in kernels if kernel["gpu"] == "Hopper" and kernel.get("is_plain", True)]
+    wide = [kernel for kernel in plain if kernel["element"] not in {"int8", "uint8", "bool"}]
+    assert len(wide) > 40
+    assert not [kernel for kernel in wide if not (kernel["reads_16_bytes"] and kernel["writes_16_bytes"])]
