@@ -14,20 +14,23 @@ INSTALL_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard nativ
 SMOKE := build/smoke
 SANITIZE := build/sanitize
 SANITIZED_TESTS := tests/native tests/properties tests/api
+# On a GPU every access of a kernel is looked at, which takes long: batches, two dtypes, and what is settled afterwards.
+SANITIZED_KERNELS := tests/cuda/test_fused.py -k "TestBatch or wide-float32 or wide-bfloat16 or (settled and SUM)"
 # One pytest process on one core, at most four: every one of them loads TensorFlow.
 WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(min(n, 4) if n > 1 else 0)')
 
-.PHONY: help demo test test-long test-gpu check sanitize bench wheel clean
+.PHONY: help demo test test-long test-gpu check sanitize bench bench-gpu wheel clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo        train on real data, reducing gradients across 8 logical devices (DEMO_ARGS="--devices 3")'
 	@echo 'make test        run every test, counts kept small (PYTEST_ARGS="-k mean")'
 	@echo 'make test-long   run every test with the full counts'
-	@echo 'make test-gpu    run the tests that need a GPU, with a CUDA build of PyTorch in .venv'
+	@echo 'make test-gpu    run the tests that need a GPU (a CUDA build of PyTorch in .venv), under compute-sanitizer if it is here'
 	@echo 'make check       format, lint, types, layers, budgets, doctests, spelling, and the wheel in a fresh venv'
 	@echo 'make sanitize    run the native core under sanitizers: threads on a driver of it, memory on the host tests'
 	@echo 'make bench       measure against the memory limit and other libraries; writes benchmarks/results/<date>.md'
+	@echo 'make bench-gpu   measure on a GPU, against its own copies; writes benchmarks/results/gpu-<date>.md'
 	@echo 'make wheel       build the source archive and the wheel into dist/'
 	@echo 'make clean       remove .venv and everything built'
 	@echo 'All take PYTHON=/path/to/python (3.11 or newer) the first time.'
@@ -45,6 +48,15 @@ test-gpu: $(VENV)/.test
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
 	  "PyTorch in .venv sees no GPU. Install its CUDA build: .venv/bin/python -m pip install --upgrade torch")'
 	@$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+	@echo 'test-gpu: the kernels, compiled'
+	@$(BIN)/python -m pytest -q tests/cuda
+	@command -v compute-sanitizer > /dev/null || { \
+	  echo 'test-gpu: compute-sanitizer (of the CUDA toolkit) is not on PATH: memcheck and racecheck were not run'; exit 0; }; \
+	for tool in 'memcheck --report-api-errors no' racecheck; do \
+	  echo "test-gpu: $$tool"; \
+	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --error-exitcode 1 --tool $$tool \
+	    $(BIN)/python -m pytest -q $(SANITIZED_KERNELS) || exit 1; \
+	done
 
 check: $(VENV)/.dev
 	@echo 'check: format';    $(BIN)/ruff format --quiet --check --diff .
@@ -85,6 +97,9 @@ sanitize: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	@$(BIN)/treefold bench --report benchmarks/results $(BENCH_ARGS)
+
+bench-gpu: $(VENV)/.test
+	@$(BIN)/python benchmarks/gpu.py $(BENCH_ARGS)
 
 wheel: $(VENV)/.dev
 	@echo 'building dist/ (compiles the native core)'
