@@ -15,6 +15,7 @@ import torch
 from treefold.bench.clock import Pace, Spread, clocked
 from treefold.bench.errors import BenchError
 from treefold.bench.gpu import machine as machines
+from treefold.bench.gpu import tasks
 from treefold.bench.gpu.figures import NOT_MEASURED, Figure, make_figures
 from treefold.bench.gpu.machine import CudaMachine, Machine
 from treefold.bench.gpu.measure import Measured, Task, Way, in_place, measure
@@ -193,6 +194,31 @@ class TestMeasuring:
         assert os.environ[VARIABLE] == "local"
         assert machine.pins == 2
         assert run.wrong == 0
+
+    def test_nccl_is_measured_where_it_can_be_used(self, monkeypatch):
+        """Through treefold, beside PyTorch's own call."""
+        monkeypatch.setattr(tasks, "nccl_refusal", lambda _: "")
+        task = make_tasks(HostMachine(2), SHRINK)[SEVERAL](HostMachine(2))
+        assert [(way.name, way.executor) for way in task.ways][2] == (tasks.NCCL, "cuda")
+
+    def test_turns_last_equally_long(self):
+        """20 ms: one call of 20 ms, and eight of 2.5 ms, whose middle is taken."""
+        tensors = Tensors(Work("w", ((1,),), devices=1), ["cpu"])
+        now, calls = [0.0], dict.fromkeys(("slow", "quick"), 0)
+
+        def way(name, seconds):
+            def call():
+                now[0] += seconds
+                calls[name] += 1
+
+            return Way(name, call, 1)
+
+        machine = HostMachine()
+        machine.on_gpu = lambda call: clocked(call, lambda: now[0])
+        measured = measure(Task("w", tensors, (way("slow", 0.02), way("quick", 0.0025))), machine, PACE)
+        assert [len(turn) for turn in measured.times["quick"]] == [8, 8, 8]
+        assert calls == {"slow": 1 + 2 + 3 + 1, "quick": 1 + 2 + 24 + 1}
+        assert measured.speedup("quick", "slow").median == pytest.approx(8)
 
     def test_a_wrong_element_is_counted(self):
         """A way that loses replica 2: every element of every result is wrong, whoever else was right before it."""

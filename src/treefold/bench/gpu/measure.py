@@ -110,29 +110,33 @@ def measure(task: Task, machine: Machine, pace: Pace) -> Measured:
 
 
 def _turns(ways: Sequence[Way], clock: Callable[[Call], Runner], pace: Pace) -> dict[str, Rounds]:
-    runners = {way.name: _asking(way.executor, clock(way.call)) for way in ways}
-    if not runners:
-        return {}
-    longest = max(max(runner(2)) for runner in runners.values())
-    pace = dataclasses.replace(pace, calls=calls_per_round(longest, round_s=_ROUND_S))
+    """Let ways take turns that last equally long, however often each is called in one."""
+    runners = {}
+    for way in ways:
+        ask(way.executor)
+        runner = clock(way.call)
+        calls = calls_per_round(max(runner(2)), round_s=_ROUND_S)
+        runners[way.name] = _turn(way.executor, runner, calls)
     return interleave(runners, pace)
 
 
-def _asking(executor: str, runner: Runner) -> Runner:
-    """Return a runner under which treefold uses an executor."""
-
-    def run(calls: int) -> Sequence[float]:
-        if executor:
-            os.environ[VARIABLE] = executor
+def _turn(executor: str, runner: Runner, calls: int) -> Runner:
+    def run(_calls: int) -> Sequence[float]:
+        ask(executor)
         return runner(calls)
 
     return run
 
 
+def ask(executor: str) -> None:
+    """Let treefold use an executor for plans on GPUs from now on; an empty name changes nothing."""
+    if executor:
+        os.environ[VARIABLE] = executor
+
+
 def _check(task: Task, machine: Machine, way: Way, wrong: dict[str, int], executors: dict[str, str]) -> None:
     """Do the task once on values that name their owners, and count the elements that are wrong."""
-    if way.executor:
-        os.environ[VARIABLE] = way.executor
+    ask(way.executor)
     task.tensors.name_owners()
     made: Any = way.call()
     machine.synchronize()

@@ -12,7 +12,8 @@ from treefold.bench.gpu.machine import Machine
 from treefold.bench.gpu.measure import Task, Way, in_new, in_place
 from treefold.bench.gpu.tensors import Columns, Tensors
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
-from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
+from treefold.execution.gpus import nccl_refusal
+from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce, ReductionToOneDevice
 from treefold.values import PerReplica
 
 _KIB, _MIB = 1 << 10, 1 << 20
@@ -22,6 +23,7 @@ FOLDS = tuple((dtype, op) for dtype in ("float32", "bfloat16") for op in ("sum",
 EXECUTORS = ("cuda", "local")
 #: Names of ways that figures compare with.
 COPY, LOOP, FOREACH = "copy on the GPU", "torch, tensor by tensor", "torch._foreach_add_"
+NCCL = "treefold, NcclAllReduce"
 UP, DOWN, BOTH = "copy to the GPU", "copy to the host", "copies both ways at once"
 
 Make = Callable[[Machine], Task]
@@ -102,10 +104,10 @@ def _several(work: Work) -> Make:
     def make(machine: Machine) -> Task:
         tensors = Tensors(work, machine.places)
         ops = HierarchicalCopyAllReduce("auto")
-        ways = [
-            _way(executor, ops, tensors, list(machine.gpus), nbytes=work.nbytes, is_in_place=False)
-            for executor in EXECUTORS
-        ]
+        sent: dict[str, Any] = {"nbytes": work.nbytes, "is_in_place": False}
+        ways = [_way(executor, ops, tensors, list(machine.gpus), **sent) for executor in EXECUTORS]
+        if not nccl_refusal(machine.gpus):
+            ways.append(_way("cuda", NcclAllReduce(), tensors, list(machine.gpus), name=NCCL, **sent))
         for name, call in machine.peers(tensors.columns[0]).items():
             ways.append(Way(name, call, work.nbytes, results=in_place(tensors.columns)))
         return Task(work.name, tensors, tuple(ways), is_to_the_end=True)
@@ -119,10 +121,11 @@ def _way(
     tensors: Tensors,
     devices: list[str],
     *,
+    name: str = "",
     nbytes: int | None = None,
     is_in_place: bool = True,
 ) -> Way:
-    """Return treefold's way by one executor: ``reduce`` of one tensor, ``batch_reduce`` of several."""
+    """Return treefold's way by one executor, whose name it has: ``reduce`` of a tensor, ``batch_reduce`` of several."""
     op = tensors.work.op
     pairs: list[tuple[Any, Any]] = [(value, value) for value in (PerReplica(c, devices) for c in tensors.columns)]
     out = [value for value, _ in pairs] if is_in_place else None
@@ -137,7 +140,7 @@ def _way(
             return [ops.reduce(op, value, value, out=end)]
 
     moved = 2 * tensors.nbytes if nbytes is None else nbytes
-    return Way(executor, call, moved, executor, in_place(tensors.columns) if is_in_place else in_new)
+    return Way(name or executor, call, moved, executor, in_place(tensors.columns) if is_in_place else in_new)
 
 
 def _loop(columns: Columns) -> None:
