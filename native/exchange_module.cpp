@@ -6,6 +6,7 @@
 #include <nanobind/ndarray.h>
 #include <numpy/ndarrayobject.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -103,6 +104,31 @@ nb::object views(const nb::capsule& exchange, const nb::tuple& objects, nb::hand
   return result;
 }
 
+// Where tensors of one shape, dtype and device lie: (device type, device, shape, addresses), or none.
+nb::object addresses(const nb::capsule& exchange, const nb::tuple& objects) {
+  const ExchangeTable& table = table_of(exchange);
+  nb::dlpack::dltensor first;
+  const nb::object places = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(objects.size())));
+  Py_ssize_t index = 0;
+  for (nb::handle object : objects) {
+    nb::dlpack::dltensor tensor;
+    if (table.tensor_of_object(object.ptr(), &tensor) != 0) {
+      PyErr_Clear();
+      return nb::none();
+    }
+    if (index == 0) first = tensor;
+    const bool agrees = tensor.device.device_type == first.device.device_type && tensor.dtype == first.dtype &&
+                        tensor.device.device_id == first.device.device_id && tensor.ndim == first.ndim &&
+                        std::equal(tensor.shape, tensor.shape + tensor.ndim, first.shape);
+    if (!agrees || !is_row_major(tensor)) return nb::none();
+    const auto address = reinterpret_cast<std::uintptr_t>(tensor.data) + tensor.byte_offset;
+    PyTuple_SET_ITEM(places.ptr(), index++, nb::int_(address).release().ptr());
+  }
+  nb::list shape;
+  for (int axis = 0; axis < first.ndim; ++axis) shape.append(first.shape[axis]);
+  return nb::make_tuple(first.device.device_type, first.device.device_id, nb::tuple(shape), places);
+}
+
 // What a tensor made on an array's memory holds on to.
 struct Lent {
   ManagedTensor managed;
@@ -162,6 +188,9 @@ void define_exchange(nb::module_& module) {
   module.def("views", &views, nb::arg("exchange"), nb::arg("tensors"), nb::arg("dtype"),
              "Return writable NumPy arrays on the memory of row-major tensors on the CPU, None if one is something else.\n\n"
              "``exchange``: the capsule ``__dlpack_c_exchange_api__`` of the tensors' type; all of them are of that type.");
+  module.def("addresses", &addresses, nb::arg("exchange"), nb::arg("tensors"),
+             "Return DLPack's device type and index, the shape and the addresses of row-major tensors, at least one, that\n"
+             "agree in all but the last; None if they do not.");
   module.def("tensors", &tensors, nb::arg("exchange"), nb::arg("arrays"), nb::arg("code"),
              "Return tensors on the memory of arrays, copied unless row-major and writable.\n\n"
              "``code``: what DLPack calls their kind of dtype.");

@@ -1,19 +1,16 @@
-import sys
-
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
-from treefold.backends import backend_of
 from treefold.backends.numpy_fold import fold_block, scale_block
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
 from treefold.dtypes import FLOATS, REDUCIBLE
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.testing import CONFORMANCE, Adapter, assert_same_bits, mixed_values
-from treefold.testing.pretended import PretendedGpus
+from treefold.testing.pretended import pretended_gpus
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DEVICES = ("gpu:0", "gpu:1", "gpu:2")
@@ -36,12 +33,10 @@ def array_of(tensor):
 
 
 @pytest.fixture
-def elsewhere(monkeypatch):
+def elsewhere():
     """Return a backend with three devices that takes the place of PyTorch's for the test."""
-    backend_of(torch.zeros(1))
-    backend = PretendedGpus(len(DEVICES))
-    monkeypatch.setitem(sys.modules["treefold.backends.registry"]._loaded, "torch", backend)
-    return backend
+    with pretended_gpus(len(DEVICES)) as backend:
+        yield backend
 
 
 class TestConformance:

@@ -199,7 +199,7 @@ class TestTables:
 
     def uploaded(self, number):
         """Return the table of tensors number ``number``."""
-        return fused._uploaded(np.array([[number, number + 64, 1024]], np.int64), self.device)
+        return fused._uploaded(((number, number + 64, 1024),), self.device)
 
     def test_are_copied_once(self, gpu):
         """The same tensors find theirs again; memory outlives the work of each stream, which is told of it once."""
@@ -212,8 +212,8 @@ class TestTables:
 
     def test_of_the_same_numbers_in_other_rows_are_others(self, gpu):
         """Two arrays of one target each are not one array of more."""
-        fused._uploaded(np.array([[1, 2, 3], [4, 5, 6]], np.int64), self.device)
-        fused._uploaded(np.array([[1, 2], [3, 4], [5, 6]], np.int64), self.device)
+        fused._uploaded(((1, 2, 3), (4, 5, 6)), self.device)
+        fused._uploaded(((1, 2), (3, 4), (5, 6)), self.device)
         assert gpu.uploads == 2
 
     def test_of_graphs_are_kept(self, gpu):

@@ -21,7 +21,6 @@ from treefold import (
     ReduceOp,
     all_reduce,
 )
-from treefold.backends import backend_of
 from treefold.backends.torch import TorchBackend
 from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE
 from treefold.errors.gpus import GpuError
@@ -29,7 +28,7 @@ from treefold.execution.nccl import wire_dtype
 from treefold.fold import Fold
 from treefold.plan import from_json
 from treefold.testing import assert_same_bits, owned
-from treefold.testing.pretended import PretendedGpus
+from treefold.testing.pretended import pretended_gpus
 
 COUNT = 3
 HOST = TorchBackend()
@@ -65,12 +64,10 @@ class FakeNccl:
 
 
 @pytest.fixture
-def gpus(monkeypatch):
+def gpus():
     """Return GPUs that are not there, in place of PyTorch's."""
-    backend_of(torch.zeros(1))
-    backend = PretendedGpus(COUNT)
-    monkeypatch.setitem(sys.modules["treefold.backends.registry"]._loaded, "torch", backend)
-    return backend
+    with pretended_gpus(COUNT) as backend:
+        yield backend
 
 
 @pytest.fixture

@@ -78,6 +78,30 @@ class TestViews:
             views(torch.ones(3), dtype="float32")
 
 
+class TestAddresses:
+    def test_are_the_tensors(self):
+        """With the device, as DLPack numbers it, and the shape that all share."""
+        tensors = tuple(torch.ones(8, 3)[row : row + 4] for row in range(3))
+        kind, index, shape, places = _native.addresses(TABLE, tensors)
+        assert (kind, index, shape) == (1, 0, (4, 3))
+        assert places == tuple(tensor.data_ptr() for tensor in tensors)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: torch.ones(3, 4).T,
+            lambda: torch.ones(3, 4),
+            lambda: torch.ones(12),
+            lambda: torch.ones(4, 3, dtype=torch.int32),
+            lambda: torch.ones(4, 3, device="meta"),
+            lambda: torch.ones(4, 3).to_sparse(),
+        ],
+    )
+    def test_of_tensors_that_differ_are_none(self, make):
+        """In layout, shape, dtype or device."""
+        assert _native.addresses(TABLE, (torch.ones(4, 3), make())) is None
+
+
 class TestTensors:
     def test_live_on_the_arrays(self):
         """The tensor keeps the array's memory alive, and gives it back, whatever thread drops it."""

@@ -113,8 +113,8 @@ class TestStr:
         expected = (
             headline("NcclAllReduce(num_packs=1)", 2, ["cpu:0", "cpu:1"])
             + HOST
-            + "note:      NCCL is not used, because NCCL reduces between GPUs only: each pack is reduced on one device, "
-            + "the documented fallback\n"
+            + "note:      NCCL is not used, because NCCL reduces between GPUs only: "
+            + "each pack is reduced on one device, the documented fallback\n"
             + STAR_STEPS[2].format("cpu:0", "cpu:1")
         )
         assert on_hosts(NcclAllReduce(), 2) == expected

@@ -27,6 +27,15 @@ class Refusal(NamedTuple):
     advice: str
 
 
+class DeviceRow(NamedTuple):
+    """Arrays on one device, row-major, of one shape and dtype, and where their memory begins."""
+
+    device: str
+    shape: tuple[int, ...]
+    dtype: str
+    addresses: tuple[int, ...]
+
+
 class Node(NamedTuple):
     """A container taken apart: its children, what else it is made of, and the children's names.
 
@@ -157,6 +166,10 @@ class ArrayBackend(abc.ABC):
         The first array is of one of ``glanced_types``; the others may be anything. What ``refusal`` refuses, and what
         ``is_writable`` does not find writable because of more than its layout and NumPy's flag, is None here.
         """
+        return None
+
+    def glance_on_device(self, arrays: tuple[Any, ...]) -> DeviceRow | None:  # noqa: ARG002
+        """Do what ``glance`` does for arrays that lie on one device, row-major, of one shape and dtype."""
         return None
 
     def places(self, arrays: tuple[Any, ...]) -> Hashable:  # noqa: ARG002

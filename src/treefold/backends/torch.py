@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from treefold.backends.interface import ArrayBackend, HostArray, Refusal
+from treefold.backends.interface import ArrayBackend, DeviceRow, HostArray, Refusal
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.numpy_fold import fold_block, scale_block
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
@@ -25,6 +25,7 @@ from treefold.backends.torch_memory import (
     adopted,
     count_writes,
     glanced,
+    glanced_on_device,
     memory,
     on_host,
     overlaps_itself,
@@ -161,7 +162,11 @@ class TorchBackend(ArrayBackend):
 
     def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
         """Show plain tensors and leaves in host memory."""
-        return glanced(arrays, is_recording=torch.is_grad_enabled())
+        return glanced(arrays, is_recording=torch.is_grad_enabled()) if arrays[0].is_cpu else None
+
+    def glance_on_device(self, arrays: tuple[Any, ...]) -> DeviceRow | None:
+        """Show where plain tensors and leaves lie on one GPU."""
+        return glanced_on_device(arrays, is_recording=torch.is_grad_enabled())
 
     def wrote(self, arrays: Sequence[Any]) -> None:
         """Count up the version counters: a backward pass that needs what was there will say so."""

@@ -1,4 +1,4 @@
-"""The calls that a training loop makes again and again: arrays of shapes seen before, in host memory.
+"""The calls that a training loop makes again and again: arrays of shapes seen before, in host memory or on one GPU.
 
 A call is recognised by what its plan and its checks depend on: structures, frameworks, shapes, dtypes, devices, op.
 What was validated and planned for the first such call holds for the next ones; what depends on the arrays themselves
@@ -11,11 +11,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treefold.backends import ArrayBackend, HostArray, glancing_backend
+from treefold.backends import ArrayBackend, DeviceRow, HostArray, glancing_backend
 from treefold.execution.kernel import Job, fold_batch
 from treefold.execution.native import agree, may_fold_in_place, new_result
 from treefold.fold import Fold
@@ -26,8 +26,11 @@ from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, Mirrored, flatten, unflatten
 
-#: For each leaf, its memory in every replica.
-Columns = list[tuple[HostArray, ...]]
+if TYPE_CHECKING:
+    from treefold.execution.cuda.again import Again
+
+#: For each leaf, its memory in every replica: host memory, or that of one device.
+Columns = list[tuple[HostArray, ...] | DeviceRow]
 
 _MOST_CALLS = 256
 _IN_PLACE = "in place"
@@ -62,6 +65,7 @@ class Prepared:
     destinations: tuple[tuple[str, ...], ...]
     dtypes: tuple[str, ...]
     result_dtypes: tuple[np.dtype[Any], ...]
+    again: Again | None = None  # on a GPU
 
 
 class PreparedCalls:
@@ -79,11 +83,14 @@ class PreparedCalls:
 
     def remember(self, call: Call, plan: Plan, fold: Fold, entries: Sequence[Entry]) -> None:
         """Keep what the full way through validation found out; beyond a bound the oldest is forgotten."""
-        if plan.executor != "host" or plan.guarantee != "replica_order":
+        if plan.executor not in {"host", "cuda"} or plan.guarantee != "replica_order":
+            return
+        again = _made_again(plan, fold, call) if plan.executor == "cuda" else None
+        if plan.executor == "cuda" and again is None:
             return
         dtypes = tuple(part.dtype for entry in entries for part in entry.parts)
         results = tuple(np.dtype(fold.result_dtype(dtype)) for dtype in dtypes)
-        prepared = Prepared(plan, fold, tuple(entry.destinations for entry in entries), dtypes, results)
+        prepared = Prepared(plan, fold, tuple(entry.destinations for entry in entries), dtypes, results, again)
         with self._lock:
             self._calls[call.key] = prepared
             while len(self._calls) > _MOST_CALLS:
@@ -140,59 +147,104 @@ def _look_at_components(value: DistributedValues, target: object) -> Seen | None
         arrays = list(zip(*(leaves for leaves, _ in flat), strict=True))
         if not arrays:
             return None
-    backends, columns, forms = [], [], []
+    backends: list[ArrayBackend] = []
+    columns: Columns = []
+    forms: list[Hashable] = []
     for leaf in arrays:
         backend = glancing_backend(type(leaf[0]))
-        views = None if backend is None else backend.glance(leaf)
-        if backend is None or views is None:
+        if backend is None:
             return None
-        if not agree(views):
+        views = backend.glance(leaf)
+        if views is None:
+            row = backend.glance_on_device(leaf)
+            if row is None:
+                return None
+            columns.append(row)
+            forms.append((backend, *row[:-1]))
+        elif agree(views):
+            columns.append(views)
+            forms.append((backend, views[0].shape, views[0].dtype, backend.places(leaf)))
+        else:
             return None
-        shape, dtype = views[0].shape, views[0].dtype
         backends.append(backend)
-        columns.append(views)
-        forms.append((backend, shape, dtype, backend.places(leaf)))
     key = (structure, tuple(forms), len(values), value.named_devices, target)
     return Seen(key, structure, backends, arrays, columns)
 
 
 def _run(prepared: Prepared, call: Call) -> list[Mirrored] | None:
-    columns = [column for seen in call.values for column in seen.columns]
+    columns: list[Any] = [column for seen in call.values for column in seen.columns]
+    targets: list[Any] | None
     if call.targets is None:
-        targets = _new_targets(prepared, call.values)
+        targets = None
+    elif call.targets is call.values:
+        targets = columns
     else:
-        is_in_place = call.targets is call.values
-        targets = columns if is_in_place else [c for seen in call.targets for c in seen.columns]
+        targets = [column for seen in call.targets for column in seen.columns]
+    if prepared.again is None:
+        made = _folded_on_host(prepared, call, columns, targets)
+    else:
+        made = prepared.again.run(columns, targets)
+        if made is not None:
+            _note_writes(call)
+    return None if made is None else _wrapped(prepared, call, made)
+
+
+def _folded_on_host(
+    prepared: Prepared, call: Call, columns: list[Any], targets: list[Any] | None
+) -> list[tuple[Any, ...]] | None:
+    """Return the new results of each leaf, none if they are given; None if memory needs a closer look."""
+    if targets is None:
+        ends = _new_targets(prepared, call.values)
+    else:
+        ends = targets
         # Given arrays must be disjoint from the values'; that one of them is a value's own memory takes the full way.
-        if not may_fold_in_place(columns if is_in_place else [*columns, *targets]):
+        if not may_fold_in_place(columns if targets is columns else [*columns, *targets]):
             return None
-        for seen in call.targets:
-            for backend, arrays in zip(seen.backends, seen.arrays, strict=True):
-                backend.wrote(arrays)
-    jobs = [Job(*job) for job in zip(prepared.dtypes, columns, targets, strict=True)]
-    fold_batch(jobs, prepared.fold, are_plain=call.targets is not None)
-    return _wrapped(prepared, call, targets)
+        _note_writes(call)
+    jobs = [Job(*job) for job in zip(prepared.dtypes, columns, ends, strict=True)]
+    fold_batch(jobs, prepared.fold, are_plain=targets is not None)
+    if targets is not None:
+        return []
+    backends = [
+        (backend, names)
+        for seen, names in zip(call.values, prepared.destinations, strict=True)
+        for backend in seen.backends
+    ]
+    return [tuple(backend.from_hosts(end, names)) for (backend, names), end in zip(backends, ends, strict=True)]
 
 
-def _new_targets(prepared: Prepared, values: Sequence[Seen]) -> Columns:
-    targets: Columns = []
+def _note_writes(call: Call) -> None:
+    for seen in call.targets or ():
+        for backend, arrays in zip(seen.backends, seen.arrays, strict=True):
+            backend.wrote(arrays)
+
+
+def _made_again(plan: Plan, fold: Fold, call: Call) -> Again | None:
+    """Return what makes a call on one GPU again, None if the full way must."""
+    from treefold.execution.cuda.again import Again, is_repeatable  # noqa: PLC0415 - imports PyTorch
+
+    rows = [column for seen in (*call.values, *(call.targets or ())) for column in seen.columns]
+    is_on_device = all(isinstance(row, DeviceRow) for row in rows)
+    return Again(plan, fold) if is_on_device and is_repeatable(plan, fold) else None
+
+
+def _new_targets(prepared: Prepared, values: Sequence[Seen]) -> list[tuple[HostArray, ...]]:
+    targets = []
     dtypes = iter(prepared.result_dtypes)
     for seen, names in zip(values, prepared.destinations, strict=True):
         for backend, column in zip(seen.backends, seen.columns, strict=True):
-            shape, dtype = column[0].shape, next(dtypes)
+            first: Any = column[0]
+            shape, dtype = first.shape, next(dtypes)
             memories = names[:1] if backend.shares_results else names
-            targets.append(tuple(new_result(shape, dtype) for _ in memories))
+            targets.append(tuple([new_result(shape, dtype) for _ in memories]))
     return targets
 
 
-def _wrapped(prepared: Prepared, call: Call, targets: Columns) -> list[Mirrored]:
-    results, remaining = [], iter(targets)
+def _wrapped(prepared: Prepared, call: Call, made: Sequence[tuple[Any, ...]]) -> list[Mirrored]:
+    results, remaining = [], iter(made)
     given = (None,) * len(call.values) if call.targets is None else call.targets
     for seen, target, names in zip(call.values, given, prepared.destinations, strict=True):
-        if target is None:
-            own = [tuple(backend.from_hosts(next(remaining), names)) for backend in seen.backends]
-        else:
-            own = target.arrays
+        own = [next(remaining) for _ in seen.backends] if target is None else target.arrays
         if seen.structure is None:
             components: Sequence[Any] = own[0]
         else:

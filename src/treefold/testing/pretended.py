@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 
+from treefold.backends import registry
+from treefold.backends.interface import DeviceRow
 from treefold.backends.torch import TorchBackend
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
+from treefold.backends.torch_memory import glanced_on_device
 from treefold.fold import Fold
+
+_ON_HOST = {1: "gpu"}  # by DLPack's number
 
 
 class PretendedGpus(TorchBackend):
@@ -69,3 +76,20 @@ class PretendedGpus(TorchBackend):
 
     def glance(self, arrays: tuple[Any, ...]) -> None:
         """See nothing, either."""
+
+    def glance_on_device(self, arrays: tuple[Any, ...]) -> DeviceRow | None:
+        """See where on the host the device is."""
+        found = glanced_on_device(arrays, is_recording=torch.is_grad_enabled(), kinds=_ON_HOST)
+        places = {self.device_of(array) for array in arrays}
+        return None if found is None or len(places) > 1 else found._replace(device=places.pop())
+
+
+@contextlib.contextmanager
+def pretended_gpus(count: int) -> Iterator[PretendedGpus]:
+    """Put them in PyTorch's place, inside the ``with`` block."""
+    registry.loaded_backends()
+    backend = PretendedGpus(count)
+    loaded = mock.patch.dict(registry._loaded, {"torch": backend})  # noqa: SLF001 - there is one PyTorch
+    glancing = mock.patch.dict(registry._glancing, dict.fromkeys(backend.glanced_types, backend))  # noqa: SLF001
+    with loaded, glancing:
+        yield backend

@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+import operator
 import os
 import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +43,15 @@ class DeviceJob:
     dtype: str
     sources: Sequence[Any]
     targets: Sequence[Any]
+
+
+class Row(NamedTuple):
+    """The same as addresses: contributions of ``length`` elements, and what takes their fold."""
+
+    dtype: str
+    length: int
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
 
 
 def has_triton() -> bool:
@@ -76,25 +86,37 @@ def fold_batch(jobs: Sequence[DeviceJob], fold: Fold) -> int:
 
     ``is_fused`` must be true for all jobs, which must lie on one device.
     """
-    groups: dict[tuple[str, int, int, bool], list[tuple[list[int], int]]] = {}
-    for job in jobs:
-        element = _REAL.get(job.dtype, job.dtype)
-        length = job.sources[0].numel() * (2 if job.dtype in COMPLEX else 1)
-        addresses = [array.data_ptr() for array in (*job.sources, *job.targets)]
-        is_aligned = not any(address % 16 for address in addresses)
-        if length:
-            key = (element, len(job.sources), len(job.targets), is_aligned)
-            groups.setdefault(key, []).append((addresses, length))
-    # All tables first: once something is written, nothing may fail for want of memory.
-    tables = [
-        _uploaded(np.array([[*addresses, length] for addresses, length in rows], np.int64), jobs[0].sources[0].device)
-        for rows in groups.values()
+    rows = [
+        Row(
+            job.dtype,
+            job.sources[0].numel(),
+            tuple([array.data_ptr() for array in job.sources]),
+            tuple([array.data_ptr() for array in job.targets]),
+        )
+        for job in jobs
     ]
+    return fold_rows(rows, fold, jobs[0].sources[0].device)
+
+
+def fold_rows(rows: Sequence[Row], fold: Fold, device: Any) -> int:
+    """Do the same for memory at addresses on a device."""
+    groups: dict[tuple[str, int, int, bool], list[tuple[int, ...]]] = {}
+    for row in rows:
+        if row.length:
+            element, length = row.dtype, row.length
+            if element in _REAL:
+                element, length = _REAL[element], 2 * length
+            addresses = (*row.sources, *row.targets)
+            is_aligned = functools.reduce(operator.or_, addresses) % 16 == 0
+            key = (element, len(row.sources), len(row.targets), is_aligned)
+            groups.setdefault(key, []).append((*addresses, length))
+    # All tables first: once something is written, nothing may fail for want of memory.
+    tables = [_uploaded(tuple(table), device) for table in groups.values()]
     for (element, count, num_targets, is_aligned), uploaded in zip(groups, tables, strict=True):
         for blocks, is_full in uploaded.blocks:
             form = (count, num_targets, element)
             _launch(uploaded.table, blocks, form, fold, is_aligned=is_aligned, is_full=is_full)
-    return sum(len(uploaded.blocks) for uploaded in tables)
+    return sum([len(uploaded.blocks) for uploaded in tables])
 
 
 def _launch(
@@ -161,17 +183,18 @@ _in_graphs: dict[Any, _Upload] = {}
 _lock = threading.Lock()
 
 
-def _uploaded(table: np.ndarray[Any, Any], device: Any) -> _Upload:
-    """Return a table and the blocks of its arrays on the device: the same ones again if they were there.
+def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
+    """Return a table of addresses and lengths, and the blocks of its arrays: the same ones again if they were there.
 
     Raises:
         GpuError: they are not, and a CUDA graph is being captured.
 
     """
     if device.type != "cuda":
+        table = np.array(rows, np.int64)
         blocks = [(torch.from_numpy(part), is_full) for part, is_full in _blocks(table[:, -1])]
         return _Upload(torch.from_numpy(table), blocks, set())
-    key = (device.index, table.shape, table.tobytes())
+    key = (device.index, rows)
     with _lock, torch.cuda.device(device):
         is_capturing = torch.cuda.is_current_stream_capturing()
         found = _in_graphs.get(key) or _uploads.get(key)
@@ -181,7 +204,7 @@ def _uploaded(table: np.ndarray[Any, Any], device: Any) -> _Upload:
             _in_graphs[key] = found
             return found
         if found is None:
-            found = _uploads[key] = _upload(table, device)
+            found = _uploads[key] = _upload(np.array(rows, np.int64), device)
             while len(_uploads) > _MOST_TABLES:
                 _uploads.popitem(last=False)
         elif key in _uploads:

@@ -1,0 +1,171 @@
+"""Calls between replicas on one GPU that were made before, on GPUs that are not there."""
+
+import sys
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from treefold import HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionToOneDevice
+from treefold.backends.torch import TorchBackend
+from treefold.dtypes import COMPLEX, REDUCIBLE
+from treefold.errors import OutputError
+from treefold.execution.cuda import again
+from treefold.testing import assert_same_bits, mixed_values
+from treefold.testing.pretended import pretended_gpus
+
+COUNT = 3
+HOST = TorchBackend()
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="pretends that there are GPUs"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter computes overflows with NumPy
+]
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Return a GPU in host memory, on which plans run by the kernel."""
+    monkeypatch.setenv("TREEFOLD_GPU_EXECUTOR", "cuda")
+    monkeypatch.setattr(again, "place_of", lambda _device: torch.device("cpu"))
+    with pretended_gpus(2) as backend:
+        yield backend
+
+
+@pytest.fixture
+def full_ways(monkeypatch):
+    """Return the list of calls that took the full way through validation."""
+    taken = []
+    base = sys.modules["treefold.ops.base"]
+    read = base._read_pairs
+    monkeypatch.setattr(base, "_read_pairs", lambda *args, **kinds: taken.append(1) or read(*args, **kinds))
+    return taken
+
+
+def value(gpus, arrays, device="gpu:0"):
+    """Return replicas on one GPU, given NumPy arrays."""
+    tensors = [gpus.put(HOST.from_host(np.array(array), "cpu:0"), device) for array in arrays]
+    return PerReplica(tensors, [device] * len(tensors))
+
+
+def on_host(tensor):
+    """Return the contents of a tensor."""
+    return HOST.host_view(tensor)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "uint32", "complex64"])
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.MAX])
+def test_gives_what_the_first_call_gave(op, dtype, gpus, full_ways):
+    """New results, given ones and in place; the first call of each kind takes the full way."""
+    assert dtype in REDUCIBLE
+    if dtype in COMPLEX and op is ReduceOp.MAX:
+        return
+    ops = ReductionToOneDevice()
+    for _ in range(3):
+        replicas = value(gpus, [mixed_values(replica, (33, 2), dtype) for replica in range(COUNT)])
+        host = PerReplica([tensor.clone() for tensor in replicas], ["cpu:0"] * COUNT)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules["treefold.backends.registry"]._loaded, "torch", HOST)
+            patch.setitem(sys.modules["treefold.backends.registry"]._glancing, torch.Tensor, HOST)
+            expected = on_host(ReductionToOneDevice().reduce(op, host, host)[0])
+        full_ways.clear()
+        made = ops.reduce(op, replicas, replicas)
+        assert made.plan.executor == "cuda"
+        given = value(gpus, [np.zeros_like(expected)] * COUNT)
+        ops.reduce(op, replicas, replicas, out=given)
+        if expected.dtype == on_host(replicas[0]).dtype:
+            ops.reduce(op, replicas, replicas, out=replicas)
+            assert all(tensor._version == 1 for tensor in replicas)
+        for tensor in (*made, *given, *(replicas if expected.dtype == on_host(replicas[0]).dtype else ())):
+            assert_same_bits(on_host(tensor), expected)
+    assert not full_ways
+
+
+def test_takes_batches_of_trees(gpus, full_ways):
+    """Leaves of several dtypes and shapes, empty ones among them, packed or not."""
+    ops = HierarchicalCopyAllReduce(num_packs=2)
+    for scale in (1.0, 3.0):
+        trees = [
+            {
+                "a": gpus.put(torch.full((5,), scale * 2.0**replica), "gpu:0"),
+                "b": [gpus.put(torch.full((2, 3), int(scale) << replica), "gpu:0"), gpus.put(torch.ones(0), "gpu:0")],
+            }
+            for replica in range(COUNT)
+        ]
+        full_ways.clear()
+        pair = PerReplica(trees, ["gpu:0"] * COUNT)
+        for result in ops.batch_reduce("sum", [(pair, pair), (pair, "gpu:0")])[0]:
+            assert result["a"].tolist() == [7 * scale] * 5
+            assert result["b"][0].tolist() == [[7 * scale] * 3] * 2
+            assert result["b"][1].shape == (0,)
+    assert not full_ways
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda tensors: tensors[1].t(),
+        lambda tensors: torch._neg_view(tensors[1]),
+        lambda tensors: tensors[1].double(),
+        lambda tensors: tensors[1][:2],
+        lambda tensors: tensors[1].as_subclass(torch.nn.Buffer) if hasattr(torch.nn, "Buffer") else tensors[1].t(),
+    ],
+)
+def test_looks_at_every_tensor(spoil, gpus, full_ways):
+    """Another layout, dtype or shape, or one that holds something else than its memory, takes the full way."""
+    ops = ReductionToOneDevice()
+    replicas = value(gpus, [np.full((4, 4), 2.0**replica, np.float32) for replica in range(COUNT)])
+    ops.reduce("sum", replicas, replicas)
+    full_ways.clear()
+    tensors = list(replicas)
+    tensors[1] = gpus.put(spoil(tensors), "gpu:0")
+    try:
+        result = ops.reduce("sum", PerReplica(tensors, ["gpu:0"] * COUNT), ["gpu:0"] * COUNT)
+    except ValueError:
+        assert full_ways
+        return
+    assert full_ways
+    np.testing.assert_array_equal(on_host(result[0]), sum(on_host(tensor.resolve_neg()) for tensor in tensors))
+
+
+def test_looks_at_the_memory(gpus, full_ways):
+    """Given tensors that overlap are refused by the full way, and nothing is written."""
+    ops = ReductionToOneDevice()
+    replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)])
+    ops.reduce("sum", replicas, replicas, out=value(gpus, [np.zeros(8, np.float32)] * 2))
+    long = gpus.put(torch.zeros(12), "gpu:0")
+    full_ways.clear()
+    with pytest.raises(OutputError):
+        ops.reduce("sum", replicas, replicas, out=PerReplica([long[:8], long[4:]], ["gpu:0"] * 2))
+    assert full_ways
+    assert not long.any()
+
+
+def test_tells_devices_apart(gpus, full_ways):
+    """The same shapes on another GPU, or on two, are other calls."""
+    ops = ReductionToOneDevice()
+    for device in ("gpu:0", "gpu:1"):
+        replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)], device)
+        assert ops.reduce("sum", replicas, replicas, out=replicas).devices == (device, device)
+    assert len(full_ways) == 2
+    spread = PerReplica([replicas[0].clone(), replicas[1]], ["gpu:0", "gpu:1"])
+    gpus.put(spread[0], "gpu:0")
+    for _ in range(2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TREEFOLD_GPU_EXECUTOR", "local")
+            assert ops.reduce("sum", spread, spread).devices == ("gpu:0", "gpu:1")
+    assert len(full_ways) == 4
+
+
+def test_leaves_little_memory_to_the_full_way(gpus, full_ways, monkeypatch):
+    """Which says that nothing was written."""
+    ops = ReductionToOneDevice()
+    replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)])
+    ops.reduce("sum", replicas, replicas)
+    full_ways.clear()
+
+    monkeypatch.setattr(torch, "empty", mock.Mock(side_effect=torch.OutOfMemoryError))
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        ops.reduce("sum", replicas, replicas)
+    assert full_ways
+    assert "nothing was written" in caught.value.__notes__[0]
