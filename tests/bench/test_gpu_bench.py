@@ -1,23 +1,19 @@
 """The benchmark of GPUs, on host memory in the place of a GPU: its bytes, ratios and checks, not its times."""
 
-import contextlib
 import importlib.util
 import itertools
 import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from treefold.bench.clock import Pace, Spread, clocked
-from treefold.bench.errors import BenchError
-from treefold.bench.gpu import machine as machines
 from treefold.bench.gpu import tasks
 from treefold.bench.gpu.figures import NOT_MEASURED, Figure, make_figures
-from treefold.bench.gpu.machine import CudaMachine, Machine
+from treefold.bench.gpu.machine import Machine
 from treefold.bench.gpu.measure import Measured, Task, Way, in_place, measure
 from treefold.bench.gpu.report import GpuRun, make_page, run_all, write
 from treefold.bench.gpu.tasks import BOTH, COPY, FOREACH, LOOP, PAGEABLE, PINNED, SEVERAL, SMALL, fold_name, make_tasks
@@ -266,89 +262,6 @@ class TestMeasuring:
         run = run_all(HostMachine(), PACE, shrink=SHRINK, begin=lambda _: None)
         assert not run.measured
         assert f"{SMALL}: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB." in run.notes
-
-
-class FakeEvent:
-    """An event on a clock of 6 ms between two recordings."""
-
-    def __init__(self, *, enable_timing):
-        assert enable_timing
-
-    def record(self):
-        """Be recorded."""
-
-    def synchronize(self):
-        """Have come."""
-
-    def elapsed_time(self, _end):
-        """Return milliseconds, as PyTorch does."""
-        return 6.0
-
-
-class TestCudaMachine:
-    @pytest.fixture
-    def gpu(self, monkeypatch):
-        """Return a machine of one GPU that is not there, and what it was asked to wait for."""
-        waits = []
-        card = SimpleNamespace(name="Card", total_memory=8_000_000_000)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
-        monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
-        monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-        monkeypatch.setattr(torch.cuda, "Stream", lambda place: place)
-        monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
-        return CudaMachine(), waits
-
-    def test_events_around_a_run_of_calls(self, gpu):
-        """6 ms for 3 calls are 2 ms for each."""
-        calls = []
-        assert gpu[0].on_gpu(lambda: calls.append(1))(3) == [0.002]
-        assert len(calls) == 3
-        assert gpu[1] == ["cuda:0"]
-
-    def test_clocks_of_the_host(self, gpu):
-        """One waits after every call, the other before all of them."""
-        machine, waits = gpu
-        assert len(machine.to_the_end(lambda: None)(3)) == 3
-        assert len(waits) == 4
-        assert len(machine.enqueued(lambda: None)(3)) == 3
-        assert len(waits) == 5
-
-    def test_copies_both_ways(self, gpu):
-        """Each direction has its own source and target."""
-        up, down = ((torch.full((3,), value), torch.zeros(3)) for value in (1.0, 2.0))
-        gpu[0].both_ways(up, down)()
-        assert [float(target[0]) for _, target in (up, down)] == [1.0, 2.0]
-
-    def test_facts_name_the_gpus_and_what_drives_them(self, gpu, monkeypatch):
-        """Card, driver, runtime, and the host."""
-        monkeypatch.setattr(machines, "_driver", lambda: "580.1")
-        facts = gpu[0].facts()
-        assert (facts["GPUs"], facts["driver"]) == ("Card, 8 GB", "580.1")
-        assert {"runtime", "cores"} <= {*facts}
-
-    def test_peers_work_in_place(self, gpu, monkeypatch):
-        """Reduced on the first GPU and sent back to all."""
-        comm = SimpleNamespace(
-            reduce_add=lambda tensors, destination: sum(tensors) + destination,
-            broadcast=lambda total, out: [tensor.copy_(total) for tensor in out],
-        )
-        nccl = SimpleNamespace(is_available=lambda _: False)
-        modules = {"torch.nn.parallel.comm": comm, "torch.cuda.nccl": nccl}
-        monkeypatch.setattr(machines.importlib, "import_module", modules.__getitem__)
-        tensors = [torch.full((2,), 2.0**replica) for replica in range(3)]
-        peers = gpu[0].peers(tensors)
-        peers.pop("torch.cuda.comm")()
-        assert [float(tensor[1]) for tensor in tensors] == [7.0] * 3
-        assert not peers
-
-    def test_without_a_gpu_it_says_what_to_do(self, monkeypatch):
-        """One sentence, with PyTorch's version."""
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        with pytest.raises(BenchError, match=r"^PyTorch \S+ reports no GPU, so there is nothing to measure\. Run this"):
-            CudaMachine()
 
 
 @pytest.fixture
