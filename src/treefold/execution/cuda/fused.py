@@ -150,15 +150,18 @@ def _launch(
         )
 
 
-def _blocks(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[np.ndarray[Any, Any], bool]]:
+@functools.lru_cache(maxsize=_MOST_TABLES)
+def _blocks(lengths: tuple[int, ...], device: Any) -> list[tuple[Any, bool]]:
     """Return (row, first element) of every block, those that are full and those at the ends of arrays apart."""
-    whole = lengths // _BLOCK
-    rows = np.repeat(np.arange(len(lengths)), whole)
+    sizes = np.array(lengths)
+    whole = sizes // _BLOCK
+    rows = np.repeat(np.arange(len(sizes)), whole)
     starts = np.arange(len(rows)) - np.repeat(np.cumsum(whole) - whole, whole)
-    ends = np.flatnonzero(lengths % _BLOCK)
+    ends = np.flatnonzero(sizes % _BLOCK)
     full = np.stack([rows, starts * _BLOCK], axis=1)
     rest = np.stack([ends, whole[ends] * _BLOCK], axis=1)
-    return [(blocks, is_full) for blocks, is_full in ((full, True), (rest, False)) if len(blocks)]
+    found = ((full, True), (rest, False))
+    return [(torch.from_numpy(blocks).to(device), is_full) for blocks, is_full in found if len(blocks)]
 
 
 @dataclass(slots=True)
@@ -191,9 +194,7 @@ def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
 
     """
     if device.type != "cuda":
-        table = np.array(rows, np.int64)
-        blocks = [(torch.from_numpy(part), is_full) for part, is_full in _blocks(table[:, -1])]
-        return _Upload(torch.from_numpy(table), blocks, set())
+        return _Upload(torch.tensor(rows), _blocks(tuple([row[-1] for row in rows]), device), set())
     key = (device.index, rows)
     with _lock, torch.cuda.device(device):
         is_capturing = torch.cuda.is_current_stream_capturing()
@@ -204,7 +205,7 @@ def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
             _in_graphs[key] = found
             return found
         if found is None:
-            found = _uploads[key] = _upload(np.array(rows, np.int64), device)
+            found = _uploads[key] = _upload(rows, device)
             while len(_uploads) > _MOST_TABLES:
                 _uploads.popitem(last=False)
         elif key in _uploads:
@@ -213,17 +214,17 @@ def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
         return found
 
 
-def _upload(table: np.ndarray[Any, Any], device: Any) -> _Upload:
+def _upload(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
     """Copy a table and its blocks, and wait for that: microseconds, once for a set of tensors.
 
     Whoever finds them later need not wait then, which no stream could do while it is captured.
     """
-    parts = _blocks(table[:, -1])
     stream = _upload_stream(device.index)
     with torch.cuda.stream(stream):
-        first, *others = [torch.from_numpy(a).to(device) for a in (table, *(part for part, _ in parts))]
+        table = torch.tensor(rows).to(device)
+        blocks = _blocks(tuple([row[-1] for row in rows]), device)
     stream.synchronize()
-    return _Upload(first, [(blocks, is_full) for blocks, (_, is_full) in zip(others, parts, strict=True)], set())
+    return _Upload(table, blocks, set())
 
 
 @functools.cache
