@@ -63,7 +63,8 @@ def streams(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda place: current.setdefault(place, FakeStream(place)))
     monkeypatch.setattr(torch.cuda, "stream", lambda _stream: contextlib.nullcontext())
     monkeypatch.setattr(torch, "empty", _without_devices(torch.empty))
-    monkeypatch.setattr(several_devices, "CHUNK_BYTES", 512)
+    monkeypatch.setattr(several_devices, "LEAST_CHUNK_BYTES", 512)
+    monkeypatch.setattr(several_devices, "MOST_CHUNK_BYTES", 512)
     yield FakeStream.log
     links.forget()
 
@@ -116,6 +117,14 @@ def test_the_callers_streams_come_before_and_after(streams):
     waits = [entry for entry in streams if entry[0] == "wait"]
     assert {stream for _, stream, _ in waits[-2:]} == callers
     assert not {stream for _, stream, _ in waits[:4]} & callers
+
+
+@pytest.mark.parametrize(("nbytes", "chunk"), [(4096, 2 << 20), (128 << 20, 4 << 20), (1 << 30, 8 << 20)])
+def test_chunks_are_parts_of_the_longest_copy(nbytes, chunk):
+    """Small ones in small values, as long as they are worth issuing."""
+    tensors = [torch.empty(nbytes // 4, device="meta") for _ in range(2)]
+    plan = ReductionToOneDevice().plan(PerReplica(tensors, ["cpu:0", "cpu:1"]), ["cpu:0", "cpu:1"])
+    assert several_devices._chunk_bytes(plan) == chunk
 
 
 def test_only_proved_links_are_used_directly(streams):

@@ -27,8 +27,10 @@ from treefold.fold import Fold
 from treefold.plan.ir import Buffer, Combine, Concat, Goal, Plan, Range, Role
 from treefold.reduce_op import ReduceOp
 
-#: Bytes of a chunk: long enough for the bus to run at full speed, short enough for both directions to overlap.
-CHUNK_BYTES = 4 << 20
+#: Bytes of a chunk: at least what makes the bus worth the 0.1 ms that it takes to issue a chunk's operations, at most
+#: what keeps the ends of a pipeline short.
+LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 2 << 20, 8 << 20
+_CHUNKS = 32
 _MOST_SCHEDULES = 64
 
 
@@ -45,7 +47,8 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     schedule = _schedule(plan, is_pinned=is_pinned)
     driver = TorchStreams(schedule, inputs, fold, is_pinned=is_pinned)
     try:
-        issue(schedule, driver)
+        with torch.no_grad():
+            issue(schedule, driver)
     finally:  # what was issued before an error still reads and writes memory that the callers' streams get back
         driver.join()
     results = driver.results()
@@ -95,7 +98,7 @@ class TorchStreams(Driver):
         parts = [self._part(source) for source in sources_of(action)]
         target = self._part(action.target)
         buffer = self.schedule.buffers[action.target.buffer]
-        with contextlib.ExitStack() as current, torch.no_grad():
+        with contextlib.ExitStack() as current:
             for stream in self.streams[operation.stream]:
                 current.enter_context(torch.cuda.stream(stream))
             if isinstance(action, Combine):
@@ -195,11 +198,17 @@ def _schedule(plan: Plan, *, is_pinned: bool) -> Schedule:
     with _lock:
         if key not in _schedules:
             is_direct = functools.partial(_is_direct, is_pinned=is_pinned)
-            _schedules[key] = plan, make_schedule(plan, chunk_bytes=CHUNK_BYTES, is_direct=is_direct)
+            _schedules[key] = plan, make_schedule(plan, chunk_bytes=_chunk_bytes(plan), is_direct=is_direct)
             while len(_schedules) > _MOST_SCHEDULES:
                 _schedules.popitem(last=False)
         _schedules.move_to_end(key)
         return _schedules[key][1]
+
+
+def _chunk_bytes(plan: Plan) -> int:
+    """Cut the longest copy into 32 chunks, within bounds."""
+    nbytes = max((hop.nbytes for hop in plan.hops), default=0)
+    return min(max(nbytes // _CHUNKS, LEAST_CHUNK_BYTES), MOST_CHUNK_BYTES)
 
 
 def _is_direct(source: str, target: str, *, is_pinned: bool) -> bool:
