@@ -1,3 +1,5 @@
+from unittest import mock
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
 from treefold.backends.numpy_fold import fold_block, scale_block
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
 from treefold.dtypes import FLOATS, REDUCIBLE
+from treefold.errors import OutputError
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.testing import CONFORMANCE, Adapter, assert_same_bits, mixed_values
@@ -65,6 +68,54 @@ class TestConformance:
         assert not ReductionToOneDevice().reduce("mean", value, "gpu:1")[0].requires_grad
         HierarchicalCopyAllReduce().reduce("sum", value, value, out=value)
         assert all(leaf.is_leaf and leaf._version == 1 and (leaf == 7).all() for leaf in leaves)
+
+
+class TestOut:
+    """What overlaps other memory without being exactly one contribution's is refused before anything is written."""
+
+    @pytest.mark.parametrize("devices", [("gpu:0", "gpu:0"), ("gpu:0", "gpu:1")])
+    @pytest.mark.parametrize(
+        ("starts", "sentence"),
+        [
+            ((4, 2000), "Component 0 of out overlaps replica 0's array"),
+            ((2000, 2000), "Component 1 of out overlaps component 0's array"),
+            ((2000, 2999), "Component 1 of out overlaps component 0's array"),
+            ((0, 1000), None),
+            ((1000, 0), None),
+            ((2000, 3000), None),
+        ],
+    )
+    def test_is_apart_or_in_place(self, starts, sentence, devices, elsewhere):
+        """All in one memory, said to be that of several devices."""
+        memory = torch.arange(4000.0)
+        before = memory.clone()
+        value = PerReplica([memory[:1000], memory[1000:2000]])
+        out = PerReplica([memory[start : start + 1000] for start in starts])
+        with mock.patch.object(elsewhere, "device_of", lambda t: devices[id(t) in {id(value[1]), id(out[1])}]):
+            if sentence is None:
+                ReductionToOneDevice().reduce("sum", value, devices, out=out)
+                assert all(torch.equal(target, before[:1000] + before[1000:2000]) for target in out)
+                return
+            with pytest.raises(OutputError, match=sentence):
+                ReductionToOneDevice().reduce("sum", value, devices, out=out)
+        assert torch.equal(memory, before)
+
+    def test_of_a_batch_is_no_contribution_of_another_value(self, elsewhere):
+        """One value's target is another value's contribution."""
+        memory = elsewhere.put(torch.arange(32.0), "gpu:0")
+        first, second = PerReplica([memory[:8], memory[8:16]]), PerReplica([memory[16:24], memory[24:]])
+        with pytest.raises(OutputError, match=r"^Component 0 of out at \[1\] overlaps replica 0's array"):
+            ReductionToOneDevice().batch_reduce("sum", [(first, first), (second, second)], out=[first, first])
+        assert torch.equal(memory, torch.arange(32.0))
+
+    def test_may_lie_between_the_elements_of_another(self, elsewhere):
+        """Strided tensors that share no element share no memory."""
+        memory = elsewhere.put(torch.arange(40.0), "gpu:0")
+        value = PerReplica([memory[0:20:2], memory[20::2]])
+        out = PerReplica([memory[1:20:2], memory[21::2]])
+        expected = value[0] + value[1]
+        ReductionToOneDevice().reduce("sum", value, ("gpu:0", "gpu:0"), out=out)
+        assert all(torch.equal(target, expected) for target in out)
 
 
 def folded(arrays, fold, dtype, divisor):

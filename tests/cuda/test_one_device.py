@@ -8,7 +8,6 @@ import torch
 
 from treefold import AllReduceCrossDeviceOps, HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionToOneDevice
 from treefold.backends.torch import TorchBackend
-from treefold.errors import OutputError
 from treefold.execution import Operand
 from treefold.execution.cuda import one_device
 from treefold.fold import Fold
@@ -92,37 +91,3 @@ def test_inputs_are_left_alone():
     assert torch.equal(made[0], before[0] + before[1])
     assert all(itertools.starmap(torch.equal, zip(column, before, strict=True)))
     assert np.prod(made[0].shape) == 12
-
-
-@pytest.mark.parametrize(
-    ("starts", "sentence"),
-    [
-        ((4, 2000), "Component 0 of out overlaps replica 0's array"),
-        ((1000, 0), None),
-        ((2000, 2000), "Component 1 of out overlaps component 0's array"),
-        ((2000, 2999), "Component 1 of out overlaps component 0's array"),
-        ((2000, 3000), None),
-    ],
-)
-def test_overlapping_memory_is_refused(starts, sentence):
-    """A block would be read after another one was written: as on the host, a target is one contribution's or apart."""
-    memory = torch.arange(4000.0, device=DEVICE)
-    before = memory.clone()
-    column = [memory[:1000], memory[1000:2000]]
-    given = [tuple(memory[start : start + 1000] for start in starts)]
-    if sentence is None:
-        run(ReductionToOneDevice(), [column], Fold(ReduceOp.SUM), given)
-        assert all(torch.equal(target, before[:1000] + before[1000:2000]) for target in given[0])
-        return
-    with pytest.raises(OutputError, match=sentence):
-        run(ReductionToOneDevice(), [column], Fold(ReduceOp.SUM), given)
-    assert torch.equal(memory, before)
-
-
-def test_a_batch_must_not_overwrite_its_own_contributions():
-    """One value's target is another value's contribution."""
-    memory = torch.arange(32.0, device=DEVICE)
-    first, second = [memory[:8], memory[8:16]], [memory[16:24], memory[24:]]
-    with pytest.raises(OutputError, match=r"^Component 0 of out at \[1\] overlaps replica 0's array at \[0\]\. Each"):
-        run(ReductionToOneDevice(), [first, second], Fold(ReduceOp.SUM), [tuple(first), tuple(first)])
-    assert torch.equal(memory, torch.arange(32.0, device=DEVICE))

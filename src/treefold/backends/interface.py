@@ -134,6 +134,10 @@ class ArrayBackend(abc.ABC):
     def host_view(self, array: Any) -> HostArray | None:
         """Return a NumPy view of the array's own memory, or None if that is not host memory."""
 
+    def footprint(self, array: Any) -> HostArray | None:
+        """Return an array of the same addresses, shape and strides, to compare memory by and never to read; or None."""
+        return self.host_view(array)
+
     @abc.abstractmethod
     def from_host(self, array: np.ndarray[Any, Any], device: str) -> Any:
         """Return an array of this framework that takes over a NumPy array's memory as ``device``, a ``cpu:k``."""

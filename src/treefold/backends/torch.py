@@ -24,6 +24,7 @@ from treefold.backends.torch_memory import (
     TAKEN,
     adopted,
     count_writes,
+    footprint,
     glanced,
     glanced_on_device,
     memory,
@@ -151,6 +152,10 @@ class TorchBackend(ArrayBackend):
     def host_view(self, array: Any) -> HostArray | None:
         """Return the memory of a CPU tensor; a lazily conjugated or negated one, which cannot be ``out``, is copied."""
         return memory(resolved(array)) if type(array) in TAKEN and array.is_cpu else None
+
+    def footprint(self, array: Any) -> HostArray | None:
+        """Show the memory of tensors on devices, too."""
+        return self.host_view(array) if array.is_cpu else footprint(array)
 
     def from_host(self, array: HostArray, device: str) -> Any:  # noqa: ARG002 - every cpu:k is the CPU
         """Return a tensor on the array's memory, which lives as long as it; a read-only array is copied."""

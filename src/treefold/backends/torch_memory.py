@@ -153,6 +153,25 @@ def adopted(arrays: Sequence[HostArray]) -> list[Any]:
     return [torch.from_numpy(array.view(bits)).view(DTYPES[dtype.name]) for array in own]
 
 
+def footprint(tensor: Any) -> HostArray:
+    """Return an array of a tensor's addresses, shape and strides. Reading it on a device would end the process."""
+    return np.asarray(_Footprint(tensor))
+
+
+class _Footprint:
+    """NumPy's array interface, of bytes that only have a size."""
+
+    def __init__(self, tensor: Any) -> None:
+        itemsize = tensor.dtype.itemsize
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), True),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * itemsize for stride in tensor.stride()),
+            "typestr": f"|V{itemsize}",
+        }
+
+
 def count_writes(tensors: Sequence[Any]) -> None:
     """Count up the version counters of tensors, which autograd compares."""
     try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from treefold.backends import HostArray
 from treefold.errors import OutputError
-from treefold.execution import Results
+from treefold.execution import Operand, Results
 from treefold.fold import Fold
 from treefold.ops.entry import Entry, at
 from treefold.values import DistributedValues, IndexedSlices, flatten
@@ -30,10 +30,11 @@ def read_out(out: object, entries: Sequence[Entry], fold: Fold) -> Results:
     results: Results = []
     for value, entry in zip(out, entries, strict=True):
         results.extend(_read_entry(value, entry, fold))
-    operands = [part for entry in entries for part in entry.parts]
+    is_batch = len(entries) > 1
+    parts = [(f"[{index}]" if is_batch else "", part) for index, entry in enumerate(entries) for part in entry.parts]
     _check_overlaps(
-        [(part.path, [part.operand.backend.host_view(a) for a in part.operand.arrays]) for part in operands],
-        [[part.operand.backend.host_view(a) for a in arrays] for part, arrays in zip(operands, results, strict=True)],
+        [(f"{pair}{part.path}", _footprints(part.operand, part.operand.arrays)) for pair, part in parts],
+        [_footprints(part.operand, arrays) for (_, part), arrays in zip(parts, results, strict=True)],
     )
     return results
 
@@ -102,6 +103,10 @@ def _brief(structure: object) -> str:
     return str(structure).removeprefix("PyTreeSpec(").partition(", NoneIsLeaf")[0]
 
 
+def _footprints(operand: Operand, arrays: Sequence[Any]) -> list[HostArray | None]:
+    return [operand.backend.footprint(array) for array in arrays]
+
+
 class _Extent(NamedTuple):
     low: int
     high: int
@@ -112,7 +117,7 @@ class _Extent(NamedTuple):
 
 
 def _check_overlaps(inputs: list[tuple[str, list[HostArray | None]]], outputs: list[list[HostArray | None]]) -> None:
-    """Sweep over all host memory in order of address; only neighbours can overlap."""
+    """Sweep over all memory in order of address; only neighbours can overlap."""
     extents = []
     for leaf, ((_, sources), targets) in enumerate(zip(inputs, outputs, strict=True)):
         for is_out, arrays in ((False, sources), (True, targets)):

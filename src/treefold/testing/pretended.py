@@ -10,10 +10,10 @@ from unittest import mock
 import torch
 
 from treefold.backends import registry
-from treefold.backends.interface import DeviceRow
+from treefold.backends.interface import DeviceRow, HostArray
 from treefold.backends.torch import TorchBackend
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
-from treefold.backends.torch_memory import glanced_on_device
+from treefold.backends.torch_memory import footprint, glanced_on_device
 from treefold.fold import Fold
 
 _ON_HOST = {1: "gpu"}  # by DLPack's number
@@ -73,6 +73,10 @@ class PretendedGpus(TorchBackend):
 
     def host_view(self, array: Any) -> None:
         """See nothing: a device's memory is not the host's."""
+
+    def footprint(self, array: Any) -> HostArray:
+        """Show its memory, as of any device."""
+        return footprint(array)
 
     def glance(self, arrays: tuple[Any, ...]) -> None:
         """See nothing, either."""

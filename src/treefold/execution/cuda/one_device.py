@@ -7,11 +7,10 @@ callbacks, complex products, a missing Triton) is folded by the backend's operat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from treefold.errors import OutputError
 from treefold.execution.callback import accumulate
 from treefold.execution.cuda.fused import DeviceJob, fold_batch, is_fused
 from treefold.execution.operands import Operand, Results
@@ -21,26 +20,19 @@ from treefold.reduce_op import ReduceOp
 
 
 def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
-    """Return each leaf's result per component, enqueued on the current stream; with ``out``, in the tensors given.
-
-    Raises:
-        OutputError: memory of ``out`` overlaps other memory without being exactly one contribution's.
-
-    """
+    """Return each leaf's result per component, enqueued on the current stream; with ``out``, in the tensors given."""
     counts = [0] * len(plan.leaves)
     for buffer in plan.buffers:
         counts[buffer.leaf] += buffer.role is Role.OUTPUT
     # All memory is taken, and all callbacks run, before anything is written: a failure leaves out as it was.
     made: Results = []
     jobs: list[DeviceJob] = []
-    paths = []
     copies: list[tuple[Any, Any]] = []
     for index, (leaf, operand) in enumerate(zip(plan.leaves, inputs, strict=True)):
         given = None if out is None else out[index]
         if leaf.goal is Goal.FOLD and fold is not None and is_fused(fold, leaf.dtype):
             job = _job(leaf, operand, fold, counts[index], given)
             jobs.append(job)
-            paths.append(leaf.path)
             made.append(tuple(job.targets))
             copies += [(end, part) for end, part in zip(given or (), job.targets, strict=False) if end is not part]
         else:
@@ -50,8 +42,6 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
                 made.append(tuple(operand.backend.copy_to(result, device) for _ in range(counts[index])))
             else:
                 copies += [(end, result) for end in given]
-    if out is not None:
-        _check_apart(paths, jobs)
     with torch.no_grad():
         if jobs and fold is not None:
             fold_batch(jobs, fold)
@@ -76,43 +66,6 @@ def _job(leaf: Leaf, operand: Operand, fold: Fold, count: int, given: tuple[Any,
 
 
 _ROWS = torch.contiguous_format
-
-
-class _Span(NamedTuple):
-    """The memory of one tensor."""
-
-    low: int
-    high: int
-    leaf: int
-    position: int
-    is_target: bool
-
-
-def _check_apart(paths: Sequence[str], jobs: Sequence[DeviceJob]) -> None:
-    """Refuse targets in which one block's results would overwrite what another block has still to read."""
-    spans = [
-        _Span(array.data_ptr(), array.data_ptr() + array.nbytes, leaf, position, is_target)
-        for leaf, job in enumerate(jobs)
-        for is_target, arrays in ((False, job.sources), (True, job.targets))
-        for position, array in enumerate(arrays)
-        if array.numel()
-    ]
-    active: list[_Span] = []
-    for span in sorted(spans):
-        active = [other for other in active if other.high > span.low]
-        for other in active:
-            is_own = span[:3] == other[:3] and span.is_target != other.is_target
-            if (span.is_target or other.is_target) and not is_own:
-                target, use = (span, other) if span.is_target else (other, span)
-                where, owner = _at(paths[target.leaf]), "component" if use.is_target else "replica"
-                raise OutputError.overlap(
-                    target.position, where, f"{owner} {use.position}'s array{_at(paths[use.leaf])}"
-                )
-        active.append(span)
-
-
-def _at(path: str) -> str:
-    return f" at {path}" if path else ""
 
 
 def _made(leaf: Leaf, operand: Operand, fold: Fold | None) -> Any:
