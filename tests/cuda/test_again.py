@@ -157,6 +157,18 @@ def test_tells_devices_apart(gpus, full_ways):
     assert len(full_ways) == 4
 
 
+def test_asks_for_the_executor_again(gpus, full_ways, monkeypatch):
+    """What the environment says counts for every call."""
+    ops = ReductionToOneDevice()
+    replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)])
+    executors = []
+    for asked in ("cuda", "cuda", "local", "cuda"):
+        monkeypatch.setenv("TREEFOLD_GPU_EXECUTOR", asked)
+        executors.append(ops.reduce("sum", replicas, replicas).plan.executor)
+    assert executors == ["cuda", "cuda", "local", "cuda"]
+    assert len(full_ways) == 2
+
+
 def test_leaves_little_memory_to_the_full_way(gpus, full_ways, monkeypatch):
     """Which says that nothing was written."""
     ops = ReductionToOneDevice()

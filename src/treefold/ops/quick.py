@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treefold.backends import ArrayBackend, DeviceRow, HostArray, glancing_backend
+from treefold.execution.gpus import gpu_executor
 from treefold.execution.kernel import Job, fold_batch
 from treefold.execution.native import agree, may_fold_in_place, new_result
 from treefold.fold import Fold
@@ -79,7 +80,9 @@ class PreparedCalls:
     def run(self, call: Call) -> list[Mirrored] | None:
         """Run a call that was seen before; None if it was not, or if its memory needs a closer look."""
         prepared = self._calls.get(call.key)
-        return None if prepared is None else _run(prepared, call)
+        if prepared is None or (prepared.again is not None and gpu_executor() != "cuda"):
+            return None
+        return _run(prepared, call)
 
     def remember(self, call: Call, plan: Plan, fold: Fold, entries: Sequence[Entry]) -> None:
         """Keep what the full way through validation found out; beyond a bound the oldest is forgotten."""
