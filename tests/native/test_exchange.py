@@ -7,9 +7,10 @@ import weakref
 
 import numpy as np
 import pytest
-import torch
 
 from treefold import _native
+
+torch = pytest.importorskip("torch")
 
 FLOAT32 = np.dtype(np.float32)
 FLOAT_CODE = 2

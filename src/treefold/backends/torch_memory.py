@@ -22,7 +22,9 @@ try:
 
     #: DLPack's C functions for tensors; older releases of PyTorch have none.
     EXCHANGE: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-except ImportError:  # a pure-Python installation
+    if EXCHANGE is not None:
+        _exchange_views(EXCHANGE, (), np.dtype("float32"))  # looks at the table's version
+except (ImportError, ValueError):  # a pure-Python installation; another version of DLPack
     EXCHANGE = None
 
 _NATIVE = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
