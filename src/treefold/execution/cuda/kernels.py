@@ -50,7 +50,10 @@ def fold_batch(
         bad = total - total != 0
         if tl.max(bad.to(tl.int32)) > 0:
             total = tl.where(bad, _settled_sum(total, row, at, mask, N, ELEMENT, OP, UP), total)
-    if WIDE and OP == "product" and _is_float(ELEMENT):
+    is_float: tl.constexpr = (
+        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
+    )
+    if WIDE and OP == "product" and is_float:
         bad = total - total != 0
         if tl.max(bad.to(tl.int32)) > 0:
             total = tl.where(bad, _settled_product(total, row, at, mask, N, ELEMENT), total)
@@ -58,11 +61,6 @@ def fold_batch(
         total = tl.where(total < low, low, tl.where(total > high, high, total))
     for d in tl.static_range(D):
         _write(row + N + d, at, mask, total, ELEMENT, OP, ALIGNED, FULL)
-
-
-@triton.jit
-def _is_float(ELEMENT: tl.constexpr) -> tl.constexpr:
-    return ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
 
 
 @triton.jit
@@ -123,11 +121,14 @@ def _value(
     FULL: tl.constexpr,
 ):
     """Read a block in the dtype in which it is accumulated."""
+    is_float: tl.constexpr = (
+        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
+    )
     value = _element(row, at, mask, ELEMENT, ALIGNED, FULL)
     if OP != "min" and OP != "max":
         if ELEMENT == "float32" and WIDE:
             value = value.to(tl.float64)
-        elif not _is_float(ELEMENT) and OP == "mean":
+        elif not is_float and OP == "mean":
             value = value.to(tl.int64)
     return value
 
@@ -171,8 +172,11 @@ def _combine(total, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.con
 @triton.jit
 def _extreme(a, b, ELEMENT: tl.constexpr, OP: tl.constexpr):
     """NaN wins from either side; of two zeros the one with (MIN) or without (MAX) a sign."""
+    is_float: tl.constexpr = (
+        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
+    )
     chosen = tl.where((a < b) == (OP == "min"), a, b)
-    if _is_float(ELEMENT):
+    if is_float:
         if ELEMENT == "float64":
             x, y = a.to(tl.uint64, bitcast=True), b.to(tl.uint64, bitcast=True)
         else:
