@@ -1,6 +1,7 @@
 """Batches of tensors folded in one launch: the bits of the NumPy reference, whatever the dtype, op and values."""
 
 import contextlib
+import importlib.metadata
 import itertools
 import os
 import sys
@@ -128,6 +129,33 @@ class TestBatch:
         assert fold_batch(jobs, Fold(ReduceOp.SUM)) == 3
         for job, target in zip(jobs, targets, strict=True):
             assert_same_bits(on_host(target), owned_sum(4, (1024,), job.dtype))
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_used"),
+    [
+        ({"triton": "3.3.1"}, False),
+        ({"triton": "3.4.0"}, True),
+        ({"triton": "4.0.0+git1234"}, True),
+        ({"pytorch-triton-rocm": "3.5.1"}, True),
+        ({}, False),
+    ],
+)
+def test_triton_is_new_enough(installed, is_used, monkeypatch):
+    """Older compilers do not take the kernels."""
+
+    def version(name):
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    fused._triton_version.cache_clear()
+    try:
+        assert fused.has_triton() is is_used
+    finally:
+        monkeypatch.undo()
+        fused._triton_version.cache_clear()
 
 
 def test_triton_is_left_alone_once_tensorflow_is_loaded(monkeypatch):

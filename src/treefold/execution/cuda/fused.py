@@ -5,8 +5,9 @@ Nothing is packed or copied: a program finds its tensors by their addresses. Lau
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib.util
+import importlib.metadata
 import math
 import operator
 import os
@@ -26,6 +27,8 @@ from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 
 _REAL = {"complex64": "float32", "complex128": "float64"}
+#: With older ones the kernels do not compile.
+_LEAST_TRITON = (3, 4)
 #: Elements of a block: 4 KiB of each contribution, at most.
 _BLOCK = 1024
 _WARPS = 4
@@ -59,12 +62,17 @@ def has_triton() -> bool:
 
     Importing it after TensorFlow ends the process: both register the same options of LLVM.
     """
-    return "triton" in sys.modules or ("tensorflow" not in sys.modules and _is_installed("triton"))
+    return ("triton" in sys.modules or "tensorflow" not in sys.modules) and _triton_version() >= _LEAST_TRITON
 
 
 @functools.cache
-def _is_installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+def _triton_version() -> tuple[int, int]:
+    """Return major and minor version, under whatever name it was installed; zeros if it was not."""
+    for name in ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-windows"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            major, minor, *_ = importlib.metadata.version(name).split(".")
+            return int(major), int(minor)
+    return 0, 0
 
 
 def is_interpreted() -> bool:
