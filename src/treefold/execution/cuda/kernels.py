@@ -46,17 +46,7 @@ def fold_batch(
             total, low, high = _step(total, low, high, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     if OP == "mean":
         total = _divided(total, N)
-    if WIDE and (ELEMENT == "float64" or ELEMENT == "bfloat16") and (OP == "sum" or OP == "mean"):
-        bad = total - total != 0
-        if tl.max(bad.to(tl.int32)) > 0:
-            total = tl.where(bad, _settled_sum(total, row, at, mask, N, ELEMENT, OP, UP), total)
-    is_float: tl.constexpr = (
-        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
-    )
-    if WIDE and OP == "product" and is_float:
-        bad = total - total != 0
-        if tl.max(bad.to(tl.int32)) > 0:
-            total = tl.where(bad, _settled_product(total, row, at, mask, N, ELEMENT), total)
+    total = _settled(total, row, at, mask, N, ELEMENT, OP, WIDE, UP)
     if WIDE and ELEMENT == "float64" and OP == "mean":
         total = tl.where(total < low, low, tl.where(total > high, high, total))
     for d in tl.static_range(D):
@@ -199,6 +189,33 @@ def _divided(total, N: tl.constexpr):
         wide = total.to(tl.float64)
         mean = wide / tl.full(total.shape, N, tl.float64)
     return mean
+
+
+@triton.jit
+def _settled(
+    total,
+    row,
+    at,
+    mask,
+    N: tl.constexpr,
+    ELEMENT: tl.constexpr,
+    OP: tl.constexpr,
+    WIDE: tl.constexpr,
+    UP: tl.constexpr,
+):
+    """Fold again what is not finite although its contributions are; blocks without such elements go on at once."""
+    is_float: tl.constexpr = (
+        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
+    )
+    if WIDE and (ELEMENT == "float64" or ELEMENT == "bfloat16") and (OP == "sum" or OP == "mean"):
+        bad = total - total != 0
+        if tl.max(bad.to(tl.int32)) > 0:
+            total = tl.where(bad, _settled_sum(total, row, at, mask, N, ELEMENT, OP, UP), total)
+    if WIDE and OP == "product" and is_float:
+        bad = total - total != 0
+        if tl.max(bad.to(tl.int32)) > 0:
+            total = tl.where(bad, _settled_product(total, row, at, mask, N, ELEMENT), total)
+    return total
 
 
 @triton.jit
