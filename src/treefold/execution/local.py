@@ -12,7 +12,7 @@ from typing import Any
 
 from treefold.backends import ArrayBackend
 from treefold.execution.callback import accumulate
-from treefold.execution.operands import Operand, Results
+from treefold.execution.operands import Operand, Results, handed_over
 from treefold.fold import Fold
 from treefold.plan.ir import Action, Combine, Copy, Goal, Plan, Range, Role
 from treefold.reduce_op import ReduceOp
@@ -29,12 +29,7 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     for operand, arrays in zip(inputs, results_by_leaf, strict=True):
         for array in arrays:
             operand.backend.synchronize(array)
-    if out is None:
-        return results_by_leaf
-    for operand, targets, arrays in zip(inputs, out, results_by_leaf, strict=True):
-        for target, array in zip(targets, arrays, strict=True):
-            operand.backend.assign(target, array)
-    return out
+    return handed_over(inputs, results_by_leaf, out)
 
 
 @dataclass(slots=True)

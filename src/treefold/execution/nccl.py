@@ -18,7 +18,7 @@ import torch.cuda.nccl
 from treefold.dtypes import COMPLEX, INTEGERS
 from treefold.errors.gpus import GpuError
 from treefold.execution.local import Walk
-from treefold.execution.operands import Operand, Results
+from treefold.execution.operands import Operand, Results, handed_over
 from treefold.fold import Fold
 from treefold.plan.ir import Action, Combine, Copy, Plan, Range, Step
 from treefold.reduce_op import ReduceOp
@@ -51,12 +51,7 @@ def run(
     results = walk.results()
     if timeout_s is not None:
         _wait(plan.devices, timeout_s)
-    if out is None:
-        return results
-    for operand, targets, arrays in zip(inputs, out, results, strict=True):
-        for target, array in zip(targets, arrays, strict=True):
-            operand.backend.assign(target, array)
-    return out
+    return handed_over(inputs, results, out)
 
 
 def wire_dtype(fold: Fold, dtype: str) -> str | None:

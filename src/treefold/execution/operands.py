@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,3 +20,13 @@ class Operand:
 
 #: For each leaf of a plan, its result on each component of the destination.
 Results = list[tuple[Any, ...]]
+
+
+def handed_over(inputs: Sequence[Operand], results: Results, out: Results | None) -> Results:
+    """Return results as they are, or, once all of them are there, copied into the arrays given."""
+    if out is None:
+        return results
+    for operand, targets, arrays in zip(inputs, out, results, strict=True):
+        for target, array in zip(targets, arrays, strict=True):
+            operand.backend.assign(target, array)
+    return out

@@ -16,6 +16,7 @@ import torch
 from treefold.bench.clock import Runner, clocked
 from treefold.bench.errors import BenchError
 from treefold.bench.machine import describe_machine
+from treefold.execution.cuda.prober import driver_version
 
 #: Two tensors of one size, source and target.
 Pair = tuple[Any, Any]
@@ -159,13 +160,6 @@ class CudaMachine(Machine):
 
 def _driver() -> str:
     """Return the driver's version; without NVML, that of the interface that it offers."""
-    try:
-        pynvml = importlib.import_module("pynvml")  # an extra, without types
-        pynvml.nvmlInit()
-        try:
-            return str(pynvml.nvmlSystemGetDriverVersion())
-        finally:
-            pynvml.nvmlShutdown()
-    except Exception:  # noqa: BLE001 - not installed, or not NVIDIA's
-        version = int(getattr(torch._C, "_cuda_getDriverVersion", int)())  # noqa: SLF001 - nothing public says it
-        return f"for CUDA {version // 1000}.{version % 1000 // 10}" if version else "unknown"
+    version = int(getattr(torch._C, "_cuda_getDriverVersion", int)())  # noqa: SLF001 - nothing public says it
+    offered = f"for CUDA {version // 1000}.{version % 1000 // 10}" if version else "unknown"
+    return driver_version() or offered

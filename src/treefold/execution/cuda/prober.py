@@ -24,7 +24,7 @@ class CudaProber(Prober):
         count = torch.cuda.device_count()
         gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
         names = [f"{gpu.name} {getattr(gpu, 'uuid', '')}" for gpu in gpus]
-        return "; ".join([*names, f"driver {_driver()}", f"CUDA {torch.version.cuda or torch.version.hip}"])
+        return "; ".join([*names, f"driver {driver_version()}", f"CUDA {torch.version.cuda or torch.version.hip}"])
 
     def devices(self) -> Sequence[str]:
         """Return them, the host last; nothing without a GPU."""
@@ -97,7 +97,7 @@ def _pinned(tensor: Any) -> Any:
         return tensor
 
 
-def _driver() -> str:
+def driver_version() -> str:
     """Return the driver's version as NVML knows it; empty where it cannot be asked."""
     try:
         pynvml = importlib.import_module("pynvml")  # an extra, without types

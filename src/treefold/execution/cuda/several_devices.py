@@ -20,7 +20,7 @@ from treefold.devices import device_type
 from treefold.errors.gpus import GpuError
 from treefold.execution import links
 from treefold.execution.kernel import fold_into
-from treefold.execution.operands import Operand, Results
+from treefold.execution.operands import Operand, Results, handed_over
 from treefold.execution.schedule import Operation, Schedule, Stream, make_schedule, sources_of
 from treefold.execution.streams import Driver, issue
 from treefold.fold import Fold
@@ -51,13 +51,7 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
             issue(schedule, driver)
     finally:  # what was issued before an error still reads and writes memory that the callers' streams get back
         driver.join()
-    results = driver.results()
-    if out is None:
-        return results
-    for operand, targets, arrays in zip(inputs, out, results, strict=True):
-        for target, array in zip(targets, arrays, strict=True):
-            operand.backend.assign(target, array)
-    return out
+    return handed_over(inputs, driver.results(), out)
 
 
 class TorchStreams(Driver):
