@@ -37,7 +37,7 @@ def their_folds(on_devices, count):
 def our_folds(count):
     """Return the same of treefold's plan."""
     value = treefold.PerReplica(named(count))
-    plan = treefold.HierarchicalCopyAllReduce(0).plan([(value, value)] * (count + 1))
+    plan = treefold.HierarchicalCopyAllReduce(0).plan([(value, value)] * (count + 1), walked=True)
     folds = [action for step in plan.steps for action in step.actions if isinstance(action, Combine)]
     places = [(fold.pack, plan.buffers[fold.target.buffer].device, len(fold.sources)) for fold in folds]
     return [sorted(place[1:] for place in places if place[0] == pack) for pack in range(plan.num_packs)]
@@ -105,7 +105,7 @@ class TestTheLastPack:
         [packs] = packer.pack([[(tf.zeros([length]), None)]])
         assert [int(pack.shape[0]) for pack, _ in packs] == theirs
         value = treefold.PerReplica(named(2, length))
-        plan = treefold.HierarchicalCopyAllReduce(num_packs).plan(value, value)
+        plan = treefold.HierarchicalCopyAllReduce(num_packs).plan(value, value, walked=True)
         assert [nbytes // 4 for nbytes in pack_nbytes(plan)] == ours
 
 
@@ -117,21 +117,21 @@ class TestSmallGradients:
             cross_device_ops.AllReduceCrossDeviceOps("hierarchical_copy", 0, **limits)
         ops = treefold.AllReduceCrossDeviceOps("hierarchical_copy", 0, **limits)
         value = treefold.PerReplica(named(2))
-        assert ops.plan([(value, value)] * 3).num_packs == 1
+        assert ops.plan([(value, value)] * 3, walked=True).num_packs == 1
 
     @pytest.mark.parametrize(("count", "groups"), [(12, [10, 2]), (15, [10, 5]), (30, [10, 10, 10])])
     def test_do_not_exceed_the_maximum_of_their_group(self, count, groups):
         """Groups of at most 10 hold up to 12 values in TensorFlow 2.1 (30 give 12, 12, 6), and 10 in treefold."""
         ops = treefold.AllReduceCrossDeviceOps("hierarchical_copy", 0, agg_small_grads_max_bytes=4)
         value = treefold.PerReplica(named(2))
-        assert [nbytes // 4 for nbytes in pack_nbytes(ops.plan([(value, value)] * count))] == groups
+        assert [nbytes // 4 for nbytes in pack_nbytes(ops.plan([(value, value)] * count, walked=True))] == groups
 
     def test_are_grouped_per_dtype_wherever_they_stand(self):
         """TensorFlow 2.1 groups neighbours of float32 only, treefold every dtype and across larger values."""
         ops = treefold.AllReduceCrossDeviceOps("hierarchical_copy", 0, agg_small_grads_max_bytes=8)
         arrays = [named(2, 2), named(2, 2, np.float16), named(2, 100), named(2, 2), named(2, 4, np.float16)]
         pairs = [(treefold.PerReplica(a), treefold.PerReplica(a)) for a in arrays]
-        assert pack_nbytes(ops.plan(pairs)) == [16, 400, 12]
+        assert pack_nbytes(ops.plan(pairs, walked=True)) == [16, 400, 12]
 
 
 class TestAnEmptyBatch:
@@ -148,8 +148,8 @@ class TestNumPacks:
         """TensorFlow 2.0 refused 0; this release and treefold take it, and treefold's values then travel alone."""
         assert getattr(tf.distribute, name)(0)._num_packs == 0
         value = treefold.PerReplica(named(2))
-        assert getattr(treefold, name)(0).plan([(value, value)] * 3).num_packs == 3
-        assert getattr(treefold, name)(1).plan([(value, value)] * 3).num_packs == 1
+        assert getattr(treefold, name)(0).plan([(value, value)] * 3, walked=True).num_packs == 3
+        assert getattr(treefold, name)(1).plan([(value, value)] * 3, walked=True).num_packs == 1
 
     @pytest.mark.parametrize(
         ("name", "theirs"),
@@ -175,10 +175,11 @@ class TestMixedDtypes:
         with pytest.raises(tf.errors.InvalidArgumentError, match="was expected to be a float tensor but is a half"):
             tf.distribute.HierarchicalCopyAllReduce(num_packs).batch_reduce(THEIR_SUM, [(v, v) for v in values])
         values = [treefold.PerReplica(replicas) for replicas in arrays]
-        ours = treefold.HierarchicalCopyAllReduce(num_packs).batch_reduce("sum", [(v, v) for v in values])
+        ops = treefold.HierarchicalCopyAllReduce(num_packs)
+        ours = ops.batch_reduce("sum", [(v, v) for v in values])
         assert [mirrored[1].dtype.name for mirrored in ours] == ["float32", "float16", "float32"]
         assert [mirrored[1].tolist() for mirrored in ours] == [[3.0] * 4] * 3
-        assert ours[0].plan.num_packs == 2 * num_packs
+        assert ops.plan([(v, v) for v in values], walked=True).num_packs == 2 * num_packs
 
 
 class TestAListOfDevices:

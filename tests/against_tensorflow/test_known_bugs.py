@@ -238,5 +238,5 @@ class TestBytesPerPack:
         assert [sum(tensor.shape[0] for tensor in group) for group in groups] == theirs
         pairs = [(treefold.PerReplica(named(2, length)),) * 2 for length in lengths]
         options = treefold.CommunicationOptions(bytes_per_pack=limit)
-        plan = treefold.HierarchicalCopyAllReduce().plan(pairs, options=options)
+        plan = treefold.HierarchicalCopyAllReduce().plan(pairs, options=options, walked=True)
         assert [nbytes // 4 for nbytes in {hop.pack: hop.nbytes for hop in plan.hops}.values()] == ours

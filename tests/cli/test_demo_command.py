@@ -27,7 +27,7 @@ class TestDemo:
 
     def test_passes_on_the_number_of_packs(self, treefold):
         """--num-packs reaches the ops and so the plan."""
-        assert " 4 packs, " in treefold("demo", "--num-packs", 4, "--devices", 3, "--steps", 2).out
+        assert "(num_packs=4)" in treefold("demo", "--num-packs", 4, "--devices", 3, "--steps", 2).out
 
     def test_shows_what_was_asked_of_it(self, treefold):
         """Accuracy, the training without treefold, the time reducing and the plan are on stdout."""

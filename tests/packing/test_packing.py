@@ -67,7 +67,7 @@ class TestNumPacks:
     def test_auto_counts_devices_and_not_replicas(self):
         """Two replicas on one device give one pack for it."""
         value = PerReplica([np.zeros(9, "float32")] * 4, ["cpu:0", "cpu:0", "cpu:1", "cpu:1"])
-        assert HierarchicalCopyAllReduce("auto").plan(value, value).num_packs == 2
+        assert HierarchicalCopyAllReduce("auto").plan(value, value, walked=True).num_packs == 2
 
     def test_is_counted_per_dtype(self):
         """Each dtype is packed by itself, in order of first appearance, and no pack mixes them."""
@@ -157,7 +157,7 @@ class TestPrecedence:
         """Eight values of 4 bytes: ``bytes_per_pack`` of the call wins, then ``num_packs``, then small gradients."""
         ops = AllReduceCrossDeviceOps("hierarchical_copy", num_packs, max_bytes)
         value = PerReplica([[np.zeros(1, "float32")] * 8] * 2)
-        plan = ops.plan(value, value, CommunicationOptions(bytes_per_pack=bytes_per_pack))
+        plan = ops.plan(value, value, CommunicationOptions(bytes_per_pack=bytes_per_pack), walked=True)
         folds = [action for step in plan.steps for action in step.actions if isinstance(action, Combine)]
         assert [action.target.length for action in folds] == expected
         assert [action.pack for action in folds] == list(range(plan.num_packs))

@@ -13,7 +13,7 @@ from treefold.execution import KERNEL
 from treefold.testing import FakeBackend, owned
 
 HOST = f"""\
-executor:  host ({KERNEL} kernel), one pass in replica order; the tree is not walked
+executor:  host ({KERNEL} kernel), one pass in replica order
 guarantee: replica_order - every element is folded once, in replica order: the same bits whatever the packing or plan
 """
 ORDERED = """\
@@ -59,16 +59,16 @@ step 6: copy {0}→{1}, {0}→{2}, {3}→{4} (48 B)""",
 }
 
 
-def headline(ops, count, devices, packs="1 pack"):
+def headline(ops, count, devices, packs=" 1 pack,"):
     """Return the first line of a plan for one array per replica."""
     replicas = "1 replica" if count == 1 else f"{count} replicas"
-    return f"all_reduce by {ops}: 1 array per replica, {replicas}, {packs}, on {', '.join(devices)}\n"
+    return f"all_reduce by {ops}: 1 array per replica, {replicas},{packs} on {', '.join(devices)}\n"
 
 
-def on_hosts(ops, count, length=4):
+def on_hosts(ops, count, length=4, *, walked=False):
     """Return the text of a plan on logical devices."""
     value = PerReplica([owned(r, (length,)) for r in range(count)])
-    return str(ops.plan(value, value))
+    return str(ops.plan(value, value, walked=walked))
 
 
 def on_gpus(ops, count, length=4):
@@ -80,18 +80,30 @@ def on_gpus(ops, count, length=4):
 
 class TestStr:
     @pytest.mark.parametrize("count", [1, 2, 3, 5])
-    def test_of_a_star_on_the_host(self, count):
-        """The head says that the tree is not walked; the steps say what it is."""
+    @pytest.mark.parametrize("ops", [ReductionToOneDevice(), HierarchicalCopyAllReduce()], ids=repr)
+    def test_of_one_pass_on_the_host_has_no_steps(self, ops, count):
+        """What runs is listed, and nothing else: every element is folded once, whatever the ops."""
         devices = [f"cpu:{r}" for r in range(count)]
-        expected = headline("ReductionToOneDevice()", count, devices) + HOST + STAR_STEPS[count].format(*devices)
-        assert on_hosts(ReductionToOneDevice(), count) == expected
+        s = "" if count == 1 else "s"
+        one_pass = f"one pass:  fold {count} replica{s} into {count} result{s}, 1 array (16 B) each"
+        assert on_hosts(ops, count) == headline(ops, count, devices, packs="") + HOST + one_pass
 
-    @pytest.mark.parametrize("count", [1, 2, 3, 5])
-    def test_of_two_levels_on_the_host(self, count):
-        """On host memory the promise is the same as a star's."""
+    @pytest.mark.parametrize("count", [3, 5])
+    def test_of_the_tree_is_had_on_request(self, count):
+        """``walked=True`` shows what devices with memories of their own would do."""
         devices = [f"cpu:{r}" for r in range(count)]
         head = headline("HierarchicalCopyAllReduce(num_packs=1)", count, devices)
-        assert on_hosts(HierarchicalCopyAllReduce(), count) == head + HOST + TWO_LEVEL_STEPS[count].format(*devices)
+        steps = TWO_LEVEL_STEPS[count].format(*devices)
+        assert on_hosts(HierarchicalCopyAllReduce(), count, walked=True) == head + PER_PLAN + steps
+
+    def test_of_one_pass_over_a_batch(self):
+        """Arrays that are treated alike share a line."""
+        values = [PerReplica([owned(r, (4,), dtype) for r in range(3)]) for dtype in ("float32", "float64", "int8")]
+        plan = HierarchicalCopyAllReduce().plan([(values[0], values[0]), (values[1], values[1]), (values[2], "cpu:0")])
+        assert str(plan).splitlines()[3:] == [
+            "one pass:  fold 3 replicas into 3 results, 2 arrays (48 B) each",
+            "one pass:  fold 3 replicas into 1 result, 1 array (4 B) each",
+        ]
 
     @pytest.mark.parametrize("count", [1, 2, 3, 5])
     def test_of_a_star_on_devices(self, count):
@@ -111,17 +123,17 @@ class TestStr:
     def test_notes_that_nccl_is_not_used(self):
         """The fallback stands in the plan."""
         expected = (
-            headline("NcclAllReduce(num_packs=1)", 2, ["cpu:0", "cpu:1"])
+            headline("NcclAllReduce(num_packs=1)", 2, ["cpu:0", "cpu:1"], packs="")
             + HOST
             + "note:      NCCL is not used, because NCCL reduces between GPUs only: "
             + "each pack is reduced on one device, the documented fallback\n"
-            + STAR_STEPS[2].format("cpu:0", "cpu:1")
+            + "one pass:  fold 2 replicas into 2 results, 1 array (16 B) each"
         )
         assert on_hosts(NcclAllReduce(), 2) == expected
 
     def test_counts_what_several_packs_do(self):
         """Equal actions of a step are counted, and bytes added up in binary units."""
-        text = on_hosts(AllReduceCrossDeviceOps("nccl", num_packs=3), 2, 3072)
+        text = on_hosts(AllReduceCrossDeviceOps("nccl", num_packs=3), 2, 3072, walked=True)
         assert text.splitlines()[-3:] == [
             "step 1: copy cpu:1→cpu:0 ×3 (12.0 KiB)",
             "step 2: combine 2 parts on cpu:0 ×3 (12.0 KiB)",
@@ -130,7 +142,7 @@ class TestStr:
 
     def test_shortens_long_lists(self):
         """Of more than eight of a kind, six are shown."""
-        text = on_hosts(ReductionToOneDevice(), 12)
+        text = on_hosts(ReductionToOneDevice(), 12, walked=True)
         assert text.splitlines()[0].endswith("on cpu:0, cpu:1, cpu:2, cpu:3, cpu:4, cpu:5 … and 6 more")
         assert text.splitlines()[3] == (
             "step 1: copy cpu:1→cpu:0, cpu:2→cpu:0, cpu:3→cpu:0, cpu:4→cpu:0, cpu:5→cpu:0, cpu:6→cpu:0 … and 5 more"
@@ -157,12 +169,11 @@ class TestStr:
         """Nothing is folded."""
         plan = ReductionToOneDevice().broadcast(owned(0, (4,)), ["cpu:0", "cpu:1"]).plan
         assert str(plan) == (
-            "broadcast by ReductionToOneDevice: 1 array per replica, 1 replica, 1 pack, on cpu:0, cpu:1\n"
-            "executor:  host, one pass; the tree is not walked\n"
+            "broadcast by ReductionToOneDevice: 1 array per replica, 1 replica, on cpu:0, cpu:1\n"
+            "executor:  host, one pass\n"
             "guarantee: replica_order - every element is folded once, in replica order: the same bits whatever the"
             " packing or plan\n"
-            "step 1: copy cpu:0→cpu:1 (16 B)\n"
-            "step 2: copy within cpu:0 (16 B)"
+            "one pass:  copy 1 replica into 2 results, 1 array (16 B) each"
         )
 
     def test_of_sparse_rows(self):
@@ -170,11 +181,10 @@ class TestStr:
         rows = [IndexedSlices(owned(r, (1, 2)), owned(r, (1,), "int64"), (4, 2)) for r in range(2)]
         plan = ReductionToOneDevice().reduce("sum", PerReplica(rows), "cpu:0").plan
         assert str(plan).splitlines()[0] == (
-            "reduce by ReductionToOneDevice(): 2 arrays per replica, 2 replicas, 2 packs, on cpu:0, cpu:1"
+            "reduce by ReductionToOneDevice(): 2 arrays per replica, 2 replicas, on cpu:0, cpu:1"
         )
         assert str(plan).splitlines()[3:] == [
-            "step 1: copy cpu:1→cpu:0 ×2 (16 B)",
-            "step 2: concat 2 parts on cpu:0 ×2 (32 B)",
+            "one pass:  lay 2 replicas behind each other into 1 result, 2 arrays (32 B) each"
         ]
 
     def test_of_an_accumulation_fn(self):

@@ -141,7 +141,7 @@ def walk(ops, op, batch, places):
     backend = NumpyBackend()
     pairs = [(PerReplica(arrays), where) for arrays, where in zip(batch, places, strict=True)]
     operands = [Operand(backend, tuple(arrays), arrays[0].shape) for arrays in batch]
-    return local.run(ops.plan(pairs), operands, Fold(ReduceOp(op)), None)
+    return local.run(ops.plan(pairs, walked=True), operands, Fold(ReduceOp(op)), None)
 
 
 class TestWalkedPlans:

@@ -15,7 +15,7 @@ NS = "{http://www.w3.org/2000/svg}"
 def plan_for(ops, *, replicas, devices=None, leaves=3):
     """Return the plan of ``ops`` for a few arrays on each replica."""
     value = PerReplica([[np.zeros(12, np.float32)] * leaves for _ in range(replicas)], devices=devices)
-    return ops.plan(value, value)
+    return ops.plan(value, value, walked=True)
 
 
 def find(drawing, kind):
@@ -85,7 +85,7 @@ class TestDrawPlan:
     def test_draws_a_plan_that_moves_nothing(self):
         """Arrays without elements have a plan without steps, which is a picture all the same."""
         value = PerReplica([np.zeros(0, np.float32)] * 2)
-        drawing = draw_plan(HierarchicalCopyAllReduce().plan(value, value))
+        drawing = draw_plan(HierarchicalCopyAllReduce().plan(value, value, walked=True))
         assert len(find(drawing, "tf-lifeline")) == 2
 
     def test_is_told_in_words(self):

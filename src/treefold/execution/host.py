@@ -1,6 +1,6 @@
 """Runs a plan whose devices all lie in host memory: every result is written in one pass over the inputs.
 
-The tree is not walked: there are no links to spare on one memory, and folding every element once, in replica order,
+There is no tree: there are no links to spare on one memory, and folding every element once, in replica order,
 is both the fastest and the most exact way. The plan proved who gets what; here each leaf's goal is met directly.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -164,10 +165,14 @@ class CrossDeviceOps(abc.ABC):
         per_replica_value: Any,
         destinations: Any = None,
         options: CommunicationOptions | None = None,
+        *,
+        walked: bool = False,
     ) -> Plan:
         """Return the plan that ``reduce`` would run, or ``batch_reduce`` for a list of pairs; move nothing.
 
-        Anything with ``.shape`` and ``.dtype`` stands for an array. One plan serves every op.
+        Anything with ``.shape`` and ``.dtype`` stands for an array. One plan serves every op. Values in host memory
+        are folded in one pass, without a tree; ``walked=True`` returns the tree that the same devices would walk if
+        each had a memory of its own.
 
         Raises:
             TreefoldError: one of its kinds, as the call itself would.
@@ -179,7 +184,8 @@ class CrossDeviceOps(abc.ABC):
         is_batch = destinations is None and isinstance(per_replica_value, list | tuple)
         pairs = read_pairs(per_replica_value) if is_batch else [(per_replica_value, destinations)]
         entries = _read_pairs(pairs, None, is_batch=is_batch)
-        return self._plan_for(self._request(entries, self._fold(ReduceOp.SUM, None), read_options(options, None)))
+        request = self._request(entries, self._fold(ReduceOp.SUM, None), read_options(options, None))
+        return self._plan_for(dataclasses.replace(request, is_walked=True) if walked else request)
 
     def _follows_topology(self) -> bool:
         """Tell whether plans can follow a machine's links."""

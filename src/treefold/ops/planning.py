@@ -13,7 +13,7 @@ from treefold.options import CommunicationOptions
 from treefold.packing import Item, Pack, PackingPolicy, PackLayout
 from treefold.plan import Plan, finish
 from treefold.plan.ir import Goal, Leaf
-from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_star
+from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_one_pass, add_star
 
 #: Sums of these do not fit the 64 bits in which partial folds travel, so their contributions must meet as they are.
 _TOO_WIDE_TO_TRAVEL = frozenset({"int64", "uint64"})
@@ -50,6 +50,7 @@ class Request:
     own_devices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     is_nccl: bool = False
+    is_walked: bool = False
 
     @cached_property
     def work(self) -> tuple[LeafWork, ...]:
@@ -73,7 +74,12 @@ class Request:
 
     @cached_property
     def executor(self) -> str:
-        """``"host"`` if all is in host memory, on GPUs ``"nccl"`` or ``"cuda"`` if asked for, else ``"local"``."""
+        """``"host"`` if all is in host memory, on GPUs ``"nccl"`` or ``"cuda"`` if asked for, else ``"local"``.
+
+        With ``is_walked`` always ``"local"``: what devices with memories of their own would do is asked for.
+        """
+        if self.is_walked:
+            return "local"
         is_host = all(
             in_host_memory(part.operand, (*entry.sources, *entry.destinations, *self.own_devices))
             for entry in self.entries
@@ -83,8 +89,18 @@ class Request:
             return "host"
         if self.is_nccl:
             return "nccl"
-        devices = {*self.own_devices}.union(*((*entry.sources, *entry.destinations) for entry in self.entries))
-        return "cuda" if runs_on_gpus(self.frameworks, devices, self.accumulate) else "local"
+        return "cuda" if runs_on_gpus(self.frameworks, self.devices, self.accumulate) else "local"
+
+    @cached_property
+    def devices(self) -> frozenset[str]:
+        """All devices that the call names."""
+        named = ((*entry.sources, *entry.destinations) for entry in self.entries)
+        return frozenset(self.own_devices).union(*named)
+
+    @property
+    def is_on_one_memory(self) -> bool:
+        """Whether the executor folds each element once: on one memory, a tree would only move it more often."""
+        return self.executor == "host" or (self.executor == "cuda" and len(self.devices) == 1)
 
     @property
     def key(self) -> Hashable:
@@ -96,10 +112,29 @@ class Request:
 def make_plan(request: Request, router: Router) -> Plan:
     """Plan a request and prove the plan.
 
-    Values of one framework whose destinations are their own devices are packed together, per list of devices, and
-    travel as the router says; the others, one by one, meet on its root of their destinations.
+    What lies on one memory is folded in one pass, without a tree. Elsewhere, values of one framework whose destinations
+    are their own devices are packed together, per list of devices, and travel as the router says; the others, one by
+    one, meet on its root of their destinations.
     """
     builder = PlanBuilder(request.work)
+    if request.is_on_one_memory:
+        for index in range(len(request.work)):
+            add_one_pass(builder, index)
+    else:
+        _add_packs(builder, request, router)
+    draft = builder.draft(
+        collective=request.collective,
+        algorithm=request.algorithm,
+        executor=request.executor,
+        kernel=KERNEL if request.executor == "host" else "",
+        accumulate=request.accumulate,
+        notes=request.notes,
+    )
+    return finish(draft)
+
+
+def _add_packs(builder: PlanBuilder, request: Request, router: Router) -> None:
+    """Plan the packs of a request, each along its own tree."""
     groups: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[Item]] = {}
     for index, (work, framework) in enumerate(zip(request.work, request.frameworks, strict=True)):
         if work.leaf.goal is Goal.COPY:
@@ -120,17 +155,8 @@ def make_plan(request: Request, router: Router) -> Plan:
                 elif pack.length:
                     add_star(builder, pack, router.root(destinations))
                 number += 1
-    draft = builder.draft(
-        collective=request.collective,
-        algorithm=request.algorithm,
-        executor=request.executor,
-        kernel=KERNEL if request.executor == "host" else "",
-        accumulate=request.accumulate,
-        notes=request.notes,
-    )
-    return finish(draft)
 
 
 def _must_meet(request: Request, dtype: str) -> bool:
     """Whether partial folds must not travel, because they would lose what the fold needs."""
-    return request.executor != "host" and (request.is_weighted or dtype in _TOO_WIDE_TO_TRAVEL)
+    return request.is_weighted or dtype in _TOO_WIDE_TO_TRAVEL

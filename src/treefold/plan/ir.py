@@ -184,7 +184,9 @@ class Plan(PlanDraft):
 
     @property
     def hops(self) -> tuple[Hop, ...]:
-        """The copies that cross from one device to another, in order of their steps."""
+        """The copies that cross from one device to another, in order of their steps; none within host memory."""
+        if self.executor == "host":
+            return ()
         place = self.buffers
         return tuple(
             Hop(

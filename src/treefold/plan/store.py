@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from treefold.errors import PlanError
 from treefold.plan.ir import Buffer, Range
@@ -39,11 +39,12 @@ class Piece:
     def cut(self, start: int, stop: int) -> Piece:
         """Return the part between ``start`` and ``stop``, positions of the buffer."""
         start, stop = max(start, self.start), min(stop, self.stop)
-        return replace(self, start=start, stop=stop, offset=self.offset + start - self.start)
+        offset = self.offset + start - self.start
+        return Piece(start, stop, self.leaf, offset, self.value, self.final, self.is_read)
 
     def moved(self, shift: int) -> Piece:
         """Return an unread copy of this piece, ``shift`` elements further on."""
-        return replace(self, start=self.start + shift, stop=self.stop + shift, is_read=False)
+        return Piece(self.start + shift, self.stop + shift, self.leaf, self.offset, self.value, self.final)
 
 
 class Store:
@@ -53,25 +54,30 @@ class Store:
         """Start empty: nothing can be read before it is written."""
         self.buffer = buffer
         self.pieces: list[Piece] = []
+        self._starts: list[int] = []  # of the pieces, for bisection: a buffer may hold thousands
 
-    def read(self, wanted: Range) -> list[Piece]:
-        """Return copies of the pieces that make up a range, and note that they were read.
+    def read(self, wanted: Range, at: int) -> list[Piece]:
+        """Return copies of the pieces that make up a range, moved to begin at ``at``, and note that they were read.
 
         Raises:
             PlanError: part of the range has not been written.
 
         """
+        shift = at - wanted.start
+        if len(self.pieces) == 1 and (self.pieces[0].start, self.pieces[0].stop) == (wanted.start, wanted.stop):
+            self.pieces[0].is_read = True
+            return [self.pieces[0].moved(shift)]
         self._split_at(wanted.start)
         self._split_at(wanted.stop)
-        found, at = [], wanted.start
-        for piece in self._between(wanted.start, wanted.stop):
-            if piece.start != at:
+        found, position = [], wanted.start
+        for piece in self.pieces[self._between(wanted.start, wanted.stop)]:
+            if piece.start != position:
                 break
             piece.is_read = True
-            found.append(replace(piece))
-            at = piece.stop
-        if at != wanted.stop:
-            raise PlanError.read_before_written(self.buffer.name, at, wanted.stop)
+            found.append(piece.moved(shift))
+            position = piece.stop
+        if position != wanted.stop:
+            raise PlanError.read_before_written(self.buffer.name, position, wanted.stop)
         return found
 
     def write(self, target: Range, pieces: list[Piece]) -> None:
@@ -81,27 +87,30 @@ class Store:
             PlanError: the range holds something that nobody has read yet.
 
         """
+        if not self.pieces:
+            self.pieces, self._starts = pieces, [piece.start for piece in pieces]
+            return
         self._split_at(target.start)
         self._split_at(target.stop)
-        old = self._between(target.start, target.stop)
-        for piece in old:
+        where = self._between(target.start, target.stop)
+        for piece in self.pieces[where]:
             if not piece.is_read:
                 raise PlanError.overwritten(self.buffer.name, piece.start, piece.stop)
-        first = self._index(target.start)
-        self.pieces[first : first + len(old)] = pieces
+        self.pieces[where] = pieces
+        self._starts[where] = [piece.start for piece in pieces]
 
     def first_unread(self) -> Piece | None:
         """Return the first piece that nobody read, if there is one."""
         return next((piece for piece in self.pieces if not piece.is_read), None)
 
-    def _index(self, position: int) -> int:
-        return bisect.bisect_left(self.pieces, position, key=lambda piece: piece.start)
-
-    def _between(self, start: int, stop: int) -> list[Piece]:
-        return self.pieces[self._index(start) : self._index(stop)] if start < stop else []
+    def _between(self, start: int, stop: int) -> slice:
+        """Return where the pieces stand that begin in a range."""
+        return slice(bisect.bisect_left(self._starts, start), bisect.bisect_left(self._starts, max(start, stop)))
 
     def _split_at(self, position: int) -> None:
-        index = self._index(position) - 1
+        index = bisect.bisect_left(self._starts, position) - 1
         if index >= 0 and self.pieces[index].stop > position:
             piece = self.pieces[index]
-            self.pieces[index : index + 1] = [piece.cut(piece.start, position), piece.cut(position, piece.stop)]
+            self.pieces.insert(index + 1, piece.cut(position, piece.stop))
+            self._starts.insert(index + 1, position)
+            piece.stop = position

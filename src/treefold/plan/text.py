@@ -12,6 +12,12 @@ _GUARANTEES = {
     "per_plan": "the same bits on every destination and on every run of this plan",
     "callback": "what accumulation_fn returns, copied to every destination",
 }
+_VERBS = {
+    Goal.FOLD: "fold {}",
+    Goal.ROWS: "lay {} behind each other",
+    Goal.GATHER: "lay {} behind each other",
+    Goal.COPY: "copy {}",
+}
 _SHOWN = 6  # of one kind in a line; the rest is counted
 
 
@@ -23,8 +29,29 @@ def describe(plan: Plan) -> str:
         f"guarantee: {plan.guarantee} - {_guarantee(plan)}",
     ]
     lines += [f"note:      {note}" for note in plan.notes]
-    lines += [f"step {number}: {_step(plan, step)}" for number, step in enumerate(plan.steps, start=1)]
+    if runs_in_one_pass(plan):
+        lines += [f"one pass:  {part}" for part in _one_pass(plan)]
+    else:
+        lines += [f"step {number}: {_step(plan, step)}" for number, step in enumerate(plan.steps, start=1)]
     return "\n".join(lines)
+
+
+def _one_pass(plan: Plan) -> list[str]:
+    """Return what one pass does, a line for arrays that are treated alike."""
+    sizes: dict[int, list[Buffer]] = {index: [] for index in range(len(plan.leaves))}
+    for buffer in plan.buffers:
+        sizes[buffer.leaf].append(buffer)
+    alike: dict[tuple[str, int, int], list[int]] = {}
+    for index, buffers in sizes.items():
+        leaf = plan.leaves[index]
+        replicas = sum(buffer.role is Role.INPUT for buffer in buffers)
+        key = (_VERBS[leaf.goal], replicas, len(buffers) - replicas)
+        alike.setdefault(key, []).append(buffers[-1].length * itemsize(leaf.dtype))
+    return [
+        f"{verb.format(_count(replicas, 'replica'))} into {_count(results, 'result')},"
+        f" {_count(len(nbytes), 'array')} ({_bytes(sum(nbytes))}) each"
+        for (verb, replicas, results), nbytes in alike.items()
+    ]
 
 
 def _guarantee(plan: Plan) -> str:
@@ -36,16 +63,15 @@ def _guarantee(plan: Plan) -> str:
 def _headline(plan: Plan) -> str:
     replicas = sum(buffer.role is Role.INPUT and buffer.leaf == 0 for buffer in plan.buffers)
     amounts = f"{_count(len(plan.leaves), 'array')} per replica, {_count(replicas, 'replica')}"
-    packs = _count(plan.num_packs, "pack")
-    return f"{plan.collective} by {plan.algorithm}: {amounts}, {packs}, on {_shortened(plan.devices)}"
+    packs = "" if runs_in_one_pass(plan) else f" {_count(plan.num_packs, 'pack')},"
+    return f"{plan.collective} by {plan.algorithm}: {amounts},{packs} on {_shortened(plan.devices)}"
 
 
 def _executor(plan: Plan) -> str:
     if runs_in_one_pass(plan):
         name = f"{plan.executor} ({plan.kernel} kernel)" if plan.kernel else plan.executor
-        if any(leaf.goal is Goal.FOLD for leaf in plan.leaves):
-            return f"{name}, one pass in replica order; the tree is not walked"
-        return f"{plan.executor}, one pass; the tree is not walked"
+        is_fold = any(leaf.goal is Goal.FOLD for leaf in plan.leaves)
+        return f"{name}, one pass in replica order" if is_fold else f"{plan.executor}, one pass"
     if plan.executor == "nccl":
         return "nccl, in place of the copies and combinations of a pack, wherever it does the same"
     if plan.executor == "cuda":

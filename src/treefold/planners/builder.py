@@ -6,7 +6,6 @@ independent of each other. Planners see lengths and devices, never an array.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ class PlanBuilder:
         self._buffers: list[Buffer] = []
         self._stages: dict[int, list[Action]] = defaultdict(list)
         self._num_packs = 0
+        self._components_on: dict[tuple[str, ...], dict[str, list[int]]] = {}
         self.inputs: dict[tuple[int, int], Range] = {}
         self.outputs: dict[tuple[int, int], Range] = {}
         for index, item in enumerate(work):
@@ -100,9 +100,9 @@ class PlanBuilder:
         """Return where a pack's result is to arrive on a device: in an output if that is one piece, else in scratch."""
         first = pack.fragments[0]
         if len(pack.fragments) == 1:
-            for component, name in enumerate(self.work[first.leaf].destinations):
-                if name == device:
-                    return _part(self.outputs[first.leaf, component], first.start, first.stop)
+            components = self._components(first.leaf, device)
+            if components:
+                return _part(self.outputs[first.leaf, components[0]], first.start, first.stop)
         return self.scratch(Role.RESULT, device, pack.length, first.leaf)
 
     def deliver(self, result: Range, pack: Pack, device: str, number: int, stage: int) -> Range:
@@ -113,13 +113,12 @@ class PlanBuilder:
 
     def unpack(self, result: Range, pack: Pack, number: int, stage: int) -> None:
         """Copy a pack's result, which has arrived on a device, into every output there."""
-        device = self.device_of(result)
-        for component, name in enumerate(self.work[pack.fragments[0].leaf].destinations):
+        for component in self._components(pack.fragments[0].leaf, self.device_of(result)):
             position = result.start
             for fragment in pack.fragments:
                 source = Range(result.buffer, position, position + fragment.length)
                 target = _part(self.outputs[fragment.leaf, component], fragment.start, fragment.stop)
-                if name == device and target != source:
+                if target != source:
                     self.act(stage, Copy(source, target, number))
                 position += fragment.length
 
@@ -140,10 +139,20 @@ class PlanBuilder:
             notes=notes,
         )
 
+    def _components(self, leaf: int, device: str) -> Sequence[int]:
+        """Return the components of a leaf's result that lie on a device."""
+        destinations = self.work[leaf].destinations
+        if destinations not in self._components_on:
+            found: dict[str, list[int]] = {}
+            for component, name in enumerate(destinations):
+                found.setdefault(name, []).append(component)
+            self._components_on[destinations] = found
+        return self._components_on[destinations].get(device, ())
+
     def _add(self, buffer: Buffer) -> Range:
         self._buffers.append(buffer)
         return Range(len(self._buffers) - 1, 0, buffer.length)
 
 
 def _part(whole: Range, start: int, stop: int) -> Range:
-    return dataclasses.replace(whole, start=start, stop=stop)
+    return Range(whole.buffer, start, stop)

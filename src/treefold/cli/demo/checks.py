@@ -52,10 +52,10 @@ def _check_difference(result: DemoResult) -> Check:
 def _check_plan(result: DemoResult) -> Check:
     claim = "The plan gives every destination every contribution exactly once"
     try:
-        from_json(result.plan.to_json())  # which proves what it reads
+        from_json(result.tree.to_json())  # which proves what it reads
     except PlanError as error:
         return Check(claim, holds=False, found=str(error))
-    return Check(claim, holds=True, found=f"proved again on {len(result.plan.steps)} steps read back from JSON")
+    return Check(claim, holds=True, found=f"proved again on {len(result.tree.steps)} steps read back from JSON")
 
 
 def measure_difference(result: DemoResult) -> float:

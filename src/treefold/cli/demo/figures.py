@@ -77,7 +77,7 @@ def make_page(result: DemoResult, checks: tuple[Check, ...], *, facts: tuple[tup
                 " parameters, so the curves lie on each other.",
                 drawing=_draw_losses(result),
             ),
-            Section("The plan", _explain_plan(plan.executor), drawing=draw_plan(plan), verbatim=str(plan)),
+            Section("The plan", _explain_plan(plan.executor), drawing=draw_plan(result.tree), verbatim=str(plan)),
         ),
         facts=facts,
     )

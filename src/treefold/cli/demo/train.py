@@ -54,6 +54,7 @@ class DemoResult:
     alone: Training
     reduce_seconds: tuple[float, ...]
     plan: Plan
+    tree: Plan  # what devices with memories of their own would walk
 
     @property
     def steps(self) -> int:
@@ -85,7 +86,7 @@ def train_both(
     single = _Alone(start)
     losses, seconds = _run(single.step, digits.train, batches, clock=clock, on_step=lambda: on_step("alone"))
     alone = Training((single.parameters,), _test(single.parameters, digits.test), losses, seconds)
-    return DemoResult(team.devices, replicas, alone, tuple(team.reduce_seconds), team.plan)
+    return DemoResult(team.devices, replicas, alone, tuple(team.reduce_seconds), team.plan, team.tree)
 
 
 class _Replicas:
@@ -96,6 +97,8 @@ class _Replicas:
         self.devices = tuple(f"cpu:{index}" for index in range(devices))
         self.reduce_seconds: list[float] = []
         self.plan: Plan
+        value = PerReplica([start] * devices, devices=self.devices)
+        self.tree = ops.plan(value, value, walked=True)
         self._velocities = tuple(zeros_like(start) for _ in range(devices))
         self._ops = ops
         self._clock = clock

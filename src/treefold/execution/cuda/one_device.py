@@ -1,6 +1,6 @@
 """Runs a plan whose arrays all lie on one GPU: every result is written in one pass over the contributions.
 
-As on host memory, the tree is not walked: there are no links to spare on one memory. What no kernel folds (weights,
+As on host memory, there is no tree: there are no links to spare on one memory. What no kernel folds (weights,
 callbacks, complex products, a missing Triton) is folded by the backend's operations, with the same result.
 """
 
