@@ -259,9 +259,9 @@ class TestReductionToOneDevice:
     def test_reduces_where_it_is_told(self):
         """``reduce_to_device`` appears in the plan; without it, the first destination does."""
         value = owned(3)
-        told = ReductionToOneDevice("cpu:7").plan(value, ["cpu:1", "cpu:2"])
+        told = ReductionToOneDevice("cpu:7").plan(value, ["cpu:1", "cpu:2"], walked=True)
         assert {hop.target for hop in told.hops if hop.step == 1} == {"cpu:7"}
-        first = ReductionToOneDevice().plan(value, ["cpu:1", "cpu:2"])
+        first = ReductionToOneDevice().plan(value, ["cpu:1", "cpu:2"], walked=True)
         assert {hop.target for hop in first.hops if hop.step == 1} == {"cpu:1"}
 
     def test_calls_accumulation_fn_once_per_array(self):
@@ -302,9 +302,10 @@ class TestOptions:
     def test_bytes_per_pack_overrides_num_packs(self):
         """20 bytes hold five float32: one value of a batch per pack."""
         batch = [(owned(2), owned(2)) for _ in range(3)]
-        assert HierarchicalCopyAllReduce(1).plan(batch).num_packs == 1
-        assert HierarchicalCopyAllReduce(1).plan(batch, options=CommunicationOptions(bytes_per_pack=20)).num_packs == 3
-        assert ReductionToOneDevice().plan(batch, options=CommunicationOptions(bytes_per_pack=40)).num_packs == 2
+        assert HierarchicalCopyAllReduce(1).plan(batch, walked=True).num_packs == 1
+        few, more = (CommunicationOptions(bytes_per_pack=nbytes) for nbytes in (20, 40))
+        assert HierarchicalCopyAllReduce(1).plan(batch, options=few, walked=True).num_packs == 3
+        assert ReductionToOneDevice().plan(batch, options=more, walked=True).num_packs == 2
 
     def test_hints_are_their_older_name(self, ops):
         """experimental_hints= is taken as options."""

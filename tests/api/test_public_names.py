@@ -44,7 +44,7 @@ SIGNATURES = {
     "CrossDeviceOps.batch_reduce": "reduce_op value_destination_pairs options * out weights experimental_hints",
     "CrossDeviceOps.broadcast": "tensor destinations",
     "CrossDeviceOps.gather": "per_replica_value destinations axis options",
-    "CrossDeviceOps.plan": "per_replica_value destinations options",
+    "CrossDeviceOps.plan": "per_replica_value destinations options * walked",
     "ReductionToOneDevice": "reduce_to_device accumulation_fn * accumulate topology",
     "AllReduceCrossDeviceOps": "all_reduce_alg num_packs agg_small_grads_max_bytes agg_small_grads_max_group "
     "* accumulate topology",

@@ -126,7 +126,7 @@ def test_may_be_named_or_read_from_a_file(fake, tmp_path):
 
 
 def test_host_memory_is_folded_as_ever():
-    """On host memory the tree is drawn and not walked: the same bits, the same one pass."""
+    """On host memory there is no tree: the same bits, the same one pass."""
     arrays = [np.random.default_rng(r).standard_normal(500).astype("float32") for r in range(4)]
     machine = treefold.load_topology(
         '{"devices": ["cpu:0", "cpu:1", "cpu:2", "cpu:3"], "links": [{"between": ["cpu:0", "cpu:1"], "gb_per_s": 10},'

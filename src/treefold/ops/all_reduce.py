@@ -71,6 +71,9 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
             return dataclasses.replace(super()._router(request), add_pack=add_pack, meets=True)
         if self._trees is None:
             return super()._router(request)
+        if request.is_on_one_memory and request.collective == "all_reduce":
+            for entry in request.entries:  # there are no trees to plan, but naming another machine is a mistake here too
+                self._trees.check_devices(entry.sources)
         return self._trees.router(request.policy, self._root)
 
     def _policy(self, options: CommunicationOptions) -> PackingPolicy:

@@ -60,6 +60,15 @@ class MachineTrees:
         self._races: dict[tuple[str, ...], Race] = {}
         self._lock = threading.Lock()
 
+    def check_devices(self, devices: Sequence[str]) -> None:
+        """Refuse devices that the machine does not have or does not join.
+
+        Raises:
+            TopologyError: naming them.
+
+        """
+        self._topology.restricted(tuple(dict.fromkeys(devices)))
+
     def router(self, policy: PackingPolicy, root: Callable[[Sequence[str]], str]) -> Router:
         """Return how the values of one call travel: one pack per tree, or packs as the policy says over the trees."""
         ways: list[tuple[Way, int]] = []  # of each pack that layouts made, in order, and its place in its way
