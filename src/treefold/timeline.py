@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Span = tuple[float, float]  # start and stop in seconds
 _Key = TypeVar("_Key")
@@ -70,6 +71,10 @@ class Timeline:
     activities: tuple[Activity, ...]
     critical_path: tuple[Wait, ...]
     chunks_per_span: float = 1.0
+
+    def __reduce__(self) -> tuple[type[Timeline], tuple[Any, ...]]:
+        """Copy and pickle the fields; what was derived from them is derived again."""
+        return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     @property
     def algbw_bytes_per_s(self) -> float:

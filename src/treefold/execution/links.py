@@ -6,11 +6,11 @@ copies go through the host. What was proved is kept in a file, per set of device
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,25 +61,23 @@ class LinkTable:
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-_lock = threading.Lock()
 _known: dict[tuple[str, str], LinkResult] = {}
+_versions = itertools.count(1)
 _version = 0
 
 
 def use(results: Iterable[LinkResult]) -> None:
     """Let the plans of this process go by these results."""
     global _version  # noqa: PLW0603 - what is known of the machine is the process's own
-    with _lock:
-        _known.update({(link.source, link.target): link for link in results})
-        _version += 1
+    _known.update({(link.source, link.target): link for link in results})
+    _version = next(_versions)
 
 
 def forget() -> None:
     """Know nothing of any link."""
     global _version  # noqa: PLW0603 - as above
-    with _lock:
-        _known.clear()
-        _version += 1
+    _known.clear()
+    _version = next(_versions)
 
 
 def version() -> int:

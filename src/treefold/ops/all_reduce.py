@@ -72,7 +72,9 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         if self._trees is None:
             return super()._router(request)
         if request.is_on_one_memory and request.collective == "all_reduce":
-            for entry in request.entries:  # there are no trees to plan, but naming another machine is a mistake here too
+            for (
+                entry
+            ) in request.entries:  # there are no trees to plan, but naming another machine is a mistake here too
                 self._trees.check_devices(entry.sources)
         return self._trees.router(request.policy, self._root)
 

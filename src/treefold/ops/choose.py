@@ -34,6 +34,12 @@ class Choice(_OpsAndWhy):
 
     predicted: Mapping[str, float] = MappingProxyType({})
 
+    def __getstate__(self) -> dict[str, float]:
+        return dict(self.predicted)  # what cannot be changed cannot be pickled
+
+    def __setstate__(self, predicted: dict[str, float]) -> None:
+        self.predicted = MappingProxyType(predicted)
+
 
 def choose_cross_device_ops(devices: Sequence[str], *, topology: object = None, nbytes: int = 64 << 20) -> Choice:
     """Return the best ops for one replica on each of these devices, and why.

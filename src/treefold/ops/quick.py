@@ -8,7 +8,6 @@ glance takes the full way through validation.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treefold.backends import ArrayBackend, DeviceRow, HostArray, glancing_backend
+from treefold.bounded_cache import BoundedCache
 from treefold.execution.gpus import gpu_executor
 from treefold.execution.kernel import Job, fold_batch
 from treefold.execution.native import agree, may_fold_in_place, new_result
@@ -74,8 +74,7 @@ class PreparedCalls:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._calls: dict[Hashable, Prepared] = {}
-        self._lock = threading.Lock()
+        self._calls: BoundedCache[Hashable, Prepared] = BoundedCache(_MOST_CALLS)
 
     def run(self, call: Call) -> list[Mirrored] | None:
         """Run a call that was seen before; None if it was not, or if its memory needs a closer look."""
@@ -94,10 +93,7 @@ class PreparedCalls:
         dtypes = tuple(part.dtype for entry in entries for part in entry.parts)
         results = tuple(np.dtype(fold.result_dtype(dtype)) for dtype in dtypes)
         prepared = Prepared(plan, fold, tuple(entry.destinations for entry in entries), dtypes, results, again)
-        with self._lock:
-            self._calls[call.key] = prepared
-            while len(self._calls) > _MOST_CALLS:
-                del self._calls[next(iter(self._calls))]
+        self._calls.put(call.key, prepared)
 
 
 def glance(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from treefold.bounded_cache import BoundedCache
 from treefold.dtypes import itemsize
 from treefold.errors import ArgumentError
 from treefold.ops.planning import Router
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from treefold.planners.ways import Way
     from treefold.topology import Topology
 
+#: Sizes times sets of devices of one machine whose trees are kept.
+_MOST_WAYS = 256
 #: Its multiples fall evenly between 0 and 1, however many there are.
 _GOLDEN = Fraction(75025, 121393)
 
@@ -56,9 +58,8 @@ class MachineTrees:
         """Remember the machine; ``num_packs`` ≥ 1: so many trees of equal share, else what is quickest for the size."""
         self._topology = topology
         self._packs = num_packs if isinstance(num_packs, int) and num_packs >= 1 else None
-        self._ways: dict[tuple[tuple[str, ...], int], Way] = {}
-        self._races: dict[tuple[str, ...], Race] = {}
-        self._lock = threading.Lock()
+        self._ways: BoundedCache[tuple[tuple[str, ...], int], Way] = BoundedCache(_MOST_WAYS)
+        self._races: BoundedCache[tuple[str, ...], Race] = BoundedCache(_MOST_WAYS)
 
     def check_devices(self, devices: Sequence[str]) -> None:
         """Refuse devices that the machine does not have or does not join.
@@ -108,16 +109,19 @@ class MachineTrees:
         size = SMALLEST
         while self._packs is None and size < min(nbytes, LARGEST):
             size *= 4
-        with self._lock:
-            if (devices, size) not in self._ways:
-                machine = self._topology.restricted(devices)
-                if self._packs is not None or len(devices) == 1:
-                    way = along(optimal_packing(machine, packs=self._packs))
-                else:
-                    race = self._races.setdefault(devices, Race(machine))
-                    way = way_of(race.best(size), machine)
-                self._ways[devices, size] = way
-            return self._ways[devices, size]
+        way = self._ways.get((devices, size))
+        if way is None:
+            machine = self._topology.restricted(devices)
+            if self._packs is not None or len(devices) == 1:
+                way = along(optimal_packing(machine, packs=self._packs))
+            else:
+                race = self._races.get(devices)
+                if race is None:
+                    race = Race(machine)
+                    self._races.put(devices, race)
+                way = way_of(race.best(size), machine)
+            self._ways.put((devices, size), way)
+        return way
 
 
 def _by_dtype(items: Sequence[Item]) -> dict[str, list[Item]]:

@@ -6,6 +6,7 @@ allow. A route from one device to another never goes through a third: where a th
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,10 @@ class Topology:
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
     notes: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[type[Topology], tuple[Any, ...]]:
+        """Copy and pickle the fields; what was derived from them is derived again."""
+        return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def __post_init__(self) -> None:
         """Merge parallel links, and refuse a machine that cannot be."""

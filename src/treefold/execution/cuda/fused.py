@@ -12,8 +12,6 @@ import math
 import operator
 import os
 import sys
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from treefold.bounded_cache import BoundedCache
 from treefold.dtypes import COMPLEX, INTEGERS
 from treefold.errors.gpus import GpuError
 from treefold.fold import Fold
@@ -188,10 +187,9 @@ class _Upload:
                 array.record_stream(stream)
 
 
-_uploads: OrderedDict[Any, _Upload] = OrderedDict()
+_uploads: BoundedCache[Any, _Upload] = BoundedCache(_MOST_TABLES)
 #: What CUDA graphs were captured with is kept: nobody says when the last graph that reads it is gone.
 _in_graphs: dict[Any, _Upload] = {}
-_lock = threading.Lock()
 
 
 def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
@@ -204,7 +202,7 @@ def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
     if device.type != "cuda":
         return _Upload(torch.tensor(rows), _blocks(tuple([row[-1] for row in rows]), device), set())
     key = (device.index, rows)
-    with _lock, torch.cuda.device(device):
+    with torch.cuda.device(device):
         is_capturing = torch.cuda.is_current_stream_capturing()
         found = _in_graphs.get(key) or _uploads.get(key)
         if is_capturing:
@@ -213,11 +211,8 @@ def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
             _in_graphs[key] = found
             return found
         if found is None:
-            found = _uploads[key] = _upload(rows, device)
-            while len(_uploads) > _MOST_TABLES:
-                _uploads.popitem(last=False)
-        elif key in _uploads:
-            _uploads.move_to_end(key)
+            found = _upload(rows, device)
+        _uploads.put(key, found)  # also one that was found: the most recently used stay
         found.keep_for(torch.cuda.current_stream(device))
         return found
 

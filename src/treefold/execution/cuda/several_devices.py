@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from treefold.bounded_cache import BoundedCache
 from treefold.devices import device_type
 from treefold.errors.gpus import GpuError
 from treefold.execution import links
@@ -182,21 +181,18 @@ def _made_streams(stream: Stream) -> list[Any]:
     return [torch.cuda.Stream(_place(name)) for name in gpus]
 
 
-_schedules: OrderedDict[tuple[int, bool, int], tuple[Plan, Schedule]] = OrderedDict()
-_lock = threading.Lock()
+_schedules: BoundedCache[tuple[int, bool, int], tuple[Plan, Schedule]] = BoundedCache(_MOST_SCHEDULES)
 
 
 def _schedule(plan: Plan, *, is_pinned: bool) -> Schedule:
     """Return the plan's schedule, made once for each state of the links; it keeps the plan, so that ids stay unique."""
     key = id(plan), is_pinned, links.version()
-    with _lock:
-        if key not in _schedules:
-            is_direct = functools.partial(_is_direct, is_pinned=is_pinned)
-            _schedules[key] = plan, make_schedule(plan, chunk_bytes=_chunk_bytes(plan), is_direct=is_direct)
-            while len(_schedules) > _MOST_SCHEDULES:
-                _schedules.popitem(last=False)
-        _schedules.move_to_end(key)
-        return _schedules[key][1]
+    found = _schedules.get(key)
+    if found is None:
+        is_direct = functools.partial(_is_direct, is_pinned=is_pinned)
+        found = plan, make_schedule(plan, chunk_bytes=_chunk_bytes(plan), is_direct=is_direct)
+    _schedules.put(key, found)  # also one that was found: the most recently used stay
+    return found[1]
 
 
 def _chunk_bytes(plan: Plan) -> int:

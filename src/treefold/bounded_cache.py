@@ -1,0 +1,44 @@
+"""A bounded cache without a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class BoundedCache(Generic[Key, Value]):
+    """The values that were put in last, by key. Copies and pickles of it are empty.
+
+    It may be used from many threads, and from signal handlers and finalizers that interrupt it in the same thread:
+    there is no lock that they could wait for, only single operations on a dictionary, which Python makes whole. Two
+    threads that miss may therefore both make a value; the later one stays.
+    """
+
+    def __init__(self, max_entries: int) -> None:
+        """Start empty."""
+        self._max_entries = max_entries
+        self._entries: dict[Key, Value] = {}
+
+    def get(self, key: Key) -> Value | None:
+        """Return the value for ``key``, or None if it is not there."""
+        return self._entries.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keep a value as the newest; beyond the bound the oldest are forgotten."""
+        self._entries.pop(key, None)  # a key that is set again would keep its old turn
+        self._entries[key] = value
+        while len(self._entries) > self._max_entries:
+            try:
+                oldest = next(iter(self._entries))
+            except (RuntimeError, StopIteration):  # another thread changed the dictionary in between
+                continue
+            self._entries.pop(oldest, None)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __reduce__(self) -> tuple[type[BoundedCache[Key, Value]], tuple[int]]:
+        return type(self), (self._max_entries,)
