@@ -14,7 +14,7 @@ from jax.experimental.layout import Format, Layout
 import treefold
 from treefold import HierarchicalCopyAllReduce, IndexedSlices, PerReplica, ReductionToOneDevice
 from treefold.backends import backend_of, jax_memory
-from treefold.dtypes import COMPLEX, REDUCIBLE
+from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE
 from treefold.errors import ArgumentError, DeviceError, MismatchError, OutputError
 from treefold.testing import CONFORMANCE, Adapter
 
@@ -80,18 +80,42 @@ class TestNumbers:
         bits = [random.bytes(np.dtype(dtype).itemsize * 1001) for _ in range(5)]
         arrays = [np.frombuffer(b, dtype) for b in bits]
         expected = treefold.all_reduce(arrays, op)[0]
+        if op == "mean" and dtype in INTEGERS:
+            expected = expected.astype("float32")  # there is no float64 without x64
         found = treefold.all_reduce([put(array, r) for r, array in enumerate(arrays)], op)
         for array in found:
             assert array.dtype == expected.dtype
             assert np.asarray(array).tobytes() == expected.tobytes()
 
     def test_of_64_bits_stay_so_without_x64(self):
-        """What has 64 bits keeps them, whatever jax_enable_x64 says; so does the MEAN of int32, which is float64."""
+        """What has 64 bits keeps them, whatever jax_enable_x64 says."""
         assert not jax.config.jax_enable_x64
         total = treefold.all_reduce([put(np.array([2.0**60 + r * 2**8])) for r in range(2)])[0]
         assert (total.dtype, float(total[0])) == (np.float64, 2.0**61 + 2**8)
-        mean = treefold.all_reduce([put(np.array([r], "int32")) for r in (1, 2)], "mean")[0]
-        assert (mean.dtype, float(mean[0])) == (np.float64, 1.5)
+
+    @pytest.mark.parametrize("dtype", ["int8", "int32", "uint32", "int64", "uint64"])
+    def test_of_integers_have_a_mean_that_the_next_jit_takes(self, dtype):
+        """Without x64 it is float32, as that of ``jnp.mean``, with x64 what NumPy's arrays give; later calls as well."""
+        arrays = [put(np.array([r, 2**24 + 1 if dtype[-2:] != "t8" else 100], dtype)) for r in (1, 2)]
+        value = treefold.PerReplica(arrays)
+        for _ in range(2):
+            [mean, _] = treefold.all_reduce(arrays, "mean")
+            wide = "float32" if dtype == "int8" else "float64"
+            assert mean.dtype == np.float32
+            assert np.asarray(mean).tolist() == [1.5, 2**24 if wide == "float64" else 100]
+            add = lambda _, total, mean=mean: total + mean  # noqa: E731
+            looped = jax.lax.fori_loop(0, 3, add, jnp.zeros(2, jnp.float32))
+            assert float(looped[0]) == 4.5
+            with jax.enable_x64(True):  # noqa: FBT003 - JAX's own signature
+                exact = HierarchicalCopyAllReduce().reduce("mean", value, value)[1]
+                assert (exact.dtype, exact.tolist()) == (np.dtype(wide), [1.5, 2**24 + 1 if wide == "float64" else 100])
+
+    def test_of_sparse_integers_have_a_float32_mean(self):
+        """Rows are divided and their indices are not."""
+        rows = [IndexedSlices(put(np.array([[2 * r]], "int32")), put(np.array([r], "int32")), (4, 1)) for r in (1, 2)]
+        mean = ReductionToOneDevice().reduce("mean", PerReplica(rows), "cpu:0")[0]
+        assert (mean.values.dtype, np.asarray(mean.values).tolist()) == (np.float32, [[1.0], [2.0]])
+        assert (mean.indices.dtype, np.asarray(mean.indices).tolist()) == (np.int32, [1, 2])
 
     def test_weak_types_become_their_dtype(self):
         """A Python number in JAX is weakly typed; the result has its dtype, and is an array like any other."""

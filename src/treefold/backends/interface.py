@@ -82,6 +82,10 @@ class ArrayBackend(abc.ABC):
     def copy_to(self, array: Any, device: str) -> Any:
         """Return a copy on ``device``, always in fresh memory."""
 
+    def result_dtype(self, fold: Fold, dtype: str) -> str:
+        """Return the dtype of what a fold of arrays of ``dtype`` gives on this framework."""
+        return fold.result_dtype(dtype)
+
     @abc.abstractmethod
     def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
         """Fold 1-d arrays of one length and device, in their order, into a new array of dtype ``result``.

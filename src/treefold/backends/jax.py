@@ -21,6 +21,7 @@ from jax._src.array import ArrayImpl
 from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal
 from treefold.backends.jax_memory import place
 from treefold.backends.numpy import NumpyBackend
+from treefold.dtypes import INTEGERS
 from treefold.errors import ArgumentError
 from treefold.fold import Fold
 
@@ -103,6 +104,11 @@ class JaxBackend(ArrayBackend):
         """Copy, for JAX would alias."""
         return self.from_host(np.array(self.host_view(array)), device)
 
+    def result_dtype(self, fold: Fold, dtype: str) -> str:
+        """Without x64 the MEAN of integers is float32, as ``jnp.mean`` has it: float64 would break the next ``jit``."""
+        result = fold.result_dtype(dtype)
+        return "float32" if dtype in INTEGERS and result == "float64" and not jax.config.jax_enable_x64 else result
+
     def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
         """Fold as on NumPy arrays."""
         parts = [self.host_view(array) for array in arrays]
@@ -172,8 +178,11 @@ class JaxBackend(ArrayBackend):
             return None
 
     def places(self, arrays: tuple[Any, ...]) -> Hashable:
-        """Return the shardings, in which arrays on one CPU device differ from all that ``refusal`` refuses."""
-        return tuple([array.sharding for array in arrays])
+        """Return the shardings, in which arrays on one CPU device differ from all that ``refusal`` refuses.
+
+        And the setting that results depend on, which may change from call to call.
+        """
+        return (jax.config.jax_enable_x64, *[array.sharding for array in arrays])
 
     def take_apart(self, value: object) -> Node | None:
         """Take a container apart that was registered with JAX, such as a dataclass of parameters."""

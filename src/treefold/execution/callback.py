@@ -32,4 +32,4 @@ def accumulate(backend: ArrayBackend, arrays: Sequence[Any], fold: Fold, path: s
     if (got_shape, got_dtype) != (shape, dtype):
         raise ArgumentError.accumulation_result(where, f"{got_dtype} {got_shape}", expected)
     flat = backend.ravel_concat([result])
-    return backend.scale(flat, len(arrays), fold.result_dtype(dtype)) if fold.op is ReduceOp.MEAN else flat
+    return backend.scale(flat, len(arrays), backend.result_dtype(fold, dtype)) if fold.op is ReduceOp.MEAN else flat

@@ -34,7 +34,9 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     targets = [
         [_view(operand, array) for array in out[index]]
         if out is not None
-        else [new_result(operand.shape, _dtype(leaf, fold, result)) for _ in _memories(operand, devices[index])]
+        else [
+            new_result(operand.shape, _dtype(leaf, operand, fold, result)) for _ in _memories(operand, devices[index])
+        ]
         for index, (leaf, operand, result) in enumerate(zip(plan.leaves, inputs, made, strict=True))
     ]
     # A view may be a copy, of a lazily conjugated tensor for instance: all are taken before anything is written.
@@ -75,16 +77,16 @@ def _own_result(leaf: Leaf, operand: Operand, fold: Fold | None) -> HostArray | 
         return _view(operand, accumulate(operand.backend, arrays, fold, leaf.path)).copy()
     flat = np.concatenate([view.reshape(-1) for view in views])
     if leaf.goal is Goal.ROWS and fold is not None and fold.op is ReduceOp.MEAN:
-        return scale_block(flat, len(views), fold.result_dtype(leaf.dtype))
+        return scale_block(flat, len(views), operand.backend.result_dtype(fold, leaf.dtype))
     return flat
 
 
-def _dtype(leaf: Leaf, fold: Fold | None, result: HostArray | None) -> np.dtype[Any]:
+def _dtype(leaf: Leaf, operand: Operand, fold: Fold | None, result: HostArray | None) -> np.dtype[Any]:
     if result is not None:
         return result.dtype
     if fold is None:
         raise AssertionError(leaf)
-    return np.dtype(fold.result_dtype(leaf.dtype))
+    return np.dtype(operand.backend.result_dtype(fold, leaf.dtype))
 
 
 def _view(operand: Operand, array: Any) -> HostArray:

@@ -52,7 +52,7 @@ def fold_batch(jobs: Sequence[Job], fold: Fold, *, are_plain: bool = False) -> N
     _warn_without_native()
     if not are_plain:
         jobs = [_in_memory_order(job) for job in jobs]
-    plain = jobs if are_plain else [_made_plain(job) for job in jobs]
+    plain = jobs if are_plain else [_made_plain(job, fold) for job in jobs]
     try:
         _fold_plain(jobs, plain, fold)
     except BaseException as error:  # Ctrl-C, or what the handler of another signal raises
@@ -106,12 +106,19 @@ def _in_memory_order(job: Job) -> Job:
     return turned if all(map(_is_plain, (*sources, *targets))) else job
 
 
-def _made_plain(job: Job) -> Job:
-    """Return the job on row-major, aligned arrays in native byte order: itself where they are, else on stand-ins."""
-    if all(map(_is_plain, job.sources)) and (job.targets is job.sources or all(map(_is_plain, job.targets))):
+def _made_plain(job: Job, fold: Fold) -> Job:
+    """Return the job on row-major, aligned arrays in native byte order: itself where they are, else on stand-ins.
+
+    A target of a narrower dtype than the fold's result has a stand-in as well, which is rounded to it.
+    """
+    result = np.dtype(fold.result_dtype(job.dtype))
+    is_end = [_is_plain(end) and end.dtype == result for end in job.targets]
+    if all(is_end) and (job.targets is job.sources or all(map(_is_plain, job.sources))):
         return job
     sources = [_plain(source) for source in job.sources]
-    targets = [end if _is_plain(end) else np.empty(end.shape, end.dtype.newbyteorder("=")) for end in job.targets]
+    targets = [
+        end if is_plain else np.empty(end.shape, result) for end, is_plain in zip(job.targets, is_end, strict=True)
+    ]
     return Job(job.dtype, sources, targets)
 
 

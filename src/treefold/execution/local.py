@@ -63,7 +63,8 @@ class Walk:
         joined = backend.ravel_concat([self.read(source) for source in action.sources])
         leaf = self.plan.leaves[buffer.leaf]
         if action.final and leaf.goal is Goal.ROWS and self.fold is not None and self.fold.op is ReduceOp.MEAN:
-            return backend.scale(joined, len(self.inputs[buffer.leaf].arrays), self.fold.result_dtype(leaf.dtype))
+            count = len(self.inputs[buffer.leaf].arrays)
+            return backend.scale(joined, count, backend.result_dtype(self.fold, leaf.dtype))
         # One array laid out alone may be a view, and results must not alias inputs.
         return backend.copy_to(joined, buffer.device) if len(action.sources) == 1 else joined
 
@@ -74,7 +75,7 @@ class Walk:
         if self.fold.accumulation_fn is not None:
             return self._call_back(action, arrays, self.fold)
         dtype = self.plan.leaves[leaf].dtype
-        result = self.fold.result_dtype(dtype) if action.final else self.fold.partial_dtype(dtype)
+        result = backend.result_dtype(self.fold, dtype) if action.final else self.fold.partial_dtype(dtype)
         divisor = len(self.inputs[leaf].arrays) if action.final else None
         return backend.combine(arrays, self.fold, dtype=dtype, divisor=divisor, result=result)
 
@@ -135,4 +136,4 @@ class Walk:
         goal, dtype = self.plan.leaves[leaf].goal, self.plan.leaves[leaf].dtype
         if self.fold is None or self.fold.op is not ReduceOp.MEAN or goal in {Goal.GATHER, Goal.COPY}:
             return array
-        return operand.backend.scale(array, 1, self.fold.result_dtype(dtype))
+        return operand.backend.scale(array, 1, operand.backend.result_dtype(self.fold, dtype))

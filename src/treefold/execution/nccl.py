@@ -31,7 +31,7 @@ _SAME_SUMS = {"int16": "int32", "uint16": "int32", "uint32": "int32", "uint64": 
 _SAME_ORDER = {"int16": "int32", "uint16": "int32", "bool": "uint8"}
 _REAL = {"complex64": "float32", "complex128": "float64"}
 _POLL_S = 1e-3
-# All devices must be given the calls in the same order. A signal handler that reduces may interrupt its own thread here:
+# All devices must be given the calls in the same order. A signal handler that reduces may interrupt its own thread:
 # its call is whole before or after this one.
 _lock = threading.RLock()
 

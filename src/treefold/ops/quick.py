@@ -90,8 +90,9 @@ class PreparedCalls:
         again = _made_again(plan, fold, call) if plan.executor == "cuda" else None
         if plan.executor == "cuda" and again is None:
             return
-        dtypes = tuple(part.dtype for entry in entries for part in entry.parts)
-        results = tuple(np.dtype(fold.result_dtype(dtype)) for dtype in dtypes)
+        parts = [part for entry in entries for part in entry.parts]
+        dtypes = tuple(part.dtype for part in parts)
+        results = tuple(np.dtype(part.operand.backend.result_dtype(fold, part.dtype)) for part in parts)
         prepared = Prepared(plan, fold, tuple(entry.destinations for entry in entries), dtypes, results, again)
         self._calls.put(call.key, prepared)
 

@@ -221,7 +221,7 @@ def check_reduce(num_replicas: int, adapter: Adapter) -> None:
                     parts = _contributions(op, num_replicas, (3, 5), dtype)
                     value = _per_replica(adapter, parts)
                     result = ops.reduce(op, value, value)
-                    expected = _reduced(op, parts, Fold(op).result_dtype(dtype))
+                    expected = _reduced(op, parts, adapter.backend.result_dtype(Fold(op), dtype))
                     _expect_mirrored(adapter, result, expected, value.devices)
                     for array, part in zip(value, parts, strict=True):
                         _expect_equal(adapter, array, part)
