@@ -95,7 +95,7 @@ class TestNumbers:
 
     @pytest.mark.parametrize("dtype", ["int8", "int32", "uint32", "int64", "uint64"])
     def test_of_integers_have_a_mean_that_the_next_jit_takes(self, dtype):
-        """Without x64 it is float32, as that of ``jnp.mean``, with x64 what NumPy's arrays give; later calls as well."""
+        """Without x64 it is float32, as that of ``jnp.mean``, with x64 what NumPy's arrays give; later calls too."""
         arrays = [put(np.array([r, 2**24 + 1 if dtype[-2:] != "t8" else 100], dtype)) for r in (1, 2)]
         value = treefold.PerReplica(arrays)
         for _ in range(2):
