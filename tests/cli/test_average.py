@@ -4,6 +4,8 @@ import fractions
 import json
 import math
 import os
+import stat
+import sys
 import tempfile
 from pathlib import Path
 
@@ -125,6 +127,22 @@ class TestCommand:
         paths = saved(owners)
         assert treefold("average", *paths, "-o", output).code == 0
         assert sorted(tmp_path.iterdir()) == sorted([*paths, output])
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="needs the modes of POSIX")
+    @pytest.mark.parametrize(
+        ("modes", "expected"), [((0o644, 0o644), 0o644), ((0o640, 0o604), 0o600), ((0o444,), 0o644)]
+    )
+    def test_lets_nobody_read_what_was_not_theirs(self, saved, tmp_path, modes, expected):
+        """A new output has the strictest mode of the inputs, less the umask; its owner may always write it."""
+        paths = saved(owners, len(modes))
+        for path, mode in zip(paths, modes, strict=True):
+            path.chmod(mode)
+        umask = os.umask(0o022)
+        try:
+            averaged(paths, tmp_path / "mean.npz")
+        finally:
+            os.umask(umask)
+        assert stat.S_IMODE((tmp_path / "mean.npz").stat().st_mode) == expected
 
     def test_shows_progress_on_stderr(self, treefold, saved, tmp_path):
         """What is on stdout is for what came of it."""

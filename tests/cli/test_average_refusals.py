@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -299,6 +300,31 @@ class TestInterruptions:
             run.write(lambda _: None)
         assert sorted(tmp_path.iterdir()) == sorted([*pair, tmp_path / output])
         assert (tmp_path / output).read_bytes() == b"older"
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+    @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+    def test_by_signals_leave_nothing(self, pair, tmp_path, name):
+        """SIGTERM from a scheduler, SIGHUP from a terminal that closes: as Ctrl-C, and the exit code says which."""
+        code = (
+            "import os, signal, sys; from treefold.cli import main; from treefold.cli.average import stream; "
+            f"stream.combine = lambda *_: os.kill(os.getpid(), signal.{name}); main(sys.argv[1:])"
+        )
+        command = [sys.executable, "-c", code, "average", *pair, "-o", tmp_path / "mean.npz"]
+        run = subprocess.run(command, capture_output=True, check=False)  # noqa: S603
+        assert run.returncode == 128 + getattr(signal, name)
+        assert sorted(tmp_path.iterdir()) == pair
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+    def test_that_are_ignored_stay_ignored(self, pair, tmp_path):
+        """Under nohup the end of the terminal is not the end of the run."""
+        code = (
+            "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from treefold.cli import main; "
+            "from treefold.cli.average import stream; combine = stream.combine; "
+            "stream.combine = lambda *a: (os.kill(os.getpid(), signal.SIGHUP), combine(*a)); main(sys.argv[1:])"
+        )
+        command = [sys.executable, "-c", code, "average", *pair, "-o", tmp_path / "mean.npz"]
+        assert subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603
+        assert (tmp_path / "mean.npz").exists()
 
     @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
     @pytest.mark.parametrize("output", ["mean.safetensors", "mean.npz"])

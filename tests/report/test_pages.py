@@ -1,6 +1,5 @@
 import pytest
 
-from treefold.report.files import check_writable, write_atomically
 from treefold.report.page import Check, Figure, Page, Section, render_page
 from treefold.report.tables import markdown_table, plain_table
 
@@ -54,40 +53,3 @@ class TestRenderPage:
         """A verdict is a word, not only a colour."""
         html = render_page(Page("t", "s", (), (Check("c", holds=False, found="f"),), (), ()))
         assert '<li class="failed"><b>failed</b>' in html
-
-
-class TestWriteAtomically:
-    def test_writes_all_of_it(self, tmp_path):
-        """The file holds the text in UTF-8 and nothing lies beside it."""
-        write_atomically(tmp_path / "a.html", "→")
-        assert (tmp_path / "a.html").read_bytes() == "→".encode()
-        assert [path.name for path in tmp_path.iterdir()] == ["a.html"]
-
-    def test_keeps_the_old_file_when_it_fails(self, tmp_path):
-        """Text that cannot be written leaves what was there."""
-        path = tmp_path / "a.html"
-        path.write_text("old")
-        with pytest.raises(UnicodeEncodeError):
-            write_atomically(path, "new \ud800")
-        assert path.read_text() == "old"
-        assert [found.name for found in tmp_path.iterdir()] == ["a.html"]
-
-
-class TestCheckWritable:
-    def test_leaves_nothing_behind(self, tmp_path):
-        """A path that can be written is not written yet."""
-        check_writable(tmp_path / "a.html")
-        assert list(tmp_path.iterdir()) == []
-
-    def test_leaves_an_existing_file_alone(self, tmp_path):
-        """What is there stays until the report is written."""
-        (tmp_path / "a.html").write_text("old")
-        check_writable(tmp_path / "a.html")
-        assert (tmp_path / "a.html").read_text() == "old"
-
-    @pytest.mark.parametrize("name", ["", "missing/a.html", "file/a.html"])
-    def test_raises_what_writing_would(self, tmp_path, name):
-        """A directory, a missing folder and a file as folder are each refused."""
-        (tmp_path / "file").write_text("")
-        with pytest.raises(OSError, match=r"director"):
-            check_writable(tmp_path / name)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from treefold.bench.models import MODELS
 from treefold.bench.schema import Row
 from treefold.bench.sizes import format_size
+from treefold.files import written_whole
 
 _COLOURS = {
     "treefold": "#0f766e",
@@ -40,7 +41,8 @@ def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
             _draw_models(axis, part)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=150, format="png")
+    with written_whole(path) as file:
+        figure.savefig(file, dpi=150, format="png")
 
 
 def best_times(row: Row) -> dict[str, float]:

@@ -17,7 +17,7 @@ from treefold.bench.peers import PEERS, Team
 from treefold.bench.picture import draw
 from treefold.bench.schema import Row, Run
 from treefold.bench.sweep import Progress, measure
-from treefold.report.files import write_atomically
+from treefold.files import write_atomically
 
 #: What one machine with one host memory cannot show.
 _NOT_HERE = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from treefold.cli.signals import unwound_by_signals
 from treefold.errors import TreefoldError
 
 _EXTRA_OF_MODULE = {
@@ -29,13 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Raises:
         SystemExit: always. Its code is 0 if the command did what was asked, 1 if a command's own checks failed, 2 if
-            the command was refused, with one sentence on stderr.
+            the command was refused, with one sentence on stderr, and 128 + the number of a SIGTERM or SIGHUP.
 
     """
     try:
         from treefold.cli.app import app  # noqa: PLC0415 - typer is an extra, and may be missing
 
-        app(args=None if arguments is None else list(arguments), prog_name="treefold")
+        with unwound_by_signals():
+            app(args=None if arguments is None else list(arguments), prog_name="treefold")
     except TreefoldError as error:
         _refuse(str(error))
     except ModuleNotFoundError as error:

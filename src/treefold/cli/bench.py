@@ -23,7 +23,7 @@ from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_row
 from treefold.bench.work import Work, named_size, shapes_of_model, shapes_of_size
 from treefold.cli import bench_options as options
 from treefold.execution import native
-from treefold.report.files import check_writable, write_atomically
+from treefold.files import check_writable, write_atomically
 from treefold.report.tables import plain_table
 
 

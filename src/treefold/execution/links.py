@@ -10,11 +10,12 @@ import itertools
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from treefold.files import write_atomically
 
 _FORMAT = 1
 _MOST_BYTES = 1 << 20  # a file of results is a few kilobytes; nothing larger is one
@@ -122,9 +123,7 @@ def save(table: LinkTable) -> None:
     text = json.dumps({"format": _FORMAT, "machine": table.machine, "links": [asdict(link) for link in table.links]})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as draft:
-            draft.write(text)
-        Path(draft.name).replace(path)
+        write_atomically(path, text)
     except OSError:
         return
 

@@ -16,7 +16,7 @@ from treefold.bench.gpu.measure import Measured, forget_memory, measure
 from treefold.bench.gpu.tasks import EXECUTORS, make_tasks
 from treefold.bench.tables import format_spread, format_us
 from treefold.execution.gpus import VARIABLE
-from treefold.report.files import write_atomically
+from treefold.files import write_atomically
 from treefold.report.tables import markdown_table
 
 _FORMAT = 1

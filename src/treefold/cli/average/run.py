@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -12,8 +14,8 @@ from treefold.cli.average.checkpoint import Checkpoint, Writer, common_metadata,
 from treefold.cli.average.errors import CheckpointError
 from treefold.cli.average.npz_files import NpzCheckpoint, NpzWriter
 from treefold.cli.average.stream import average
+from treefold.files import NEW_FILE_MODE, check_writable, written_whole
 from treefold.fold import Fold
-from treefold.report.files import check_writable, written_whole
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
 _INPUTS = (".safetensors", ".npz", *_TORCH)
@@ -36,6 +38,7 @@ class Run:
         _check_output(output, paths)
         with contextlib.ExitStack() as opened:
             self._checkpoints = [_open(path, opened) for path in paths]
+            self._mode = _strictest_mode(paths)
             self.differences = differences(self._checkpoints)
             # Wide elements first, as the safetensors library writes them, so that each is aligned in the file.
             specs = self._checkpoints[0].specs.items()
@@ -62,7 +65,7 @@ class Run:
 
         """
         try:
-            with written_whole(self._output) as file, self._writer(file) as writer:
+            with written_whole(self._output, mode=self._mode) as file, self._writer(file) as writer:
                 average(self._checkpoints, self._specs, writer, self._fold, on_bytes)
         except OSError as error:
             raise CheckpointError.output(self._output, _reason(error)) from None
@@ -84,6 +87,12 @@ def _check_output(output: Path, paths: Sequence[Path]) -> None:
         check_writable(output)
     except OSError as error:
         raise CheckpointError.output(output, _reason(error)) from None
+
+
+def _strictest_mode(paths: Sequence[Path]) -> int:
+    """Return a mode by which nobody but the owner may do more with the output than with every file of the inputs."""
+    shared = functools.reduce(operator.and_, (path.stat().st_mode for path in paths), NEW_FILE_MODE)
+    return shared | 0o600
 
 
 def _open(path: Path, opened: contextlib.ExitStack) -> Checkpoint:

@@ -30,7 +30,7 @@ from treefold.cli.demo.data import Digits, load_split_digits
 from treefold.cli.demo.figures import describe_work, make_page, measure_reducing, name_devices, tabulate
 from treefold.cli.demo.train import BATCH_SIZE, DemoResult, train_both
 from treefold.cli.errors import CommandError
-from treefold.report.files import check_writable, write_atomically
+from treefold.files import check_writable, write_atomically
 from treefold.report.page import Check, render_page
 
 DEFAULT_EPOCHS = 30

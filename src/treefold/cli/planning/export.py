@@ -8,9 +8,9 @@ from pathlib import Path
 from treefold.cli.errors import CommandError
 from treefold.errors import ExportError
 from treefold.export.msccl import to_msccl
+from treefold.files import write_atomically
 from treefold.planners.methods import one_array
 from treefold.planners.tree_packing import TreePacking, optimal_packing, plan_trees
-from treefold.report.files import write_atomically
 from treefold.topology import Topology
 
 _EQUAL = (32, 24, 16, 12, 8, 6, 4, 3, 2, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from treefold.cli.errors import CommandError
 from treefold.errors import MissingExtraError
-from treefold.report.files import check_writable, write_atomically
+from treefold.files import check_writable, write_atomically
 from treefold.report.png import render_png
 
 PICTURES = (".html", ".svg", ".png")
@@ -40,6 +40,6 @@ def write_picture(path: Path, *, svg: str, html: str) -> None:
     """Write a drawing in the format that the file's name asks for."""
     kind = path.suffix.lower()
     if kind == ".png":
-        path.write_bytes(render_png(svg))
+        write_atomically(path, render_png(svg))
     else:
         write_atomically(path, html if kind == ".html" else svg)

@@ -19,10 +19,10 @@ from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.words import describe_packing, describe_predictions, list_checks, to_plain
 from treefold.cost import simulate
 from treefold.export.dot import to_dot
+from treefold.files import write_atomically
 from treefold.plan import Plan
 from treefold.planners.choose import Choice, choose
 from treefold.planners.tree_packing import TreePacking, optimal_packing
-from treefold.report.files import write_atomically
 from treefold.report.plan_page import PlanStory, render_plan_page
 from treefold.report.plan_picture import draw_packing
 from treefold.report.trace import write_trace

@@ -16,9 +16,9 @@ from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import Prediction, parse_sizes, plan_methods, predict
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cost import simulate as simulate_plan
+from treefold.files import write_atomically
 from treefold.plan import Plan, from_json
 from treefold.planners.tree_packing import TreePacking, optimal_packing
-from treefold.report.files import write_atomically
 from treefold.report.page import Page, Section, render_page
 from treefold.report.size_drawing import draw_sizes
 from treefold.report.tables import plain_table

@@ -13,7 +13,7 @@ from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.words import describe_machine
 from treefold.execution.probe import verify_links
 from treefold.export.dot import to_dot
-from treefold.report.files import write_atomically
+from treefold.files import write_atomically
 from treefold.report.machine_drawing import draw_machine, machine_title
 from treefold.report.page import Page, Section, render_page
 from treefold.topology import Topology, known_names
