@@ -150,6 +150,14 @@ class TestCommand:
         assert "averaging" in outcome.err
         assert "averaging" not in outcome.out
 
+    @pytest.mark.parametrize(("suffixes", "expected"), [((".bin", ".pt"), {"format": "pt"}), ((".npz", ".pt"), None)])
+    def test_says_that_tensors_are_pytorchs(self, saved, tmp_path, suffixes, expected):
+        """Loaders of safetensors files ask for it; it is true of PyTorch's files, and of nothing that is not."""
+        paths = [saved(owners, 2, suffix)[0] for suffix in suffixes]
+        averaged(paths, tmp_path / "mean.safetensors")
+        with safe_open(tmp_path / "mean.safetensors", "numpy") as file:
+            assert file.metadata() == expected
+
     def test_keeps_metadata_that_all_files_share(self, tmp_path):
         """What says the same in all files is true of their mean; what differs is not."""
         for replica in range(2):
@@ -200,6 +208,15 @@ class TestFiles:
         assert np.array_equal(mean["t"], base.T)
         assert np.array_equal(mean["row"], base[1])
         assert mean["one"].item() == 11.0
+
+    def test_may_hold_conjugates(self, tmp_path):
+        """PyTorch conjugates and negates by a mark, which its files keep."""
+        base = torch.tensor([[1 + 2j, 3 - 4j], [5j, 6]])
+        tensors = {"conj": base.conj(), "turned": base.mT.conj(), "neg": base.clone().conj().imag}
+        torch.save(tensors, tmp_path / "a.pt")
+        mean = averaged([tmp_path / "a.pt"], tmp_path / "mean.safetensors")
+        for name, tensor in tensors.items():
+            assert np.array_equal(mean[name], tensor.resolve_conj().resolve_neg().numpy())
 
     def test_are_written_aligned(self, saved, tmp_path):
         """Every tensor starts at a multiple of its element's bytes, whatever the order in the files."""

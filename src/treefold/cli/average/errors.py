@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from treefold.cli.errors import CommandError
-from treefold.errors.words import counted, listed
+from treefold.errors.words import counted, listed, short
 
+_LONGEST_REASON = 160  # characters of what a library says
 _TENSORS_ONLY = "Save named tensors alone, as torch.save(model.state_dict(), ...) does."
 
 
@@ -43,17 +45,30 @@ class CheckpointError(CommandError):
         )
 
     @classmethod
-    def pickle_needed(cls, path: Path) -> CheckpointError:
+    def pickle_needed(cls, path: Path, what: str) -> CheckpointError:
         """Refuse a torch file that is more than tensors."""
         return cls(
-            f"{str(path)!r} cannot be read without running what the file says (torch.load with weights_only refuses "
-            f"it). {_TENSORS_ONLY}"
+            f"{str(path)!r} is more than plain tensors: it names {what!r}, and nothing of what a file names is run. "
+            f"{_TENSORS_ONLY}"
         )
 
     @classmethod
     def not_tensors(cls, path: Path, got: str) -> CheckpointError:
         """Refuse a torch file of something else than tensors by name."""
         return cls(f"{str(path)!r} holds {got}. {_TENSORS_ONLY}")
+
+    @classmethod
+    def expanded(cls, path: Path, name: str, tensor: str) -> CheckpointError:
+        """Refuse a tensor whose elements share memory: a few bytes may stand for any number of them."""
+        return cls(
+            f"{str(path)!r} holds {tensor} at {name!r}, which is larger than what is stored of it, as expand() makes "
+            f"them. Save its contiguous()."
+        )
+
+    @classmethod
+    def not_text(cls, path: Path, name: str) -> CheckpointError:
+        """Refuse a name that no file of tensors can hold."""
+        return cls(f"{str(path)!r} holds a tensor named {name!a}, which is no Unicode text. Rename it.")
 
     @classmethod
     def dtype(cls, path: Path, name: str, dtype: str) -> CheckpointError:
@@ -87,9 +102,9 @@ class CheckpointError(CommandError):
         return cls(f"--output {str(path)!r} cannot hold {dtype}, which {name!r} is. Write a {other} file.")
 
     @classmethod
-    def reserved(cls, path: Path, name: str) -> CheckpointError:
-        """Refuse a name that means something else in the output."""
-        return cls(f"--output {str(path)!r} cannot hold a tensor named {name!r}. Write a .npz file.")
+    def reserved(cls, path: Path, name: str, other: str) -> CheckpointError:
+        """Refuse a name that is too long for the output, or means something else there."""
+        return cls(f"--output {str(path)!r} cannot hold a tensor named {short(name)}. Write a {other} file.")
 
     @classmethod
     def output_is_input(cls, path: Path) -> CheckpointError:
@@ -112,3 +127,23 @@ class CheckpointError(CommandError):
         return cls(
             f"--weights has {counted(num_weights, 'number')} for {counted(num_files, 'file')}. Give one for each file."
         )
+
+
+@contextlib.contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever reading a file raises into one sentence. What is read is foreign, and so is what reads it."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError.unreadable(path, reason_of(error)) from None
+    except Exception as error:  # noqa: BLE001 - libraries do not say what they raise for bytes that lie
+        line = str(error).partition("\n")[0].partition(". ")[0].rstrip(".:")[:_LONGEST_REASON]
+        reason = line if line.isprintable() else ascii(line)
+        raise CheckpointError.malformed(path, kind, reason or type(error).__name__) from None
+
+
+def reason_of(error: OSError) -> str:
+    """Return the system's words for a failure."""
+    return (error.strerror or str(error)).lower()

@@ -3,116 +3,140 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import math
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NoReturn, Self
 
 import numpy as np
 
-from treefold.cli.average.checkpoint import Bytes, Contents, MemoryContents, Spec, is_known
-from treefold.cli.average.errors import CheckpointError
+from treefold.cli.average.checkpoint import Bytes, Contents, Spec, is_known
+from treefold.cli.average.errors import CheckpointError, reading
+from treefold.cli.average.reordered import ReorderedContents, spooled
 
 _SUFFIX = ".npy"
+_LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}
 _READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, RuntimeError)
+_MOST_HEADER_BYTES = 1 << 16
+#: What NumPy writes. Python unpacks others, too, but block by block only these.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_MOST_DIMENSIONS = 64  # of NumPy's arrays
+_MOST_LENGTH = (1 << 63) - 1
+_MOST_NAME_BYTES = (1 << 16) - 1  # in a zip archive
 
 
 class NpzCheckpoint:
-    """An open npz file."""
+    """An open npz file. Arrays by columns are put in order in ``scratch``, a directory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, scratch: Path) -> None:
         """Read the headers of all arrays."""
         self.path = path
         self.metadata: dict[str, str] = {}
-        try:
-            self._archive = zipfile.ZipFile(path)
-        except zipfile.BadZipFile as error:
-            self._refuse(error)
-        self._dtypes: dict[str, np.dtype[Any]] = {}
-        self._is_by_columns: dict[str, bool] = {}
         self.specs: dict[str, Spec] = {}
-        try:
-            for entry in self._archive.infolist():
-                self._add(entry.filename)
-        except BaseException:
-            self._archive.close()
-            raise
+        self._scratch = scratch
+        self._entries: dict[str, _Entry] = {}
+        with reading(path, "npz"):
+            self._archive = zipfile.ZipFile(path)
+            try:
+                for info in self._archive.infolist():
+                    self._add(info)
+            except BaseException:
+                self._archive.close()
+                raise
 
-    def _refuse(self, reason: object) -> NoReturn:
-        raise CheckpointError.malformed(self.path, "npz", str(reason).rstrip(".")) from None
+    def _refuse(self, reason: str) -> NoReturn:
+        raise CheckpointError.malformed(self.path, "npz", reason)
 
-    def _add(self, filename: str) -> None:
-        if not filename.endswith(_SUFFIX):
-            self._refuse(f"{filename!r} in it is no npy file")
-        name = filename.removesuffix(_SUFFIX)
+    def _add(self, info: zipfile.ZipInfo) -> None:
+        if not info.filename.endswith(_SUFFIX):
+            self._refuse(f"{info.filename!r} in it is no npy file")
+        name = info.filename.removesuffix(_SUFFIX)
         if name in self.specs:
             self._refuse(f"it has {name!r} twice")
-        try:
-            with self._archive.open(filename) as member:
-                shape, is_by_columns, dtype = _read_header(member)
-        except _BROKEN as error:
-            self._refuse(error)
-        if any(length < 0 for length in shape):
-            self._refuse(f"{name!r} in it has the shape {shape}")
-        if dtype.hasobject:
+        if info.compress_type not in _METHODS:
+            self._refuse(f"{name!r} in it is packed by method {info.compress_type}, and NumPy writes 0 and 8")
+        with self._archive.open(info) as member:
+            entry = _Entry(info, *_read_header(member))
+            start = member.tell()
+        if not all(0 <= length <= _MOST_LENGTH for length in entry.shape):
+            self._refuse(f"{name!r} in it has the shape {entry.shape}")
+        if entry.dtype.hasobject:
             raise CheckpointError.pickled_objects(self.path, name)
-        if not is_known(dtype.name):
-            raise CheckpointError.dtype(self.path, name, str(dtype))
-        self.specs[name] = Spec(dtype.name, shape)
-        self._dtypes[name] = dtype
-        self._is_by_columns[name] = is_by_columns and len(shape) > 1
+        if not is_known(entry.dtype.name):
+            raise CheckpointError.dtype(self.path, name, str(entry.dtype))
+        spec = Spec(entry.dtype.name, entry.shape)
+        if info.file_size < start + spec.nbytes:
+            raise CheckpointError.truncated(self.path, name)
+        if info.file_size > start + spec.nbytes:
+            self._refuse(f"{name!r} in it has more bytes than its shape says")
+        self.specs[name], self._entries[name] = spec, entry
 
     @contextlib.contextmanager
     def tensor(self, name: str) -> Iterator[Contents]:
-        """Open an array; one that is stored by columns or in foreign byte order is read whole."""
-        try:
-            with self._archive.open(name + _SUFFIX) as member:
+        """Open an array; one that is stored by columns is unpacked first."""
+        spec, entry = self.specs[name], self._entries[name]
+        with contextlib.ExitStack() as opened:
+            with reading(self.path, "npz"):
+                member = opened.enter_context(self._archive.open(entry.info))
                 _read_header(member)
-                if self._is_by_columns[name] or not self._dtypes[name].isnative:
-                    yield MemoryContents(self._read_whole(name, member))
-                else:
-                    yield _MemberContents(member)
-        except CheckpointError:
-            raise
-        except _BROKEN as error:
-            self._refuse(error)
-
-    def _read_whole(self, name: str, member: IO[bytes]) -> Bytes:
-        spec, order = self.specs[name], "F" if self._is_by_columns[name] else "C"
-        contents = member.read()
-        if len(contents) < spec.nbytes:
-            raise CheckpointError.truncated(self.path, name)
-        array = np.frombuffer(contents[: spec.nbytes], self._dtypes[name]).reshape(spec.shape, order=order)  # type: ignore[call-overload]
-        return np.ascontiguousarray(array, spec.numpy_dtype).reshape(-1).view(np.uint8)
+            contents = _MemberContents(self.path, member, entry.dtype)
+            if entry.is_by_columns and spec.nbytes:
+                spool = spooled(contents, spec.nbytes, self._scratch, path=self.path, name=name)
+                stored = opened.enter_context(spool).view(spec.numpy_dtype)
+                yield ReorderedContents(stored.reshape(spec.shape, order="F"))
+            else:
+                yield contents
 
     def close(self) -> None:
         """Close the file."""
         self._archive.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Where an array is, and how it is stored."""
+
+    info: zipfile.ZipInfo
+    shape: tuple[int, ...]
+    is_by_columns: bool
+    dtype: np.dtype[Any]
+
+
 def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(member)
     if version not in _READ_HEADER:
         raise ValueError(version)
-    return _READ_HEADER[version](member)
+    length = member.read(_LENGTH_BYTES[version])
+    nbytes = int.from_bytes(length, "little")
+    if nbytes > _MOST_HEADER_BYTES:  # NumPy would read all of it before it refuses
+        message = f"a header of {nbytes} bytes is too long"
+        raise ValueError(message)
+    shape, is_by_columns, dtype = _READ_HEADER[version](io.BytesIO(length + member.read(nbytes)))
+    shape = tuple(map(int, shape))  # True is a length to NumPy
+    return shape, is_by_columns and len(shape) > 1, dtype
 
 
 class _MemberContents:
     """An array that is read, and perhaps decompressed, into a buffer of its own."""
 
-    def __init__(self, member: IO[bytes]) -> None:
+    def __init__(self, path: Path, member: IO[bytes], dtype: np.dtype[Any]) -> None:
         """Start behind the header, which was read."""
-        self._member, self._buffer = member, np.empty(0, np.uint8)
+        self._path, self._member, self._dtype, self._buffer = path, member, dtype, np.empty(0, np.uint8)
 
     def take(self, nbytes: int) -> Bytes:
         """Read into the buffer."""
         if self._buffer.size < nbytes:
             self._buffer = np.empty(nbytes, np.uint8)
         done = 0
-        while done < nbytes and (count := self._member.readinto(self._buffer.data[done:nbytes])):  # type: ignore[attr-defined] # typeshed: not every IO[bytes] has it
-            done += count
+        with reading(self._path, "npz"):
+            while done < nbytes and (count := self._member.readinto(self._buffer.data[done:nbytes])):  # type: ignore[attr-defined] # typeshed: not every IO[bytes] has it
+                done += count
+        if not self._dtype.isnative:
+            whole = done - done % self._dtype.itemsize
+            self._buffer[:whole].view(self._dtype.newbyteorder("=")).byteswap(inplace=True)
         return self._buffer[:done]
 
 
@@ -124,6 +148,10 @@ class NpzWriter:
         for name, spec in specs.items():
             if spec.numpy_dtype.isbuiltin != 1:  # not NumPy's own: it would write nameless bytes
                 raise CheckpointError.not_held(path, name, spec.dtype, ".safetensors")
+            if not _is_array(spec):
+                raise CheckpointError.not_held(path, name, f"the shape of {spec}", ".safetensors")
+            if "\0" in name or len((name + _SUFFIX).encode()) > _MOST_NAME_BYTES:
+                raise CheckpointError.reserved(path, name, ".safetensors")
         self._specs = specs
         self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
 
@@ -146,3 +174,9 @@ class NpzWriter:
         """Write the archive's directory; after a failure that cannot be, and matters to nobody."""
         with contextlib.nullcontext() if kind is None else contextlib.suppress(OSError, ValueError):
             self._archive.close()
+
+
+def _is_array(spec: Spec) -> bool:
+    """Tell whether NumPy has arrays of a shape: lengths count even where there are no elements."""
+    size = math.prod(length or 1 for length in spec.shape)
+    return len(spec.shape) <= _MOST_DIMENSIONS and size * spec.numpy_dtype.itemsize <= _MOST_LENGTH

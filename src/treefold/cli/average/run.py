@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from treefold.cli.average.arithmetic import check_meaning
 from treefold.cli.average.checkpoint import Checkpoint, Writer, common_metadata, differences
-from treefold.cli.average.errors import CheckpointError
+from treefold.cli.average.errors import CheckpointError, reason_of
 from treefold.cli.average.npz_files import NpzCheckpoint, NpzWriter
 from treefold.cli.average.stream import average
 from treefold.files import NEW_FILE_MODE, check_writable, written_whole
@@ -36,8 +37,9 @@ class Run:
         """Open all files."""
         self._output, self._fold = output, fold
         _check_output(output, paths)
+        scratch = Path(os.path.realpath(output)).parent
         with contextlib.ExitStack() as opened:
-            self._checkpoints = [_open(path, opened) for path in paths]
+            self._checkpoints = [_open(path, scratch, opened) for path in paths]
             self._mode = _strictest_mode(paths)
             self.differences = differences(self._checkpoints)
             # Wide elements first, as the safetensors library writes them, so that each is aligned in the file.
@@ -68,7 +70,7 @@ class Run:
             with written_whole(self._output, mode=self._mode) as file, self._writer(file) as writer:
                 average(self._checkpoints, self._specs, writer, self._fold, on_bytes)
         except OSError as error:
-            raise CheckpointError.output(self._output, _reason(error)) from None
+            raise CheckpointError.output(self._output, reason_of(error)) from None
 
     def _writer(self, file: BinaryIO) -> Writer:
         if self._output.suffix == ".npz":
@@ -86,7 +88,7 @@ def _check_output(output: Path, paths: Sequence[Path]) -> None:
     try:
         check_writable(output)
     except OSError as error:
-        raise CheckpointError.output(output, _reason(error)) from None
+        raise CheckpointError.output(output, reason_of(error)) from None
 
 
 def _strictest_mode(paths: Sequence[Path]) -> int:
@@ -95,29 +97,25 @@ def _strictest_mode(paths: Sequence[Path]) -> int:
     return shared | 0o600
 
 
-def _open(path: Path, opened: contextlib.ExitStack) -> Checkpoint:
+def _open(path: Path, scratch: Path, opened: contextlib.ExitStack) -> Checkpoint:
     if path.suffix not in _INPUTS:
         raise CheckpointError.suffix(path, _INPUTS)
     try:
-        checkpoint = _open_by_suffix(path)
+        path.open("rb").close()  # for the reason in the system's words
     except OSError as error:
-        raise CheckpointError.unreadable(path, _reason(error)) from None
+        raise CheckpointError.unreadable(path, reason_of(error)) from None
+    checkpoint = _open_by_suffix(path, scratch)
     opened.callback(checkpoint.close)
     return checkpoint
 
 
-def _open_by_suffix(path: Path) -> Checkpoint:
+def _open_by_suffix(path: Path, scratch: Path) -> Checkpoint:
     if path.suffix == ".npz":
-        return NpzCheckpoint(path)
+        return NpzCheckpoint(path, scratch)
     if path.suffix == ".safetensors":
         from treefold.cli.average.safetensors_files import SafetensorsCheckpoint  # noqa: PLC0415 - not for npz alone
 
         return SafetensorsCheckpoint(path)
-    with path.open("rb"):  # for the reason in the system's words
-        from treefold.cli.average.torch_files import TorchCheckpoint  # noqa: PLC0415 - takes a second to import
+    from treefold.cli.average.torch_files import TorchCheckpoint  # noqa: PLC0415 - takes a second to import
 
-    return TorchCheckpoint(path)
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+    return TorchCheckpoint(path, scratch)

@@ -6,6 +6,7 @@ file, shapes that do not fit, a header too large. What it does not see is two en
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO, Self
 import safetensors
 
 from treefold.cli.average.checkpoint import Contents, Spec
-from treefold.cli.average.errors import CheckpointError
+from treefold.cli.average.errors import CheckpointError, reading
 from treefold.cli.average.mapped import MappedContents, MappedFile
 
 _LENGTH_BYTES = 8
@@ -52,13 +53,14 @@ class SafetensorsCheckpoint:
         self.path = path
         self._file = path.open("rb")
         try:
-            header = self._read_header()
-            self.metadata: dict[str, str] = header.pop(_METADATA, None) or {}
-            # In the order of the data, so that a file is read from its beginning to its end.
-            entries = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
-            self.specs = {name: self._spec(name, entry) for name, entry in entries}
-            self._ranges = {name: [self._data + at for at in entry["data_offsets"]] for name, entry in entries}
-            self._mapped = MappedFile(self._file)
+            with reading(path, "safetensors"):
+                header = self._read_header()
+                self.metadata: dict[str, str] = header.pop(_METADATA, None) or {}
+                # In the order of the data, so that a file is read from its beginning to its end.
+                entries = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
+                self.specs = {name: self._spec(name, entry) for name, entry in entries}
+                self._ranges = {name: [self._data + at for at in entry["data_offsets"]] for name, entry in entries}
+                self._mapped = MappedFile(self._file)
         except BaseException:
             self._file.close()
             raise
@@ -78,8 +80,7 @@ class SafetensorsCheckpoint:
     def _without_duplicates(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice, _ = collections.Counter(name for name, _ in pairs).most_common(1)[0]
             raise CheckpointError.malformed(self.path, "safetensors", f"its header has {twice!r} twice")
         return found
 
@@ -109,7 +110,7 @@ class SafetensorsWriter:
         end = 0
         for name, spec in specs.items():
             if name == _METADATA:
-                raise CheckpointError.reserved(path, name)
+                raise CheckpointError.reserved(path, name, ".npz")
             if spec.dtype not in _CODES:
                 raise CheckpointError.not_held(path, name, spec.dtype, ".npz")
             start, end = end, end + spec.nbytes
