@@ -241,6 +241,27 @@ class TestSafetensors:
         assert refused(tmp_path / "a.safetensors").startswith("'a.safetensors' is no safetensors file: ")
 
 
+class TestNames:
+    def test_of_tensors_do_not_command_the_terminal(self, treefold, tmp_path):
+        """A name in the table of differences is shown, and its control characters are escaped."""
+        save_file({"w\x1b[2J": np.ones(1)}, tmp_path / "a.safetensors")
+        save_file({"w": np.ones(1)}, tmp_path / "b.safetensors")
+        outcome = treefold("average", tmp_path / "a.safetensors", tmp_path / "b.safetensors", "-o", tmp_path / "m.npz")
+        assert "\nw\\x1b[2J " in outcome.out
+        assert "\x1b" not in outcome.out
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs a system where names of files are bytes")
+    def test_of_files_may_be_any_bytes(self, tmp_path):
+        """What is no text is escaped where it is printed, and the output is written."""
+        save_file({"w": np.ones(1)}, tmp_path / "a.safetensors")
+        output = os.fsencode(tmp_path) + b"/\xff.npz"
+        command = [sys.executable, "-m", "treefold.cli", "average", tmp_path / "a.safetensors", "-o", output]
+        run = subprocess.run(command, capture_output=True, check=False, env=os.environ | {"PYTHONUTF8": "1"})  # noqa: S603
+        assert run.returncode == 0
+        assert run.stdout.endswith(b"/\\udcff.npz\n")
+        assert Path(os.fsdecode(output)).exists()
+
+
 class TestOutput:
     @pytest.mark.parametrize("name", ["a\0b", "n" * 65532])
     def test_refuses_names_that_zip_archives_cannot_hold(self, refused, tmp_path, name):

@@ -248,6 +248,8 @@ class TestArguments:
             (["-o", "mean.pt"], "'mean.pt' ends in '.pt'. It takes a file named \".safetensors\" or \".npz\"."),
             (["missing.npz"], "'missing.npz' cannot be read: no such file or directory. Nothing was written."),
             (["missing.pt"], "'missing.pt' cannot be read: no such file or directory. Nothing was written."),
+            ([f"{'n' * 300}.npz"], f"'{'n' * 300}.npz' cannot be read: file name too long. Nothing was written."),
+            (["."], "'.' ends in ''. It takes a file named "),
             (["a.pkl"], "'a.pkl' ends in '.pkl'. It takes a file named \".safetensors\", \".npz\", "),
         ],
     )
@@ -264,11 +266,19 @@ class TestArguments:
             "--output '1.safetensors' is one of the files to average. Name another."
         )
 
+    def test_output_is_no_input_by_another_name(self, refused, pair, tmp_path):
+        """A link to a file that is read is that file."""
+        (tmp_path / "link.safetensors").symlink_to(pair[1])
+        assert refused(*pair, output="link.safetensors") == (
+            "--output 'link.safetensors' is one of the files to average. Name another."
+        )
+
     def test_output_must_be_a_place_to_write(self, refused, pair, tmp_path):
         """No folder, or a folder in its place: said before anything is read."""
         assert refused(*pair, output="no/mean.npz") == (
             "--output cannot write 'no/mean.npz': no such file or directory."
         )
+        assert refused(*pair, output=f"{'n' * 300}.npz").endswith(".npz': file name too long.")
         (tmp_path / "is.npz").mkdir()
         assert refused(*pair, output="is.npz") == "--output cannot write 'is.npz': it is a directory."
 

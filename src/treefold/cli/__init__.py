@@ -6,6 +6,7 @@ one sentence and not a traceback.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -33,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             the command was refused, with one sentence on stderr, and 128 + the number of a SIGTERM or SIGHUP.
 
     """
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a file's name may be bytes that are no text; stderr escapes them, too
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         from treefold.cli.app import app  # noqa: PLC0415 - typer is an extra, and may be missing
 

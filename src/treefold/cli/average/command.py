@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from treefold.cli.average.errors import CheckpointError
-from treefold.errors.words import counted
+from treefold.errors.words import counted, printable
 from treefold.fold import Fold
 from treefold.ops.arguments import read_weights
 from treefold.reduce_op import ReduceOp
@@ -44,7 +44,8 @@ def average(
 
     with Run(files, output, fold) as run:
         if run.differences:
-            typer.echo(plain_table(["tensor", files[0].name, "file", "has"], run.differences))
+            rows = [[printable(cell) for cell in row] for row in run.differences]
+            typer.echo(plain_table(["tensor", printable(files[0].name), "file", "has"], rows))
             raise CheckpointError.disagreement(len({row[0] for row in run.differences}), len(files))
         columns = (TextColumn("averaging"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True)) as bar:

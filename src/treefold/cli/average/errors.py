@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from treefold.cli.errors import CommandError
-from treefold.errors.words import counted, listed, short
+from treefold.errors.words import counted, listed, printable, short
 
 _LONGEST_REASON = 160  # characters of what a library says
 _TENSORS_ONLY = "Save named tensors alone, as torch.save(model.state_dict(), ...) does."
@@ -139,9 +139,9 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     except OSError as error:
         raise CheckpointError.unreadable(path, reason_of(error)) from None
     except Exception as error:  # noqa: BLE001 - libraries do not say what they raise for bytes that lie
-        line = str(error).partition("\n")[0].partition(". ")[0].rstrip(".:")[:_LONGEST_REASON]
-        reason = line if line.isprintable() else ascii(line)
-        raise CheckpointError.malformed(path, kind, reason or type(error).__name__) from None
+        line = str(error).partition("\n")[0].partition(". ")[0].rstrip(".:")
+        reason = printable(line[:_LONGEST_REASON]) or type(error).__name__
+        raise CheckpointError.malformed(path, kind, reason) from None
 
 
 def reason_of(error: OSError) -> str:

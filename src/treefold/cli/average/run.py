@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import operator
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -83,27 +81,35 @@ class Run:
 def _check_output(output: Path, paths: Sequence[Path]) -> None:
     if output.suffix not in _OUTPUTS:
         raise CheckpointError.suffix(output, _OUTPUTS)
-    if output.exists() and any(path.exists() and path.samefile(output) for path in paths):
-        raise CheckpointError.output_is_input(output)
     try:
         check_writable(output)
     except OSError as error:
         raise CheckpointError.output(output, reason_of(error)) from None
+    if any(_is_same(path, output) for path in paths):
+        raise CheckpointError.output_is_input(output)
+
+
+def _is_same(path: Path, output: Path) -> bool:
+    try:
+        return path.samefile(output)
+    except OSError:  # one of them does not exist; of an input that is said when it is opened
+        return False
 
 
 def _strictest_mode(paths: Sequence[Path]) -> int:
     """Return a mode by which nobody but the owner may do more with the output than with every file of the inputs."""
-    shared = functools.reduce(operator.and_, (path.stat().st_mode for path in paths), NEW_FILE_MODE)
-    return shared | 0o600
+    mode = NEW_FILE_MODE
+    for path in paths:
+        try:
+            mode &= path.stat().st_mode
+        except OSError as error:
+            raise CheckpointError.unreadable(path, reason_of(error)) from None
+    return mode | 0o600
 
 
 def _open(path: Path, scratch: Path, opened: contextlib.ExitStack) -> Checkpoint:
     if path.suffix not in _INPUTS:
         raise CheckpointError.suffix(path, _INPUTS)
-    try:
-        path.open("rb").close()  # for the reason in the system's words
-    except OSError as error:
-        raise CheckpointError.unreadable(path, reason_of(error)) from None
     checkpoint = _open_by_suffix(path, scratch)
     opened.callback(checkpoint.close)
     return checkpoint

@@ -51,7 +51,8 @@ class SafetensorsCheckpoint:
     def __init__(self, path: Path) -> None:
         """Read the header."""
         self.path = path
-        self._file = path.open("rb")
+        with reading(path, "safetensors"):
+            self._file = path.open("rb")
         try:
             with reading(path, "safetensors"):
                 header = self._read_header()
