@@ -250,6 +250,12 @@ class TestNames:
         assert "\nw\\x1b[2J " in outcome.out
         assert "\x1b" not in outcome.out
 
+    def test_of_what_a_library_repeats_do_not_either(self, refused, tmp_path):
+        """The safetensors library cites a dtype that it does not know."""
+        header = b'{"w":{"dtype":"F\\u001b[2J","shape":[1],"data_offsets":[0,4]}}'
+        (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
+        assert "unknown variant `F\\x1b[2J`" in refused(tmp_path / "a.safetensors")
+
     @pytest.mark.skipif(sys.platform != "linux", reason="needs a system where names of files are bytes")
     def test_of_files_may_be_any_bytes(self, tmp_path):
         """What is no text is escaped where it is printed, and the output is written."""

@@ -1,9 +1,11 @@
 """Writing files, the same for reports, caches and checkpoints: all of it or nothing, and only where it was said."""
 
 import os
+import re
 import socket
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -183,3 +185,14 @@ class TestCheckWritable:
             for act in (check_writable, write):
                 with pytest.raises(OSError, match="it is not a regular file"):
                     act(tmp_path / "socket")
+
+
+class TestPackage:
+    def test_writes_files_nowhere_else(self):
+        """One module creates what stays: names, modes, links and half-written files are its business alone."""
+        source = Path(files.__file__).parent
+        creates = re.compile(
+            r"write_text\(|write_bytes\(|savefig\((?!file)|open\([^)]*['\"][wxa]b?['\"]|NamedTemp|mkstemp"
+        )
+        found = [path.name for path in source.rglob("*.py") if creates.search(path.read_text(encoding="utf-8"))]
+        assert found == ["files.py"]

@@ -29,7 +29,7 @@ class CheckpointError(CommandError):
     @classmethod
     def malformed(cls, path: Path, kind: str, reason: str) -> CheckpointError:
         """Refuse a file that is not what its name says."""
-        return cls(f"{str(path)!r} is no {kind} file: {reason}. Nothing was written.")
+        return cls(f"{str(path)!r} is no {kind} file: {printable(reason)}. Nothing was written.")
 
     @classmethod
     def truncated(cls, path: Path, name: str) -> CheckpointError:
@@ -140,8 +140,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise CheckpointError.unreadable(path, reason_of(error)) from None
     except Exception as error:  # noqa: BLE001 - libraries do not say what they raise for bytes that lie
         line = str(error).partition("\n")[0].partition(". ")[0].rstrip(".:")
-        reason = printable(line[:_LONGEST_REASON]) or type(error).__name__
-        raise CheckpointError.malformed(path, kind, reason) from None
+        raise CheckpointError.malformed(path, kind, line[:_LONGEST_REASON] or type(error).__name__) from None
 
 
 def reason_of(error: OSError) -> str:
