@@ -48,7 +48,7 @@ def refine(topology: Topology, measured: Measured) -> Topology:
         for ends in [(link.source, link.target)]
     )
     note = f"{len(seen)} of {len(topology.links)} directed links are as measured between devices."
-    return Topology(topology.name, topology.nodes, links_now, (*topology.notes, note))
+    return replace(topology, links=links_now, notes=(*topology.notes, note))
 
 
 def from_copies(devices: Sequence[str], measured: Measured) -> Topology:

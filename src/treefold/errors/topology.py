@@ -26,6 +26,11 @@ class TopologyError(TreefoldError, ValueError):
         return cls(f"The {kind} {name!r} is named twice. Every device, host, switch and NIC needs a name of its own.")
 
     @classmethod
+    def unprintable(cls, what: str, text: str) -> Self:
+        """A control character where a terminal would obey it."""
+        return cls(f"{what} is {short(text)}. It is printed and drawn as it is: take printable characters only.")
+
+    @classmethod
     def kind(cls, name: str, kind: object, kinds: Sequence[str]) -> Self:
         """A node that is none of the four."""
         return cls(f"{name!r} is said to be of kind {short(kind)}. A node is {listed(kinds)}.")
@@ -101,6 +106,43 @@ class TopologyError(TreefoldError, ValueError):
         close = difflib.get_close_matches(name.lower(), names, 1, 0.0) if isinstance(name, str) else []
         nearest = f" The nearest is {close[0]!r}." if close else ""
         return cls(f"No machine is known as {short(name)}.{nearest} Known: {', '.join(names)}.")
+
+    @classmethod
+    def unknown_nvlinks(cls, name: object, names: Sequence[str]) -> Self:
+        """A name of which no NVLinks are known."""
+        close = difflib.get_close_matches(name.lower(), names, 1, 0.0) if isinstance(name, str) else []
+        nearest = f" The nearest is {close[0]!r}." if close else ""
+        return cls(f"No NVLinks are known of {short(name)}.{nearest} Known are those of {', '.join(names)}.")
+
+    @classmethod
+    def nvlinks_of_others(cls, devices: Sequence[str]) -> Self:
+        """NVLinks for devices that are no GPUs."""
+        return cls(f"NVLinks join GPUs, and this topology has {_some(devices)}. Give a topology of GPUs only.")
+
+    @classmethod
+    def nvlinks_twice(cls, own: str) -> Self:
+        """A known machine's NVLinks for a machine that has links beside PCIe."""
+        return cls(
+            f"This topology has {own} of its own, and a known machine's NVLinks would be added to them. Plan it without "
+            f"these, or remove its own."
+        )
+
+    @classmethod
+    def nvlinks_of_so_many(cls, name: str, there: int, here: int, *, is_switched: bool) -> Self:
+        """NVLinks of a machine with another number of GPUs."""
+        wanted = f"at most {there}" if is_switched else f"{there}"
+        return cls(
+            f"The NVLinks of {name} join {there} GPUs, and this topology has {here}. It takes {wanted}: name a machine "
+            f"of as many GPUs."
+        )
+
+    @classmethod
+    def nvlinks_of_another_gpu(cls, name: str, model: str) -> Self:
+        """NVLinks of a machine with other GPUs."""
+        return cls(
+            f"The GPUs of this topology are {model}, which do not have the NVLinks of {name}. Name a machine of such "
+            f"GPUs, or write their NVLinks into the plain JSON form."
+        )
 
 
 def _some(names: Sequence[str]) -> str:

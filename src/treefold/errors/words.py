@@ -27,6 +27,13 @@ def short(value: object) -> str:
     return f"{'an' if name[:1] in 'AEIOUaeiou' or name == 'ndarray' else 'a'} {name}"
 
 
+def printable(text: str) -> str:
+    r"""Return a text with what a terminal would obey instead of show written as an escape: ``"\x1b"`` for ESC."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: "1 value", "2 values"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
@@ -55,5 +56,5 @@ def _discovered(devices: Sequence[str]) -> Topology | None:
         return None
     with contextlib.suppress(TreefoldError):  # not joined without them
         links_left = tuple(link for link in found.links if link.kind not in _SLOWER)
-        return Topology(found.name, found.nodes, links_left, found.notes)
+        return dataclasses.replace(found, links=links_left)
     return found

@@ -29,7 +29,7 @@ def draw_machine(topology: Topology) -> str:
         parts,
         width=max(layout.width, 420.0),
         height=layout.height + _LEGEND,
-        title=machine_title(topology),
+        title=f"{machine_title(topology)}{but_missing(topology)}",
         description=describe(topology),
     )
 
@@ -38,6 +38,11 @@ def machine_title(topology: Topology) -> str:
     """Return what a machine is called, with its number of devices."""
     count = len(topology.devices)
     return f"{topology.name or 'a machine'}: {count} device{'' if count == 1 else 's'}"
+
+
+def but_missing(topology: Topology) -> str:
+    """Return what follows a machine's name in a headline where it has links that its description lacks, or nothing."""
+    return f". {topology.missing}." if topology.missing is not None else ""
 
 
 def machine_marks(topology: Topology, layout: Layout) -> str:

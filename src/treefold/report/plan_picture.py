@@ -39,11 +39,13 @@ def draw_packing(topology: Topology, packing: TreePacking, timeline: Timeline | 
 
 
 def headline(topology: Topology, packing: TreePacking) -> str:
-    """Return what a packing reaches, in one line."""
+    """Return what a packing reaches, in one line, and which links are missing from the machine."""
     name = topology.name or "this machine"
     if packing.algbw is None:
         return f"{name}: one device"
     reached, bound = packing.algbw_bytes_per_s / 1e9, packing.bound_bytes_per_s / 1e9
+    if topology.missing is not None:
+        return f"{name}: {reached:.2f} GB/s all-reduce over the links in this file; {topology.missing}"
     if packing.gap < 1e-6:  # noqa: PLR2004 - rounding
         return f"{name}: {reached:.2f} GB/s all-reduce, the most that plain values can reach"
     return f"{name}: {reached:.2f} of at most {bound:.2f} GB/s all-reduce ({1 - packing.gap:.1%})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -96,7 +96,7 @@ def slowed(topology: Topology, slower: float) -> Topology:
         Link(one.source, one.target, one.kind, float(Fraction(one.bytes_per_s) / factor), one.alpha_s * slower)
         for one in topology.links
     )
-    return Topology(topology.name, topology.nodes, links, topology.notes)
+    return replace(topology, links=links)
 
 
 @dataclass(frozen=True)

@@ -2,5 +2,6 @@
 
 from treefold.topology.graph import Link, Node, Topology, TopologyBuilder
 from treefold.topology.known import known_names, known_topology
+from treefold.topology.nvlinks import with_nvlinks
 
-__all__ = ["Link", "Node", "Topology", "TopologyBuilder", "known_names", "known_topology"]
+__all__ = ["Link", "Node", "Topology", "TopologyBuilder", "known_names", "known_topology", "with_nvlinks"]

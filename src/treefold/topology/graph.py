@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
@@ -17,6 +17,8 @@ from typing import Any, Self
 
 from treefold.devices import canonical_device
 from treefold.errors import DeviceError, TopologyError
+from treefold.errors.words import printable
+from treefold.topology.gpus import MissingLinks
 
 KINDS = ("device", "host", "switch", "nic")
 _GIGA, _MICRO = 10**9, Fraction(1, 10**6)
@@ -52,11 +54,14 @@ class Topology:
 
     Links of one kind between the same ends are one link of their summed bandwidth; ``capacity`` also sums over kinds.
     Order of nodes and links is that of first mention. ``notes``: sentences for the reader, such as what a file left
-    open.
+    open. ``missing``: links that the machine has and that are not among ``links``, None where none are known to be.
+
+    All of it can be printed on a terminal: characters that cannot are escaped in ``name`` and ``notes``.
 
     Raises:
         TopologyError: no devices, a name twice, a link to nowhere or to itself, a bandwidth that is not finite and
-            positive, a latency that is not finite and ≥ 0, or devices that do not all reach each other.
+            positive, a latency that is not finite and ≥ 0, devices that do not all reach each other, or a control
+            character in the name of a node or the kind of a link.
 
     >>> ring = TopologyBuilder("ring").device("gpu:0").device("gpu:1").link("gpu:0", "gpu:1", gb_per_s=25).build()
     >>> ring.devices, ring.capacity("gpu:1", "gpu:0")
@@ -67,6 +72,7 @@ class Topology:
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
     notes: tuple[str, ...] = ()
+    missing: MissingLinks | None = None
 
     def __reduce__(self) -> tuple[type[Topology], tuple[Any, ...]]:
         """Copy and pickle the fields; what was derived from them is derived again."""
@@ -74,6 +80,8 @@ class Topology:
 
     def __post_init__(self) -> None:
         """Merge parallel links, and refuse a machine that cannot be."""
+        object.__setattr__(self, "name", printable(self.name))
+        object.__setattr__(self, "notes", tuple(map(printable, self.notes)))
         _check_nodes(self.nodes)
         names = {node.name for node in self.nodes}
         for link in self.links:
@@ -146,19 +154,22 @@ class Topology:
         carriers = [node for node in self.nodes if node.kind != "device"]
         links = [link for link in self.links if link.source not in gone and link.target not in gone]
         nodes = (*(Node(device, "device") for device in wanted), *carriers)
-        return Topology(self.name, nodes, tuple(links), self.notes)
+        return replace(self, nodes=nodes, links=tuple(links))
 
     def to_json(self) -> dict[str, Any]:
         """Return the plain form, ready for ``json.dumps``, that ``load_topology`` reads.
 
         ``links`` have ``between``, ``gb_per_s`` and ``alpha_us`` (10⁹ bytes per second and microseconds, a pair
         ``[there, back]`` where the directions differ, ``null`` for a way that is not there) and ``kind`` where known.
-        ``name``, ``hosts``, ``nics`` and ``notes`` are there where they are not empty.
+        ``name``, ``hosts``, ``nics``, ``notes`` and ``missing`` (``{"links": kind, "gpus": models}``) are there where
+        they are not empty.
         """
         of_kind = {kind: [node.name for node in self.nodes if node.kind == kind] for kind in KINDS}
         plain: dict[str, Any] = {"name": self.name, "devices": of_kind["device"], "switches": of_kind["switch"]}
         plain |= {"hosts": of_kind["host"], "nics": of_kind["nic"]}
         plain |= {"links": _plain_links(self.links), "notes": list(self.notes)}
+        if self.missing is not None:
+            plain["missing"] = {"links": self.missing.kind, "gpus": list(self.missing.gpus)}
         return {key: value for key, value in plain.items() if value or key in {"devices", "switches", "links"}}
 
 
@@ -174,6 +185,7 @@ class TopologyBuilder:
         self._kinds: dict[str, str] = {}
         self._links: list[Link] = []
         self._notes: list[str] = []
+        self._missing: MissingLinks | None = None
 
     def __contains__(self, name: str) -> bool:
         """Whether a node of this name, as it was given, is there."""
@@ -252,6 +264,11 @@ class TopologyBuilder:
         self._notes.append(sentence)
         return self
 
+    def missing(self, links: MissingLinks | None) -> Self:
+        """Say which links the machine has that are not added here."""
+        self._missing = links
+        return self
+
     def build(self) -> Topology:
         """Return the machine.
 
@@ -260,7 +277,7 @@ class TopologyBuilder:
 
         """
         nodes = tuple(Node(name, kind) for name, kind in self._kinds.items())
-        return Topology(self.name, nodes, tuple(self._links), tuple(self._notes))
+        return Topology(self.name, nodes, tuple(self._links), tuple(self._notes), self._missing)
 
     def _node(self, name: str, kind: str) -> Self:
         if name in self._kinds:
@@ -297,6 +314,8 @@ def _check_nodes(nodes: Sequence[Node]) -> None:
             raise TopologyError.kind(node.name, node.kind, KINDS)
         if node.name in seen:
             raise TopologyError.named_twice(node.kind, node.name)
+        if not node.name.isprintable():
+            raise TopologyError.unprintable(f"The name of a {node.kind}", node.name)
         if node.kind == "device" and canonical_device(node.name) != node.name:
             raise DeviceError.unparsable(node.name)
         seen.add(node.name)
@@ -308,6 +327,8 @@ def _check_link(link: Link, names: set[str]) -> None:
             raise TopologyError.to_nowhere(link.source, link.target, end)
     if link.source == link.target:
         raise TopologyError.to_itself(link.source)
+    if not link.kind.isprintable():
+        raise TopologyError.unprintable("The kind of a link", link.kind)
     if not is_finite(link.bytes_per_s) or link.bytes_per_s <= 0:
         raise TopologyError.bandwidth(link.source, link.target, link.bytes_per_s / _GIGA)
     if not is_finite(link.alpha_s) or link.alpha_s < 0:

@@ -33,8 +33,8 @@ _MI250 = (
 def known_topology(name: str) -> Topology:
     """Return the machine of this name.
 
-    ``dgx1_p100``, ``dgx1_v100``, ``dgx2``, ``dgx_a100``, ``dgx_h100``, ``p3_8xlarge``; ``mi250`` (8 modules, 16 GCDs),
-    ``mi300x`` (48 GB/s per xGMI link, what copies reach; ``mi300x_raw``: 64, the data sheet's); ``pcie3_8gpu`` (PCIe 3,
+    ``dgx1_p100``, ``dgx1_v100``, ``dgx2``, ``dgx_a100``, ``dgx_h100``, ``dgx_b200``, ``p3_8xlarge``; ``mi250`` (8
+    modules, 16 GCDs), ``mi300x`` (48 GB/s per xGMI link, what copies reach; ``mi300x_raw``: 64, the data sheet's); ``pcie3_8gpu`` (PCIe 3,
     two Intel sockets), ``a100_pcie_8gpu`` (PCIe 4, two AMD sockets, NVLink bridges between pairs). ``ring:8``,
     ``line:8``, ``mesh:8``: so many devices with a link of 25 GB/s between neighbours, or between all; ``ring:8:50`` has
     50 GB/s. ``2x8_a100``, ``4x8_h100``, ``64x8_h100``, ``2x16_mi250``: so many hosts, each device with a NIC, NICs of
@@ -179,6 +179,7 @@ _MACHINES: dict[str, Callable[[], Topology]] = {
     "dgx2": lambda: _switched("dgx2", 16, 150),
     "dgx_a100": lambda: _switched("dgx_a100", 8, 300),
     "dgx_h100": lambda: _switched("dgx_h100", 8, 450),
+    "dgx_b200": lambda: _switched("dgx_b200", 8, 900),
     "mi250": lambda: _direct("mi250", 16, _mi250_pairs(), gb_per_s=50, kind="xgmi"),
     "mi300x": lambda: _direct("mi300x", 8, _mesh(8), gb_per_s=48, kind="xgmi"),
     "mi300x_raw": lambda: _direct("mi300x_raw", 8, _mesh(8), gb_per_s=64, kind="xgmi"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from treefold.topology import rates
+from treefold.topology.gpus import MissingLinks, gpu_model
 from treefold.topology.graph import Topology, TopologyBuilder
 
 _SLOT_ALPHA_US = {"device": rates.ALPHA_PCIE_US, "nic": rates.ALPHA_NIC_US, "switch": 0.0}
@@ -35,6 +36,8 @@ class Machine:
     places: dict[str, Place] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     hosts: dict[str, str] = field(default_factory=dict)  # of sockets, where there are several hosts
+    unshown: str = ""  # the kind of links that GPUs may have and that this description could not show
+    _ids: dict[str, tuple[str, str]] = field(default_factory=dict)  # of devices: vendor and device on PCI
     _peers: dict[tuple[str, str, str], float] = field(default_factory=dict)
     _to_switch: dict[tuple[str, str], float] = field(default_factory=dict)
     _to_hosts: dict[tuple[str, str, str], float] = field(default_factory=dict)
@@ -46,6 +49,10 @@ class Machine:
     def add_device(self, name: str) -> None:
         """Add a device of whose PCIe nothing is known."""
         self.places[name] = Place("device", "", 0.0)
+
+    def identify(self, device: str, *, vendor_id: str, device_id: str) -> None:
+        """Say which PCI ids a device has."""
+        self._ids[device] = (vendor_id, device_id)
 
     def add_peer(self, source: str, target: str, *, gb_per_s: float, kind: str) -> None:
         """Add what one device says of its own link to another, which says the same of it."""
@@ -89,18 +96,28 @@ class Machine:
                 (builder.nic if place.kind == "nic" else builder.switch)(name)
         self._link_peers(builder)
         for (device, socket, kind), gb_per_s in self._to_hosts.items():
-            builder.link(device, socket, gb_per_s=gb_per_s, alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
+            builder.link(device, socket, gb_per_s=_summed(gb_per_s), alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
         self._link_places(builder, needed)
         for host in dict.fromkeys(self.hosts.get(name, "") for name in self.sockets):
             here = {k: v for k, v in self.sockets.items() if k in needed and self.hosts.get(k, "") == host}
             join_sockets(builder, here, every_pair=every_pair)
         for note in dict.fromkeys(self.notes):
             builder.note(note)
-        return builder.build()
+        return builder.missing(self._missing() if len(devices) > 1 else None).build()
+
+    def _missing(self) -> MissingLinks | None:
+        """Return the links beside PCIe that devices have by their PCI ids, or may have, and that were not added."""
+        linked = {end for source, target, _ in self._peers for end in (source, target)}
+        linked |= {device for device, _ in self._to_switch} | {device for device, _, _ in self._to_hosts}
+        models = [gpu_model(*ids) for device, ids in self._ids.items() if device not in linked]
+        found = {model.name: model.kind for model in models if model is not None}
+        if found:
+            return MissingLinks(next(iter(found.values())), tuple(found))
+        return MissingLinks(self.unshown) if self.unshown and not self.has_fast_links else None
 
     def _needed(self) -> set[str]:
-        """Return the devices and NICs, and everything above one of them."""
-        needed: set[str] = set()
+        """Return the devices and NICs, everything above one of them, and sockets that have links beside PCIe."""
+        needed = {socket for _, socket, _ in self._to_hosts}
         for name, place in self.places.items():
             if place.kind != "switch":
                 above = name
@@ -139,10 +156,10 @@ class Machine:
                 continue
             if back is None:
                 one_sided.append(f"{source} to {target}")
-            elif back != there:
+            elif _summed(back) != _summed(there):
                 unequal.append(f"{source} and {target}")
             narrower = there if back is None else min(there, back)
-            builder.link(source, target, gb_per_s=narrower, alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
+            builder.link(source, target, gb_per_s=_summed(narrower), alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
         if one_sided:
             self.notes.append(f"Only one end names the links from {_some(one_sided)}; they are taken both ways.")
         if unequal:
@@ -151,7 +168,7 @@ class Machine:
             if SWITCH_NAMES[kind] not in builder:
                 builder.switch(SWITCH_NAMES[kind])
             alpha_us = rates.ALPHA_NVSWITCH_PORT_US
-            builder.link(device, SWITCH_NAMES[kind], gb_per_s=gb_per_s, alpha_us=alpha_us, kind=kind)
+            builder.link(device, SWITCH_NAMES[kind], gb_per_s=_summed(gb_per_s), alpha_us=alpha_us, kind=kind)
 
 
 def join_sockets(builder: TopologyBuilder, sockets: dict[str, float], *, every_pair: bool) -> None:
@@ -179,6 +196,11 @@ def numa_topology(name: str, count: int, *, between_gb_per_s: float, notes: Sequ
             f"Between NUMA nodes {between_gb_per_s:g} GB/s are taken, as NCCL does between sockets of this CPU."
         )
     return builder.build()
+
+
+def _summed(gb_per_s: float) -> float:
+    """Return a sum of links without what adding them up in one order or another leaves behind the decimals."""
+    return round(gb_per_s, 6)
 
 
 def _by_number(device: str) -> tuple[str, int]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 
-# Per NVLink, by CUDA compute capability (NCCL topo.h). Raw: 20, 25, 25, 25, 50.
+# Per NVLink, by CUDA compute capability (NCCL topo.h), and what the data sheets say of the same.
 _NVLINK = ((100, 40.1), (90, 20.6), (87, 20.0), (86, 12.0), (70, 20.0), (60, 18.0))
+_NVLINK_RAW = ((100, 50.0), (70, 25.0), (60, 20.0))
 NVLINK_GA10X = 12.0
 NVLINK_UNKNOWN = 18.0  # the slowest that data centres had
 NVLINK_RAW_SHARE = 0.8  # 20 of 25, 40 of 50: what NCCL plans with, of what the data sheet says
@@ -45,6 +46,11 @@ def nvlink_gb_per_s(capability: int | None) -> float:
     if capability is None:
         return NVLINK_UNKNOWN
     return next((rate for since, rate in _NVLINK if capability >= since), NVLINK_UNKNOWN)
+
+
+def nvlink_raw_gb_per_s(capability: int) -> float:
+    """Return GB/s of one NVLink of a data centre's GPU as its data sheet has it, by compute capability."""
+    return next(raw for since, raw in _NVLINK_RAW if capability >= since)
 
 
 def xgmi_gb_per_s(architecture: str) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from treefold.cli.errors import CommandError
-from treefold.topology import Topology, known_topology
+from treefold.topology import Topology, known_topology, with_nvlinks
 from treefold.topology.discover import discover_topology
 from treefold.topology.load import load_topology
 
@@ -15,13 +15,14 @@ _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _NAME = re.compile(r"[\w:.]+")
 
 
-def read_machine(given: str | None, devices: str | None = None) -> Topology:
+def read_machine(given: str | None, devices: str | None = None, nvlinks: str | None = None) -> Topology:
     """Return the machine that ``--topology`` names, with those devices only that ``--devices`` names.
 
-    A word without a slash that is no file is a name, so that a mistyped one is answered with the nearest.
+    A word without a slash that is no file is a name, so that a mistyped one is answered with the nearest. ``nvlinks``:
+    the known machine whose NVLinks are added, before devices are left out.
 
     Raises:
-        TopologyError: no such name or device, or devices that do not reach each other.
+        TopologyError: no such name or device, devices that do not reach each other, or NVLinks that do not fit.
         ParseError: no such file, or one that describes no machine.
 
     """
@@ -31,6 +32,8 @@ def read_machine(given: str | None, devices: str | None = None) -> Topology:
         topology = load_topology(given)
     else:
         topology = known_topology(given)
+    if nvlinks is not None:
+        topology = with_nvlinks(topology, nvlinks)
     if devices is None:
         return topology
     return topology.restricted(_named(devices, topology.devices))

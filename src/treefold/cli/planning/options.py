@@ -19,6 +19,10 @@ Machine = Annotated[
     ),
 ]
 Devices = Annotated[str | None, typer.Option(help="Those that take part: 0-3,6 or gpu:0,gpu:1; all if not given.")]
+Nvlinks = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Add the NVLinks of a known machine, such as dgx_h100, to a file without any."),
+]
 Packs = Annotated[
     int | None, typer.Option(help="So many packs of equal size, instead of as many as the optimum takes.")
 ]

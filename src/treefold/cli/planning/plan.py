@@ -16,7 +16,7 @@ from treefold.cli.planning.export import write_msccl
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import OTHERS, TREES, Prediction, best_of, parse_sizes, plan_methods, predict
 from treefold.cli.planning.outputs import check_outputs, write_picture
-from treefold.cli.planning.words import describe_packing, describe_predictions, list_checks, to_plain
+from treefold.cli.planning.words import describe_packing, describe_predictions, list_checks, machine_notes, to_plain
 from treefold.cost import simulate
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
@@ -37,6 +37,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     *,
     topology: options.Machine = None,
     devices: options.Devices = None,
+    nvlinks: options.Nvlinks = None,
     size: options.Sizes = None,
     packs: options.Packs = None,
     table: options.Table = False,
@@ -49,7 +50,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
 ) -> None:
     """Plan the best all-reduce for a machine: the plan, the proof that no other is faster, the predicted times."""
     check_outputs({"--draw": draw, "--trace": trace, "--msccl": msccl, "--dot": dot, "--save": save})
-    machine = read_machine(topology, devices)
+    machine = read_machine(topology, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
     if packs is not None and packs > sizes[0]:
         raise CommandError.packs_of_bytes(packs, sizes[0])
@@ -87,7 +88,7 @@ def _as_json(machine: Topology, packing: TreePacking, predictions: Sequence[Pred
 
 
 def _in_words(machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], choice: Choice | None) -> str:
-    lines = [*(f"note: {note}" for note in machine.notes), describe_packing(machine, packing)]
+    lines = [*(f"note: {note}" for note in machine_notes(machine)), describe_packing(machine, packing)]
     if predictions:
         lines += ["", "predicted", describe_predictions(predictions)]
     if choice is not None:

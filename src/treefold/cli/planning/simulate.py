@@ -19,6 +19,7 @@ from treefold.cost import simulate as simulate_plan
 from treefold.files import write_atomically
 from treefold.plan import Plan, from_json
 from treefold.planners.tree_packing import TreePacking, optimal_packing
+from treefold.report.machine_drawing import but_missing
 from treefold.report.page import Page, Section, render_page
 from treefold.report.size_drawing import draw_sizes
 from treefold.report.tables import plain_table
@@ -37,6 +38,7 @@ def simulate(
     *,
     topology: options.Machine = None,
     devices: options.Devices = None,
+    nvlinks: options.Nvlinks = None,
     plan: PlanFile = None,
     packs: options.Packs = None,
     size: options.Sizes = None,
@@ -48,14 +50,16 @@ def simulate(
     check_outputs({"--plot": plot, "--trace": trace})
     if topology == plan == "-":
         raise CommandError.two_pipes()
-    machine = read_machine(topology, devices)
+    machine = read_machine(topology, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
     packing = optimal_packing(machine, packs=packs)
     plans = plan_methods(machine, packing) if plan is None else {"this plan": _read_plan(plan)}
     predictions = predict(plans, machine, sizes)
     if json:
         rows = [{"size": p.nbytes, "seconds": p.seconds, "method": p.method} for p in predictions]
-        typer.echo(json_text.dumps({"topology": machine.name, "predicted": rows}, indent=2))
+        missing = None if machine.missing is None else str(machine.missing)
+        plain = {"topology": machine.name, "missing": missing, "predicted": rows}
+        typer.echo(json_text.dumps(plain, indent=2))
     else:
         typer.echo(_table(machine, packing, plans, predictions))
     if plot is not None:
@@ -86,6 +90,8 @@ def _table(
         found = [p for p in predictions if p.nbytes == nbytes]
         rows.append([format_bytes(nbytes), *(f"{format_seconds(p.seconds)} ({p.gb_per_s:.3g})" for p in found)])
     bound = f"at most {packing.bound_bytes_per_s / 1e9:.2f} GB/s" if packing.certificate else "one device"
+    if machine.missing is not None:
+        bound += f"; {machine.missing}"
     head = f"{machine.name or 'this machine'}: predicted time (GB/s of algorithm bandwidth, {bound})"
     return f"{head}\n\n{plain_table(['size', *plans], rows)}"
 
@@ -101,7 +107,7 @@ def _plot(
         name: [(float(p.nbytes), p.seconds) for p in predictions if p.method == name and p.seconds > 0]
         for name in plans
     }
-    title = f"Predicted all-reduce on {machine.name or 'this machine'}"
+    title = f"Predicted all-reduce on {machine.name or 'this machine'}{but_missing(machine)}"
     svg = draw_sizes(times, title=title, bound=packing.bound_bytes_per_s)
     section = Section("By size", "Algorithm bandwidth: bytes per device over seconds.", drawing=svg)
     words = Section("In words", "Seconds, and GB/s.", verbatim=_table(machine, packing, plans, predictions))

@@ -10,11 +10,11 @@ import typer
 from treefold.cli.planning import options
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.outputs import check_outputs, write_picture
-from treefold.cli.planning.words import describe_machine
+from treefold.cli.planning.words import describe_machine, machine_notes
 from treefold.execution.probe import verify_links
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
-from treefold.report.machine_drawing import draw_machine, machine_title
+from treefold.report.machine_drawing import but_missing, draw_machine, machine_title
 from treefold.report.page import Page, Section, render_page
 from treefold.topology import Topology, known_names
 
@@ -35,6 +35,7 @@ def topology(  # noqa: PLR0913 - every option of a command is one
     *,
     machine: Annotated[str | None, typer.Option("--topology", "-t", metavar="FILE|NAME|-", hidden=True)] = None,
     devices: options.Devices = None,
+    nvlinks: options.Nvlinks = None,
     draw: options.Draw = None,
     dot: options.Dot = None,
     json: options.Json = False,
@@ -47,7 +48,7 @@ def topology(  # noqa: PLR0913 - every option of a command is one
         typer.echo("\n".join(known_names()) if known else str(verify_links(use_cache=False)))
         return
     check_outputs({"--draw": draw, "--dot": dot})
-    found = read_machine(verify_file or given or machine, devices)
+    found = read_machine(verify_file or given or machine, devices, nvlinks)
     if verify_file is not None:
         typer.echo(_verdict(found))
     elif json:
@@ -64,12 +65,14 @@ def topology(  # noqa: PLR0913 - every option of a command is one
 
 
 def _verdict(found: Topology) -> str:
-    whole = f"ok: {machine_title(found)}, {len(found.links)} directed links"
+    whole = f"{machine_title(found)}, {len(found.links)} directed links"
+    whole = f"ok: {whole}" if found.missing is None else f"incomplete: {found.missing}\n{whole}"
     kind = "equal in both directions" if found.is_symmetric else "not all equal in both directions"
-    return "\n".join([f"{whole}, {kind}", *(f"note: {note}" for note in found.notes)])
+    return "\n".join([f"{whole}, {kind}", *(f"note: {note}" for note in machine_notes(found))])
 
 
 def _page(found: Topology, svg: str) -> str:
     section = Section("The machine", "Links are as thick as they are wide, in each direction.", drawing=svg)
     words = Section("In words", "As treefold topology prints it.", verbatim=describe_machine(found))
-    return render_page(Page(machine_title(found), " ".join(found.notes), (), (), (section, words), ()))
+    title = f"{machine_title(found)}{but_missing(found)}"
+    return render_page(Page(title, " ".join(found.notes), (), (), (section, words), ()))

@@ -11,11 +11,12 @@ from treefold.errors.words import counted
 from treefold.planners.tree_packing import TreePacking
 from treefold.report.bottleneck import describe_bottleneck
 from treefold.report.certificate import most_loaded, recomputed_bound
-from treefold.report.machine_drawing import gb_per_s
+from treefold.report.machine_drawing import but_missing, gb_per_s
 from treefold.report.page import Check
 from treefold.report.tables import plain_table
 from treefold.report.timeline_drawing import format_bytes, format_seconds
 from treefold.topology import Topology
+from treefold.topology.nvlinks import fitting_nvlinks
 
 _MODEL = "plain values over links that carry both ways at once; devices combine, switches do not"
 _TREES = 24
@@ -28,7 +29,8 @@ def describe_machine(topology: Topology) -> str:
     nouns = {"device": "device", "host": "host", "switch": "switch", "nic": "NIC"}
     plural = {"switch": "switches"}
     parts = [f"{n} {nouns[k] if n == 1 else plural.get(k, nouns[k] + 's')}" for k, n in counts.items()]
-    lines = [f"{topology.name or 'this machine'}: {', '.join(parts)}", *(f"note: {note}" for note in topology.notes)]
+    lines = [f"{topology.name or 'this machine'}: {', '.join(parts)}{but_missing(topology)}"]
+    lines += [f"note: {note}" for note in machine_notes(topology)]
     rows, seen = [], set[tuple[str, str, str]]()
     for link in topology.links:
         if (link.target, link.source, link.kind) in seen:
@@ -50,9 +52,9 @@ def describe_packing(topology: Topology, packing: TreePacking) -> str:
     bound, reached = packing.bound_bytes_per_s / 1e9, packing.algbw_bytes_per_s / 1e9
     busbw = 2 * (count - 1) / count
     lines = [
-        f"{topology.name or 'this machine'}: {count} devices",
+        f"{topology.name or 'this machine'}: {count} devices{but_missing(topology)}",
         f"optimum:     X* = {bound:.2f} GB/s all-reduce (S/t), busbw {bound * busbw:.1f}",
-        f"this plan:   X = {reached:.2f} GB/s in {counted(len(packing.trees), 'pack')}, {_gap(packing)}",
+        f"this plan:   X = {reached:.2f} GB/s in {counted(len(packing.trees), 'pack')}, {_gap(topology, packing)}",
         f"model:       {_MODEL}",
         f"bottleneck:  {describe_bottleneck(packing, topology)}",
         f"certificate: {describe_certificate(packing, topology)}",
@@ -61,8 +63,17 @@ def describe_packing(topology: Topology, packing: TreePacking) -> str:
     return "\n".join([*lines, "", _trees(packing)])
 
 
-def _gap(packing: TreePacking) -> str:
-    return "gap 0: proved optimal" if packing.gap < _EXACT else f"{packing.gap:.2%} below the optimum"
+def machine_notes(topology: Topology) -> list[str]:
+    """Return a machine's notes, and how to complete it where NVLinks are missing and a known machine has them."""
+    fitting = fitting_nvlinks(topology) if topology.missing is not None and topology.missing.kind == "nvlink" else ()
+    how = [f"--nvlinks adds a known machine's NVLinks: {', '.join(fitting)}."] if fitting else []
+    return [*topology.notes, *how]
+
+
+def _gap(topology: Topology, packing: TreePacking) -> str:
+    if packing.gap >= _EXACT:
+        return f"{packing.gap:.2%} below the optimum"
+    return "gap 0: proved optimal" if topology.missing is None else "gap 0 for the links that the file has"
 
 
 def describe_certificate(packing: TreePacking, topology: Topology) -> str:
@@ -141,13 +152,14 @@ def to_plain(topology: Topology, packing: TreePacking, predictions: Sequence[Pre
         "algbw_gb_per_s": None if is_one else packing.algbw_bytes_per_s / 1e9,
         "bound_gb_per_s": None if is_one else packing.bound_bytes_per_s / 1e9,
         "gap": packing.gap,
+        "missing": None if topology.missing is None else str(topology.missing),
         "packs": [
             {"share": float(tree.share), "root": tree.root, "depth": tree.depth, "edges": [list(p) for p in tree.pairs]}
             for tree in packing.trees
         ],
         "bottleneck": describe_bottleneck(packing, topology),
         "certificate": describe_certificate(packing, topology),
-        "notes": [*topology.notes, *packing.notes],
+        "notes": [*machine_notes(topology), *packing.notes],
         "predicted": _predicted(predictions),
     }
 

@@ -13,6 +13,7 @@ from xml.etree.ElementTree import Element
 
 from treefold.errors import ParseError
 from treefold.topology import rates
+from treefold.topology.gpus import has_sxm_parts, likely_kind
 from treefold.topology.graph import Topology
 from treefold.topology.machine import Machine
 from treefold.topology.parsers.markup import read_xml, root_tag
@@ -29,6 +30,7 @@ _KB_PER_S = 10_000_000  # a NIC of 10 Tb/s is one whose speed is in kb/s
 @dataclass(slots=True)
 class _Gpu:
     element: Element | None
+    slot: Element
     bus_id: str
     host: str
     name: str = ""
@@ -75,6 +77,7 @@ def parse(text: str) -> Topology:
     _place(file)
     for gpu in file.gpus.values():
         _read_links(file, gpu)
+    file.machine.unshown = _unshown(file, has_gpu_elements=has_gpu_elements)
     _note(file, has_gpu_elements=has_gpu_elements)
     return file.machine.build(every_pair=True)
 
@@ -106,7 +109,7 @@ def _read_cpu(file: _File, cpu: Element, name: str, *, has_gpu_elements: bool) -
             if kind == "device":
                 if bus_id in file.gpus:
                     raise ParseError.twice("bus id", bus_id)
-                file.gpus[bus_id] = _Gpu(element.find("gpu"), bus_id, name)
+                file.gpus[bus_id] = _Gpu(element.find("gpu"), element, bus_id, name)
             if kind:
                 _add_slot(file, bus_id, parent, element, kind)
             todo += [(bus_id, child) for child in reversed(element) if kind == "switch"]
@@ -149,6 +152,7 @@ def _name_gpus(file: _File) -> None:
         file.machine.notes.append("The file does not number its GPUs: gpu:0 is the one with the lowest bus id.")
     for gpu, number in zip(gpus, numbers, strict=True):
         gpu.name = f"gpu:{number}"
+        file.machine.identify(gpu.name, vendor_id=gpu.slot.get("vendor", ""), device_id=gpu.slot.get("device", ""))
 
 
 def _place(file: _File) -> None:
@@ -213,12 +217,26 @@ def _add_link(file: _File, gpu: _Gpu, element: Element, gb_per_s: float) -> None
         notes.append(f"{element.tag}s lead to GPUs that the file does not have; they are left out.")
 
 
+def _unshown(file: _File, *, has_gpu_elements: bool) -> str:
+    """Return the kind of links that the GPUs may have though the file shows none, empty where it would show them.
+
+    Links stand in ``<gpu>`` elements, which files for ``NCCL_TOPO_FILE`` often leave to NCCL; some have ``<gpu>``
+    elements that NCCL is to complete, and no PCI ids that tell a board with NVLinks from a PCIe card.
+    """
+    gpus = list(file.gpus.values())
+    if not has_gpu_elements:
+        return likely_kind(gpus[0].slot.get("vendor", ""), gpus[0].slot.get("class", ""))
+    unknown = [gpu.element for gpu in gpus if gpu.element is not None and not gpu.slot.get("device")]
+    is_nvidia = all("gcn" not in element.attrib for element in unknown)  # where sm is no compute capability
+    return "nvlink" if is_nvidia and any(has_sxm_parts(_whole(element, "sm", 0)) for element in unknown) else ""
+
+
 def _note(file: _File, *, has_gpu_elements: bool) -> None:
     notes = file.machine.notes
     if not has_gpu_elements:
-        notes.append("The file shows GPUs as PCIe slots only: their NVLinks or xGMI links are missing from this graph.")
+        notes.append("The file shows GPUs as PCIe slots only, which have neither NVLinks nor xGMI links in such a file.")
     elif not file.machine.has_fast_links:
-        notes.append("The file lists no NVLink and no xGMI: its GPUs are joined by PCIe only.")
+        notes.append("The file lists no NVLink and no xGMI: it joins its GPUs by PCIe only.")
     if any(not element.get("link_speed") for _, _, element in file.slots if element.tag == "pci"):
         notes.append("Some PCIe slots name no speed; they are taken as gen 3, as NCCL does.")
     if any(not _width(element) for _, _, element in file.slots if element.tag == "pci"):

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from treefold.errors import ParseError
+from treefold.errors.words import printable
+from treefold.topology.gpus import LINK_NOUNS, MissingLinks
 from treefold.topology.graph import Topology, TopologyBuilder, is_finite
 from treefold.topology.parsers import matrix
 from treefold.topology.parsers.matrix import is_number
 
 MAX_NODES, MAX_LINKS = 8192, 200_000
-_KEYS = {"name", "devices", "switches", "hosts", "nics", "links", "notes"}
+_KEYS = {"name", "devices", "switches", "hosts", "nics", "links", "notes", "missing"}
 _LINK_KEYS = {"between", "gb_per_s", "alpha_us", "kind"}
 _MOST_GB_PER_S, _MOST_ALPHA_US = 1e9, 1e9
 
@@ -58,7 +60,16 @@ def _machine(data: dict[str, Any]) -> Topology:
         _add_link(builder, f"links[{number}]", link)
     for sentence in _list("notes", data.get("notes", [])):
         builder.note(_text("A note", sentence))
-    return builder.build()
+    return builder.missing(_missing(data.get("missing"))).build()
+
+
+def _missing(value: object) -> MissingLinks | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or set(value) - {"links", "gpus"} or value.get("links") not in list(LINK_NOUNS):
+        raise ParseError.bad_field("missing", value, 'an object such as {"links": "nvlink", "gpus": ["H100 SXM"]}')
+    names = (_text("A name in gpus of missing", name) for name in _list("gpus of missing", value.get("gpus", [])))
+    return MissingLinks(value["links"], tuple(map(printable, names)))
 
 
 def _add_link(builder: TopologyBuilder, where: str, link: object) -> None:
