@@ -352,6 +352,32 @@ HWLOC_NVLINKS = _hwloc(
     '<u64values length="9">25000 0 </u64values></distances2hetero>',
 )
 
+
+def _power_socket(number):
+    gpus = "".join(
+        f'{_BRIDGE_OPEN}"0-1" gp_index="{20 + gpu}">'
+        + hwloc_device(
+            30 + gpu,
+            f"{gpu:04x}:01:00.0",
+            "0302 [10de:15f9] [10de:116b] a1 00",
+            "15.753846",
+            f'<object type="OSDev" gp_index="{40 + gpu}" name="nvml{gpu}"/>',
+        )
+        + "</object>"
+        for gpu in (2 * number, 2 * number + 1)
+    )
+    return f'<object type="Package" gp_index="{3 + number}"><info name="Architecture" value="ppc64le"/>{gpus}</object>'
+
+
+HWLOC_POWER8 = _hwloc(
+    _power_socket(0) + _power_socket(1),
+    '<distances2hetero nbobjs="6" kind="25" name="NVLinkBandwidth">'
+    '<indexes length="60">OSDev:40 OSDev:41 OSDev:42 OSDev:43 Package:3 Package:4 </indexes>'
+    '<u64values length="50">1000000 40000 0 0 40000 0 40000 1000000 0 0 40000 0 </u64values>'
+    '<u64values length="50">0 0 1000000 40000 0 40000 0 0 40000 1000000 0 40000 </u64values>'
+    '<u64values length="50">40000 40000 0 0 1000000 0 0 0 40000 40000 0 1000000 </u64values></distances2hetero>',
+)
+
 HWLOC_NUMA = _hwloc(
     _hwloc_package(0, "AuthenticAMD", 1, "")
     + _hwloc_package(1, "AuthenticAMD", 1, '<object type="NUMANode" os_index="5" cpuset="0x00000002"/>')

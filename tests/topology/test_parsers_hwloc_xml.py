@@ -37,6 +37,40 @@ class TestGpus:
         text = pasted.HWLOC_NVLINKS.replace('name="nvml', 'name="card').replace("NVLinkBandwidth", "Other")
         assert shown.tree(treefold.load_topology(text))["gpu:0"] == ("pci 0000:30:00.0", 12)
 
+    def test_nvlinks_to_a_cpu_lead_to_its_socket(self):
+        """POWER8 and POWER9 join GPUs to CPU packages by NVLink: no switch joins the GPUs of two packages."""
+        topology = treefold.load_topology(pasted.HWLOC_POWER8)
+        assert shown.matrix(topology, "nvlink") == [[0, 32, 0, 0], [32, 0, 0, 0], [0, 0, 0, 32], [0, 0, 32, 0]]
+        to_hosts = {ends: width / 1e9 for ends, width in topology.capacities.items() if ends[1].startswith("socket")}
+        assert {ends: width for ends, width in to_hosts.items() if ends[0].startswith("gpu")} == {
+            (f"gpu:{number}", f"socket {number // 2}"): 32 + 12 for number in range(4)
+        }
+        assert "nvswitch" not in topology.kinds
+        assert shown.between(topology) == {("socket 0", "socket 1"): 32}
+
+    def test_nvlinks_to_a_cpu_count_for_the_bound(self):
+        """The link between the sockets holds all back, which a switch would hide."""
+        packing = treefold.optimal_packing(treefold.load_topology(pasted.HWLOC_POWER8))
+        assert packing.bound_bytes_per_s == 32e9
+
+    @pytest.mark.parametrize("index", ["NUMANode:9", "PCIDev:8"])
+    def test_nvlinks_to_other_parts_of_a_cpu_lead_to_its_socket(self, index):
+        """The memory of a package, or the PCI device that is the CPU's port."""
+        port = pasted.hwloc_device(8, "0009:00:00.0", "0680 [1014:04ea] [0000:0000] 00 00", "0.000000")
+        package = '<object type="Package" gp_index="3">'
+        text = pasted.HWLOC_POWER8.replace("Package:3", index)
+        text = text.replace(package, f'{package}<object type="NUMANode" gp_index="9"/>{port}')
+        topology = treefold.load_topology(text)
+        assert topology.capacity("gpu:0", "socket 0") == 44e9
+        assert "nvswitch" not in topology.kinds
+
+    def test_nvlinks_to_nothing_in_the_file_are_left_out(self):
+        """An index that no object has is no switch."""
+        topology = treefold.load_topology(pasted.HWLOC_POWER8.replace("Package:3", "PCIDev:77"))
+        assert topology.capacity("gpu:0", "socket 0") == 12e9
+        assert "nvswitch" not in topology.kinds
+        assert "Some links of gpu:0 lead to neither a GPU, a switch nor a CPU; they are left out." in topology.notes
+
     @pytest.mark.parametrize(
         ("old", "new", "sentence"),
         [

@@ -107,7 +107,7 @@ class TestPcie:
         }
         assert topology.notes == (
             "The file does not number its GPUs: gpu:0 is the one with the lowest bus id.",
-            "The file shows GPUs as PCIe slots only: their NVLinks or xGMI links are missing from this graph.",
+            "The file shows GPUs as PCIe slots only, which have neither NVLinks nor xGMI links in such a file.",
             EFFECTIVE,
         )
 

@@ -95,8 +95,8 @@ class TestPlainForm:
             ({"devices": [0]}, "A name in devices is 0. It must be a string; correct it."),
             (
                 {"devices": ["gpu:0"], "link": []},
-                "A key of the JSON is 'link'. It must be one of devices, hosts, links, name, nics, notes, switches; "
-                "correct it.",
+                "A key of the JSON is 'link'. It must be one of devices, hosts, links, missing, name, nics, notes, "
+                "switches; correct it.",
             ),
         ],
     )

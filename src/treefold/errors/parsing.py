@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
-from treefold.errors.words import short
+from treefold.errors.words import printable, short
 
 _FORMATS = (
     "NCCL or RCCL topology XML, hwloc XML, the output of `nvidia-smi topo -m`, `rocm-smi --showtopo` or "
@@ -71,12 +71,13 @@ class ParseError(TreefoldError, ValueError):
     @classmethod
     def truncated(cls, tool: str, problem: str) -> Self:
         """A paste without all of its table."""
-        return cls(f"The table of {tool} is cut off: {problem}. Paste the whole output.")
+        return cls(f"The table of {tool} is cut off: {printable(problem)}. Paste the whole output.")
 
     @classmethod
     def inconsistent(cls, tool: str, problem: str) -> Self:
         """A table that contradicts itself."""
-        return cls(f"The table of {tool} contradicts itself: {problem}. Paste the output as the tool printed it.")
+        shown = printable(problem)
+        return cls(f"The table of {tool} contradicts itself: {shown}. Paste the output as the tool printed it.")
 
     @classmethod
     def without_gpus(cls, what: str, way: str) -> Self:

@@ -26,9 +26,17 @@ class TopologyError(TreefoldError, ValueError):
         return cls(f"The {kind} {name!r} is named twice. Every device, host, switch and NIC needs a name of its own.")
 
     @classmethod
-    def unprintable(cls, what: str, text: str) -> Self:
-        """A control character where a terminal would obey it."""
-        return cls(f"{what} is {short(text)}. It is printed and drawn as it is: take printable characters only.")
+    def unprintable_name(cls, kind: str, name: str) -> Self:
+        """A name that a terminal would obey instead of show."""
+        return cls(f"A {kind} is named {short(name)}. Names are printed and drawn: use printable characters only.")
+
+    @classmethod
+    def unprintable_kind(cls, source: str, target: str, kind: str) -> Self:
+        """A kind of link that a terminal would obey instead of show."""
+        return cls(
+            f"The link from {source!r} to {target!r} is of kind {short(kind)}. Kinds are printed and drawn: use "
+            f"printable characters only."
+        )
 
     @classmethod
     def kind(cls, name: str, kind: object, kinds: Sequence[str]) -> Self:
@@ -123,8 +131,8 @@ class TopologyError(TreefoldError, ValueError):
     def nvlinks_twice(cls, own: str) -> Self:
         """A known machine's NVLinks for a machine that has links beside PCIe."""
         return cls(
-            f"This topology has {own} of its own, and a known machine's NVLinks would be added to them. Plan it without "
-            f"these, or remove its own."
+            f"This topology has {own} of its own, and a known machine's NVLinks would be added to them. Plan it "
+            f"without these, or remove its own."
         )
 
     @classmethod

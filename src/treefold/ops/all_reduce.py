@@ -91,6 +91,8 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         return self._all_reduce_alg == "nccl" and bool(entries) and not _refusal(entries)
 
     def _notes(self, entries: Sequence[Entry]) -> tuple[str, ...]:
+        if self._topology is not None and self._topology.missing is not None:
+            return (f"{self._topology.missing}; the trees use the links that are there.",)
         refusal = _refusal(entries) if self._all_reduce_alg == "nccl" else ""
         if not refusal:
             return ()

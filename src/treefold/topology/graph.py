@@ -315,7 +315,7 @@ def _check_nodes(nodes: Sequence[Node]) -> None:
         if node.name in seen:
             raise TopologyError.named_twice(node.kind, node.name)
         if not node.name.isprintable():
-            raise TopologyError.unprintable(f"The name of a {node.kind}", node.name)
+            raise TopologyError.unprintable_name(node.kind, node.name)
         if node.kind == "device" and canonical_device(node.name) != node.name:
             raise DeviceError.unparsable(node.name)
         seen.add(node.name)
@@ -328,7 +328,7 @@ def _check_link(link: Link, names: set[str]) -> None:
     if link.source == link.target:
         raise TopologyError.to_itself(link.source)
     if not link.kind.isprintable():
-        raise TopologyError.unprintable("The kind of a link", link.kind)
+        raise TopologyError.unprintable_kind(link.source, link.target, link.kind)
     if not is_finite(link.bytes_per_s) or link.bytes_per_s <= 0:
         raise TopologyError.bandwidth(link.source, link.target, link.bytes_per_s / _GIGA)
     if not is_finite(link.alpha_s) or link.alpha_s < 0:

@@ -34,11 +34,11 @@ def known_topology(name: str) -> Topology:
     """Return the machine of this name.
 
     ``dgx1_p100``, ``dgx1_v100``, ``dgx2``, ``dgx_a100``, ``dgx_h100``, ``dgx_b200``, ``p3_8xlarge``; ``mi250`` (8
-    modules, 16 GCDs), ``mi300x`` (48 GB/s per xGMI link, what copies reach; ``mi300x_raw``: 64, the data sheet's); ``pcie3_8gpu`` (PCIe 3,
-    two Intel sockets), ``a100_pcie_8gpu`` (PCIe 4, two AMD sockets, NVLink bridges between pairs). ``ring:8``,
-    ``line:8``, ``mesh:8``: so many devices with a link of 25 GB/s between neighbours, or between all; ``ring:8:50`` has
-    50 GB/s. ``2x8_a100``, ``4x8_h100``, ``64x8_h100``, ``2x16_mi250``: so many hosts, each device with a NIC, NICs of
-    the same place joined by a rail switch.
+    modules, 16 GCDs), ``mi300x`` (48 GB/s per xGMI link, what copies reach; ``mi300x_raw``: 64, the data sheet's);
+    ``pcie3_8gpu`` (PCIe 3, two Intel sockets), ``a100_pcie_8gpu`` (PCIe 4, two AMD sockets, NVLink bridges between
+    pairs). ``ring:8``, ``line:8``, ``mesh:8``: so many devices with a link of 25 GB/s between neighbours, or between
+    all; ``ring:8:50`` has 50 GB/s. ``2x8_a100``, ``4x8_h100``, ``64x8_h100``, ``2x16_mi250``: so many hosts, each
+    device with a NIC, NICs of the same place joined by a rail switch.
 
     Raises:
         TopologyError: no machine has this name; the nearest is named.

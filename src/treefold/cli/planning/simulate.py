@@ -34,7 +34,7 @@ PlanFile = Annotated[
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Plot it: .html, .svg or .png.")]
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 - every option of a command is one
     *,
     topology: options.Machine = None,
     devices: options.Devices = None,

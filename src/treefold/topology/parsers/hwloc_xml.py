@@ -19,12 +19,12 @@ from treefold.topology.parsers.markup import read_xml, root_tag
 
 MAX_GPUS, MAX_NUMA_NODES, MAX_PACKAGES = 1024, 1024, 64
 
-_PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):[0-9a-f]{4}\]")
+_PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]")
 _ACCELERATORS, _DISPLAY, _NETWORK = {"0302", "0380", "1200"}, "0300", "02"
-_NVIDIA, _MAKERS = "10de", {"10de", "1002", "8086"}
+_NVIDIA, _IBM, _MAKERS = "10de", "1014", {"10de", "1002", "8086"}
 _NUMBERED = re.compile(r"(?:nvml|cuda|rsmi|amdsmi)(\d{1,4})")
 _COMPUTES = re.compile(r"nvml|cuda|rsmi|amdsmi|opencl|ze\d|ve\d")
-_PACKAGES = {"Package", "Socket"}
+_PACKAGES, _IO = {"Package", "Socket"}, {"Bridge", "PCIDev", "OSDev"}
 
 
 @dataclass(slots=True)
@@ -34,6 +34,8 @@ class _File:
     machine: Machine = field(default_factory=Machine)
     gpus: dict[str, tuple[Element, str, float]] = field(default_factory=dict)  # bus id: element, parent, GB/s
     owner: dict[str, str] = field(default_factory=dict)  # gp_index of a PCI or OS device: bus id
+    makers: dict[str, str] = field(default_factory=dict)  # bus id: vendor
+    socket_of: dict[str, str] = field(default_factory=dict)  # gp_index of CPUs and memory: their package, or nothing
     packages: dict[int, str] = field(default_factory=dict)  # by identity of the element
     numa: list[Element] = field(default_factory=list)
 
@@ -67,8 +69,11 @@ def parse(text: str) -> Topology:
     if len(file.gpus) > MAX_GPUS:
         raise ParseError.too_much("GPUs", len(file.gpus), MAX_GPUS)
     names = _gpu_names(file)
-    for bus_id, (_, parent, gb_per_s) in file.gpus.items():
+    for bus_id, (element, parent, gb_per_s) in file.gpus.items():
         file.machine.add(names[bus_id], "device", parent=parent, gb_per_s=gb_per_s)
+        found = _PCI_TYPE.match(element.get("pci_type", ""))
+        if found:
+            file.machine.identify(names[bus_id], vendor_id=found[2], device_id=found[3])
     for matrix in [*root.iter("distances2"), *root.iter("distances2hetero")]:
         _read_matrix(file, matrix, names)
     file.machine.notes.append(
@@ -93,6 +98,8 @@ def _walk(file: _File, top: Element, between: float) -> None:
             socket, parent = file.packages[id(element)], ""
         elif kind == "NUMANode":
             file.numa.append(element)
+        if kind not in _IO:
+            file.socket_of[element.get("gp_index", "")] = socket
         if kind in {"Bridge", "PCIDev"} and not parent:
             if not socket and id(holder) not in below:
                 below[id(holder)] = _socket_below(file, holder, between)
@@ -123,7 +130,8 @@ def _socket_below(file: _File, holder: Element, between: float) -> str:
 def _add_device(file: _File, element: Element, parent: str) -> None:
     found = _PCI_TYPE.match(element.get("pci_type", ""))
     bus_id = _bus_id(element)
-    pci_class, vendor = found.groups() if found else ("", "")
+    pci_class, vendor = (found[1], found[2]) if found else ("", "")
+    file.makers[bus_id] = vendor
     children = [child for child in element.iter("object") if child is not element]
     for index in (element, *children):
         file.owner[index.get("gp_index", "")] = bus_id
@@ -173,25 +181,37 @@ def _read_matrix(file: _File, matrix: Element, names: dict[str, str]) -> None:
     if not kind:
         return
     share = rates.NVLINK_RAW_SHARE if kind == "nvlink" else rates.XGMI_RAW_SHARE
-    owners = [file.owner.get(word.rpartition(":")[2], "") for word in _words(matrix, "indexes")]
+    indexes = [word.rpartition(":")[2] for word in _words(matrix, "indexes")]
     values = [_integer(word) for word in _words(matrix, "u64values")]
-    if len(values) != len(owners) ** 2 or matrix.get("nbobjs") != str(len(owners)):
+    if len(values) != len(indexes) ** 2 or matrix.get("nbobjs") != str(len(indexes)):
         raise ParseError.truncated("hwloc XML", f"{name} has {len(values)} values for {matrix.get('nbobjs')} objects")
-    switched = False
-    for i, source in enumerate(owners):
-        for j, target in enumerate(owners):
-            gb_per_s = round(values[i * len(owners) + j] * share / 1000, 6)
-            if source not in names or source == target or not gb_per_s:
-                continue
-            if target in names:
-                file.machine.add_peer(names[source], names[target], gb_per_s=gb_per_s, kind=kind)
-            else:
-                switched = True
-                file.machine.add_to_switch(names[source], gb_per_s=gb_per_s, kind=kind)
-    if switched:
-        file.machine.notes.append(
-            "All NVSwitch chips are taken as one switch: hwloc does not show the links between them."
-        )
+    for i, source in enumerate(file.owner.get(index, "") for index in indexes):
+        for j, index in enumerate(indexes):
+            gb_per_s = round(values[i * len(indexes) + j] * share / 1000, 6)
+            if source in names and i != j and gb_per_s:
+                _add_link(file, names, source, index, gb_per_s=gb_per_s, kind=kind)
+
+
+def _add_link(file: _File, names: dict[str, str], source: str, index: str, *, gb_per_s: float, kind: str) -> None:
+    """Add a GPU's links to what has the gp_index: a GPU, an NVSwitch, or a CPU (POWER8 and POWER9)."""
+    machine, gpu, target = file.machine, names[source], file.owner.get(index, "")
+    maker = file.makers.get(target, "")
+    if target in names and target != source:
+        machine.add_peer(gpu, names[target], gb_per_s=gb_per_s, kind=kind)
+    elif target not in names and maker == _NVIDIA:
+        machine.add_to_switch(gpu, gb_per_s=gb_per_s, kind=kind)
+        machine.notes.append("All NVSwitch chips are taken as one switch: hwloc does not show the links between them.")
+    elif maker == _IBM or index in file.socket_of:
+        socket = file.socket_of.get(index) or _socket_above(machine, gpu)  # NVLink and PCIe lead to the same package
+        machine.add_to_host(gpu, socket, gb_per_s=gb_per_s, kind=kind)
+    elif target != source:
+        machine.notes.append(f"Some links of {gpu} lead to neither a GPU, a switch nor a CPU; they are left out.")
+
+
+def _socket_above(machine: Machine, name: str) -> str:
+    while name in machine.places:
+        name = machine.places[name].parent
+    return name
 
 
 def _numa_machine(file: _File, between: float) -> Topology:

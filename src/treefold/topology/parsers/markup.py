@@ -34,19 +34,18 @@ class _BoundedBuilder(TreeBuilder):
 
 def root_tag(text: str) -> str:
     """Return the name of the root element, or nothing where the text is no XML; comments before it are skipped."""
-    position = 0
-    while (position := text.find("<", position)) >= 0:
+    position = len(text) - len(text.lstrip())
+    while text.startswith("<", position):
         for opening, closing in (("<!--", "-->"), ("<?", "?>"), ("<!", ">")):
             if text.startswith(opening, position):
-                position = text.find(closing, position)
+                end = text.find(closing, position)
+                position = text.find("<", end) if end >= 0 else len(text)
                 break
         else:
             end = position + 1
             while end < len(text) and end < position + 100 and not text[end].isspace() and text[end] not in "/><":
                 end += 1
             return text[position + 1 : end]
-        if position < 0:
-            return ""
     return ""
 
 
@@ -60,9 +59,10 @@ def read_xml(text: str) -> Element:
     from defusedxml import DefusedXmlException  # noqa: PLC0415 - only those who read XML pay for it
     from defusedxml.ElementTree import DefusedXMLParser  # noqa: PLC0415 - as above
 
+    end = text.rfind(closing) if (closing := f"</{root_tag(text)}>") in text else len(text)
     parser = DefusedXMLParser(target=_BoundedBuilder())
     try:
-        parser.feed(text)
+        parser.feed(text[: end + len(closing)])  # without the prompt that stands below a paste
         root = parser.close()
     except ParseError:
         raise

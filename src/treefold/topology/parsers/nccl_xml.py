@@ -234,7 +234,9 @@ def _unshown(file: _File, *, has_gpu_elements: bool) -> str:
 def _note(file: _File, *, has_gpu_elements: bool) -> None:
     notes = file.machine.notes
     if not has_gpu_elements:
-        notes.append("The file shows GPUs as PCIe slots only, which have neither NVLinks nor xGMI links in such a file.")
+        notes.append(
+            "The file shows GPUs as PCIe slots only, which have neither NVLinks nor xGMI links in such a file."
+        )
     elif not file.machine.has_fast_links:
         notes.append("The file lists no NVLink and no xGMI: it joins its GPUs by PCIe only.")
     if any(not element.get("link_speed") for _, _, element in file.slots if element.tag == "pci"):

@@ -21,21 +21,29 @@ MAX_ROWS = 256
 TOOL = "nvidia-smi topo -m"
 
 _CELL = re.compile(r"X|NV\d{1,3}|C2C|PIX|PXB|PXN|P2C|PHB|NODE|SYS|SOC")
+_CELLS = re.compile(rf"(?:{_CELL.pattern}){{1,256}}")  # a full column leaves no blank before the next: NODENODE
 _GPU = re.compile(r"GPU(\d{1,4})")
-_MATCH = re.compile(r"^[ \t>|*]{0,80}GPU\d{1,4}\s+(?:X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC)\s", re.MULTILINE)
+_MATCH = re.compile(rf"^[ \t>|*]{{0,80}}GPU\d{{1,4}}\s+{_CELLS.pattern}\s", re.MULTILINE)
 _PEERS = re.compile(r"^[ \t>|*]{0,80}GPU\d{1,4}\s+(?:X\s+)?(?:OK|CNS|GNS|TNS|NS|DR)\b", re.MULTILINE)  # topo -p2p
-_HEADER = re.compile(r"^[ \t>|*]{0,80}GPU\d{1,4}\s*(?:GPU|NIC|mlx|CPU|$)")
+_HEADER = re.compile(r"(?:^|[\s\]>:|)}*])GPU\d{1,4}\s*(?:GPU|NIC|mlx|CPU|$)")
+_COLUMN = re.compile(r"GPU\d{1,4}(?!\d)|NIC\d{1,4}(?!\d)|[a-z][a-z_]{0,15}\d[\w.-]{0,40}")
+_HIDES_NVLINKS = re.compile(r"nvidia-smi topo -mp\b")
+_UNKNOWN = "?"  # between two NICs whose rows are cut off
 _ONE_SWITCH, _ONE_SOCKET, _APART = {"PIX", "PXB"}, {"PIX", "PXB", "PHB", "NODE"}, {"SYS", "SOC"}
 _MOST_DIRECT = 18  # NVLinks that a GPU has, of any generation; more are seen through NVSwitch only
 
 
 @dataclass(frozen=True)
 class Table:
-    """The relations: ``cells[i][j]`` between ``names[i]`` and ``names[j]``; ``places``: the CPUs beside each."""
+    """The relations: ``cells[i][j]`` between ``names[i]`` and ``names[j]``; ``places``: the CPUs beside each.
+
+    ``cut``: the names whose rows are cut off and read from the columns of the others.
+    """
 
     names: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
     places: tuple[str, ...]
+    cut: tuple[str, ...] = ()
 
 
 def matches(text: str) -> bool:
@@ -58,8 +66,11 @@ def parse(text: str) -> Topology:
     gpus = {name: f"gpu:{int(found[1])}" for name in table.names if (found := _GPU.fullmatch(name))}
     if len(set(gpus.values())) < len(gpus):
         raise ParseError.inconsistent(TOOL, "two rows have the same GPU")
+    machine.unshown = "nvlink" if _HIDES_NVLINKS.search(text) else ""
     _add_nvlinks(machine, table, gpus)
     _add_pcie(machine, table, gpus)
+    if table.cut:
+        machine.notes.append(f"Rows are cut off, and read from the columns of the others: {', '.join(table.cut)}.")
     return machine.build(every_pair=False)
 
 
@@ -76,16 +87,16 @@ def read_table(text: str) -> Table:
     header = ""
     for line in text.splitlines():
         words = line.lstrip(" \t>|*").replace("|", " ").split()
-        if not header and not names and _HEADER.match(line):
+        if not header and not names and _HEADER.search(line):
             header = line
-        if len(words) > 1 and _CELL.fullmatch(words[1]) and not _CELL.fullmatch(words[0]):
+        if len(words) > 1 and _CELLS.fullmatch(words[1]) and not _CELLS.fullmatch(words[0]):
             row = _leading_cells(words[1:])
             names.append(words[0])
             cells.append(row)
             places.append(words[1 + len(row)] if len(words) > 1 + len(row) else "")
     if len(names) > MAX_ROWS:
         raise ParseError.too_much("rows", len(names), MAX_ROWS)
-    table = Table(tuple(names), tuple(cells), tuple(places))
+    table = _completed(Table(tuple(names), tuple(cells), tuple(places)), _COLUMN.findall(header))
     _check(table, header)
     return table
 
@@ -93,10 +104,34 @@ def read_table(text: str) -> Table:
 def _leading_cells(words: Sequence[str]) -> tuple[str, ...]:
     row = []
     for word in words:
-        if not _CELL.fullmatch(word):
+        if not _CELLS.fullmatch(word):
             break
-        row.append(word)
+        row += _CELL.findall(word)
     return tuple(row)
+
+
+def _completed(table: Table, columns: Sequence[str]) -> Table:
+    """Return a table whose last rows, of NICs, are cut off with these rows, as the columns of the others have them.
+
+    The header (``columns``) tells that no row of a GPU is among them. A table that is whole, or lacks more, is returned
+    as it is.
+    """
+    gpus = [name for name in table.names if _GPU.fullmatch(name)]
+    width = len(table.cells[0]) if table.cells else 0
+    whole = len(table.names)
+    if whole > len(gpus) and len(table.cells[-1]) < width:
+        whole -= 1
+    names, cells = table.names[:whole], table.cells[:whole]
+    known = [name for name in columns if _GPU.fullmatch(name)]
+    if not known or known != list(names[: len(gpus)]) or not whole < width <= MAX_ROWS:
+        return table
+    if any(len(row) != width for row in cells):
+        return table
+    cut = tuple(columns[whole:] if len(columns) == width else (f"column {number}" for number in range(whole, width)))
+    for number, name in enumerate(cut, whole):
+        relations = (_UNKNOWN if other != name else "X" for other in cut)
+        cells = (*cells, (*(row[number] for row in table.cells[:whole]), *relations))
+    return Table((*names, *cut), cells, (*table.places[:whole], *("" for _ in cut)), cut)
 
 
 def _check(table: Table, header: str) -> None:
@@ -165,7 +200,7 @@ def nvlink_guess(links_of_a_gpu: int, counts: set[int], *, switched: bool) -> fl
 
 def _add_pcie(machine: Machine, table: Table, gpus: dict[str, str]) -> None:
     names, cells = table.names, table.cells
-    pairs = [(i, j) for i in range(len(names)) for j in range(i)]
+    pairs = [(i, j) for i in range(len(names)) for j in range(i) if cells[i][j] != _UNKNOWN]
 
     def hidden(i: int, j: int) -> bool:
         return cells[i][j].startswith(("NV", "C2C"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,12 +17,13 @@ from treefold.topology.parsers.matrix import is_number
 MAX_NODES, MAX_LINKS = 8192, 200_000
 _KEYS = {"name", "devices", "switches", "hosts", "nics", "links", "notes", "missing"}
 _LINK_KEYS = {"between", "gb_per_s", "alpha_us", "kind"}
+_START = re.compile(r"""\s*(?:\{\s*(?:["'}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
 _MOST_GB_PER_S, _MOST_ALPHA_US = 1e9, 1e9
 
 
 def matches(text: str) -> bool:
-    """Tell whether this is the format."""
-    return text.lstrip()[:1] in {"{", "["}
+    """Tell whether this is the format, and not a shell's prompt, a timestamp or a rank in brackets."""
+    return _START.match(text) is not None
 
 
 def parse(text: str) -> Topology:
