@@ -36,6 +36,13 @@ class TestTopology:
         assert there.alpha_s == back.alpha_s == 1.1e-6
         assert (there.source, there.target, back.source, back.target) == ("gpu:0", "gpu:1", "gpu:1", "gpu:0")
 
+    @pytest.mark.parametrize("text", ["a\x1b[31mb", "a\nb", "a\x9bb", "a\u202eb", "a\ud800b", "a\x7fb"])
+    def test_shows_no_terminal_what_it_would_obey(self, text):
+        """In the name and the notes, controls are escapes that can be read."""
+        topology = dataclasses.replace(pair(gb_per_s=1), name=text, notes=(text,))
+        escaped = f"a{text[1:-1].encode('unicode_escape').decode()}b"
+        assert (topology.name, topology.notes) == (escaped, (escaped,))
+
     def test_adds_up_links_between_the_same_ends(self):
         """Links of one kind become one, the quickest latency stays; capacity also sums over kinds."""
         builder = TopologyBuilder().device("gpu:0").device("gpu:1")
@@ -172,6 +179,20 @@ class TestBadMachines:
             Topology("", nodes, (Link("gpu:0", "gpu:1", "", 0.0, 0.0),))
         with pytest.raises(TopologyError, match=r"latency of nan µs"):
             Topology("", nodes, (Link("gpu:0", "gpu:1", "", 1.0, math.nan),))
+
+    @pytest.mark.parametrize("kind", ["host", "switch", "nic"])
+    def test_with_a_control_character_in_a_name(self, kind):
+        """A terminal would obey it."""
+        with refuses(f"A {kind} is named 'a\\x1b[2Jb'. Names are printed and drawn: use printable characters only."):
+            getattr(TopologyBuilder().device("gpu:0"), kind)("a\x1b[2Jb").build()
+
+    def test_with_a_control_character_in_the_kind_of_a_link(self):
+        """As in a name."""
+        with refuses(
+            "The link from 'gpu:0' to 'gpu:1' is of kind 'a\\x1b[2Jb'. Kinds are printed and drawn: use printable "
+            "characters only."
+        ):
+            pair(gb_per_s=1, kind="a\x1b[2Jb")
 
     def test_in_two_parts(self):
         """The sentence names both."""

@@ -152,6 +152,27 @@ class TestTable:
         table = nvidia_smi.read_table(pasted.TWO_RTX_3090)
         assert table == nvidia_smi.Table(("GPU0", "GPU1"), (("X", "NV4"), ("NV4", "X")), ("0-23", "0-23"))
 
+    def test_splits_cells_that_touch(self):
+        """A column that is full leaves no blank before the next: NODENODE is two cells, NV12NODE as well."""
+        table = nvidia_smi.read_table("GPU0 X NODENODE\nGPU1 NODE XNV12\nGPU2 NODENV12 X\n")
+        assert table.cells == (("X", "NODE", "NODE"), ("NODE", "X", "NV12"), ("NODE", "NV12", "X"))
+
+    @pytest.mark.parametrize("end", ["mlx5_1\t", "mlx5_1\tSYS\tSYS\tSYS", "mlx5_0\t", "mlx5_0\tPIX\tPI"])
+    def test_is_read_from_its_gpus_where_rows_of_nics_are_cut_off(self, end):
+        """What GPUs share with a NIC stands in the GPUs' rows; the note names the NICs."""
+        topology = treefold.load_topology(pasted.DGX1_V100[: pasted.DGX1_V100.index(f"\n{end}") + 1 + len(end)] + "\n")
+        whole = treefold.load_topology(pasted.DGX1_V100)
+        assert topology.capacities == whole.capacities
+        assert topology.kinds == whole.kinds
+        cut = "mlx5_1" if end.startswith("mlx5_1") else "mlx5_0, mlx5_1"
+        assert topology.notes[-1] == f"Rows are cut off, and read from the columns of the others: {cut}."
+
+    def test_numbers_the_columns_of_nics_that_the_header_does_not_tell_apart(self):
+        """Without separators in the header the names of NICs are lost, and nothing else."""
+        table = nvidia_smi.read_table("GPU0GPU1mlx5_0mlx5_1CPU Affinity\nGPU0 X SYS PIX SYS\nGPU1 SYS X SYS PIX\n")
+        assert table.names == ("GPU0", "GPU1", "column 2", "column 3")
+        assert table.cells[2] == ("PIX", "SYS", "X", "?")
+
     @pytest.mark.parametrize(
         ("text", "sentence"),
         [
@@ -200,6 +221,12 @@ class TestTable:
     def test_that_is_damaged_is_refused_by_name(self, text, sentence):
         """Cut off or contradictory: one sentence, never a machine with devices lost."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
+            treefold.load_topology(text)
+
+    def test_with_a_row_cut_in_the_middle_is_refused(self):
+        """Only the last rows are ever cut off."""
+        text = pasted.DGX1_V100.replace("mlx5_0\tPIX\tPIX\tPHB\tPHB\tSYS\tSYS\tSYS\tSYS\t X \tSYS", "mlx5_0\tPIX")
+        with pytest.raises(ParseError, match=r"the row of mlx5_0 has 1 of 10 relations\."):
             treefold.load_topology(text)
 
     def test_of_too_many_rows_is_refused(self):
