@@ -20,6 +20,7 @@ from treefold.backends import additional_backend
 from treefold.errors import ArgumentError, TopologyError
 from treefold.plan.ir import Role
 from treefold.testing import FakeBackend, RecordingBackend, assert_same_bits, owned, owned_sum
+from treefold.topology import with_nvlinks
 
 MACHINE = treefold.known_topology("dgx1_v100")
 
@@ -123,6 +124,20 @@ def test_may_be_named_or_read_from_a_file(fake, tmp_path):
     assert repr(ops) == (
         "AllReduceCrossDeviceOps(all_reduce_alg='hierarchical_copy', num_packs='auto', topology='dgx1_v100')"
     )
+
+
+def test_a_file_without_its_nvlinks_is_a_note_of_the_plan(fake):
+    """Trees over the links that a file has are not the best of the machine: the plan says so."""
+    slots = "".join(
+        f'<pci busid="0000:{r}0:00.0" class="0x030200" vendor="0x10de" device="0x2330"/>' for r in range(1, 9)
+    )
+    bare = treefold.load_topology(f'<system version="1"><cpu numaid="0">{slots}</cpu></system>')
+    plan = HierarchicalCopyAllReduce("auto", topology=bare).plan(values(fake), values(fake))
+    assert plan.notes == (
+        "NVLinks are missing from this file: its GPUs are H100 SXM; the trees use the links that are there.",
+    )
+    whole = HierarchicalCopyAllReduce("auto", topology=with_nvlinks(bare, "dgx_h100"))
+    assert whole.plan(values(fake), values(fake)).notes == ()
 
 
 def test_host_memory_is_folded_as_ever():

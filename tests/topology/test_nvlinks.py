@@ -74,7 +74,7 @@ class TestMissing:
         assert missing(text) == "xGMI links are missing from this file: its GPUs are MI300X"
 
     def test_is_told_of_hwloc_too(self):
-        """hwloc without its NVML part has the ids and no NVLinks."""
+        """A file of hwloc without its NVML part has the ids and no NVLinks."""
         devices = "".join(
             f'<object type="PCIDev" gp_index="{number}" pci_busid="0000:{number}0:00.0" '
             f'pci_type="0302 [10de:20b0] [10de:1463] a1" pci_link_speed="31.5"/>'

@@ -26,7 +26,7 @@ TEXTS = {name: text for name, text in pasted.ALL.items() if name != "MEASURED_MA
 def prefixed(text, prefix):
     """Return a text with a prefix before every line, and without blanks at the ends of lines."""
     lines = (
-        prefix.replace("{line}", line).replace("{second:02}", f"{n % 60:02}").replace("{fraction}", str(7**(n % 9)))
+        prefix.replace("{line}", line).replace("{second:02}", f"{n % 60:02}").replace("{fraction}", str(7 ** (n % 9)))
         for n, line in enumerate(text.splitlines())
     )
     return "".join(f"{line.rstrip()}\n" for line in lines)
