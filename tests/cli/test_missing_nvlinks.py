@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-SLOT = '<pci busid="0000:{0}0:00.0" class="0x030200" vendor="0x10de" device="0x2330" link_speed="32 GT/s" link_width="16"/>'
+SLOT = (
+    '<pci busid="0000:{0}0:00.0" class="0x030200" vendor="0x10de" device="0x2330" '
+    'link_speed="32 GT/s" link_width="16"/>'
+)
 FILE = (
     f'<system version="1"><cpu numaid="0" arch="x86_64">{"".join(SLOT.format(n) for n in range(1, 9))}</cpu></system>'
 )
@@ -41,6 +44,7 @@ class TestPlan:
         text = (tmp_path / f"p.{kind}").read_text()
         assert f"GB/s all-reduce over the links in this file; {MISSING}" in text
         assert "the most that plain values can reach" not in text
+        assert "exceeds it<" not in text
         assert "proved optimal" not in text
 
     def test_adds_the_nvlinks_of_a_known_machine(self, treefold, h100):

@@ -71,6 +71,12 @@ DEVICES = {  # how many devices, and the files of machines that have so many
         192em64t-12gr2n8c2t.xml 192em64t-24n8c2t.xml
     """,
 }
+MISSING = {  # what clouds give to NCCL, which asks the driver for NVLinks
+    "aws_p4de-24xl-topo.xml": "NVLinks are missing from this file: its GPUs are A100 SXM",
+    "aws_p5.48xl-topo_pr1226_thirdparty.xml": "NVLinks are missing from this file, if its GPUs have any",
+    "azure_ndv2-topo.xml": "NVLinks are missing from this file, if its GPUs have any",
+    "oci_A100_topo-flattened.xml": "NVLinks are missing from this file, if its GPUs have any",
+}
 COUNTS = {name: count for count, names in DEVICES.items() for name in names.split()}
 
 
@@ -210,6 +216,12 @@ class TestCollection:
         else:
             devices = treefold.load_topology(file).devices
             assert len(devices) == COUNTS.get(file.name, len(devices) or 1)
+
+    @pytest.mark.parametrize("file", [file for file in FILES if file.name not in REFUSED], ids=lambda file: file.name)
+    def test_every_file_without_its_nvlinks_says_so(self, file):
+        """Those of clouds, and no others."""
+        missing = treefold.load_topology(file).missing
+        assert (None if missing is None else str(missing)) == MISSING.get(file.name)
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
     def test_every_file_that_is_cut_off_is_refused_or_read(self, file):

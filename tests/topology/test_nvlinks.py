@@ -68,6 +68,11 @@ class TestMissing:
         text = cloud("2330", inside=with_gpu(90))
         assert missing(text) == "NVLinks are missing from this file: its GPUs are H100 SXM"
 
+    def test_is_told_where_links_lead_to_cpus_only(self):
+        """GB200: its link to the CPU is in the file, its NVLinks are not."""
+        text = cloud("2941", inside=with_gpu(100, '<c2c bw="44712" count="10"/>'))
+        assert missing(text) == "NVLinks are missing from this file: its GPUs are GB200"
+
     def test_is_told_of_amd_too(self):
         """MI300X without xGMI."""
         text = cloud("74a1", maker="0x1002", pci_class="0x120000")

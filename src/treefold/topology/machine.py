@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from treefold.topology import rates
-from treefold.topology.gpus import MissingLinks, gpu_model
+from treefold.topology.gpus import LINK_NOUNS, MissingLinks, gpu_model
 from treefold.topology.graph import Topology, TopologyBuilder
 
 _SLOT_ALPHA_US = {"device": rates.ALPHA_PCIE_US, "nic": rates.ALPHA_NIC_US, "switch": 0.0}
@@ -108,7 +108,8 @@ class Machine:
     def _missing(self) -> MissingLinks | None:
         """Return the links beside PCIe that devices have by their PCI ids, or may have, and that were not added."""
         linked = {end for source, target, _ in self._peers for end in (source, target)}
-        linked |= {device for device, _ in self._to_switch} | {device for device, _, _ in self._to_hosts}
+        linked |= {device for device, _ in self._to_switch}
+        linked |= {device for device, _, kind in self._to_hosts if kind in LINK_NOUNS}
         models = [gpu_model(*ids) for device, ids in self._ids.items() if device not in linked]
         found = {model.name: model.kind for model in models if model is not None}
         if found:
