@@ -23,7 +23,7 @@ def without_prefixes(text: str) -> str:
     r"""Return a text without the prefix that most of its lines have; lines without it stay as they are.
 
     >>> without_prefixes("[1,0]<stdout>: GPU0 X\n[1,0]<stdout>: GPU1 SYS")
-    ' GPU0 X\n GPU1 SYS'
+    'GPU0 X\n GPU1 SYS'
     """
     lines = [line for line in text.split("\n", _MOST_LINES)[:_MOST_LINES] if line.strip()]
     found = Counter(shape for line in lines for shape in _shapes(line))
