@@ -39,10 +39,5 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-def printable(text: str) -> str:
-    """Return text as it is if all of it can be shown, else its escapes: a terminal obeys control characters."""
-    return text if text.isprintable() else ascii(text)[1:-1]
-
-
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | complex | str | bytes)
