@@ -6,8 +6,6 @@ import xml.etree.ElementTree as ET
 import pytest
 
 import treefold as package
-from treefold.export.msccl_run import prove_msccl
-from treefold.export.msccl_xml import read_msccl
 from treefold.plan import from_json
 from treefold.planners.size_table import SizeTable
 from treefold.topology import known_topology
@@ -92,10 +90,10 @@ class TestPlan:
         assert plain["algbw_gb_per_s"] == pytest.approx(100 / 3)
 
     def test_writes_what_it_is_asked_for(self, treefold, tmp_path):
-        """Page, drawing, pixels, trace, MSCCL, Graphviz and the plan itself, each readable by what reads it."""
+        """Page, drawing, pixels, trace, Graphviz and the plan itself, each readable by what reads it."""
         for kind in ("html", "svg", "png"):
             assert treefold(*PLAN, "--packs", 4, "--draw", tmp_path / f"p.{kind}").code == 0
-        files = {"--trace": "t.json", "--msccl": "m.xml", "--dot": "d.dot", "--save": "s.json"}
+        files = {"--trace": "t.json", "--dot": "d.dot", "--save": "s.json"}
         outcome = treefold(*PLAN, "--packs", 4, *(word for o, f in files.items() for word in (o, tmp_path / f)))
         assert outcome.code == 0
         assert (tmp_path / "p.html").read_text().startswith("<!doctype html>")
@@ -104,18 +102,16 @@ class TestPlan:
         assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
         assert (tmp_path / "d.dot").read_text().startswith('graph "dgx1_v100" {')
         assert len(from_json((tmp_path / "s.json").read_text()).devices) == 8
-        prove_msccl(read_msccl((tmp_path / "m.xml").read_text()))
-        assert "read back and proved to be an all-reduce." in outcome.out
-
-    def test_exports_equal_packs_where_the_optimum_has_too_many_chunks(self, treefold, tmp_path):
-        """MSCCL's chunks are of one size; what is lost by that is said."""
-        outcome = treefold(*PLAN, "--msccl", tmp_path / "m.xml")
-        algorithm = read_msccl((tmp_path / "m.xml").read_text())
-        assert algorithm.chunks <= 32
-        assert f"{algorithm.chunks} packs, 8" in outcome.out
 
 
 class TestPlanRefuses:
+    def test_options_that_are_not_there(self, treefold, tmp_path):
+        """Plans were once written as MSCCL XML, which no maintained library runs: nothing is written for it."""
+        outcome = treefold("plan", "-t", "ring:2", "--msccl", tmp_path / "m.xml")
+        assert outcome.code == 2
+        assert "No such option: --msccl" in outcome.err
+        assert list(tmp_path.iterdir()) == []
+
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
@@ -135,7 +131,6 @@ class TestPlanRefuses:
             (["-t", "ring:4", "--packs", "9", "-s", "8"], "--packs got 9 for 8 bytes. Every pack needs a byte at "),
             (["-t", "ring:4", "--draw", "p.gif"], "--draw got 'p.gif'. It draws .html, .svg, .png; name the file so."),
             (["-t", "ring:4", "--trace", "no/t.json"], "--trace cannot write 'no/t.json': no such file or directory."),
-            (["-t", "ring:1", "--msccl", "m.xml"], "--msccl: one device has nothing to send."),
         ],
     )
     def test_in_one_sentence(self, treefold, tmp_path, monkeypatch, arguments, sentence):

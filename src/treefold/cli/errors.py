@@ -71,11 +71,6 @@ class CommandError(TreefoldError, ValueError):
         return cls(f"--packs got {packs} for {nbytes} bytes. Every pack needs a byte at least; ask for fewer.")
 
     @classmethod
-    def not_exportable(cls, reason: str) -> CommandError:
-        """Refuse a plan that MSCCL has no room for, whatever the number of packs."""
-        return cls(f"--msccl: {reason}")
-
-    @classmethod
     def report(cls, path: Path, reason: str) -> CommandError:
         """Refuse a file that could not be written in the end."""
         return cls(f"--report cannot write {str(path)!r}: {reason}.")

@@ -6,7 +6,6 @@
     ├── ArgumentError      ValueError   an argument is outside what it may be
     ├── CallError          TypeError    arguments that do not go together, a class where an object is meant
     ├── DeviceError        ValueError   a device that does not parse, does not exist, or is elsewhere
-    ├── ExportError        ValueError   a plan that a format has no words for, or a file in it that does not hold
     ├── FrameworkError     ImportError  a part of treefold plugs into a framework that is not installed, or too old
     ├── MissingExtraError  ImportError  what was asked for needs a package that is not installed
     ├── MismatchError      ValueError   replicas disagree: structure, shape, dtype, framework, sparsity
@@ -26,7 +25,6 @@ from treefold.errors.arguments import ArgumentError, CallError
 from treefold.errors.base import TreefoldError
 from treefold.errors.cost import SimulationError
 from treefold.errors.devices import DeviceError
-from treefold.errors.export import ExportError
 from treefold.errors.extras import MissingExtraError
 from treefold.errors.frameworks import FrameworkError
 from treefold.errors.parsing import ParseError
@@ -39,7 +37,6 @@ __all__ = [
     "CallError",
     "DeviceError",
     "DtypeError",
-    "ExportError",
     "FrameworkError",
     "MismatchError",
     "MissingExtraError",

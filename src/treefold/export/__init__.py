@@ -1,4 +1,1 @@
-"""Plans for other programs: MSCCL's XML, tables by size, Graphviz.
-
-``treefold.export.msccl`` writes, ``msccl_xml`` reads, and ``msccl_run`` runs what was read, to prove that it is right.
-"""
+"""Machines and the trees in them for other programs: Graphviz."""

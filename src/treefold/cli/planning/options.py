@@ -39,10 +39,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.
 Draw = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw it: .html, .svg or .png.", rich_help_panel=_OUTPUT)
 ]
-Msccl = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE.xml", help="Write the plan for RCCL and MSCCL.", rich_help_panel=_OUTPUT),
-]
 Trace = Annotated[
     Path | None,
     typer.Option(metavar="FILE.json", help="Write the predicted timeline for Perfetto.", rich_help_panel=_OUTPUT),

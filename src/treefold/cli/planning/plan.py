@@ -12,7 +12,6 @@ import typer
 from treefold import __version__
 from treefold.cli.errors import CommandError
 from treefold.cli.planning import options
-from treefold.cli.planning.export import write_msccl
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import OTHERS, TREES, Prediction, best_of, parse_sizes, plan_methods, predict
 from treefold.cli.planning.outputs import check_outputs, write_picture
@@ -44,12 +43,11 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     json: options.Json = False,
     draw: options.Draw = None,
     trace: options.Trace = None,
-    msccl: options.Msccl = None,
     dot: options.Dot = None,
     save: options.Save = None,
 ) -> None:
     """Plan the best all-reduce for a machine: the plan, the proof that no other is faster, the predicted times."""
-    check_outputs({"--draw": draw, "--trace": trace, "--msccl": msccl, "--dot": dot, "--save": save})
+    check_outputs({"--draw": draw, "--trace": trace, "--dot": dot, "--save": save})
     machine = read_machine(topology, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
     if packs is not None and packs > sizes[0]:
@@ -69,8 +67,6 @@ def plan(  # noqa: PLR0913 - every option of a command is one
         write_atomically(dot, to_dot(machine, packing))
     if save is not None:
         write_atomically(save, trees.to_json())
-    if msccl is not None:
-        _say(write_msccl(msccl, machine, packs, packing), quiet=json)
     for path in (draw, trace, dot, save):
         if path is not None:
             _say(f"Written: {path}", quiet=json)
