@@ -57,7 +57,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A plan on a machine over time, from 0 to ``duration_s``.
+    """A plan on a machine over time, from 0 to ``duration_s``; no activity begins before the launch cost is over.
 
     ``nbytes``: size of one replica's values. ``num_chunks``: into how many chunks every pack is cut.
     ``chunks_per_span``: for how many of these a span stands: 1, or more where a long pipeline was simulated with fewer

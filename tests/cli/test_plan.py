@@ -1,5 +1,6 @@
 import io
 import json
+import re
 import sys
 import xml.etree.ElementTree as ET
 
@@ -43,15 +44,41 @@ class TestPlan:
         outcome = treefold("plan", "-t", "a100_pcie_8gpu", "-s", "1M")
         assert "bottleneck:  GPUs 0–3 against 4–7: 16 GB/s between sockets\n" in outcome.out
 
-    def test_compares_with_ring_star_and_two_levels(self, treefold):
+    def test_compares_with_rings_star_and_two_levels(self, treefold):
         """Every size has its row, and no method of others is quicker than the best of treefold's."""
         outcome = treefold(*PLAN, "--json")
         rows = json.loads(outcome.out)["predicted"]
         best = {row["size"]: row["seconds"] for row in rows if row["method"] == "treefold"}
         assert set(best) == {2**20}
-        others = {"ring", "ReductionToOneDevice", "TensorFlow's two-level tree"}
+        others = {"rings", "ReductionToOneDevice", "TensorFlow's two-level tree"}
         assert others <= {row["method"] for row in rows}
         assert all(row["seconds"] >= best[row["size"]] for row in rows)
+
+    @pytest.mark.parametrize(
+        ("machine", "rings", "most"),
+        [
+            ("dgx1_v100", "6 of 25 GB/s", 1.11),  # measured links, 21.7 of 25 GB/s, leave no more
+            ("2x8_h100", "8 of 50 GB/s", 1.28),  # NCCL was measured at 1.47 ms
+            ("mi300x", "7 of 48 GB/s", 0.96),  # RCCL was measured at 1.33 ms
+        ],
+    )
+    def test_claims_no_more_over_nccl_than_was_measured(self, treefold, machine, rings, most):
+        """The factor beside rings is bounded by published times; those, and the rings, are printed."""
+        out = treefold("plan", "-t", machine, "-s", "256M").out
+        row = next(line for line in out.splitlines() if line.startswith("256 MiB"))
+        assert float(re.search(r"\((\d+\.\d+)×\)", row)[1]) <= most
+        assert f"rings:       {rings}, as NCCL and RCCL pack them; no switch reduces\n" in out
+        assert ("\npublished:   " in out) == (machine != "dgx1_v100")
+
+    def test_gives_factors_only_where_predictions_were_checked(self, treefold):
+        """Small sizes have a time and no factor, and what was checked is said."""
+        out = treefold("plan", "-t", "dgx_a100", "-s", "4K,64M,256M").out
+        rows = {line[:7].strip(): line.count("×") for line in out.splitlines() if re.match(r"\d+ .iB", line)}
+        assert rows == {"4 KiB": 0, "64 MiB": 0, "256 MiB": 3}
+        assert (
+            "checked:     from 256 MiB on, against published bandwidths (−21 % to +20 %); below, nothing but the "
+            "launch of 7 µs, so no factors are given\n"
+        ) in out
 
     def test_prints_json_that_says_all_of_it(self, treefold):
         """The keys that programs read, with exact figures where they are exact."""
@@ -63,6 +90,7 @@ class TestPlan:
         assert {pack["share"] for pack in plain["packs"]} == {0.125}
         assert plain["bottleneck"] == "each of 8 GPUs against the others: 600 GB/s over NVLink in all"
         assert {"size", "seconds", "method"} <= set(plain["predicted"][0])
+        assert len(plain["rings"]) == 6
 
     def test_plans_for_some_devices(self, treefold):
         """The others forward nothing: GPUs 0 to 3 of a DGX-1 are a p3.8xlarge."""

@@ -18,7 +18,8 @@ class TestSimulate:
         assert all(row["size"] / row["seconds"] <= 100e9 / 3 for row in plain["predicted"])
         table = treefold(*SIMULATE).out
         assert table.startswith("ring:4: predicted time (GB/s of algorithm bandwidth, at most 33.33 GB/s)\n")
-        assert [line.split()[0] for line in table.splitlines()[4:]] == ["64", "16"]
+        assert [line.split()[0] for line in table.splitlines()[4:6]] == ["64", "16"]
+        assert "\nchecked:     from 256 MiB on, against published bandwidths " in table
 
     @pytest.mark.parametrize("kind", ["html", "svg", "png"])
     def test_plots(self, treefold, tmp_path, kind):

@@ -5,7 +5,8 @@ import math
 import pytest
 
 import treefold
-from treefold.cost import model, predict_s, simulate
+from treefold.cost import model, predict_s
+from treefold.cost import simulate as simulate_call
 from treefold.cost.clock import Clock
 from treefold.cost.pipeline import HAS_NATIVE
 from treefold.cost.setting import Setting
@@ -19,7 +20,7 @@ from treefold.planners.methods import (
     plan_two_level,
     plan_two_shot,
 )
-from treefold.planners.ring import ring_trees, two_rings
+from treefold.planners.ring import pack_rings, ring_trees
 from treefold.planners.tree_packing import Tree, optimal_packing, plan_trees
 from treefold.topology import TopologyBuilder, known_topology
 
@@ -36,6 +37,11 @@ MACHINES = [
     "pcie3_8gpu",
     "a100_pcie_8gpu",
 ]
+
+
+def simulate(plan, machine, nbytes, **options):
+    """Simulate links alone, as closed forms do: launching is left out."""
+    return simulate_call(plan, machine, nbytes, launch_s=0, **options)
 
 
 def gpus(count):
@@ -123,7 +129,7 @@ class TestClosedForms:
         machine = known_topology(name)
         plan = plan_trees(one_array(machine.devices), optimal_packing(machine))
         exact = simulate(plan, machine, nbytes).duration_s
-        assert exact * 2 / 3 < predict_s(plan, machine, nbytes) < exact * 4 / 3
+        assert exact * 2 / 3 < predict_s(plan, machine, nbytes, launch_s=0) < exact * 4 / 3
 
 
 class TestOptimalPackings:
@@ -201,6 +207,42 @@ class TestTimeline:
         assert line.duration_s == pytest.approx(1.4 * US)
 
 
+class TestLaunch:
+    @pytest.mark.parametrize("nbytes", [0, 2**12, 2**28])
+    def test_is_paid_once_before_anything_moves(self, nbytes):
+        """Whatever the size; 7 µs unless told otherwise, the least that others have measured of a few bytes."""
+        machine = known_topology("dgx_a100")
+        plan = plan_two_shot(one_array(machine.devices))
+        links = simulate(plan, machine, nbytes).duration_s
+        line = simulate_call(plan, machine, nbytes)
+        assert line.duration_s == pytest.approx(links + 7 * US)
+        assert line.critical_path[0].start_s == pytest.approx(7 * US)
+        assert simulate_call(plan, machine, nbytes, launch_s=1).duration_s == pytest.approx(links + 1)
+        assert predict_s(plan, machine, nbytes) == pytest.approx(predict_s(plan, machine, nbytes, launch_s=0) + 7 * US)
+
+    @pytest.mark.parametrize("name", ["dgx1_v100", "dgx_a100", "dgx_h100", "mi300x"])
+    def test_puts_few_bytes_where_they_were_measured(self, name):
+        """4 KiB between eight GPUs of a host: no method below 7 µs, and rings within the 12 to 20 of NCCL and RCCL."""
+        machine = known_topology(name)
+        assert 7 * US < simulate_call(plan_one_shot(one_array(machine.devices)), machine, 2**12).duration_s < 20 * US
+        assert 12 * US < pack_rings(machine).predict_s(2**12) < 20 * US
+
+    def test_costs_nothing_on_one_device(self):
+        """Where nothing travels there is no call."""
+        plan, machine = plan_star(one_array(gpus(1))), known_topology("ring:1")
+        assert simulate_call(plan, machine, 1e9).duration_s == predict_s(plan, machine, 1e9) == 0
+
+    @pytest.mark.parametrize("launch_s", [-1, math.inf, math.nan, "7 µs", True])
+    def test_is_a_time(self, launch_s):
+        """Finite, and not negative."""
+        plan, machine = plan_star(one_array(gpus(2))), known_topology("ring:2")
+        for price in (simulate_call, predict_s):
+            with pytest.raises(
+                SimulationError, match=r"^launch_s is .*\. It takes a finite number of seconds, 0 or more\.$"
+            ):
+                price(plan, machine, 1, launch_s=launch_s)
+
+
 class TestClock:
     @pytest.mark.parametrize("name", ["dgx1_v100", "pcie3_8gpu", "dgx2"])
     @pytest.mark.skipif(not HAS_NATIVE, reason="the native core is not installed")
@@ -264,13 +306,3 @@ class TestRefusals:
         )
         with pytest.raises(SimulationError, match=sentence):
             simulate(plan_star(one_array(gpus(2))), known_topology("ring:2"), 1, reduce_bytes_per_s=rate)
-
-
-class TestRings:
-    def test_in_both_directions_take_half_as_long(self):
-        """Links carry both ways at once."""
-        machine = known_topology("ring:5")
-        work = one_array(gpus(5))
-        one = simulate(plan_along(work, ring_trees(gpus(5)), "ring"), machine, 2**30).duration_s
-        two = simulate(plan_along(work, two_rings(gpus(5)), "rings"), machine, 2**30).duration_s
-        assert one == pytest.approx(2 * two, rel=0.01)

@@ -6,6 +6,7 @@ from treefold.cost import simulate
 from treefold.errors import ArgumentError
 from treefold.planners.choose import choose, plan_method
 from treefold.planners.methods import one_array, plan_star, plan_two_level
+from treefold.planners.ring import pack_rings
 from treefold.planners.size_table import SizeRow, SizeTable, from_choices, size_text
 from treefold.topology import known_topology
 
@@ -15,7 +16,11 @@ SIZES = [2**12, 3 * 2**12, 2**15, 2**17, 300_000, 2**21, 2**24, 2**28, 2**32]
 class TestSizeTable:
     @pytest.mark.parametrize(
         "text",
-        ["oneshot:32k:twoshot:1M:trees#8:inf", "trees:inf", "star:1:tree:1000:shallow#2:1G:trees#3:5G:vendor:inf"],
+        [
+            "oneshot:32k:twoshot:1M:trees#8:inf",
+            "trees:inf",
+            "star:1:tree:1000:shallow#2:1G:trees#3:5G:rings:6G:vendor:inf",
+        ],
     )
     def test_prints_what_it_read(self, text):
         """Both ways."""
@@ -76,7 +81,7 @@ class TestSizeTable:
         """With the list of those it does."""
         sentence = (
             rf'^\'{method}\' is no method\. A size table takes "oneshot", "twoshot", "star", "tree", "shallow#", '
-            r'"trees", "trees#" or "vendor", a number behind each #\.$'
+            r'"trees", "trees#", "rings" or "vendor", a number behind each #\.$'
         )
         with pytest.raises(ArgumentError, match=sentence):
             SizeTable.parse(f"{method}:inf")
@@ -85,14 +90,23 @@ class TestSizeTable:
 class TestChoose:
     @pytest.mark.parametrize("name", ["dgx1_v100", "p3_8xlarge", "dgx_a100", "pcie3_8gpu", "a100_pcie_8gpu", "ring:5"])
     def test_is_never_slower_than_simpler_plans(self, name):
-        """Than ReductionToOneDevice by more than 2 %, than TensorFlow's two levels at all, from 4 KiB to 4 GiB."""
+        """Than ReductionToOneDevice or rings by more than 2 %, than two levels at all, from 4 KiB to 4 GiB."""
         machine = known_topology(name)
-        table, work = choose(machine).table, one_array(machine.devices)
+        table, work, rings = choose(machine).table, one_array(machine.devices), pack_rings(machine)
         plans = {method: plan_method(method, machine) for method in {row.method for row in table.rows}}
         for nbytes in SIZES:
             mine = simulate(plans[table.method_for(nbytes)], machine, nbytes).duration_s
             assert mine <= simulate(plan_star(work), machine, nbytes).duration_s * 1.02
             assert mine <= simulate(plan_two_level(work), machine, nbytes).duration_s
+            assert mine <= rings.predict_s(nbytes) * 1.02
+
+    def test_takes_rings_where_they_are_quickest(self):
+        """On a whole DGX-1V they reach the bound that trees reach, and their chunks are in flight sooner."""
+        choice = choose(known_topology("dgx1_v100"))
+        assert choice.table.rows[-1].method == "rings"
+        assert "rings, every device passes on to the next, around rings that share no capacity; " in choice.reasons[-1]
+        plan = plan_method("rings", known_topology("dgx1_v100"))
+        assert plan.algorithm == "6 rings packed into the links of the topology"
 
     def test_gives_a_reason_for_every_row(self):
         """In words, with the time it takes and the next best."""

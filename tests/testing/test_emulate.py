@@ -6,7 +6,7 @@ from treefold.plan import finish
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_concat
 from treefold.planners.methods import one_array, plan_along, plan_one_shot, plan_star, plan_two_level, plan_two_shot
-from treefold.planners.ring import two_rings, widest_ring
+from treefold.planners.ring import pack_rings
 from treefold.planners.tree_packing import optimal_packing, plan_trees
 from treefold.testing import RealClock, VirtualClock, emulate, owned, owned_sum
 from treefold.topology import known_topology
@@ -20,7 +20,7 @@ def plans(machine, length, dtype="float32"):
         "two shots": plan_two_shot(work),
         "star": plan_star(work),
         "two levels": plan_two_level(work, len(machine.devices)),
-        "rings": plan_along(work, two_rings(widest_ring(machine)), "rings"),
+        "rings": plan_along(work, pack_rings(machine).trees, "rings"),
         "three trees": plan_trees(work, optimal_packing(machine, packs=3)),
         "packing": plan_trees(work, optimal_packing(machine)),
     }

@@ -8,6 +8,14 @@ from __future__ import annotations
 
 import math
 
+LAUNCH_S = 7e-6
+"""What a call costs beside its copies: launching kernels, and waiting for each other.
+
+A prior, the least that others have measured: NCCL and RCCL take 10 µs for a few bytes between two A100 (NVIDIA/nccl
+issue 583), 12.5 between eight H20 (deepseek-ai/DeepEP issue 303), 15 between eight MI300X (microsoft/mscclpp pull
+request 646), 17 to 25 between sixteen MI250X dies (ROCm/rccl pull request 929), of which some is the latency of hops.
+"""
+
 
 def pipelined_tree_s(nbytes: float, *, depth: int, bytes_per_s: float, alpha_s: float, num_chunks: int) -> float:
     """Return T = (2D + k − 1)·(alpha + m/(k·r)): a pack of m bytes up a tree of depth D and down again in k chunks.

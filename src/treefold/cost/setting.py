@@ -54,6 +54,10 @@ class Setting:
         """Bytes of the largest pack."""
         return max((task.nbytes * self.scale for task in self.tasks if task.travels), default=0.0)
 
+    def launch_s(self, launch_s: float) -> float:
+        """Return what launching costs: nothing where nothing travels."""
+        return launch_s if any(task.travels for task in self.tasks) else 0.0
+
     def best_num_chunks(self) -> int:
         """Return m / chunk* = sqrt((2D − 1)·(m/r) / alpha) for the longest way of a pack, 2D copies one after another.
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from treefold.cost.lanes import Lane
+from treefold.cost.model import LAUNCH_S
 from treefold.cost.pipeline import Pipeline
 from treefold.cost.setting import Setting
 from treefold.cost.tasks import Task, make_tasks
@@ -26,6 +27,7 @@ def simulate(
     *,
     chunk_bytes: float | str | None = "auto",
     reduce_bytes_per_s: float = math.inf,
+    launch_s: float = LAUNCH_S,
 ) -> Timeline:
     """Return what a plan does on a machine when every replica brings ``nbytes`` bytes.
 
@@ -34,7 +36,8 @@ def simulate(
     in each direction and are shared max-min fairly. ``chunk_bytes``: how much of a pack moves at once; ``None``: all of
     it; ``"auto"``: the better of that and sqrt(m·r·alpha/(2D − 1)), the size at which latency and waiting for chunks
     cost the same. ``reduce_bytes_per_s``: how fast a device reads what it folds or copies within itself; the default
-    counts links alone, as the theory does. A pipeline of very many chunks is simulated with two smaller numbers of them
+    counts links alone, as the theory does. ``launch_s``: what a call in which anything travels costs before its first
+    chunk starts; 0 leaves the links alone. A pipeline of very many chunks is simulated with two smaller numbers of them
     and drawn out.
 
     Raises:
@@ -47,15 +50,17 @@ def simulate(
     2.0
     """
     _check(plan, topology, nbytes, chunk_bytes, reduce_bytes_per_s)
+    _check_launch(launch_s)
     setting = Setting.of(plan, topology, nbytes)
     if chunk_bytes == "auto":
         tried = {1, setting.best_num_chunks()}
-        return min((_timeline(setting, count, reduce_bytes_per_s) for count in tried), key=lambda line: line.duration_s)
+        lines = (_timeline(setting, count, reduce_bytes_per_s, launch_s) for count in tried)
+        return min(lines, key=lambda line: line.duration_s)
     num_chunks = 1 if chunk_bytes is None else math.ceil(setting.pack_bytes / float(chunk_bytes))
-    return _timeline(setting, max(num_chunks, 1), reduce_bytes_per_s)
+    return _timeline(setting, max(num_chunks, 1), reduce_bytes_per_s, launch_s)
 
 
-def predict_s(plan: Plan, topology: Topology, nbytes: float) -> float:
+def predict_s(plan: Plan, topology: Topology, nbytes: float, *, launch_s: float = LAUNCH_S) -> float:
     """Return about what ``simulate`` says, in closed form: for machines so large that each chunk cannot be followed.
 
     Raises:
@@ -63,21 +68,23 @@ def predict_s(plan: Plan, topology: Topology, nbytes: float) -> float:
 
     """
     _check(plan, topology, nbytes, None, math.inf)
+    _check_launch(launch_s)
     setting = Setting.of(plan, topology, nbytes)
     best = setting.best_num_chunks()
-    return min(setting.estimate_s(count) for count in (1, best))
+    return setting.launch_s(launch_s) + min(setting.estimate_s(count) for count in (1, best))
 
 
-def _timeline(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> Timeline:
+def _timeline(setting: Setting, num_chunks: int, reduce_bytes_per_s: float, launch_s: float) -> Timeline:
     """Run the pipeline with so many chunks, or with fewer that stand for them."""
+    first = setting.launch_s(launch_s)
     lanes = max(sum(len(setting.routes[task.source, task.target]) for task in setting.tasks if task.travels), 1)
     shown = max(_FEWEST_CHUNKS, _MOST_SPANS // lanes)
     if num_chunks <= shown + shown // 2:
-        return _run(setting, num_chunks, num_chunks, reduce_bytes_per_s).timeline(1.0)
+        return _run(setting, num_chunks, num_chunks, reduce_bytes_per_s).timeline(1.0, first)
     half, full = (_run(setting, some, num_chunks, reduce_bytes_per_s) for some in (shown // 2, shown))
     per_chunk = (full.pipeline.now - half.pipeline.now) / (shown - shown // 2)
     longer = full.pipeline.now + (num_chunks - shown) * per_chunk
-    return full.timeline(longer / full.pipeline.now)
+    return full.timeline(longer / full.pipeline.now, first)
 
 
 def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: float) -> _Run:
@@ -110,8 +117,8 @@ class _Run:
     pipeline: Pipeline
     num_chunks: int
 
-    def timeline(self, longer: float) -> Timeline:
-        """Put what happened on a timeline, all times drawn out by a factor."""
+    def timeline(self, longer: float, first_s: float) -> Timeline:
+        """Put what happened on a timeline that begins ``first_s`` seconds earlier, all times drawn out by a factor."""
         line = self.pipeline
         activities = tuple(
             Activity(
@@ -120,16 +127,13 @@ class _Run:
                 self.tasks[lane.task].action.pack,
                 way,
                 lane.nbytes * self.num_chunks,
-                tuple((start * longer, stop * longer) for start, stop in zip(starts, stops, strict=True)),
+                tuple((first_s + a * longer, first_s + b * longer) for a, b in zip(starts, stops, strict=True)),
             )
             for lane, way, starts, stops in zip(line.lanes, self.ways, line.starts, line.stops, strict=True)
         )
-        path = tuple(
-            Wait(lane, chunk, line.starts[lane][chunk] * longer, line.stops[lane][chunk] * longer)
-            for lane, chunk in self._critical_path()
-        )
+        path = tuple(Wait(lane, chunk, *activities[lane].spans[chunk]) for lane, chunk in self._critical_path())
         per_span = self.num_chunks / line.num_chunks
-        return Timeline(line.now * longer, self.setting.nbytes, self.num_chunks, activities, path, per_span)
+        return Timeline(first_s + line.now * longer, self.setting.nbytes, self.num_chunks, activities, path, per_span)
 
     def _critical_path(self) -> list[tuple[int, int]]:
         """Return (lane, chunk), from the first to the last to end: each waited for the one before."""
@@ -162,6 +166,11 @@ def _check(
         raise SimulationError.chunk_bytes(chunk_bytes)
     if not _is_number(reduce_bytes_per_s) or not reduce_bytes_per_s > 0:
         raise SimulationError.reduce_rate(reduce_bytes_per_s)
+
+
+def _check_launch(launch_s: float) -> None:
+    if not _is_number(launch_s) or not 0 <= launch_s < math.inf:
+        raise SimulationError.launch(launch_s)
 
 
 def _is_number(value: object) -> bool:

@@ -44,6 +44,11 @@ class SimulationError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def launch(cls, value: object) -> Self:
+        """A launch cost that no call has."""
+        return cls(f"launch_s is {short(value)}. It takes a finite number of seconds, 0 or more.")
+
+    @classmethod
     def one_size(cls, count: int) -> Self:
         """Samples from which no line follows."""
         return cls(

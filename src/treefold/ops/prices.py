@@ -21,8 +21,7 @@ from treefold.ops.one_device import ReductionToOneDevice
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
 from treefold.planners.choose import MOST_SIMULATED
-from treefold.planners.methods import one_array, plan_along
-from treefold.planners.ring import two_rings, widest_ring
+from treefold.planners.ring import pack_rings
 from treefold.reduce_op import ReduceOp
 from treefold.topology import Topology
 from treefold.values import flatten
@@ -80,18 +79,18 @@ def price_ops(names: Sequence[str], nbytes: int, machine: Topology, here: Topolo
         _priced(HierarchicalCopyAllReduce("auto"), f"HierarchicalCopyAllReduce in {count} packs", entry, here, nbytes),
     ]
     left_out = []
+    refusal = nccl_refusal(names)
+    if not refusal:
+        # NCCL decides for itself how values travel; what it does with large ones is rings. Where trees are no quicker
+        # than these, the library is the simpler choice.
+        found.append(Candidate(NcclAllReduce(), "NcclAllReduce as rings", pack_rings(here).predict_s(nbytes)))
     trees = HierarchicalCopyAllReduce("auto", topology=machine)
     try:
         found.append(_priced(trees, "HierarchicalCopyAllReduce along the machine's trees", entry, here, nbytes))
     except MissingExtraError:
         left_out.append('the machine\'s trees are not compared: they need SciPy (pip install "treefold[planner]")')
-    refusal = nccl_refusal(names)
     if refusal:
         left_out.append(f"NcclAllReduce is not compared: {refusal}")
-    else:
-        # NCCL decides for itself how values travel; what it does with large ones is rings.
-        ring = plan_along(one_array(here.devices), two_rings(widest_ring(here)), "two rings, one in each direction")
-        found.append(Candidate(NcclAllReduce(), "NcclAllReduce as two rings", _seconds(ring, here, nbytes)))
     return Prices(tuple(found), tuple(left_out))
 
 

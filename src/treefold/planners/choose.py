@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from treefold.cost import predict_s, simulate
-from treefold.cost.model import in_switch_s
+from treefold.cost.model import LAUNCH_S, in_switch_s
 from treefold.errors import ArgumentError
 from treefold.plan import Plan
 from treefold.planners.builder import LeafWork
 from treefold.planners.methods import one_array, plan_packs
+from treefold.planners.ring import RingPacking, pack_rings
 from treefold.planners.size_table import SizeTable, from_choices, size_text, split_method
 from treefold.planners.tree_packing import plan_trees
 from treefold.planners.ways import radius, way_of
@@ -40,10 +41,10 @@ def choose(
 ) -> Choice:
     """Return the quickest method for every size from 4 KiB on, between one replica on each of these devices.
 
-    Compared: one shot, two shots, a star, one tree at a centre, trees of least depth, eight trees, the full packing. Up
-    to 16 devices the best of them are simulated, beyond they are priced in closed form. ``in_switch_bytes_per_s``: the
-    width of a port of a switch that reduces, such as NVLink SHARP, which the vendor's library then uses: of another
-    class than any tree, and compared by its own closed form.
+    Compared: one shot, two shots, a star, one tree at a centre, trees of least depth, eight trees, the full packing,
+    rings. Up to 16 devices the best of them are simulated, beyond they are priced in closed form, as rings always are.
+    ``in_switch_bytes_per_s``: the width of a port of a switch that reduces, such as NVLink SHARP, which the vendor's
+    library then uses: of another class than any tree, and compared by its own closed form.
 
     Raises:
         TopologyError: devices that are not there.
@@ -84,7 +85,7 @@ def plan_method(method: str, topology: Topology, work: Sequence[LeafWork] | None
 
 @dataclass
 class Race:
-    """Methods on one machine, each planned once and priced at the sizes asked for."""
+    """Methods on one machine, each planned once and priced at the sizes asked for; rings are priced without a plan."""
 
     topology: Topology
     in_switch_bytes_per_s: float | None = None
@@ -92,10 +93,15 @@ class Race:
 
     @functools.cached_property
     def plans(self) -> dict[str, Plan]:
-        """The plan of every method that differs from the others."""
+        """The plan of every method that differs from the others, rings left out."""
         depth = radius(self.topology)
         methods = ["oneshot", "twoshot", "star", "tree", "trees", f"shallow#{depth}", f"trees#{_PACKS}"]
         return {method: plan_method(method, self.topology) for method in methods}
+
+    @functools.cached_property
+    def rings(self) -> RingPacking:
+        """The rings of the machine."""
+        return pack_rings(self.topology)
 
     def best(self, nbytes: int) -> str:
         """Return the quickest method; of those as good, the first."""
@@ -104,7 +110,7 @@ class Race:
         times = self.seconds[nbytes]
         return next(
             method
-            for method in [*self.plans, "vendor"]
+            for method in [*self.plans, "rings", "vendor"]
             if times.get(method, math.inf) <= _AS_GOOD * min(times.values())
         )
 
@@ -127,9 +133,10 @@ class Race:
                 if seconds <= near
             }
             about = exact
+        about["rings"] = self.rings.predict_s(nbytes)
         if self.in_switch_bytes_per_s is not None:
             alpha_s = 2 * max(self.topology.alphas.values())
-            about["vendor"] = in_switch_s(
+            about["vendor"] = LAUNCH_S + in_switch_s(
                 nbytes, count=len(self.topology.devices), port_bytes_per_s=self.in_switch_bytes_per_s, alpha_s=alpha_s
             )
         return about
@@ -160,5 +167,6 @@ _WHY = {
     "tree": "one tree of least depth",
     "shallow": "trees of least depth, side by side",
     "trees": "trees that fill the links, chunks in flight on all of them",
+    "rings": "every device passes on to the next, around rings that share no capacity",
     "vendor": "the switch folds, which no tree of devices can match",
 }

@@ -1,15 +1,55 @@
-"""Rings: every device passes on to the next one; what others do with large values, to compare with."""
+"""Rings: every device passes on to the next one; as many side by side as the links have room for.
+
+NCCL and RCCL move large values like this, so it is what other plans have to be compared with.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
+from treefold.cost.model import LAUNCH_S, ring_s
+from treefold.cost.routes import alpha_s, alternatives
+from treefold.planners.ring_search import Route, around, find_rings, host_groups, most_rings, shortest_hops
 from treefold.planners.tree_packing import Tree
 from treefold.topology import Topology
 
-_MOST_STEPS = 200_000  # of the search for the widest ring; devices of known machines need some thousands
+_MOST_WIDTHS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RingPacking:
+    """Rings that share no capacity: ``orders`` of the devices, the last of each sends to its first.
+
+    ``bytes_per_s``: what every link of every ring carries for it; the rings have equal parts of the values.
+    ``alpha_s``: the latency of a hop, on average over the n − 1 that values take to their root.
+    """
+
+    orders: tuple[tuple[str, ...], ...]
+    bytes_per_s: Fraction
+    alpha_s: float
+
+    @property
+    def total(self) -> Fraction:
+        """Bytes per second of all rings together, each link of theirs counted once."""
+        return len(self.orders) * self.bytes_per_s
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        """All rings as trees: n packs per ring, whose shares are equal."""
+        count = len(self.orders)
+        found = [tree for order in self.orders for tree in ring_trees(order)]
+        return tuple(Tree(tree.share / count, tree.root, tree.up, tree.down) for tree in found)
+
+    def predict_s(self, nbytes: float) -> float:
+        """Return what an all-reduce of ``nbytes`` bytes per device takes along the rings, launch included."""
+        count = len(self.orders[0])
+        if count == 1:
+            return 0.0
+        return LAUNCH_S + ring_s(nbytes, count=count, bytes_per_s=float(self.total), alpha_s=self.alpha_s)
 
 
 def ring_trees(order: Sequence[str]) -> tuple[Tree, ...]:
@@ -31,35 +71,64 @@ def ring_trees(order: Sequence[str]) -> tuple[Tree, ...]:
     return tuple(trees)
 
 
-def two_rings(order: Sequence[str]) -> tuple[Tree, ...]:
-    """Return the trees of two rings, one in each direction, with half the values each: links carry both at once."""
-    both = ring_trees(order) + ring_trees(order[::-1])
-    return tuple(Tree(tree.share / 2, tree.root, tree.up, tree.down) for tree in both) if len(order) > 1 else both[:1]
+def pack_rings(topology: Topology) -> RingPacking:
+    """Return rings through all devices, as NCCL packs them: those of one width that together carry most.
 
+    One per direction of each NVLink or xGMI that rings can use, one per NIC between hosts, one through a switch at the
+    rate of its ports. At each of the widths that links have, rings are taken out of the links one after another, along
+    shortest routes, until none is left. Where devices make no ring, they forward.
 
-def widest_ring(topology: Topology) -> tuple[str, ...]:
-    """Return an order of all devices in which the narrowest of the links from each to the next is widest.
-
-    Direct links only; the order of the topology where these make no ring. The widest there is for up to about twelve
-    devices; beyond, the search stops at the best one found so far.
+    >>> from treefold.topology import known_topology
+    >>> packing = pack_rings(known_topology("ring:4"))
+    >>> packing.orders
+    (('gpu:0', 'gpu:1', 'gpu:2', 'gpu:3'), ('gpu:0', 'gpu:3', 'gpu:2', 'gpu:1'))
+    >>> float(packing.bytes_per_s)
+    25000000000.0
     """
     devices = topology.devices
-    widths = sorted({topology.capacity(a, b) for a in devices for b in devices if a != b} - {Fraction(0)}, reverse=True)
-    for width in widths:
-        joined = {a: [b for b in devices if a != b and topology.capacity(a, b) >= width] for a in devices}
-        found = _cycle(joined, [devices[0]], iter(range(_MOST_STEPS)))
-        if found:
-            return found
-    return devices
+    if len(devices) == 1:
+        return RingPacking((devices,), Fraction(0), 0.0)
+    hops, hosts = shortest_hops(topology), host_groups(topology)
+    inner = pack_rings(topology.restricted(hosts[0])).orders if len(hosts) > 1 else ()
+    best = RingPacking((), Fraction(0), 0.0)
+    for width in _widths(topology):
+        slots = {ends: int(capacity // width) for ends, capacity in topology.capacities.items()}
+        most = most_rings(topology, slots)
+        if most * width > best.total:
+            found = find_rings(topology, hops, slots, most=most, inner=inner)
+            if len(found) * width > best.total:
+                slowest = max(_latency_s(topology, [hops[pair] for pair in around(order)]) for order in found)
+                best = RingPacking(found, width, slowest)
+    return best if best.orders else _forwarded(topology)
 
 
-def _cycle(joined: dict[str, list[str]], path: list[str], steps: Iterator[int]) -> tuple[str, ...]:
-    """Return a way through all that ends beside its beginning, or nothing; depth first."""
-    if len(path) == len(joined):
-        return tuple(path) if path[0] in joined[path[-1]] else ()
-    for device in joined[path[-1]]:
-        if device not in path and next(steps, None) is not None:
-            found = _cycle(joined, [*path, device], steps)
-            if found:
-                return found
-    return ()
+def _widths(topology: Topology) -> list[Fraction]:
+    """Return the widths that links have, the narrowest first; of many, as measured links have, some from end to end."""
+    found = sorted(set(topology.capacities.values()))
+    if len(found) <= _MOST_WIDTHS:
+        return found
+    return [found[place * (len(found) - 1) // (_MOST_WIDTHS - 1)] for place in range(_MOST_WIDTHS)]
+
+
+def _forwarded(topology: Topology) -> RingPacking:
+    """Return one ring where links join the devices to no ring, as in a line: some hops go through other devices."""
+    order = [topology.devices[0]]
+    todo = [topology.devices[0]]
+    hops = shortest_hops(topology)
+    while todo:  # along a tree, whose every edge such a ring crosses about once each way
+        beside = next((device for source, device in hops if source == todo[-1] and device not in order), None)
+        if beside is None:
+            todo.pop()
+        else:
+            order.append(beside)
+            todo.append(beside)
+    routes = [alternatives(topology, *pair)[0] for pair in around(order)]
+    load = Counter(link for route in routes for link in itertools.pairwise(route))
+    width = min(topology.capacities[link] / count for link, count in load.items())
+    return RingPacking((tuple(order),), width, _latency_s(topology, routes))
+
+
+def _latency_s(topology: Topology, routes: Sequence[Route]) -> float:
+    """Return the mean latency of the hops of a ring but the quickest, which one pack has no need of."""
+    alphas = sorted(alpha_s(topology, route) for route in routes)
+    return sum(alphas[1:]) / (len(alphas) - 1)

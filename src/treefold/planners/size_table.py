@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from treefold.errors import ArgumentError
 
 #: What a table may name; those with ``#`` also take a number: of trees, or of edges between a root and its devices.
-METHODS = ("oneshot", "twoshot", "star", "tree", "shallow#", "trees", "trees#", "vendor")
+METHODS = ("oneshot", "twoshot", "star", "tree", "shallow#", "trees", "trees#", "rings", "vendor")
 _UNITS = {"k": 2**10, "M": 2**20, "G": 2**30}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)([kMG]?)")
 _METHOD = re.compile(r"([a-z]+)(?:(#)([1-9]\d{0,5}))?")

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from treefold.errors import ArgumentError
+from treefold.errors.words import counted
 from treefold.packing import Pack
 from treefold.planners.builder import PlanBuilder
 from treefold.planners.one_shot import add_one_shot
+from treefold.planners.ring import pack_rings
 from treefold.planners.size_table import split_method
 from treefold.planners.star import add_star
 from treefold.planners.tree_packing import TreePacking, add_tree, optimal_packing
@@ -50,6 +52,14 @@ def way_of(method: str, machine: Topology) -> Way:
         centre = _centre(machine)
         words = f"all values meet on {centre}"
         return Way((Fraction(1),), lambda builder, pack, _: add_star(builder, pack, centre), words)
+    if name == "rings":
+        rings = pack_rings(machine)
+        trees = rings.trees
+        return Way(
+            tuple(tree.share for tree in trees),
+            lambda builder, pack, place: add_tree(builder, pack, trees[place]),
+            f"{counted(len(rings.orders), 'ring')} packed into the links of the topology",
+        )
     return along(_packing(name, number, machine))
 
 

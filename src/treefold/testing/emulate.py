@@ -125,7 +125,7 @@ class Emulator:
         fold = Fold(ReduceOp.parse(op))
         arrays = _buffers(plan, inputs, fold)
         nbytes = sum(np.asarray(leaf[0]).nbytes for leaf in inputs)
-        predicted = simulate(plan, self.topology, nbytes, chunk_bytes=chunk_bytes)
+        predicted = simulate(plan, self.topology, nbytes, chunk_bytes=chunk_bytes, launch_s=0.0)
         routes = Setting.of(plan, self.topology, nbytes).routes
         tasks = make_tasks(plan, predicted.num_chunks, whole=True)
         measured_s = _Machine(self.topology, self.clock, routes).run(tasks, _Work(plan, arrays, fold).do)

@@ -9,16 +9,16 @@ from treefold.bench.sizes import parse_size
 from treefold.cost import simulate
 from treefold.plan import Plan
 from treefold.planners.choose import plan_method
-from treefold.planners.methods import one_array, plan_along, plan_star, plan_two_level
-from treefold.planners.ring import two_rings, widest_ring
+from treefold.planners.methods import one_array, plan_star, plan_two_level
+from treefold.planners.ring import RingPacking
 from treefold.planners.tree_packing import TreePacking, plan_trees
 from treefold.planners.ways import radius
 from treefold.topology import Topology
 
 TREES, ONE_SHOT, TWO_SHOT, SHALLOW, TREE = "trees", "one shot", "two shots", "shallow trees", "one tree"
-OURS = (TREES, ONE_SHOT, TWO_SHOT, SHALLOW, TREE)
-RING, STAR, TWO_LEVEL = "ring", "ReductionToOneDevice", "TensorFlow's two-level tree"
-OTHERS = (RING, STAR, TWO_LEVEL)
+RINGS, STAR, TWO_LEVEL = "rings", "ReductionToOneDevice", "TensorFlow's two-level tree"
+OURS = (TREES, ONE_SHOT, TWO_SHOT, SHALLOW, TREE, RINGS)
+OTHERS = (RINGS, STAR, TWO_LEVEL)
 _LARGE, _FEW = 16, "64K,4M,256M"
 
 
@@ -51,7 +51,7 @@ def parse_sizes(text: str | None, default: str, topology: Topology) -> tuple[int
 
 
 def plan_methods(topology: Topology, packing: TreePacking) -> dict[str, Plan]:
-    """Return a plan of each method for one array on all devices of a machine."""
+    """Return a plan of each method but rings for one array on all devices of a machine."""
     work = one_array(packing.devices)
     if len(packing.devices) == 1:
         return {TREES: plan_trees(work, packing)}
@@ -61,20 +61,22 @@ def plan_methods(topology: Topology, packing: TreePacking) -> dict[str, Plan]:
         TWO_SHOT: lambda: plan_method("twoshot", topology, work),
         SHALLOW: lambda: plan_method(f"shallow#{radius(topology)}", topology, work),
         TREE: lambda: plan_method("tree", topology, work),
-        RING: lambda: plan_along(work, two_rings(widest_ring(topology)), "two rings, one in each direction"),
         STAR: lambda: plan_star(work),
         TWO_LEVEL: lambda: plan_two_level(work),
     }
     return {name: plan() for name, plan in make.items()}
 
 
-def predict(plans: Mapping[str, Plan], topology: Topology, sizes: Sequence[int]) -> tuple[Prediction, ...]:
-    """Return what every method takes at every size, in order of size, then of methods."""
-    return tuple(
-        Prediction(nbytes, simulate(plan, topology, nbytes).duration_s, name)
-        for nbytes in sizes
-        for name, plan in plans.items()
-    )
+def predict(
+    plans: Mapping[str, Plan], topology: Topology, sizes: Sequence[int], *, rings: RingPacking | None = None
+) -> tuple[Prediction, ...]:
+    """Return what every method takes at every size, in order of size, then of methods, rings last."""
+    found = []
+    for nbytes in sizes:
+        found += [Prediction(nbytes, simulate(plan, topology, nbytes).duration_s, name) for name, plan in plans.items()]
+        if rings is not None:
+            found.append(Prediction(nbytes, rings.predict_s(nbytes), RINGS))
+    return tuple(found)
 
 
 def best_of(predictions: Sequence[Prediction], nbytes: int, methods: Sequence[str] = OURS) -> Prediction:

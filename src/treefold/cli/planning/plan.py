@@ -15,12 +15,14 @@ from treefold.cli.planning import options
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import OTHERS, TREES, Prediction, best_of, parse_sizes, plan_methods, predict
 from treefold.cli.planning.outputs import check_outputs, write_picture
+from treefold.cli.planning.published import describe_checks
 from treefold.cli.planning.words import describe_packing, describe_predictions, list_checks, machine_notes, to_plain
 from treefold.cost import simulate
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
 from treefold.plan import Plan
 from treefold.planners.choose import Choice, choose
+from treefold.planners.ring import RingPacking, pack_rings
 from treefold.planners.tree_packing import TreePacking, optimal_packing
 from treefold.report.plan_page import PlanStory, render_plan_page
 from treefold.report.plan_picture import draw_packing
@@ -54,13 +56,14 @@ def plan(  # noqa: PLR0913 - every option of a command is one
         raise CommandError.packs_of_bytes(packs, sizes[0])
     packing = optimal_packing(machine, packs=packs)
     plans = plan_methods(machine, packing)
-    predictions = predict(plans, machine, sizes) if len(machine.devices) > 1 else ()
+    rings = pack_rings(machine)
+    predictions = predict(plans, machine, sizes, rings=rings) if len(machine.devices) > 1 else ()
     choice = choose(machine) if table else None
     describe = _as_json if json else _in_words
-    typer.echo(describe(machine, packing, predictions, choice))
+    typer.echo(describe(machine, packing, predictions, choice, rings))
     trees = plans[TREES]
     if draw is not None:
-        _draw(draw, machine, packing, trees, predictions, sizes[-1])
+        _draw(draw, machine, packing, trees, predictions, rings, sizes[-1])
     if trace is not None:
         write_atomically(trace, write_trace(simulate(trees, machine, sizes[-1]), machine))
     if dot is not None:
@@ -77,19 +80,39 @@ def _say(sentence: str, *, quiet: bool) -> None:
     typer.echo(sentence, err=quiet)
 
 
-def _as_json(machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], choice: Choice | None) -> str:
+def _as_json(
+    machine: Topology,
+    packing: TreePacking,
+    predictions: Sequence[Prediction],
+    choice: Choice | None,
+    rings: RingPacking,
+) -> str:
     plain = to_plain(machine, packing, predictions)
+    if predictions:
+        plain["rings"] = [list(order) for order in rings.orders]
     plain |= {} if choice is None else {"size_table": str(choice.table), "reasons": list(choice.reasons)}
     return json_text.dumps(plain, indent=2, ensure_ascii=False)
 
 
-def _in_words(machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], choice: Choice | None) -> str:
+def _in_words(
+    machine: Topology,
+    packing: TreePacking,
+    predictions: Sequence[Prediction],
+    choice: Choice | None,
+    rings: RingPacking,
+) -> str:
     lines = [*(f"note: {note}" for note in machine_notes(machine)), describe_packing(machine, packing)]
     if predictions:
-        lines += ["", "predicted", describe_predictions(predictions)]
+        lines += ["", "predicted", *_predicted(machine, predictions, rings)]
     if choice is not None:
         lines += ["", f"size table: {choice.table}", *choice.reasons]
     return "\n".join(lines)
+
+
+def _predicted(machine: Topology, predictions: Sequence[Prediction], rings: RingPacking) -> list[str]:
+    if not predictions:
+        return []
+    return [describe_predictions(predictions, machine), "", describe_checks(machine, rings)]
 
 
 def _draw(
@@ -98,6 +121,7 @@ def _draw(
     packing: TreePacking,
     trees: Plan,
     predictions: Sequence[Prediction],
+    rings: RingPacking,
     nbytes: int,
 ) -> None:
     timeline = _shown_timeline(machine, packing, trees, nbytes)
@@ -109,7 +133,7 @@ def _draw(
             trees,
             timeline,
             times_by_method(predictions),
-            table=describe_predictions(predictions) if predictions else "",
+            table="\n".join(_predicted(machine, predictions, rings)),
             words=describe_packing(machine, packing),
             checks=list_checks(machine, packing),
             facts=(("versions", f"treefold {__version__}, Python {platform.python_version()}"),),

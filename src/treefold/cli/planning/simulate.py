@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +15,11 @@ from treefold.cli.planning import options
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import Prediction, parse_sizes, plan_methods, predict
 from treefold.cli.planning.outputs import check_outputs, write_picture
+from treefold.cli.planning.published import describe_checks
 from treefold.cost import simulate as simulate_plan
 from treefold.files import write_atomically
 from treefold.plan import Plan, from_json
+from treefold.planners.ring import RingPacking, pack_rings
 from treefold.planners.tree_packing import TreePacking, optimal_packing
 from treefold.report.machine_drawing import but_missing
 from treefold.report.page import Page, Section, render_page
@@ -54,16 +56,17 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     sizes = parse_sizes(size, _SIZES, machine)
     packing = optimal_packing(machine, packs=packs)
     plans = plan_methods(machine, packing) if plan is None else {"this plan": _read_plan(plan)}
-    predictions = predict(plans, machine, sizes)
+    rings = pack_rings(machine) if plan is None and len(machine.devices) > 1 else None
+    predictions = predict(plans, machine, sizes, rings=rings)
     if json:
         rows = [{"size": p.nbytes, "seconds": p.seconds, "method": p.method} for p in predictions]
         missing = None if machine.missing is None else str(machine.missing)
         plain = {"topology": machine.name, "missing": missing, "predicted": rows}
         typer.echo(json_text.dumps(plain, indent=2))
     else:
-        typer.echo(_table(machine, packing, plans, predictions))
+        typer.echo(_table(machine, packing, predictions, rings))
     if plot is not None:
-        _plot(plot, machine, packing, plans, predictions)
+        _plot(plot, machine, packing, predictions, rings)
         typer.echo(f"Written: {plot}", err=json)
     if trace is not None:
         first = next(iter(plans.values()))
@@ -83,7 +86,7 @@ def _read_plan(given: str) -> Plan:
 
 
 def _table(
-    machine: Topology, packing: TreePacking, plans: Mapping[str, Plan], predictions: Sequence[Prediction]
+    machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], rings: RingPacking | None
 ) -> str:
     rows = []
     for nbytes in dict.fromkeys(prediction.nbytes for prediction in predictions):
@@ -93,22 +96,23 @@ def _table(
     if machine.missing is not None:
         bound += f"; {machine.missing}"
     head = f"{machine.name or 'this machine'}: predicted time (GB/s of algorithm bandwidth, {bound})"
-    return f"{head}\n\n{plain_table(['size', *plans], rows)}"
+    methods = dict.fromkeys(prediction.method for prediction in predictions)
+    return f"{head}\n\n{plain_table(['size', *methods], rows)}\n\n{describe_checks(machine, rings)}"
 
 
 def _plot(
     path: Path,
     machine: Topology,
     packing: TreePacking,
-    plans: Mapping[str, Plan],
     predictions: Sequence[Prediction],
+    rings: RingPacking | None,
 ) -> None:
     times = {
         name: [(float(p.nbytes), p.seconds) for p in predictions if p.method == name and p.seconds > 0]
-        for name in plans
+        for name in dict.fromkeys(prediction.method for prediction in predictions)
     }
     title = f"Predicted all-reduce on {machine.name or 'this machine'}{but_missing(machine)}"
     svg = draw_sizes(times, title=title, bound=packing.bound_bytes_per_s)
     section = Section("By size", "Algorithm bandwidth: bytes per device over seconds.", drawing=svg)
-    words = Section("In words", "Seconds, and GB/s.", verbatim=_table(machine, packing, plans, predictions))
+    words = Section("In words", "Seconds, and GB/s.", verbatim=_table(machine, packing, predictions, rings))
     write_picture(path, svg=svg, html=render_page(Page(title, "", (), (), (section, words), ())))

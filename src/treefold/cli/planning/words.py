@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from treefold.cli.planning.methods import OTHERS, OURS, Prediction, best_of
+from treefold.cli.planning.published import factor
 from treefold.errors.words import counted
 from treefold.planners.tree_packing import TreePacking
 from treefold.report.bottleneck import describe_bottleneck
@@ -112,7 +113,7 @@ def _short(name: str) -> str:
     return name.removeprefix("gpu:")
 
 
-def describe_predictions(predictions: Sequence[Prediction]) -> str:
+def describe_predictions(predictions: Sequence[Prediction], machine: Topology) -> str:
     """Return the predicted times as a table: the best of treefold's methods beside what others do."""
     sizes = list(dict.fromkeys(prediction.nbytes for prediction in predictions))
     methods = [name for name in OTHERS if any(prediction.method == name for prediction in predictions)]
@@ -122,7 +123,7 @@ def describe_predictions(predictions: Sequence[Prediction]) -> str:
         row = [format_bytes(nbytes), format_seconds(best.seconds), best.method]
         for name in methods:
             other = best_of(predictions, nbytes, [name])
-            row.append(f"{format_seconds(other.seconds)} ({other.seconds / best.seconds:.2f}×)")
+            row.append(format_seconds(other.seconds) + factor(other, best, machine))
         rows.append(row)
     return plain_table(["size", "treefold", "by", *methods], rows)
 

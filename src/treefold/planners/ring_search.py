@@ -1,0 +1,229 @@
+"""The search for rings that share no capacity: depth first, link by link, in several orders of the links."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+
+from treefold.topology import Topology
+
+Ends = tuple[str, str]
+Route = tuple[str, ...]
+Order = tuple[str, ...]
+Slots = Mapping[Ends, int]  # for how many rings of one width a directed link has room
+
+_MOST_RINGS = 32  # as many channels as NCCL opens
+_MOST_STEPS, _MOST_ATTEMPTS = 50_000, 100  # for rings of one width; known machines need some hundred steps
+_STEPS_PER_DEVICE = 20  # for one ring; then all begins again in another order of the links
+
+
+def around(order: Sequence[str]) -> Iterator[Ends]:
+    """Return the hops of a ring, the one that closes it included."""
+    return zip(order, (*order[1:], order[0]), strict=True)
+
+
+def shortest_hops(topology: Topology) -> dict[Ends, Route]:
+    """Return the route of every pair of devices that one leads between without a third: the shortest, then widest."""
+    found: dict[Ends, Route] = {}
+    for start in topology.devices:
+        widest: dict[str, tuple[Fraction, Route]] = {start: (max(topology.capacities.values()), (start,))}
+        layer = [start]
+        while layer:
+            fresh: dict[str, tuple[Fraction, Route]] = {}
+            for name in layer:
+                width, route = widest[name]
+                for other in topology.neighbours(name):
+                    reached = min(width, topology.capacity(name, other))
+                    if other not in widest and (other not in fresh or reached > fresh[other][0]):
+                        fresh[other] = reached, (*route, other)
+            widest |= fresh
+            layer = [name for name in fresh if topology.kinds[name] != "device"]
+            found |= {(start, name): route for name, (_, route) in fresh.items() if topology.kinds[name] == "device"}
+    return found
+
+
+def most_rings(topology: Topology, slots: Slots) -> int:
+    """Return a number of rings that is not exceeded: each leaves every device, and every group of near ones, once."""
+    groups = {frozenset([device]) for device in topology.devices}
+    for width in set(topology.capacities.values()):
+        joined: dict[str, frozenset[str]] = {}
+        for name in topology.kinds:
+            if name not in joined:
+                group = _reached(topology, name, width)
+                joined |= dict.fromkeys(group, group)
+        groups |= set(joined.values())
+    found = _MOST_RINGS
+    for group in groups:
+        if 0 < sum(device in group for device in topology.devices) < len(topology.devices):
+            out = sum(count for (source, target), count in slots.items() if source in group and target not in group)
+            into = sum(count for (source, target), count in slots.items() if source not in group and target in group)
+            found = min(found, out, into)
+    return found
+
+
+def _reached(topology: Topology, start: str, above: Fraction) -> frozenset[str]:
+    """Return what links wider than ``above`` join with a node, both ways."""
+    seen, todo = {start}, [start]
+    while todo:
+        name = todo.pop()
+        for other in topology.neighbours(name):
+            if other not in seen and min(topology.capacity(name, other), topology.capacity(other, name)) > above:
+                seen.add(other)
+                todo.append(other)
+    return frozenset(seen)
+
+
+def find_rings(
+    topology: Topology, hops: Mapping[Ends, Route], slots: Slots, *, most: int, inner: Sequence[Order]
+) -> tuple[Order, ...]:
+    """Return as many rings as a search finds, each attempt taking the links in another order.
+
+    ``inner``: rings of the first of several hosts. Every second attempt tries these, opened, and the images of each
+    ring that it finds: on most machines these are the other rings.
+    """
+    best: list[Order] = []
+    hosts = host_groups(topology)
+    likely = list(_opened(inner, hosts))
+    steps = iter(range(_MOST_STEPS))
+    for attempt in range(_MOST_ATTEMPTS):
+        rng = random.Random(attempt)  # noqa: S311 - no secret
+        room = _Room(topology.devices, hops, dict(slots), rng if attempt else None, steps)
+        found: list[Order] = []
+        for order in likely if attempt % 2 == 0 else ():
+            if len(found) < most and room.take(order):
+                found.append(order)
+        while len(found) < most and (order := room.take_ring()):
+            found.append(order)
+            for image in _images(order, hosts) if attempt % 2 == 0 else ():
+                if len(found) < most and room.take(image):
+                    found.append(image)
+        best = max(best, found, key=len)
+        if len(best) >= most:
+            break
+        rng.shuffle(likely)
+    return tuple(best)
+
+
+def host_groups(topology: Topology) -> list[Order]:
+    """Return the devices by host: joined without a NIC."""
+    inside = {node.name: {node.name} for node in topology.nodes if node.kind != "nic"}
+    for source, target in topology.capacities:
+        is_both_ways = (target, source) in topology.capacities
+        if is_both_ways and source in inside and target in inside and inside[source] is not inside[target]:
+            inside[source] |= inside[target]
+            inside |= dict.fromkeys(inside[target], inside[source])
+    groups = {id(group): tuple(name for name in topology.devices if name in group) for group in inside.values()}
+    return [group for group in groups.values() if group]
+
+
+def _opened(inner: Sequence[Order], hosts: Sequence[Order]) -> Iterator[Order]:
+    """Return rings over an even number of equal hosts: the first one's own rings, opened, forth and back in turn.
+
+    A ring that is opened before a device comes in over that device's NIC and leaves over the NIC of the one before it.
+    """
+    size = len(hosts[0])
+    if len(hosts) % 2 or size == 1 or {len(host) for host in hosts} != {size}:
+        return
+    places = [[hosts[0].index(device) for device in order] for order in inner]
+    for start in range(size):
+        for turn in range(len(places)):
+            order = places[(start + turn) % len(places)]
+            first = order.index(start)
+            path = order[first:] + order[:first]
+            yield tuple(host[at] for number, host in enumerate(hosts) for at in path[:: -1 if number % 2 else 1])
+
+
+def _images(order: Order, hosts: Sequence[Order]) -> Iterator[Order]:
+    """Return a ring shifted by one place, two places … in each of several equal hosts, then the other way around."""
+    size = len(hosts[0])
+    if len(hosts) > 1 and {len(host) for host in hosts} == {size}:
+        place = {device: (host, number) for host in hosts for number, device in enumerate(host)}
+        for shift in range(1, size):
+            yield tuple(host[(number + shift) % size] for host, number in map(place.__getitem__, order))
+    yield (order[0], *order[:0:-1])
+
+
+class _Room:
+    """What rings have left of the links: so many slots on each, of a ring's width."""
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        hops: Mapping[Ends, Route],
+        slots: dict[Ends, int],
+        rng: random.Random | None,
+        steps: Iterator[int],
+    ) -> None:
+        self._devices, self._slots, self._rng, self._steps = devices, slots, rng, steps
+        self._links = {pair: tuple(itertools.pairwise(route)) for pair, route in hops.items()}
+        self._next: dict[str, list[str]] = {device: [] for device in devices}
+        for source, target in hops:
+            self._next[source].append(target)
+        self._beside = {device: [link for link in slots if device in link] for device in devices}
+        self._before: dict[str, list[str]] = {device: [] for device in devices}
+        for source, target in hops:
+            self._before[target].append(source)
+
+    def take_ring(self) -> Order:
+        """Take a ring out of the slots and return it; nothing where none was found in a fair number of steps.
+
+        Depth first, with a stack of its own: there may be more devices than Python has frames.
+        """
+        path = [max(self._devices, key=self._free)]
+        seen = set(path)
+        todo = [iter(self._onward(path, seen))]
+        left = _STEPS_PER_DEVICE * len(self._devices)
+        while todo:
+            device = next(todo[-1], None) if left else None
+            left -= bool(left)
+            if device is not None and next(self._steps, None) is not None:
+                self._use((path[-1], device), 1)
+                path.append(device)
+                seen.add(device)
+                if len(path) == len(self._devices) and self._width((device, path[0])):
+                    self._use((device, path[0]), 1)
+                    return tuple(path)
+                todo.append(iter(self._onward(path, seen)))
+            else:
+                todo.pop()
+                seen.discard(path[-1])
+                if len(path) > 1:
+                    self._use((path[-2], path[-1]), -1)
+                path.pop()
+        return ()
+
+    def take(self, order: Order) -> bool:
+        """Take the slots of a ring if all are free."""
+        taken: list[Ends] = []
+        for pair in around(order):
+            if not self._width(pair):
+                for other in taken:
+                    self._use(other, -1)
+                return False
+            self._use(pair, 1)
+            taken.append(pair)
+        return True
+
+    def _free(self, device: str) -> int:
+        """Return on how many links to a device or from it there is room."""
+        return sum(self._slots[link] > 0 for link in self._beside[device])
+
+    def _onward(self, path: Sequence[str], seen: set[str]) -> list[str]:
+        """Return where a path may go next: over the widest links first, then to the devices with the least choice."""
+        here, first = path[-1], path[0]
+        if not any(self._width((device, first)) for device in self._before[first] if device not in seen):
+            return []  # no device is left that leads back to the first one
+        found = [device for device in self._next[here] if device not in seen and self._width((here, device))]
+        if self._rng is not None:
+            self._rng.shuffle(found)
+        return sorted(found, key=lambda device: (-self._width((here, device)), self._free(device)))
+
+    def _width(self, pair: Ends) -> int:
+        """Return for how many rings a hop has room; a route may use a link that the path uses already."""
+        return min((self._slots[link] for link in self._links[pair]), default=0) if pair in self._links else 0
+
+    def _use(self, pair: Ends, count: int) -> None:
+        for link in self._links[pair]:
+            self._slots[link] -= count
