@@ -4,6 +4,8 @@ Like is compared with like: NCCL's rings with rings, at the effective bandwidths
 NCCL plans with, on every link. busbw is algbw·2·(n − 1)/n.
 """
 
+import pathlib
+import re
 from dataclasses import replace
 
 import pytest
@@ -97,6 +99,14 @@ class TestAnchors:
         predicted = predict()
         print(f"{name}: measured {measured:.4g} GB/s, predicted {predicted:.1f} ({predicted / measured - 1:+.1%})")  # noqa: T201
         assert predicted / measured - 1 == pytest.approx(error, abs=0.01)
+
+    def test_stand_in_the_paper(self):
+        """With these errors, in this order."""
+        text = (pathlib.Path(__file__).parents[2] / "docs" / "planning.md").read_text(encoding="utf-8")
+        printed = re.findall(r"^\| \d .* \| ([+−]\d+) % \|$", text, re.MULTILINE)
+        assert [int(error.replace("−", "-")) for error in printed] == [
+            round(100 * error) for _, _, error in ANCHORS.values()
+        ]
 
     def test_are_what_is_said_of_predictions(self):
         """The range of errors that is printed below predictions is that of these."""

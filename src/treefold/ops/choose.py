@@ -45,9 +45,9 @@ def choose_cross_device_ops(devices: Sequence[str], *, topology: object = None, 
     """Return the best ops for one replica on each of these devices, and why.
 
     Where links are known, the quickest: ``ReductionToOneDevice``, ``HierarchicalCopyAllReduce`` in one pack and in one
-    per device, ``NcclAllReduce`` where NCCL can be used, and ``HierarchicalCopyAllReduce`` along the machine's trees are
-    priced by ``treefold.simulate`` on the plans that they make, NCCL by the rings that it would pack; of those within
-    1 % the first. Known are the links of
+    per device, ``NcclAllReduce`` where NCCL can be used, and ``HierarchicalCopyAllReduce`` along the machine's trees
+    are priced by ``treefold.simulate`` on the plans that they make, NCCL by the rings that it would pack; of those
+    within 1 % the first. Known are the links of
     ``topology``, a ``Topology`` or what ``load_topology`` and ``known_topology`` take, or else those that
     ``treefold.verify_links`` has measured in this process. Otherwise the number of devices decides. A device that is
     named several times has several replicas. ``nbytes``: what each replica brings to one call, such as all gradients.

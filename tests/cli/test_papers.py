@@ -1,0 +1,72 @@
+"""What the papers print of plans is what the commands print today."""
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PLANNING = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
+BESIDE_NCCL = re.findall(
+    r"^\| `(\w+)`(?:, (\d) GPUs)? \| (\d+ of .*?) \| (.*?) \| (.*?) \| ([\d.]+) \|$", PLANNING, re.MULTILINE
+)
+
+
+def words(svg):
+    """Return all that a drawing says, without where it stands."""
+    return re.findall(r">([^<>]+)<", svg)
+
+
+class TestReadme:
+    def test_shows_what_plan_prints(self, treefold):
+        """Every line of the example, between the dots."""
+        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        shown = text.partition("$ treefold plan --topology dgx1_v100 ")[2].partition("```")[0].splitlines()[1:]
+        printed = treefold("plan", "-t", "dgx1_v100", "-s", "256M").out.splitlines()
+        assert len(shown) > 5
+        assert [line for line in shown if line not in [*printed, "…"]] == []
+
+
+class TestPlanningPaper:
+    def test_has_a_table_beside_nccl(self):
+        """Which the next test goes through."""
+        assert len(BESIDE_NCCL) == 7
+
+    @pytest.mark.parametrize(("machine", "some", "rings", "theirs", "best", "factor"), BESIDE_NCCL)
+    def test_compares_with_rings_as_plan_does(self, treefold, machine, some, rings, theirs, best, factor):
+        """Rings, their time, the best plan and its method, and the factor between these, at 256 MiB."""
+        devices = ["--devices", f"0-{int(some) - 1}"] if some else []
+        out = treefold("plan", "-t", machine, "-s", "256M", *devices).out
+        row = next(line for line in out.splitlines() if line.startswith("256 MiB"))
+        seconds, _, method = best.partition(", ")
+        found = rf"256 MiB +{seconds} +{method} +{theirs.partition(';')[0]} \({factor}×\) "
+        assert re.match(found, row), row
+        assert f"rings:       {rings}, as NCCL" in out
+        measured = re.search(r"measured at ([\d.]+ ms)", theirs)
+        assert measured is None or f"{measured[1]} for 256 MiB" in out
+
+    def test_says_how_long_the_machine_between_sockets_takes(self, treefold):
+        """In the sentence below its picture."""
+        row = treefold("plan", "-t", "a100_pcie_8gpu", "-s", "256M").out
+        sentence = re.search(
+            r"Predicted for 256 MiB: ([\d.]+ ms), with a ring ([\d.]+ ms), "
+            r"with TensorFlow's\s+two-level tree ([\d.]+ ms), with `ReductionToOneDevice` (\d+ ms)\.",
+            PLANNING,
+        )
+        best, ring, two_level, star = sentence.groups()
+        assert re.search(rf"256 MiB +{best} +trees +{ring} \(.*?\) +{star} \(.*?\) +{two_level} \(", row)
+
+    @pytest.mark.parametrize(
+        ("picture", "command"),
+        [
+            ("square", ("plan", "-t", "ring:4", "-s", "16M", "--draw")),
+            ("dgx1_v100", ("plan", "-t", "dgx1_v100", "--packs", "8", "-s", "256M", "--draw")),
+            ("dgx1_v100_sizes", ("simulate", "-t", "dgx1_v100", "--plot")),
+            ("a100_pcie_8gpu", ("topology", "a100_pcie_8gpu", "--draw")),
+        ],
+    )
+    def test_has_pictures_as_they_are_drawn(self, treefold, tmp_path, picture, command):
+        """Every word and number in them, made by the command here."""
+        assert treefold(*command, tmp_path / "now.svg").code == 0
+        kept = (ROOT / "docs" / "pictures" / f"{picture}.svg").read_text(encoding="utf-8")
+        assert words(kept) == words((tmp_path / "now.svg").read_text(encoding="utf-8"))
