@@ -91,6 +91,7 @@ class TestPlan:
         assert plain["bottleneck"] == "each of 8 GPUs against the others: 600 GB/s over NVLink in all"
         assert {"size", "seconds", "method"} <= set(plain["predicted"][0])
         assert len(plain["rings"]) == 6
+        assert plain["checked_from_bytes"] == 2**28
 
     def test_plans_for_some_devices(self, treefold):
         """The others forward nothing: GPUs 0 to 3 of a DGX-1 are a p3.8xlarge."""

@@ -3,6 +3,7 @@ import math
 import pytest
 
 from treefold.cost import simulate
+from treefold.cost.model import LAUNCH_S, is_as_good
 from treefold.errors import ArgumentError
 from treefold.planners.choose import choose, plan_method
 from treefold.planners.methods import one_array, plan_star, plan_two_level
@@ -107,6 +108,13 @@ class TestChoose:
         assert "rings, every device passes on to the next, around rings that share no capacity; " in choice.reasons[-1]
         plan = plan_method("rings", known_topology("dgx1_v100"))
         assert plan.algorithm == "6 rings packed into the links of the topology"
+
+    def test_is_not_changed_by_what_all_methods_pay(self):
+        """Methods count as equally good within 1 % of their times without the launch, which is most of a small one."""
+        assert is_as_good(LAUNCH_S + 1.009e-6, LAUNCH_S + 1e-6)
+        assert not is_as_good(LAUNCH_S + 1.02e-6, LAUNCH_S + 1e-6)
+        assert is_as_good(0, 0)
+        assert str(choose(known_topology("dgx_a100")).table) == "oneshot:32k:twoshot:inf"
 
     def test_gives_a_reason_for_every_row(self):
         """In words, with the time it takes and the next best."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from treefold.backends import loaded_backends
 from treefold.cost import predict_s, simulate
+from treefold.cost.model import is_as_good
 from treefold.devices import device_type
 from treefold.dtypes import itemsize
 from treefold.errors import MissingExtraError
@@ -26,7 +27,6 @@ from treefold.reduce_op import ReduceOp
 from treefold.topology import Topology
 from treefold.values import flatten
 
-_AS_GOOD = 1.01  # of ops within 1 % of the quickest, the simplest is taken
 _DTYPE = "float32"
 
 
@@ -50,7 +50,7 @@ class Prices:
     def best(self) -> Candidate:
         """The quickest; of those as good, the first."""
         least = min(one.seconds for one in self.candidates)
-        return next(one for one in self.candidates if one.seconds <= _AS_GOOD * least)
+        return next(one for one in self.candidates if is_as_good(one.seconds, least))
 
     def describe(self, names: Sequence[str], nbytes: int, where: str) -> str:
         """Return all that was compared in a sentence, the choice first and then by time."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from treefold.cost import predict_s, simulate
-from treefold.cost.model import LAUNCH_S, in_switch_s
+from treefold.cost.model import LAUNCH_S, in_switch_s, is_as_good
 from treefold.errors import ArgumentError
 from treefold.plan import Plan
 from treefold.planners.builder import LeafWork
@@ -24,7 +24,6 @@ MOST_SIMULATED = 16  # devices of machines whose every chunk is followed; beyond
 _NEAR = 2.0  # methods that the closed form puts within this factor of the best are simulated
 _PACKS = 8  # trees of an equal share that a table may offer instead of the full packing
 _FINENESS = 2.0**0.5  # borders between methods are sought to this factor of size
-_AS_GOOD = 1.01  # of methods within 1 % of the best, the first in the list of plans is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +107,11 @@ class Race:
         if nbytes not in self.seconds:
             self.seconds[nbytes] = self._price(nbytes)
         times = self.seconds[nbytes]
+        least = min(times.values())
         return next(
             method
             for method in [*self.plans, "rings", "vendor"]
-            if times.get(method, math.inf) <= _AS_GOOD * min(times.values())
+            if method in times and is_as_good(times[method], least)
         )
 
     def borders(self, low: int, high: int) -> list[tuple[float, str]]:

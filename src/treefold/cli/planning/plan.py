@@ -18,6 +18,7 @@ from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.published import describe_checks
 from treefold.cli.planning.words import describe_packing, describe_predictions, list_checks, machine_notes, to_plain
 from treefold.cost import simulate
+from treefold.cost.published import CHECKED_FROM
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
 from treefold.plan import Plan
@@ -89,7 +90,7 @@ def _as_json(
 ) -> str:
     plain = to_plain(machine, packing, predictions)
     if predictions:
-        plain["rings"] = [list(order) for order in rings.orders]
+        plain |= {"rings": [list(order) for order in rings.orders], "checked_from_bytes": CHECKED_FROM}
     plain |= {} if choice is None else {"size_table": str(choice.table), "reasons": list(choice.reasons)}
     return json_text.dumps(plain, indent=2, ensure_ascii=False)
 
