@@ -94,9 +94,9 @@ def pack_rings(topology: Topology) -> RingPacking:
     for width in _widths(topology):
         slots = {ends: int(capacity // width) for ends, capacity in topology.capacities.items()}
         most = most_rings(topology, slots)
-        if most * width > best.total:
+        if most and most * width >= best.total:
             found = find_rings(topology, hops, slots, most=most, inner=inner)
-            if len(found) * width > best.total:
+            if found and len(found) * width >= best.total:  # of equals the fewer and wider
                 slowest = max(_latency_s(topology, [hops[pair] for pair in around(order)]) for order in found)
                 best = RingPacking(found, width, slowest)
     return best if best.orders else _forwarded(topology)
