@@ -48,7 +48,7 @@ class TensorflowBackend(ArrayBackend):
 
     def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
         """Return the static shape; ``refusal`` has seen to it that there is one."""
-        return tuple(array.shape.as_list()), _numpy_name(array.dtype)
+        return tuple(array.shape.as_list()), _dtype_name(array.dtype)
 
     def refusal(self, array: Any) -> Refusal | None:
         """Refuse symbolic tensors whose shape is not known, as plans have lengths."""
@@ -106,7 +106,7 @@ class TensorflowBackend(ArrayBackend):
         views = self._views([values, indices])
         if views is not None:
             return self._on(values, _HOST.densify(views[0], views[1], shape))
-        wide = Fold(ReduceOp.SUM).accumulator_dtype(_numpy_name(values.dtype))
+        wide = Fold(ReduceOp.SUM).accumulator_dtype(_dtype_name(values.dtype))
         with tf.device(values.device):
             dense = tf.math.unsorted_segment_sum(tf.cast(values, wide), indices, shape[0])
             return tf.ensure_shape(tf.cast(dense, values.dtype), shape)
@@ -132,7 +132,7 @@ class TensorflowBackend(ArrayBackend):
         """Return the memory of an eager tensor on a CPU device; strings and the like have none."""
         if isinstance(array, tf.Variable):
             array = array.read_value()
-        if not isinstance(array, EagerTensor) or "CPU:" not in array.device or _numpy_name(array.dtype) not in _SEEN:
+        if not isinstance(array, EagerTensor) or "CPU:" not in array.device or _dtype_name(array.dtype) not in _SEEN:
             return None
         return _read_only(array)
 
@@ -152,7 +152,10 @@ class TensorflowBackend(ArrayBackend):
         for array in arrays:
             if type(array) is not EagerTensor or "CPU:" not in array.device:
                 return None
-            views.append(_read_only(array))
+            try:
+                views.append(_read_only(array))
+            except tf.errors.InvalidArgumentError:  # tensor lists and the like are no arrays
+                return None
         # Views of other dtypes than the first's are refused by whoever compares them.
         return tuple(views) if views[0].dtype.name in _SEEN else None
 
@@ -188,7 +191,7 @@ def _long_name(device: str) -> str:
     return f"/job:localhost/replica:0/task:0/device:{kind.upper()}:{index}"
 
 
-@functools.cache
-def _numpy_name(dtype: Any) -> str:
-    name: str = np.dtype(dtype.as_numpy_dtype).name
+def _dtype_name(dtype: Any) -> str:
+    """Return TensorFlow's name, which is NumPy's where NumPy has such a dtype, and says what it is where not."""
+    name: str = dtype.base_dtype.name
     return name

@@ -114,6 +114,14 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"{name}={value} cannot be honoured by {who}. Leave {name} out.")
 
     @classmethod
+    def not_ops(cls, value: object) -> Self:
+        """Something else than ops of treefold is to be handed to ``tf.distribute``."""
+        return cls(
+            f"ops is {short(value)}. It takes an ops object of treefold, such as "
+            f"treefold.HierarchicalCopyAllReduce(), or None for a subclass that reduces by itself."
+        )
+
+    @classmethod
     def not_options(cls, value: object) -> Self:
         """``options`` is something else."""
         return cls(f"options is {short(value)}. It takes a CommunicationOptions, or None.")
@@ -153,6 +161,14 @@ class ArgumentError(TreefoldError, ValueError):
     def not_a_value(cls, value: object, what: str) -> Self:
         """Something that no loaded framework knows stands where a value is meant."""
         return cls(f"{what} is {short(value)}, which is no array of a loaded framework. {_VALUE_FORMS}")
+
+    @classmethod
+    def several_tensors(cls, value: object, what: str) -> Self:
+        """A ragged or sparse tensor of TensorFlow."""
+        return cls(
+            f"{what} is {short(value)}, which is made of several tensors. It takes tensors and IndexedSlices: make it "
+            f"dense, or reduce its tensors by themselves where they agree in shape."
+        )
 
     @classmethod
     def not_taken(cls, owner: str, where: str, got: str, advice: str) -> Self:

@@ -10,13 +10,18 @@ from tensorflow.python.eager import record
 
 import treefold.ops
 import treefold.values
-from treefold.errors import ArgumentError, CallError
+from treefold.errors import ArgumentError, CallError, MismatchError
 from treefold.ops.arguments import read_pairs
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow import traced
+from treefold.tensorflow.callbacks import Callbacks
+from treefold.tensorflow.errors import MissingImplementationError, ReplicaMismatchError
 from treefold.tensorflow.values import (
     Pair,
+    as_distributed,
+    chosen_options,
     from_treefold,
+    read_destinations,
     read_options,
     read_pair,
     regrouped,
@@ -40,34 +45,65 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
     are TensorFlow's: several destinations give a ``tf.distribute.DistributedValues``, one gives a bare tensor. What
     treefold does otherwise than TensorFlow (any number of devices, every pair validated, devices that must exist) it
     does here, too; a destination may also be a list of device names.
+
+    A subclass may define ``reduce_implementation``, ``batch_reduce_implementation`` and ``broadcast_implementation``, as
+    one of TensorFlow's class. They get distributed values, whatever the caller brought, and options that are not None;
+    unlike TensorFlow's they also get values of a single replica. Without ``ops`` the first has to be defined, and the
+    others build on it or copy.
+
+    Raises:
+        ArgumentError: ``ops`` is something else.
+
     """
 
-    def __init__(self, ops: treefold.ops.CrossDeviceOps) -> None:
+    def __init__(self, ops: treefold.ops.CrossDeviceOps | None = None) -> None:
         """Take the ops that plan and reduce."""
         super().__init__()
+        if ops is not None and not isinstance(ops, treefold.ops.CrossDeviceOps):
+            raise ArgumentError.not_ops(ops)
         self._ops = ops
+        self._callbacks = Callbacks()
 
     @_as_written
-    def reduce(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any = None) -> Any:
+    def reduce(
+        self,
+        reduce_op: Any,
+        per_replica_value: Any,
+        destinations: Any,
+        options: Any = None,
+        *,
+        experimental_hints: Any = None,
+    ) -> Any:
         """Reduce one value to its destinations; ``reduce_op``: ``tf.distribute.ReduceOp``, treefold's, or a name.
 
+        ``experimental_hints`` is what TensorFlow 2.2 and 2.3 call ``options``.
+
         Raises:
-            TreefoldError: one of its kinds; see ``treefold.errors``.
+            TreefoldError: one of its kinds; see ``treefold.errors``. Replicas that disagree are a
+                ``tf.errors.InvalidArgumentError``, too.
 
         """
-        return self._reduce(reduce_op, [(per_replica_value, destinations)], options, is_batch=False)[0]
+        call = chosen_options(options, experimental_hints)
+        return self.reduce_implementation(reduce_op, *self._as_pair(per_replica_value, destinations), call)
 
     @_as_written
     def batch_reduce(
-        self, reduce_op: Any, value_destination_pairs: Iterable[tuple[Any, Any]], options: Any = None
+        self,
+        reduce_op: Any,
+        value_destination_pairs: Iterable[tuple[Any, Any]],
+        options: Any = None,
+        *,
+        experimental_hints: Any = None,
     ) -> list[Any]:
         """Reduce many values at once and return their results in the order of the pairs.
 
         Raises:
-            TreefoldError: one of its kinds, naming the pair.
+            TreefoldError: one of its kinds, naming the pair; see ``reduce``.
 
         """
-        return self._reduce(reduce_op, read_pairs(value_destination_pairs), options, is_batch=True)
+        call = chosen_options(options, experimental_hints)
+        pairs = [self._as_pair(value, destinations) for value, destinations in read_pairs(value_destination_pairs)]
+        return self.batch_reduce_implementation(reduce_op, pairs, call)
 
     @_as_written
     def broadcast(self, tensor: Any, destinations: Any) -> Any:
@@ -77,47 +113,68 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
             TreefoldError: one of its kinds.
 
         """
-        if isinstance(tensor, tf.distribute.DistributedValues):
-            raise ArgumentError.several_values(tensor)
-        pair = read_pair(tensor, destinations)
-        if not tf.executing_eagerly():
-            return regrouped(traced.copied(pair.components[0], pair.targets))
-        copies = self._ops.broadcast(to_treefold(pair.components[0]), pair.targets)
-        return regrouped([from_treefold(copy, pair.components[0]) for copy in copies])
+        return self.broadcast_implementation(tensor, destinations)
 
     def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any) -> Any:
-        """Do what ``reduce`` does: nothing is left to the base class."""
-        return self.reduce(reduce_op, per_replica_value, destinations, options)
+        """Reduce one distributed value: what ``reduce`` calls."""
+        if self._ops is None:
+            raise MissingImplementationError.method(type(self).__name__, "reduce_implementation")
+        return self._reduce(reduce_op, [(per_replica_value, destinations)], options, is_batch=False)[0]
 
     def batch_reduce_implementation(
-        self, reduce_op: Any, value_destination_pairs: Iterable[tuple[Any, Any]], options: Any
+        self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any
     ) -> list[Any]:
-        """Do what ``batch_reduce`` does."""
-        return self.batch_reduce(reduce_op, value_destination_pairs, options)
+        """Reduce distributed values: what ``batch_reduce`` calls; one by one without ops."""
+        if self._ops is None:
+            return [self.reduce_implementation(reduce_op, *pair, options) for pair in value_destination_pairs]
+        return self._reduce(reduce_op, value_destination_pairs, options, is_batch=True)
 
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
-        """Do what ``broadcast`` does."""
-        return self.broadcast(tensor, destinations)
+        """Copy one value: what ``broadcast`` calls."""
+        if isinstance(tensor, tf.distribute.DistributedValues):
+            raise ArgumentError.several_values(tensor)
+        pair = read_pair(tensor, destinations, "tensor")
+        [component] = pair.components
+        if self._ops is None or not tf.executing_eagerly():
+            return regrouped(traced.copied(component, pair.targets))
+        copies = self._ops.broadcast(to_treefold(component), pair.targets)
+        return regrouped([from_treefold(copy, component) for copy in copies])
 
     @_as_written
     def _gather(self, per_replica_value: Any, destinations: Any, axis: int, options: Any = None) -> Any:
         """Lay the replicas' tensors behind each other: ``Strategy.gather`` calls this."""
-        pair = read_pair(per_replica_value, destinations)
-        if not tf.executing_eagerly():
-            return regrouped(traced.gathered(pair, axis))
-        value = PerReplica([to_treefold(component) for component in pair.components])
-        return regrouped(self._ops.gather(value, pair.targets, axis, read_options(options)).values)
+        return self._gather_implementation(per_replica_value, destinations, axis, options)
 
     def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: int, options: Any) -> Any:
-        return self._gather(per_replica_value, destinations, axis, options)
+        pair, call = read_pair(per_replica_value, destinations), read_options(options)
+        # Quantized tensors are bytes with a meaning that only TensorFlow knows.
+        is_quantized = any(component.dtype.is_quantized for component in pair.components)
+        if self._ops is None or is_quantized or not tf.executing_eagerly():
+            return regrouped(traced.gathered(pair, axis))
+        value = PerReplica([to_treefold(component) for component in pair.components])
+        try:
+            return regrouped(self._ops.gather(value, pair.targets, axis, call).values)
+        except MismatchError as error:
+            shapes = [component.shape for component in pair.components]
+            raise ReplicaMismatchError.gathered(error, shapes, axis) from None
+
+    def _as_pair(self, value: Any, destinations: Any) -> tuple[Any, Any]:
+        """Return a pair as the ``…_implementation`` methods take it."""
+        if self._ops is None:  # else they are read where they are used
+            read_destinations(destinations)
+        distributed = as_distributed(value)
+        return distributed, distributed if destinations is value else destinations
 
     def _reduce(self, reduce_op: Any, pairs: Sequence[tuple[Any, Any]], options: Any, *, is_batch: bool) -> list[Any]:
         op, call = ReduceOp.parse(reduce_op), read_options(options)
         read = [read_pair(value, destinations) for value, destinations in pairs]
-        if not tf.executing_eagerly():
-            results = traced.reduced(self._ops, op, read, call)
-        else:
-            results = self._reduce_eagerly(op, read, call, is_batch=is_batch)
+        try:
+            if not tf.executing_eagerly():
+                results = traced.reduced(self._ops, op, read, call, self._callbacks)
+            else:
+                results = self._reduce_eagerly(op, read, call, is_batch=is_batch)
+        except MismatchError as error:
+            raise ReplicaMismatchError.of(error) from None
         _refuse_gradients(read, results)
         return [regrouped(components) for components in results]
 
@@ -139,6 +196,8 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
 
     def __repr__(self) -> str:
         """Show the constructor call that made it."""
+        if self._ops is None:
+            return f"{type(self).__name__}()"
         return f"treefold.tensorflow.{self._ops!r}"
 
 
@@ -171,21 +230,21 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         super().__init__(make(all_reduce_alg, num_packs, *limits, accumulate=accumulate, topology=topology))
 
 
-class HierarchicalCopyAllReduce(CrossDeviceOps):
+class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
     """``treefold.HierarchicalCopyAllReduce`` for ``tf.distribute``: right for odd numbers of devices, too."""
 
     def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None) -> None:
         """Take what TensorFlow's class of this name takes, and treefold's ``accumulate`` and ``topology``."""
         ops = treefold.ops.HierarchicalCopyAllReduce(num_packs, accumulate=accumulate, topology=topology)
-        super().__init__(ops)
+        CrossDeviceOps.__init__(self, ops)  # ops of their own, not of the class in between
 
 
-class NcclAllReduce(CrossDeviceOps):
+class NcclAllReduce(AllReduceCrossDeviceOps):
     """``treefold.NcclAllReduce`` for ``tf.distribute``: its documented fallback, for NCCL is run through PyTorch."""
 
     def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide") -> None:
         """Take what ``tf.distribute.NcclAllReduce`` takes, and treefold's ``accumulate``."""
-        super().__init__(treefold.ops.NcclAllReduce(num_packs, accumulate=accumulate))
+        CrossDeviceOps.__init__(self, treefold.ops.NcclAllReduce(num_packs, accumulate=accumulate))
 
 
 def _refuse_gradients(pairs: list[Pair], results: list[list[Any]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,17 @@ from treefold.fold import Fold
 from treefold.ops.entry import check_devices, common_backend
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp
+from treefold.tensorflow.callbacks import Callbacks
 from treefold.tensorflow.values import Pair, from_treefold, tensors_of, to_treefold
 from treefold.values import IndexedSlices, PerReplica
 
 
 def reduced(
-    ops: treefold.ops.CrossDeviceOps, op: ReduceOp, pairs: Sequence[Pair], options: CommunicationOptions | None
+    ops: treefold.ops.CrossDeviceOps,
+    op: ReduceOp,
+    pairs: Sequence[Pair],
+    options: CommunicationOptions | None,
+    callbacks: Callbacks,
 ) -> list[list[Any]]:
     """Return, for each pair, the result on each of its destinations, as symbolic tensors.
 
@@ -30,16 +35,18 @@ def reduced(
         TreefoldError: what is known while tracing is refused while tracing; the rest when the graph runs.
 
     """
+    if not pairs:
+        return []
     fold = ops._fold(op, None)  # noqa: SLF001 - ours
     for pair in pairs:
         _check(pair, fold)
     if fold.accumulation_fn is None and _may_leave_the_graph(pairs):
-        return _by_kernel(ops, op, pairs, options)
+        return _by_kernel(ops, op, pairs, options, callbacks)
     return _as_ops(ops, fold, pairs, options)
 
 
 def copied(component: Any, devices: Sequence[str]) -> list[Any]:
-    """Return a copy of a tensor or ``tf.IndexedSlices`` on every device."""
+    """Return a copy of a tensor or ``tf.IndexedSlices`` on every device, by TensorFlow, eagerly too."""
     copies = []
     for device in devices:
         with tf.device(device):
@@ -48,7 +55,7 @@ def copied(component: Any, devices: Sequence[str]) -> list[Any]:
 
 
 def gathered(pair: Pair, axis: int) -> list[Any]:
-    """Return the components laid behind each other along ``axis``, on every destination."""
+    """Return the components laid behind each other along ``axis`` on every destination, by TensorFlow, eagerly too."""
     if any(isinstance(component, tf.IndexedSlices) for component in pair.components):
         raise ArgumentError.gather_sparse(where="")
     with tf.device(pair.targets[0]):
@@ -57,7 +64,8 @@ def gathered(pair: Pair, axis: int) -> list[Any]:
 
 def _check(pair: Pair, fold: Fold) -> None:
     backend = common_backend("", [tensors_of(component)[0] for component in pair.components])
-    check_devices(backend, (*pair.places, *pair.targets))
+    if not pair.is_in_cluster:
+        check_devices(backend, (*pair.places, *pair.targets))
     fold.check_dtype(_dtype(pair.components[0]))
 
 
@@ -69,12 +77,40 @@ def _may_leave_the_graph(pairs: Sequence[Pair]) -> bool:
 
 
 def _by_kernel(
-    ops: treefold.ops.CrossDeviceOps, op: ReduceOp, pairs: Sequence[Pair], options: CommunicationOptions | None
+    ops: treefold.ops.CrossDeviceOps,
+    op: ReduceOp,
+    pairs: Sequence[Pair],
+    options: CommunicationOptions | None,
+    callbacks: Callbacks,
 ) -> list[list[Any]]:
     """Reduce by one call into host memory, which the graph's tensors are read from as they lie."""
-    counts = [[len(tensors_of(component)) for component in pair.components] for pair in pairs]
+    counts = tuple(tuple(len(tensors_of(component)) for component in pair.components) for pair in pairs)
     # One result serves all CPU destinations, as tensors never change.
-    wanted = [(pair.places, pair.targets[:1]) for pair in pairs]
+    wanted = tuple((pair.places, pair.targets[:1]) for pair in pairs)
+    types: list[Any] = []
+    for pair in pairs:
+        types.append(tf.as_dtype(Fold(op).result_dtype(_dtype(pair.components[0]))))
+        types += [pair.components[0].indices.dtype] if pair.is_sparse else []
+    flat = [tensor for pair in pairs for tensor in pair.tensors()]
+    made = callbacks.call(
+        (op, wanted, counts, options), lambda: _reduction_of_arrays(ops, op, wanted, counts, options), flat, types
+    )
+    remaining = iter(made)
+    return [copied(_with_shape(pair, remaining), pair.targets) for pair in pairs]
+
+
+def _reduction_of_arrays(
+    ops: treefold.ops.CrossDeviceOps,
+    op: ReduceOp,
+    wanted: Sequence[tuple[tuple[str, ...], tuple[str, ...]]],
+    counts: Sequence[Sequence[int]],
+    options: CommunicationOptions | None,
+) -> Callable[..., list[Any]]:
+    """Return a function of the arrays of all pairs in order, which returns those of their results.
+
+    ``wanted``: where each pair's contributions are and its result goes; ``counts``: of how many arrays each
+    contribution is made.
+    """
 
     def reduce_arrays(*arrays: Any) -> list[Any]:
         remaining = iter(arrays)
@@ -86,15 +122,7 @@ def _by_kernel(
         made = [result[0] for result in ops.batch_reduce(op, given, options)]
         return [a for c in made for a in ([c.values, c.indices] if isinstance(c, IndexedSlices) else [c])]
 
-    fold = Fold(op)
-    types: list[Any] = []
-    for pair in pairs:
-        types.append(tf.as_dtype(fold.result_dtype(_dtype(pair.components[0]))))
-        types += [pair.components[0].indices.dtype] if pair.is_sparse else []
-    flat = [tensor for pair in pairs for tensor in pair.tensors()]
-    made = tf.numpy_function(reduce_arrays, flat, types, stateful=False, name="TreefoldReduce")
-    remaining = iter(made if isinstance(made, list | tuple) else [made])
-    return [copied(_with_shape(pair, remaining), pair.targets) for pair in pairs]
+    return reduce_arrays
 
 
 def _with_shape(pair: Pair, remaining: Any) -> Any:
@@ -120,10 +148,13 @@ def _sum_or_none(lengths: Sequence[Any]) -> int | None:
 def _as_ops(
     ops: treefold.ops.CrossDeviceOps, fold: Fold, pairs: Sequence[Pair], options: CommunicationOptions | None
 ) -> list[list[Any]]:
-    """Run the plan of the values whose shapes are known; the others meet on one device, as lengths are not planned."""
+    """Run the plan of the values whose shapes are known and devices are here; the others meet on one device.
+
+    Lengths are not planned while they are not known, and plans are within one process.
+    """
     placed = [_placed(pair) for pair in pairs]
     results: list[list[Any]] = [[] for _ in placed]
-    planned = [index for index, pair in enumerate(placed) if _is_known(pair)]
+    planned = [index for index, pair in enumerate(placed) if _is_planned(pair)]
     given = []
     for index in planned:
         pair = placed[index]
@@ -146,8 +177,9 @@ def _placed(pair: Pair) -> Pair:
     return Pair(components, pair.places, pair.targets)
 
 
-def _is_known(pair: Pair) -> bool:
-    return all(tensor.shape.is_fully_defined() for tensor in pair.tensors()) and (
+def _is_planned(pair: Pair) -> bool:
+    is_known = not pair.is_in_cluster and all(tensor.shape.is_fully_defined() for tensor in pair.tensors())
+    return is_known and (
         pair.is_sparse or not any(isinstance(component, tf.IndexedSlices) for component in pair.components)
     )
 
@@ -185,5 +217,5 @@ def _folded(dense: list[Any], fold: Fold) -> Any:
 
 
 def _dtype(component: Any) -> str:
-    name: str = np.dtype(component.dtype.as_numpy_dtype).name
+    name: str = component.dtype.base_dtype.name
     return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +11,16 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute import device_util
 from tensorflow.python.distribute.values import DistributedValues, Mirrored
+from tensorflow.python.distribute.values import PerReplica as TensorflowPerReplica
 
 import treefold.values
 from treefold.devices import canonical_device
-from treefold.errors import ArgumentError
+from treefold.errors import ArgumentError, CallError
 from treefold.options import CommunicationOptions
+from treefold.tensorflow.errors import warn_without_timeouts
+
+
+_NO_OPTIONS = tf.distribute.experimental.CommunicationOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +36,28 @@ class Pair:
         """Whether the result is sparse rows, too."""
         return all(isinstance(component, tf.IndexedSlices) for component in self.components)
 
+    @property
+    def is_in_cluster(self) -> bool:
+        """Whether some of the devices may be another process's: those are named at length."""
+        return any(name.startswith("/") for name in (*self.places, *self.targets))
+
     def tensors(self) -> list[Any]:
         """Return all tensors that the components are made of, in order."""
         return [tensor for component in self.components for tensor in tensors_of(component)]
 
 
-def read_pair(value: Any, destinations: Any) -> Pair:
-    """Take a value and its destinations apart.
+def as_distributed(value: Any, what: str = "per_replica_value") -> Any:
+    """Return a value as distributed: itself, or one tensor or what can be made one as the value of one replica.
+
+    Raises:
+        ArgumentError: it is none of ``tf.distribute``'s forms; ``what`` names it.
+
+    """
+    return value if isinstance(value, DistributedValues) else TensorflowPerReplica((_read_component(value, what),))
+
+
+def read_pair(value: Any, destinations: Any, what: str = "per_replica_value") -> Pair:
+    """Take a value and its destinations apart; ``what`` is what errors call the value.
 
     Raises:
         ArgumentError: one of them is none of ``tf.distribute``'s forms.
@@ -44,9 +65,9 @@ def read_pair(value: Any, destinations: Any) -> Pair:
 
     """
     if isinstance(value, DistributedValues):
-        components = tuple([_read_component(component) for component in value.values])
+        components = tuple([_read_component(component, what) for component in value.values])
     else:
-        components = (_read_component(value),)
+        components = (_read_component(value, what),)
     places = tuple([device_name(component.device) for component in components])
     return Pair(components, places, places if destinations is value else read_destinations(destinations))
 
@@ -71,31 +92,56 @@ def read_destinations(destinations: Any) -> tuple[str, ...]:
 
 
 def device_name(name: str) -> str:
-    """Return the canonical name of a device; what it leaves open is taken from ``tf.device``, as TensorFlow does."""
+    """Return the canonical name of a device; what it leaves open is taken from ``tf.device``, as TensorFlow does.
+
+    In a graph for sessions, the devices of a cluster keep the long name that TensorFlow gives them.
+    """
     is_full = name.startswith("/job:") and "/device:" in name
-    return canonical_device(name if is_full else device_util.resolve(name))
+    full = name if is_full else device_util.resolve(name)
+    if not full.startswith("/job:localhost") and not tf.compat.v1.executing_eagerly_outside_functions():
+        return full
+    return canonical_device(full)
+
+
+def chosen_options(options: Any, experimental_hints: Any) -> Any:
+    """Return the options of a call, under whichever of their two names they came, TensorFlow's defaults if none did.
+
+    Raises:
+        CallError: they came under both names.
+
+    """
+    if options is not None and experimental_hints is not None:
+        raise CallError.both_option_names()
+    given = experimental_hints if options is None else options
+    return _NO_OPTIONS if given is None else given
 
 
 def read_options(options: Any) -> CommunicationOptions | None:
     """Return TensorFlow's ``CommunicationOptions`` as treefold's.
 
-    Their ``implementation`` is left out: ``MirroredStrategy`` fills it in by itself, for its own collective ops.
+    Their ``implementation`` is left out: ``MirroredStrategy`` fills it in by itself, for its own collective ops. So is
+    ``timeout_seconds``, with a warning: TensorFlow's documentation hands it to every call, and its ops drop it.
 
     Raises:
         ArgumentError: they are something else.
 
     """
-    if options is None or isinstance(options, CommunicationOptions):
-        return options
+    if options is None:
+        return None
     try:
-        return _made_options(options.bytes_per_pack, options.timeout_seconds)
+        seconds = options.timeout_seconds
+        if seconds is not None:
+            warn_without_timeouts()
+        if not isinstance(options, CommunicationOptions):
+            return _made_options(options.bytes_per_pack)
     except AttributeError:
         raise ArgumentError.not_options(options) from None
+    return options if seconds is None else dataclasses.replace(options, timeout_seconds=None)
 
 
 @functools.lru_cache(maxsize=64)
-def _made_options(bytes_per_pack: int, timeout_seconds: float | None) -> CommunicationOptions:
-    return CommunicationOptions(bytes_per_pack, timeout_seconds)
+def _made_options(bytes_per_pack: int) -> CommunicationOptions:
+    return CommunicationOptions(bytes_per_pack)
 
 
 def tensors_of(component: Any) -> list[Any]:
@@ -128,16 +174,18 @@ def regrouped(components: Sequence[Any]) -> Any:
     return components[0] if len(components) == 1 else Mirrored(tuple(components))
 
 
-def _read_component(component: Any) -> Any:
+def _read_component(component: Any, what: str) -> Any:
     if isinstance(component, tf.Tensor | tf.IndexedSlices):
         return component
     if isinstance(component, list | tuple | dict):
-        raise ArgumentError.bare_structure(component, "per_replica_value")
+        raise ArgumentError.bare_structure(component, what)
     if component is None or isinstance(component, type | str | bytes):
-        raise ArgumentError.not_a_value(component, "per_replica_value")
+        raise ArgumentError.not_a_value(component, what)
+    if isinstance(component, tf.RaggedTensor | tf.SparseTensor):
+        raise ArgumentError.several_tensors(component, what)
     device = getattr(component, "device", None)
     try:
         with tf.device(device if isinstance(device, str) else None):
             return tf.convert_to_tensor(component)
     except (TypeError, ValueError):
-        raise ArgumentError.not_a_value(component, "per_replica_value") from None
+        raise ArgumentError.not_a_value(component, what) from None
