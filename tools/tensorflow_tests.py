@@ -1,10 +1,12 @@
 """Run TensorFlow's and Keras's own tests of distribution with treefold's classes in place of TensorFlow's.
 
-``python tools/tensorflow_tests.py ../tensorflow ../keras``: the folders are copies of TensorFlow's and Keras's sources, of
-the versions that are installed, as their packages leave most tests out. Each suite runs twice, in a process of its own:
-with TensorFlow's classes, and with ours. Tests that pass with TensorFlow's only are listed, and make the exit code 1.
+``python tools/tensorflow_tests.py ../tensorflow ../keras``: the folders are copies of TensorFlow's and Keras's sources,
+of the versions that are installed; their packages leave most tests out. Each suite runs twice, in a process of its own:
+with TensorFlow's classes, and with ours. Tests that pass with TensorFlow's only are listed and make the exit code 1.
+Tests of several workers need ``pip install portpicker dill tblib``; without them TensorFlow skips most of these, and
+with too few GPUs what needs them.
 
-Their files are run as they are, but for one word: ``AllReduceCrossDeviceOps("ring")`` is hierarchical copy in TensorFlow,
+The files are run as they are, but for one word: ``AllReduceCrossDeviceOps("ring")`` is hierarchical copy in TensorFlow,
 as is every name that it does not know, and an error in treefold. Ours are put in place of the four classes wherever
 TensorFlow looks them up, and are what a ``MirroredStrategy`` gets that would have taken TensorFlow's collective ops.
 """
@@ -150,7 +152,9 @@ def find(suite: str, folders: list[Path]) -> Path:
     for folder in folders:
         if (folder / suite).is_file():
             return (folder / suite).resolve()
-    sys.exit(f"{suite} is in none of {', '.join(map(str, folders))}. Name the copies of TensorFlow's and Keras's sources.")
+    sys.exit(
+        f"{suite} is in none of {', '.join(map(str, folders))}. Name the copies of TensorFlow's and Keras's sources."
+    )
 
 
 def main(arguments: list[str]) -> int:

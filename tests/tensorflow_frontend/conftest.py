@@ -63,3 +63,15 @@ def on_cpus():
         return tf.distribute.MirroredStrategy([f"cpu:{index}" for index in range(count)], cross_device_ops=ops)
 
     return strategy
+
+
+@pytest.fixture(params=["eager", "traced", "as ops"])
+def way(request, monkeypatch):
+    """Return a function that calls another one on distributed values in one of three ways."""
+    if request.param == "as ops":
+        from treefold.tensorflow import traced  # noqa: PLC0415 - some of these tests are about its import
+
+        monkeypatch.setattr(traced, "_may_leave_the_graph", lambda _: False)
+    if request.param == "eager":
+        return lambda function, *values: function(*values)
+    return lambda function, *values: tf.function(function)(*values)

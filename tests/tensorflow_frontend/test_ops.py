@@ -13,7 +13,6 @@ from treefold.tensorflow import (
     HierarchicalCopyAllReduce,
     NcclAllReduce,
     ReductionToOneDevice,
-    traced,
 )
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -29,16 +28,6 @@ OPS_AND_DTYPES += [("sum", "complex64"), ("mean", "complex64")]
 def owned(count, shape=(3, 5), dtype="float32"):
     """Return one array per replica; replica r brings 2**r."""
     return [np.full(shape, 2**replica, dtype) for replica in range(count)]
-
-
-@pytest.fixture(params=["eager", "traced", "as ops"])
-def way(request, monkeypatch):
-    """Return a function that calls another one on distributed values in one of three ways."""
-    if request.param == "as ops":
-        monkeypatch.setattr(traced, "_may_leave_the_graph", lambda _: False)
-    if request.param == "eager":
-        return lambda function, *values: function(*values)
-    return lambda function, *values: tf.function(function)(*values)
 
 
 class TestReduce:
@@ -192,12 +181,6 @@ class TestBatchReduce:
         value = on_devices(owned(3))
         [result] = HierarchicalCopyAllReduce().batch_reduce(SUM, [(value, "cpu:0")], options)
         assert float(result[0, 0]) == 7.0
-
-    def test_refuses_a_timeout(self, on_devices):
-        """Nothing here can time out, so nothing is promised."""
-        options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=3.0)
-        with pytest.raises(ArgumentError, match=r"^timeout_seconds=3.0 cannot be honoured by the host executor"):
-            HierarchicalCopyAllReduce().batch_reduce(SUM, [(on_devices(owned(2)), "cpu:0")], options)
 
 
 def rows(replica, count=None):

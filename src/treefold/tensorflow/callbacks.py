@@ -1,8 +1,8 @@
 """Calls from TensorFlow's graphs into Python, which live as long as the graphs that make them.
 
-``tf.numpy_function`` registers a new function at every trace and ties it to the outermost graph, which is TensorFlow's
-default graph and never ends. Here a function is registered once for all traces that need the same, and tied to the graphs
-that it is traced in.
+``tf.numpy_function`` registers a new function at every trace, and ties it to the outermost graph, TensorFlow's default
+graph, which never ends. Here a function is registered once for all traces that need the same one, and tied to the
+graphs that it is traced in.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 import treefold.ops
-import treefold.values
 from treefold.errors import ArgumentError, CallError, MismatchError
 from treefold.ops.arguments import read_pairs
 from treefold.reduce_op import ReduceOp
@@ -46,10 +45,10 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
     treefold does otherwise than TensorFlow (any number of devices, every pair validated, devices that must exist) it
     does here, too; a destination may also be a list of device names.
 
-    A subclass may define ``reduce_implementation``, ``batch_reduce_implementation`` and ``broadcast_implementation``, as
-    one of TensorFlow's class. They get distributed values, whatever the caller brought, and options that are not None;
-    unlike TensorFlow's they also get values of a single replica. Without ``ops`` the first has to be defined, and the
-    others build on it or copy.
+    Subclasses may define ``reduce_implementation``, ``batch_reduce_implementation`` and ``broadcast_implementation``,
+    as those of TensorFlow's class do. They get distributed values, whatever the caller brought, and options that are
+    not None; unlike TensorFlow's they also get values of a single replica. Without ``ops`` the first has to be defined;
+    the others build on it, or copy.
 
     Raises:
         ArgumentError: ``ops`` is something else.
@@ -119,7 +118,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         """Reduce one distributed value: what ``reduce`` calls."""
         if self._ops is None:
             raise MissingImplementationError.method(type(self).__name__, "reduce_implementation")
-        return self._reduce(reduce_op, [(per_replica_value, destinations)], options, is_batch=False)[0]
+        return self._reduce(self._ops, reduce_op, [(per_replica_value, destinations)], options, is_batch=False)[0]
 
     def batch_reduce_implementation(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any
@@ -127,7 +126,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         """Reduce distributed values: what ``batch_reduce`` calls; one by one without ops."""
         if self._ops is None:
             return [self.reduce_implementation(reduce_op, *pair, options) for pair in value_destination_pairs]
-        return self._reduce(reduce_op, value_destination_pairs, options, is_batch=True)
+        return self._reduce(self._ops, reduce_op, value_destination_pairs, options, is_batch=True)
 
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
         """Copy one value: what ``broadcast`` calls."""
@@ -165,34 +164,26 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         distributed = as_distributed(value)
         return distributed, distributed if destinations is value else destinations
 
-    def _reduce(self, reduce_op: Any, pairs: Sequence[tuple[Any, Any]], options: Any, *, is_batch: bool) -> list[Any]:
+    def _reduce(
+        self,
+        ops: treefold.ops.CrossDeviceOps,
+        reduce_op: Any,
+        pairs: Sequence[tuple[Any, Any]],
+        options: Any,
+        *,
+        is_batch: bool,
+    ) -> list[Any]:
         op, call = ReduceOp.parse(reduce_op), read_options(options)
         read = [read_pair(value, destinations) for value, destinations in pairs]
         try:
             if not tf.executing_eagerly():
-                results = traced.reduced(self._ops, op, read, call, self._callbacks)
+                results = traced.reduced(ops, op, read, call, self._callbacks)
             else:
-                results = self._reduce_eagerly(op, read, call, is_batch=is_batch)
+                results = _reduced_eagerly(ops, op, read, call, is_batch=is_batch)
         except MismatchError as error:
             raise ReplicaMismatchError.of(error) from None
         _refuse_gradients(read, results)
         return [regrouped(components) for components in results]
-
-    def _reduce_eagerly(self, op: ReduceOp, pairs: list[Pair], options: Any, *, is_batch: bool) -> list[list[Any]]:
-        given = []
-        for pair in pairs:
-            value = PerReplica([to_treefold(component) for component in pair.components])
-            given.append((value, value if pair.targets == pair.places else pair.targets))
-        # One by one the errors do not speak of pairs.
-        reduce = self._ops.batch_reduce if is_batch else self._reduce_one
-        results = reduce(op, given, options)
-        return [
-            [from_treefold(component, pair.components[0]) for component in result.values]
-            for result, pair in zip(results, pairs, strict=True)
-        ]
-
-    def _reduce_one(self, op: ReduceOp, pairs: list[tuple[Any, Any]], options: Any) -> list[treefold.values.Mirrored]:
-        return [self._ops.reduce(op, *pairs[0], options)]
 
     def __repr__(self) -> str:
         """Show the constructor call that made it."""
@@ -245,6 +236,21 @@ class NcclAllReduce(AllReduceCrossDeviceOps):
     def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide") -> None:
         """Take what ``tf.distribute.NcclAllReduce`` takes, and treefold's ``accumulate``."""
         CrossDeviceOps.__init__(self, treefold.ops.NcclAllReduce(num_packs, accumulate=accumulate))
+
+
+def _reduced_eagerly(
+    ops: treefold.ops.CrossDeviceOps, op: ReduceOp, pairs: list[Pair], options: Any, *, is_batch: bool
+) -> list[list[Any]]:
+    given = []
+    for pair in pairs:
+        value = PerReplica([to_treefold(component) for component in pair.components])
+        given.append((value, value if pair.targets == pair.places else pair.targets))
+    # One by one the errors do not speak of pairs.
+    results = ops.batch_reduce(op, given, options) if is_batch else [ops.reduce(op, *given[0], options)]
+    return [
+        [from_treefold(component, pair.components[0]) for component in result.values]
+        for result, pair in zip(results, pairs, strict=True)
+    ]
 
 
 def _refuse_gradients(pairs: list[Pair], results: list[list[Any]]) -> None:

@@ -19,7 +19,6 @@ from treefold.errors import ArgumentError, CallError
 from treefold.options import CommunicationOptions
 from treefold.tensorflow.errors import warn_without_timeouts
 
-
 _NO_OPTIONS = tf.distribute.experimental.CommunicationOptions()
 
 
