@@ -1,10 +1,10 @@
 """How fast treefold's ops for ``tf.distribute`` are beside TensorFlow's own: prints the table of docs/migrating.md.
 
-``python benchmarks/beside_tensorflow.py [ROUNDS]``. A ``MirroredStrategy`` of four CPU devices is given each ops object in
-turn. They reduce the same gradients, eagerly and inside ``tf.function``, and make the same training step. All take turns
-within a round, in bursts of some 10 ms; a ratio is taken within a round, and its median and quartiles are shown. Every
-result is compared with the sum of 2**r before it is timed. The number of devices is even, as TensorFlow's hierarchical
-copy loses the last replica of an odd one.
+``python benchmarks/beside_tensorflow.py [ROUNDS]``. A ``MirroredStrategy`` of four CPU devices is given each ops object
+in turn. They reduce the same gradients, eagerly and inside ``tf.function``, and make the same training step. All take
+turns within a round, in bursts of some 10 ms; a ratio is taken within a round, and its median and quartiles are shown.
+Every result is compared with the sum of 2**r before it is timed. The number of devices is even, as TensorFlow's
+hierarchical copy loses the last replica of an odd one.
 """
 
 from __future__ import annotations

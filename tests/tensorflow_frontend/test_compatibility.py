@@ -332,6 +332,17 @@ class TestRetraces:
         value = on_devices(owned(2))
         assert [float(total(value)[0]) for total in totals + totals] == [3.0] * 140
 
+    def test_are_called_by_a_saved_model_while_the_ops_live(self, tmp_path, on_devices):
+        """A function that was traced before it is saved is gone, and its SavedModel calls on."""
+        module, ops = tf.Module(), HierarchicalCopyAllReduce()
+        module.total = tf.function(lambda *parts: ops.reduce(SUM, PerReplica(parts), "cpu:0"))
+        parts = on_devices(owned(3)).values
+        assert module.total(*parts).numpy().tolist() == [7.0] * 3
+        tf.saved_model.save(module, str(tmp_path))
+        del module
+        gc.collect()
+        assert tf.saved_model.load(str(tmp_path)).total(*parts).numpy().tolist() == [7.0] * 3
+
     def test_in_a_graph_of_sessions_live_as_long_as_the_graph(self):
         """There is no function around them."""
         before = registered()
