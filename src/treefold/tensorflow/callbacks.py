@@ -14,6 +14,8 @@ import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import script_ops
 
+from treefold.bounded_cache import BoundedCache
+
 _MAX_FUNCTIONS = 64
 
 
@@ -25,11 +27,7 @@ class Callbacks:
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._registered: dict[Hashable, tuple[Callable[..., list[Any]], str]] = {}
-
-    def __reduce__(self) -> tuple[type[Callbacks], tuple[()]]:
-        """Make a new one."""
-        return Callbacks, ()
+        self._registered: BoundedCache[Hashable, tuple[Callable[..., list[Any]], str]] = BoundedCache(_MAX_FUNCTIONS)
 
     def call(
         self,
@@ -44,9 +42,7 @@ class Callbacks:
             function = make()
             # TensorFlow's registry refers weakly to it.
             registered = (function, script_ops._py_funcs.insert(function))  # noqa: SLF001 - numpy_function's own
-            if len(self._registered) >= _MAX_FUNCTIONS:
-                self._registered.clear()
-            self._registered[key] = registered
+            self._registered.put(key, registered)
         function, token = registered
         for graph in _enclosing_graphs():
             if not hasattr(graph, "_treefold_functions"):
