@@ -227,12 +227,14 @@ MISTAKES = [
     (
         lambda: ONE_DEVICE.reduce("mean", per_replica(1.0, 2.0), "cpu:0", weights=[0, 0]),
         ArgumentError,
-        "weights is [0, 0]. It takes a list of one finite number ≥ 0 per replica, not all of them 0.",
+        "weights is [0, 0]. It takes a list, tuple or one-dimensional array of one finite number ≥ 0 "
+        "per replica, not all of them 0.",
     ),
     (
         lambda: ONE_DEVICE.reduce("mean", per_replica(1.0, 2.0), "cpu:0", weights=[-1, float("nan")]),
         ArgumentError,
-        "weights is [-1, nan]. It takes a list of one finite number ≥ 0 per replica, not all of them 0.",
+        "weights is [-1, nan]. It takes a list, tuple or one-dimensional array of one finite number ≥ 0 "
+        "per replica, not all of them 0.",
     ),
     (
         lambda: ReductionToOneDevice(accumulation_fn=3),

@@ -112,6 +112,12 @@ class TestNumbers:
         turned = jax.device_put(contents, kept)
         assert np.array_equal(treefold.all_reduce([turned, turned])[0], 2 * contents)
 
+    def test_may_be_weights(self):
+        """An array of one axis, but no tracer, which has no numbers yet."""
+        assert ReductionToOneDevice().reduce("mean", replicas(2), "cpu:0", weights=jnp.array([1, 3]))[0][0] == 7 / 4
+        weigh = jax.jit(lambda weights: ReductionToOneDevice().reduce("mean", replicas(2), "cpu:0", weights=weights)[0])
+        assert refused(lambda: weigh(jnp.array([1, 3]))).startswith("weights has a JAX tracer, which stands for an")
+
 
 class TestDevices:
     def test_results_are_committed_to_their_destination(self):

@@ -9,7 +9,7 @@ import treefold
 from treefold import HierarchicalCopyAllReduce, IndexedSlices, PerReplica, ReductionToOneDevice
 from treefold.backends import backend_of, torch_memory
 from treefold.dtypes import COMPLEX, REDUCIBLE
-from treefold.errors import MismatchError, OutputError
+from treefold.errors import ArgumentError, MismatchError, OutputError
 from treefold.testing import CONFORMANCE, Adapter, assert_same_bits, mixed_values
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -82,6 +82,21 @@ class TestNumbers:
         """Σwᵢxᵢ/Σwᵢ."""
         [mean, *_] = treefold.all_reduce(tensors(), "mean", weights=[1, 0, 3])
         assert torch.equal(mean, torch.full((5,), 13 / 4))
+
+    @pytest.mark.parametrize("weights", [torch.tensor([1.0, 0.0, 3.0]), [torch.tensor(w) for w in (1, 0, 3)]], ids=str)
+    def test_take_tensors_as_weights(self, weights):
+        """Of one axis, or scalars in a list."""
+        [mean, *_] = treefold.all_reduce(tensors(), "mean", weights=weights)
+        assert torch.equal(mean, torch.full((5,), 13 / 4))
+
+    def test_refuse_tensors_that_are_no_weights(self):
+        """Those of other shapes, and those through which gradients would be lost."""
+        with pytest.raises(
+            ArgumentError, match=r"^weights is a Tensor\. It takes a list, tuple or one-dimensional array"
+        ):
+            treefold.all_reduce(tensors(), "mean", weights=torch.ones(3, 1))
+        with pytest.raises(ArgumentError, match=r"^weights has a tensor with grad_fn\. "):
+            treefold.all_reduce(tensors(), "mean", weights=torch.ones(3, requires_grad=True) * 2)
 
     @pytest.mark.usefixtures("exchange")
     @pytest.mark.parametrize("name", ["e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz"])

@@ -243,7 +243,7 @@ class TestArguments:
         [
             (["--weights", "1,x"], "--weights got '1,x'. It takes one number per file, with commas between: 1,2,0.5."),
             (["--weights", "1"], "--weights has 1 number for 2 files. Give one for each file."),
-            (["--weights", "0,0"], "weights is [0.0, 0.0]. It takes a list of one finite number ≥ 0 per replica"),
+            (["--weights", "0,0"], "weights is [0.0, 0.0]. It takes a list, tuple or one-dimensional array of "),
             (["--weights", "1,2", "--op", "sum"], "weights goes with MEAN and the op is SUM."),
             (["-o", "mean.pt"], "'mean.pt' ends in '.pt'. It takes a file named \".safetensors\" or \".npz\"."),
             (["missing.npz"], "'missing.npz' cannot be read: no such file or directory. Nothing was written."),

@@ -130,7 +130,8 @@ class ArgumentError(TreefoldError, ValueError):
     def weights(cls, value: object) -> Self:
         """``weights`` cannot weigh anything."""
         return cls(
-            f"weights is {short(value)}. It takes a list of one finite number ≥ 0 per replica, not all of them 0."
+            f"weights is {short(value)}. It takes a list, tuple or one-dimensional array of one finite number ≥ 0 per "
+            f"replica, not all of them 0."
         )
 
     @classmethod
@@ -265,7 +266,7 @@ class ArgumentError(TreefoldError, ValueError):
         allowed = "a whole number"
         if rank is not None:
             allowed = f"{-rank} to {rank - 1} for arrays of {counted(rank, 'axis', 'axes')}"
-        return cls(f"gather got axis={axis!r}{where}. It takes {allowed}.")
+        return cls(f"gather got axis={short(axis)}{where}. It takes {allowed}.")
 
     @classmethod
     def not_groups(cls, what: str) -> Self:

@@ -15,12 +15,14 @@ def listed(items: Sequence[str], *, quote: bool = True) -> str:
 
 def short(value: object) -> str:
     """Return a value's repr if it is short, else its type: no message prints a whole array."""
-    if _is_plain(value) or (isinstance(value, list | tuple) and all(_is_plain(item) for item in value)):
+    if isinstance(value, str | bytes):
+        text = repr(value[:_LONGEST])
+        return text if len(value) <= _LONGEST and len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    is_row = isinstance(value, list | tuple) and len(value) < _LONGEST and all(_is_plain(item) for item in value)
+    if is_row or _is_plain(value):
         text = repr(value)
         if len(text) <= _LONGEST:
             return text
-        if isinstance(value, str | bytes):
-            return f"{text[: _LONGEST - 3]}..."
     name = value.__name__ if isinstance(value, type) else type(value).__name__
     if isinstance(value, type):
         return f"the class {name}"
@@ -40,4 +42,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float | complex | str | bytes)
+    """Tell whether a value's repr can be shown. Python writes out no integers of thousands of digits."""
+    if isinstance(value, int):
+        return value.bit_length() < 4 * _LONGEST
+    return value is None or isinstance(value, float | complex | str | bytes)

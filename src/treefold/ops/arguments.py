@@ -1,17 +1,14 @@
-"""Validation of what stands beside the values: destinations, pairs, options, weights."""
+"""Validation of what stands beside the values: destinations, pairs, options."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from treefold.backends import backend_of
 from treefold.devices import canonical_device
 from treefold.errors import ArgumentError, CallError
-from treefold.fold import Fold
 from treefold.options import CommunicationImplementation, CommunicationOptions
-from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices
 
 NO_OPTIONS = CommunicationOptions()
@@ -95,39 +92,6 @@ def check_honoured(options: CommunicationOptions, executor: str) -> None:
         own.add(CommunicationImplementation.NCCL)
     if options.implementation not in own:
         raise ArgumentError.not_honoured(who, implementation=options.implementation.name)
-
-
-def read_weights(weights: object, op: ReduceOp) -> tuple[float, ...] | None:
-    """Return the weights of a MEAN as floats.
-
-    Raises:
-        ArgumentError: the op is not MEAN, or a weight is negative or not finite, or all are 0.
-
-    """
-    if weights is None:
-        return None
-    if op is not ReduceOp.MEAN:
-        raise ArgumentError.weights_of_op(op.name)
-    if isinstance(weights, str) or not hasattr(weights, "__iter__"):
-        raise ArgumentError.weights(weights)
-    try:
-        numbers = tuple(float(weight) for weight in weights)
-    except (TypeError, ValueError):
-        raise ArgumentError.weights(weights) from None
-    if any(weight < 0 for weight in numbers) or not 0 < sum(numbers) < math.inf:
-        raise ArgumentError.weights(weights)
-    return numbers
-
-
-def check_weight_count(fold: Fold, num_replicas: int) -> None:
-    """Refuse weights that are not one per replica.
-
-    Raises:
-        ArgumentError: naming both counts.
-
-    """
-    if fold.weights is not None and len(fold.weights) != num_replicas:
-        raise ArgumentError.weight_count(len(fold.weights), num_replicas)
 
 
 def read_sequence(values: object, what: str) -> Sequence[Any]:

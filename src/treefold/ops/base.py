@@ -10,14 +10,7 @@ from typing import Any
 from treefold.errors import ArgumentError, TreefoldError
 from treefold.execution import execute
 from treefold.fold import Fold
-from treefold.ops.arguments import (
-    check_honoured,
-    check_weight_count,
-    read_destinations,
-    read_options,
-    read_pairs,
-    read_weights,
-)
+from treefold.ops.arguments import check_honoured, read_destinations, read_options, read_pairs
 from treefold.ops.cache import PlanCache
 from treefold.ops.entry import Entry, as_distributed, check_devices, read_entry
 from treefold.ops.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
@@ -25,6 +18,7 @@ from treefold.ops.output import read_out
 from treefold.ops.planning import Request, Router, make_plan
 from treefold.ops.quick import PreparedCalls, glance
 from treefold.ops.trees import read_topology
+from treefold.ops.weights import check_weight_count, read_weights
 from treefold.ops.wrap import moved_axis, wrap
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
@@ -79,7 +73,8 @@ class CrossDeviceOps(abc.ABC):
         them, an array, an ``IndexedSlices`` or any ``DistributedValues``, whose devices are meant; the result's
         components stand in their order. ``out``: a ``PerReplica`` or ``Mirrored`` of arrays, one component per
         destination, that take the result; each may be exactly one replica's array of the same place (in place) or
-        share memory with none. ``weights``: one number per replica, MEAN only: Σwᵢxᵢ/Σwᵢ.
+        share memory with none. ``weights``: one number per replica, MEAN only: Σwᵢxᵢ/Σwᵢ; a list, tuple or array of
+        one axis.
         The result never aliases an input unless ``out`` says so. MEAN of integers is float (float64 for 32 and 64
         bits, else float32), of the true sum. ``Mirrored.plan`` is the plan that ran.
 

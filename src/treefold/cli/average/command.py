@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from treefold.cli.average.errors import CheckpointError
 from treefold.errors.words import counted, printable
 from treefold.fold import Fold
-from treefold.ops.arguments import read_weights
+from treefold.ops.weights import read_weights
 from treefold.reduce_op import ReduceOp
 from treefold.report.tables import plain_table
 

@@ -119,7 +119,7 @@ class CheckpointError(CommandError):
     @classmethod
     def weights_text(cls, text: str) -> CheckpointError:
         """Refuse weights that are no numbers."""
-        return cls(f"--weights got {text!r}. It takes one number per file, with commas between: 1,2,0.5.")
+        return cls(f"--weights got {short(text)}. It takes one number per file, with commas between: 1,2,0.5.")
 
     @classmethod
     def weight_count(cls, num_weights: int, num_files: int) -> CheckpointError:

@@ -1,0 +1,110 @@
+import array
+import collections
+import decimal
+import fractions
+import re
+
+import numpy as np
+import pytest
+
+from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice, all_reduce, reduce
+from treefold.errors import ArgumentError
+
+ALLOWED = "It takes a list, tuple or one-dimensional array of one finite number ≥ 0 per replica, not all of them 0."
+
+
+class Series:
+    """Numbers under labels, as data frames hold them: gone through, it gives the numbers."""
+
+    def __iter__(self):
+        """Go through the numbers."""
+        return iter((1.0, 3.0))
+
+
+def weighed(weights, op="mean"):
+    """Return the mean of 1 and 3 by weights: 2.5 by 1 and 3."""
+    return reduce([1.0, 3.0], "cpu:0", op, weights=weights)
+
+
+class TestWeights:
+    @pytest.mark.parametrize(
+        "weights",
+        [
+            [1, 3],
+            (0.25, 0.75),
+            collections.deque([1, 3]),
+            array.array("d", [1, 3]),
+            range(1, 4, 2),
+            np.array([1, 3]),
+            np.array([1, 3], np.float32)[::1],
+            np.array([3, 1])[::-1],
+            [np.float32(1), np.array(3)],
+            [fractions.Fraction(1, 4), decimal.Decimal("0.75")],
+            [2**1000, 3 * 2**1000],
+        ],
+        ids=repr,
+    )
+    def test_are_a_sequence_or_one_axis_of_numbers(self, weights):
+        """Whatever has an order and holds one real number for each replica."""
+        assert weighed(weights) == 2.5
+
+    @pytest.mark.parametrize(
+        ("weights", "got"),
+        [
+            ({0: 1.0, 1: 3.0}, "a dict"),
+            ({1.0, 3.0}, "a set"),
+            (frozenset({1.0, 3.0}), "a frozenset"),
+            ({0: 1.0, 1: 3.0}.values(), "a dict_values"),
+            (iter([1, 3]), "a list_iterator"),
+            (Series(), "a Series"),
+            (PerReplica([1.0, 3.0]), "a PerReplica"),
+            ("13", "'13'"),
+            (b"\x01\x03", r"b'\x01\x03'"),
+            (bytearray(b"\x01\x03"), "a bytearray"),
+            (["1", "3"], "['1', '3']"),
+            ([[1], [3]], "a list"),
+            ([np.array([1.0]), np.array([3.0])], "a list"),
+            (np.array([[1.0], [3.0]]), "an ndarray"),
+            (np.array(1.0), "an ndarray"),
+            (np.array([1 + 0j, 3]), "an ndarray"),
+            (np.array(["1", "3"]), "an ndarray"),
+            (np.ma.array([1.0, 3.0], mask=[0, 1]), "a MaskedArray"),
+            ([1, 3j], "[1, 3j]"),
+            ([None, 1], "[None, 1]"),
+            ([1, object()], "a list"),
+            ([10**400, 1], "a list"),
+            ([10**5000, 1], "a list"),
+            ([-1, 3], "[-1, 3]"),
+            ([np.nan, 1], "[nan, 1]"),
+            ([1e308, 1e308], "[1e+308, 1e+308]"),
+            ([0, 0], "[0, 0]"),
+            (range(10**30), "a range"),
+            (3, "3"),
+            (10**5000, "an int"),
+            (list, "the class list"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_that_are_something_else_are_refused(self, weights, got):
+        """Above all what has keys or no order: which number is whose would be a guess."""
+        with pytest.raises(ArgumentError, match=f"^{re.escape(f'weights is {got}. {ALLOWED}')}$"):
+            weighed(weights)
+
+    @pytest.mark.parametrize("ops", [HierarchicalCopyAllReduce(), ReductionToOneDevice()], ids=str)
+    @pytest.mark.parametrize("call", ["reduce", "batch_reduce", "all_reduce"])
+    def test_are_refused_wherever_they_are_taken(self, ops, call):
+        """No call has another reading of them."""
+        value, keyed = PerReplica([1.0, 3.0]), {0: 1.0, 1: 3.0}
+        calls = {
+            "reduce": lambda: ops.reduce("mean", value, value, weights=keyed),
+            "batch_reduce": lambda: ops.batch_reduce("mean", [(value, value)], weights=keyed),
+            "all_reduce": lambda: all_reduce([1.0, 3.0], "mean", weights=keyed),
+        }
+        with pytest.raises(ArgumentError, match=r"^weights is a dict\. "):
+            calls[call]()
+
+    @pytest.mark.parametrize("weight", [1e-200, 5e-324, 1e200, 8e307])
+    @pytest.mark.parametrize("value", [1e-300, 1.0, 1e300])
+    def test_count_by_their_ratio_alone(self, weight, value):
+        """Products of tiny or huge weights and values neither vanish nor overflow."""
+        assert reduce([np.array([value]), np.array([3 * value])], "cpu:0", "mean", weights=[weight] * 2) == 2 * value
