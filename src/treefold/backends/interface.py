@@ -128,7 +128,7 @@ class ArrayBackend(abc.ABC):
 
     @abc.abstractmethod
     def is_writable(self, array: Any) -> bool:
-        """Tell whether ``assign`` may write into the array."""
+        """Tell whether ``assign`` may write into the array; whether its elements share memory is another question."""
 
     @abc.abstractmethod
     def synchronize(self, array: Any) -> None:

@@ -88,12 +88,8 @@ class NumpyBackend(ArrayBackend):
         target[...] = source
 
     def is_writable(self, array: Any) -> bool:
-        """Arrays are, unless marked read-only or broadcast; numbers are not."""
-        return (
-            isinstance(array, np.ndarray)
-            and array.flags.writeable
-            and (array.size == 0 or 0 not in _used_strides(array))
-        )
+        """Arrays are, unless marked read-only; numbers are not."""
+        return isinstance(array, np.ndarray) and array.flags.writeable
 
     def synchronize(self, array: Any) -> None:
         """Do nothing: NumPy computes at once."""
@@ -112,7 +108,3 @@ class NumpyBackend(ArrayBackend):
             if type(array) is not np.ndarray:
                 return None
         return arrays
-
-
-def _used_strides(array: HostArray) -> tuple[int, ...]:
-    return tuple(s for length, s in zip(array.shape, array.strides, strict=True) if length > 1)

@@ -29,7 +29,6 @@ from treefold.backends.torch_memory import (
     glanced_on_device,
     memory,
     on_host,
-    overlaps_itself,
     resolved,
 )
 from treefold.fold import Fold
@@ -141,8 +140,8 @@ class TorchBackend(ArrayBackend):
             target.detach().copy_(source)
 
     def is_writable(self, array: Any) -> bool:
-        """Tensors are, unless expanded, or lazily conjugated or negated."""
-        return not (array.is_conj() or array.is_neg() or overlaps_itself(array))
+        """Tensors are, unless lazily conjugated or negated."""
+        return not (array.is_conj() or array.is_neg())
 
     def synchronize(self, array: Any) -> None:
         """Wait for the device's queue; the CPU has none."""

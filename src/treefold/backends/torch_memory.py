@@ -181,13 +181,3 @@ def count_writes(tensors: Sequence[Any]) -> None:
     except TypeError:  # older releases of PyTorch take one tensor
         for tensor in tensors:
             torch.autograd.graph.increment_version(tensor)
-
-
-def overlaps_itself(tensor: Any) -> bool:
-    """Tell whether elements may share memory, as an expanded tensor's do."""
-    reach = 0
-    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)) if tensor.numel() else ():
-        if length > 1 and stride <= reach:
-            return True
-        reach += stride * (length - 1)
-    return False

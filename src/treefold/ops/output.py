@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from treefold.backends import HostArray
 from treefold.errors import OutputError
 from treefold.execution import Operand, Results
 from treefold.fold import Fold
 from treefold.ops.entry import Entry, at
+from treefold.ops.overlap import check_overlaps, overlaps_itself
 from treefold.values import DistributedValues, IndexedSlices, flatten
-
-_MAX_WORK = 10_000  # of NumPy's exact overlap test; beyond it, memory counts as shared
 
 
 def read_out(out: object, entries: Sequence[Entry], fold: Fold) -> Results:
@@ -22,7 +19,7 @@ def read_out(out: object, entries: Sequence[Entry], fold: Fold) -> Results:
 
     Raises:
         OutputError: wrong form, count, devices, structure, shape, dtype, framework; sparse or immutable; or memory
-            that overlaps a value's without being exactly that value's.
+            that overlaps a value's without being exactly that value's, or an array's own.
 
     """
     if not isinstance(out, list | tuple) or len(out) != len(entries):
@@ -32,7 +29,7 @@ def read_out(out: object, entries: Sequence[Entry], fold: Fold) -> Results:
         results.extend(_read_entry(value, entry, fold))
     is_batch = len(entries) > 1
     parts = [(f"[{index}]" if is_batch else "", part) for index, entry in enumerate(entries) for part in entry.parts]
-    _check_overlaps(
+    check_overlaps(
         [(f"{pair}{part.path}", _footprints(part.operand, part.operand.arrays)) for pair, part in parts],
         [_footprints(part.operand, arrays) for (_, part), arrays in zip(parts, results, strict=True)],
     )
@@ -88,6 +85,8 @@ def _arrays(component: int, leaves: list[Any], entry: Entry, fold: Fold) -> list
             raise OutputError.leaf(component, at(part.path), _describe(backend, leaf), words)
         if not backend.is_writable(leaf):
             raise OutputError.leaf(component, at(part.path), "an array that cannot be written", words)
+        if overlaps_itself(backend.footprint(leaf)):
+            raise OutputError.leaf(component, at(part.path), "an array whose elements share memory", words)
         arrays.append(leaf)
     return arrays
 
@@ -105,51 +104,3 @@ def _brief(structure: object) -> str:
 
 def _footprints(operand: Operand, arrays: Sequence[Any]) -> list[HostArray | None]:
     return [operand.backend.footprint(array) for array in arrays]
-
-
-class _Extent(NamedTuple):
-    low: int
-    high: int
-    array: HostArray
-    leaf: int
-    position: int
-    is_out: bool
-
-
-def _check_overlaps(inputs: list[tuple[str, list[HostArray | None]]], outputs: list[list[HostArray | None]]) -> None:
-    """Sweep over all memory in order of address; only neighbours can overlap."""
-    extents = []
-    for leaf, ((_, sources), targets) in enumerate(zip(inputs, outputs, strict=True)):
-        for is_out, arrays in ((False, sources), (True, targets)):
-            for position, array in enumerate(arrays):
-                if array is not None and array.size:
-                    low, high = np.lib.array_utils.byte_bounds(array)
-                    extents.append(_Extent(low, high, array, leaf, position, is_out))
-    extents.sort(key=lambda extent: extent.low)
-    active: list[_Extent] = []
-    for extent in extents:
-        active = [other for other in active if other.high > extent.low]
-        for other in active:
-            if (extent.is_out or other.is_out) and not _may_share(extent, other):
-                target, use = (extent, other) if extent.is_out else (other, extent)
-                owner = "component" if use.is_out else "replica"
-                raise OutputError.overlap(
-                    target.position,
-                    at(inputs[target.leaf][0]),
-                    f"{owner} {use.position}'s array{at(inputs[use.leaf][0])}",
-                )
-        active.append(extent)
-
-
-def _may_share(one: _Extent, two: _Extent) -> bool:
-    if one.is_out != two.is_out and one.leaf == two.leaf and _is_same_memory(one.array, two.array):
-        return True
-    try:
-        return not np.shares_memory(one.array, two.array, max_work=_MAX_WORK)  # type: ignore[arg-type] # NumPy's stub knows -1 and 0 only
-    except np.exceptions.TooHardError:
-        return False
-
-
-def _is_same_memory(one: HostArray, two: HostArray) -> bool:
-    address = one.__array_interface__["data"][0] == two.__array_interface__["data"][0]
-    return bool(address) and one.shape == two.shape and one.strides == two.strides and one.dtype == two.dtype

@@ -181,6 +181,10 @@ class FakeBackend(ArrayBackend):
     def host_view(self, array: FakeArray) -> None:
         """Return None: the memory of a device is not the host's."""
 
+    def footprint(self, array: FakeArray) -> HostArray | None:
+        """Return the memory that stands for the device's."""
+        return array.data
+
     def from_host(self, array: HostArray, device: str) -> FakeArray:
         """Refuse: only ``cpu:k`` can take over host memory, and fake devices are no such thing."""
         raise ValueError(device, array.shape)
@@ -244,6 +248,9 @@ class RecordingBackend(FakeBackend):
     def is_writable(self, array: FakeArray) -> bool:  # noqa: ARG002
         """Take whatever is assigned, unless arrays are to be immutable."""
         return self.is_mutable
+
+    def footprint(self, array: FakeArray) -> None:
+        """Return None: what has no contents has no memory."""
 
     def assign(self, target: FakeArray, source: FakeArray) -> None:
         """Do nothing but look where they are."""
