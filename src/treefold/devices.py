@@ -12,21 +12,28 @@ from treefold.errors import DeviceError
 
 _PART = re.compile(r"(?P<key>[A-Za-z_]\w*)(?::(?P<value>[^:]+))?(?::(?P<index>[^:]+))?")
 _OTHER_TYPES = {"cuda": "gpu"}
+_LONGEST = 256  # characters of a name; TensorFlow's long form has some fifty
 
 
-@functools.lru_cache(maxsize=1024)
-def canonical_device(name: str) -> str:
+def canonical_device(name: object) -> str:
     """Return the short name, such as ``"gpu:1"``, of a device in this process.
 
     Accepted: ``"gpu:1"``, ``"GPU:1"``, ``"/gpu:1"``, ``"cuda:1"``, ``"/device:GPU:1"`` and TensorFlow's long form
     ``"/job:worker/replica:0/task:0/device:GPU:1"``. A missing index means 0.
 
     Raises:
-        DeviceError: the name does not parse, or names a device of another task or replica job.
+        DeviceError: it is no name, does not parse, or names a device of another task or replica job.
 
     >>> canonical_device("/job:localhost/replica:0/task:0/device:CPU:3")
     'cpu:3'
     """
+    if not isinstance(name, str) or len(name) > _LONGEST:
+        raise DeviceError.unparsable(name)
+    return _canonical(name)
+
+
+@functools.lru_cache(maxsize=1024)
+def _canonical(name: str) -> str:
     device: str | None = None
     for part in name.strip().removeprefix("/").split("/"):
         found = _PART.fullmatch(part)

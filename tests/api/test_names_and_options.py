@@ -1,9 +1,11 @@
 import enum
+import re
 
 import pytest
 
-from treefold import CollectiveHints, CommunicationImplementation, CommunicationOptions, ReduceOp
+from treefold import CollectiveHints, CommunicationImplementation, CommunicationOptions, PerReplica, ReduceOp
 from treefold.devices import canonical_device
+from treefold.errors import ArgumentError, DeviceError
 
 
 class TestReduceOp:
@@ -53,6 +55,34 @@ class TestDeviceNames:
         )
         with pytest.raises(ValueError, match=sentence.replace("*", r"\*")):
             canonical_device(name)
+
+    @pytest.mark.parametrize(
+        ("name", "shown"),
+        [
+            ("cpu:" + "1" * 10_000, "'cpu:" + "1" * 52 + "..."),
+            ("cpu:" + "0" * 10_000, "'cpu:" + "0" * 52 + "..."),
+            ("/task:" + "1" * 10_000 + "/cpu:0", "'/task:" + "1" * 50 + "..."),
+            ("x" * 10_000, "'" + "x" * 56 + "..."),
+            (3, "3"),
+            (None, "None"),
+            (b"cpu:0", "b'cpu:0'"),
+            (["cpu:0"], "['cpu:0']"),
+        ],
+        ids=lambda value: str(value)[:20],
+    )
+    def test_that_are_no_names_are_refused(self, name, shown):
+        """However long, and whatever they are; the sentence stays short."""
+        with pytest.raises(DeviceError, match=rf"^{re.escape(shown)} is no device name\. Write "):
+            canonical_device(name)
+
+    @pytest.mark.parametrize("devices", [3, {"cpu:0"}, {"cpu:0": 1}, b"cpu:0", iter(["cpu:0"])], ids=repr)
+    def test_of_components_are_a_list_or_a_tuple(self, devices):
+        """Or one name, for one value."""
+        with pytest.raises(
+            ArgumentError, match=r"^PerReplica got devices=.+\. It takes a list or tuple of device names"
+        ):
+            PerReplica([1.0], devices)
+        assert PerReplica([1.0], "cpu:3").devices == ("cpu:3",)
 
 
 class TestCommunicationOptions:

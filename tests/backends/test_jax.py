@@ -246,7 +246,14 @@ class TestPytrees:
     def test_of_different_static_fields_disagree(self):
         """A static field is part of the structure, which must be the same in all replicas."""
         layers = [Layer(put(1.0), put(1.0), name) for name in ("one", "two")]
-        assert refused(lambda: treefold.all_reduce(layers), MismatchError).startswith("Replica 1 has a Layer where")
+        assert refused(lambda: treefold.all_reduce(layers), MismatchError).startswith(
+            "Replica 1 has a Layer of another structure, or of other static data, than replica 0's."
+        )
+
+    def test_of_arrays_in_static_fields_are_refused(self):
+        """Arrays are for children: JAX does not compare such structures either."""
+        layers = [Layer(put(1.0), put(1.0), np.arange(2)) for _ in range(2)]
+        assert refused(lambda: treefold.all_reduce(layers)).startswith("Two structures cannot be compared, because == ")
 
     def test_are_named_in_errors(self):
         """The path of a leaf is written as one would write it in Python."""

@@ -64,14 +64,16 @@ class TestNumThreads:
         """The number holds for the process, and does not change bits."""
         assert run(TREEFOLD_NUM_THREADS=str(count)) == [*run()[:2], str(count)]
 
-    @pytest.mark.parametrize("wrong", ["abc", "0", "", "-1", "2.5", " 2"])
+    @pytest.mark.parametrize("wrong", ["abc", "0", "", "-1", "2.5", " 2", "٣", "0" * 50])
     def test_is_a_whole_number_above_0(self, wrong):
         """Anything else is refused in one sentence."""
         assert run(TREEFOLD_NUM_THREADS=wrong) == THREADS.format(repr(wrong))
 
     def test_may_be_more_than_there_are(self):
-        """No number is too large to be read."""
+        """No number is too large to be read, not even one that Python does not read."""
         assert run(TREEFOLD_NUM_THREADS=str(10**30))[2] == "1024"
+        assert run(TREEFOLD_NUM_THREADS="9" * 5000)[2] == "1024"
+        assert run(TREEFOLD_NUM_THREADS="0" * 5000 + "3")[2] == "3"
 
 
 class TestHostCacheBytes:

@@ -111,7 +111,8 @@ class ArgumentError(TreefoldError, ValueError):
     def not_honoured(cls, who: str, **option: object) -> Self:
         """What runs the plan cannot do what an option asks."""
         [(name, value)] = option.items()
-        return cls(f"{name}={value} cannot be honoured by {who}. Leave {name} out.")
+        words = value if isinstance(value, str) else short(value)
+        return cls(f"{name}={words} cannot be honoured by {who}. Leave {name} out.")
 
     @classmethod
     def not_ops(cls, value: object) -> Self:
@@ -172,6 +173,21 @@ class ArgumentError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def too_deep(cls, most: int) -> Self:
+        """A pytree that contains itself, or nests deeper than optree goes."""
+        return cls(
+            f"A value is nested more than {most} levels deep, or contains itself. Bring its arrays in a list or dict."
+        )
+
+    @classmethod
+    def static_data(cls) -> Self:
+        """Static data of a pytree's class that does not tell whether it is equal to another's."""
+        return cls(
+            "Two structures cannot be compared, because == of the static data of a pytree class does not give a bool. "
+            "Bring arrays as children of their class, not as static data."
+        )
+
+    @classmethod
     def not_taken(cls, owner: str, where: str, got: str, advice: str) -> Self:
         """An array that its framework's backend cannot read as it is."""
         return cls(f"{owner} has {got}{where}. {advice}")
@@ -190,6 +206,11 @@ class ArgumentError(TreefoldError, ValueError):
     def not_components(cls, owner: str, value: object) -> Self:
         """Something else than a sequence of components."""
         return cls(f"{owner} got {short(value)}. It takes a list or tuple with one value per replica.")
+
+    @classmethod
+    def device_names(cls, owner: str, value: object) -> Self:
+        """``devices`` is no sequence of names."""
+        return cls(f"{owner} got devices={short(value)}. It takes a list or tuple of device names, one for each value.")
 
     @classmethod
     def device_count(cls, owner: str, num_values: int, num_devices: int) -> Self:

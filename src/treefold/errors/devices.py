@@ -6,17 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
-from treefold.errors.words import listed
+from treefold.errors.words import listed, short
 
 
 class DeviceError(TreefoldError, ValueError):
     """A device that does not parse, does not exist, or is elsewhere."""
 
     @classmethod
-    def unparsable(cls, name: str) -> Self:
-        """A string that is no device name."""
+    def unparsable(cls, name: object) -> Self:
+        """A string, or anything else, that is no device name."""
         return cls(
-            f'{name!r} is no device name. Write "cpu:0", "gpu:1", "cuda:1", "/device:GPU:1" or '
+            f'{short(name)} is no device name. Write "cpu:0", "gpu:1", "cuda:1", "/device:GPU:1" or '
             f'"/job:worker/replica:0/task:0/device:GPU:1".'
         )
 
@@ -24,7 +24,7 @@ class DeviceError(TreefoldError, ValueError):
     def in_another_process(cls, name: str, part: str, number: int) -> Self:
         """A device of another process."""
         return cls(
-            f"{name!r} is a device of {part} {number}; this process is {part} 0. "
+            f"{short(name)} is a device of {part} {number}; this process is {part} 0. "
             f"treefold reduces between the devices of one process: name one of its own."
         )
 

@@ -11,7 +11,7 @@ import functools
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ except ImportError:  # a pure-Python installation: right, but slower
 __all__ = ["HAS_NATIVE", "fold", "traffic"]
 
 _LEVEL = "TREEFOLD_VECTOR_LEVEL"
+_MOST_DIGITS = len(str(sys.maxsize)) + 1
 
 #: Results below this many bytes are not worth a place in the cache: the system's allocator is as quick.
 _SMALL_BYTES = 1 << 16
@@ -139,10 +140,12 @@ def empty_cache() -> None:
         _empty_cache()
 
 
-def _from_environment(name: str, least: int, use: Any) -> None:
+def _from_environment(name: str, least: int, use: Callable[[int], object]) -> None:
     text = os.environ.get(name)
     if text is None:
         return
-    if not text.isdecimal() or int(text) < least:
+    # Python does not read thousands of digits, and no machine has more of anything than a few of them can say.
+    digits = text.lstrip("0")[:_MOST_DIGITS] or text[:1]
+    if not (text.isascii() and text.isdecimal()) or int(digits) < least:
         raise ArgumentError.setting(text, f"a whole number, {least} or more", name=name)
-    use(min(int(text), sys.maxsize))
+    use(min(int(digits), sys.maxsize))

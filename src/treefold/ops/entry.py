@@ -14,7 +14,7 @@ from treefold.devices import device_type
 from treefold.errors import ArgumentError, CallError, DeviceError, MismatchError
 from treefold.execution import Operand
 from treefold.plan.ir import Goal
-from treefold.values import DistributedValues, IndexedSlices, PerReplica, flatten, leaf_paths
+from treefold.values import DistributedValues, IndexedSlices, PerReplica, are_same, flatten, leaf_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def read_entry(value: DistributedValues, destinations: tuple[str, ...], read_lea
     flat = [flatten(component) for component in value.values]
     _, structure = flat[0]
     for replica, (_, other) in enumerate(flat[1:], start=1):
-        if other != structure:
+        if not are_same(other, structure):
             raise MismatchError.structure(replica, _difference(structure, other))
     forms, parts = [], []
     paths = leaf_paths(structure)
@@ -196,6 +196,8 @@ def _difference(first: optree.PyTreeSpec, other: optree.PyTreeSpec) -> str:
         return f"nothing at {missing or 'the top'} where replica 0 has a value"
     if extra is not None:
         return f"a value at {extra or 'the top'} where replica 0 has none"
+    if _kind(other) == _kind(first):  # a list in another list's place, other names of what has no children …
+        return f"a {_kind(other)} of another structure, or of other static data, than replica 0's"
     return f"a {_kind(other)} where replica 0 has a {_kind(first)}"
 
 

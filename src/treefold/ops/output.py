@@ -11,7 +11,7 @@ from treefold.execution import Operand, Results
 from treefold.fold import Fold
 from treefold.ops.entry import Entry, at
 from treefold.ops.overlap import check_overlaps, overlaps_itself
-from treefold.values import DistributedValues, IndexedSlices, flatten
+from treefold.values import DistributedValues, IndexedSlices, are_same, flatten
 
 
 def read_out(out: object, entries: Sequence[Entry], fold: Fold) -> Results:
@@ -49,7 +49,7 @@ def _read_entry(out: object, entry: Entry, fold: Fold) -> Results:
     results: list[list[Any]] = [[] for _ in entry.parts]
     for index, component in enumerate(components):
         leaves, structure = flatten(component)
-        if structure != entry.structure:
+        if not are_same(structure, entry.structure):
             raise OutputError.structure(index, _brief(structure), _brief(entry.structure))
         _check_device(out, index, leaves, entry.destinations)
         for position, array in enumerate(_arrays(index, leaves, entry, fold)):

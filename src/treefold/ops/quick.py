@@ -25,7 +25,7 @@ from treefold.ops.entry import Entry
 from treefold.options import CommunicationOptions
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
-from treefold.values import DistributedValues, Mirrored, flatten, unflatten
+from treefold.values import DistributedValues, Mirrored, StructureKey, flatten, unflatten
 
 if TYPE_CHECKING:
     from treefold.execution.cuda.again import Again
@@ -138,11 +138,13 @@ def _look_at_components(value: DistributedValues, target: object) -> Seen | None
     values = value.values
     if glancing_backend(type(values[0])) is not None:
         structure: Any = None
+        structure_key = None
         arrays = [values]
     else:
         flat = [flatten(component) for component in values]
         structure = flat[0][1]
-        if any(other != structure for _, other in flat):
+        structure_key = StructureKey(structure)
+        if any(StructureKey(other) != structure_key for _, other in flat[1:]):
             return None
         arrays = list(zip(*(leaves for leaves, _ in flat), strict=True))
         if not arrays:
@@ -167,7 +169,7 @@ def _look_at_components(value: DistributedValues, target: object) -> Seen | None
         else:
             return None
         backends.append(backend)
-    key = (structure, tuple(forms), len(values), value.named_devices, target)
+    key = (structure_key, tuple(forms), len(values), value.named_devices, target)
     return Seen(key, structure, backends, arrays, columns)
 
 

@@ -2,6 +2,16 @@
 
 from treefold.values.distributed import DistributedValues, Mirrored, PerReplica
 from treefold.values.sparse import IndexedSlices
-from treefold.values.structure import flatten, leaf_paths, unflatten
+from treefold.values.structure import StructureKey, are_same, flatten, leaf_paths, unflatten
 
-__all__ = ["DistributedValues", "IndexedSlices", "Mirrored", "PerReplica", "flatten", "leaf_paths", "unflatten"]
+__all__ = [
+    "DistributedValues",
+    "IndexedSlices",
+    "Mirrored",
+    "PerReplica",
+    "StructureKey",
+    "are_same",
+    "flatten",
+    "leaf_paths",
+    "unflatten",
+]

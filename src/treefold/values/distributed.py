@@ -38,13 +38,17 @@ class DistributedValues:
             if isinstance(value, DistributedValues):
                 raise ArgumentError.not_components(owner, value)
         self._values = tuple(values)
-        self._devices: tuple[str, ...] | None = None
-        if devices is not None:
-            if isinstance(devices, str):
-                devices = (devices,)
-            if len(devices) != len(self._values):
-                raise ArgumentError.device_count(owner, len(self._values), len(devices))
-            self._devices = tuple(canonical_device(device) for device in devices)
+        self._devices = None if devices is None else self._read_devices(devices)
+
+    def _read_devices(self, devices: object) -> tuple[str, ...]:
+        owner = type(self).__name__
+        if isinstance(devices, str):
+            devices = (devices,)
+        if isinstance(devices, bytes) or not isinstance(devices, Sequence):
+            raise ArgumentError.device_names(owner, devices)
+        if len(devices) != len(self._values):
+            raise ArgumentError.device_count(owner, len(self._values), len(devices))
+        return tuple(canonical_device(device) for device in devices)
 
     @property
     def values(self) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 import optree
 
 from treefold.backends import ArrayBackend, loaded_backends
+from treefold.errors import ArgumentError
 from treefold.values.sparse import IndexedSlices
 
 #: Dataclasses that treefold registers on sight are known in this namespace only, not to the user's own optree calls.
@@ -25,6 +26,10 @@ def flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
     """Return the leaves of a component and its structure. None and ``IndexedSlices`` are leaves.
 
     Dictionaries are taken in order of their keys. Plain dataclasses are taken apart by their fields.
+
+    Raises:
+        ArgumentError: it is nested too deeply, as what contains itself is.
+
     """
     leaves, spec = _flatten(component)
     while any(_is_registered(leaf) for leaf in leaves if type(leaf) not in _plain_types):
@@ -42,9 +47,46 @@ def leaf_paths(spec: optree.PyTreeSpec) -> list[str]:
     return [accessor.codify("") for accessor in spec.accessors()]
 
 
+def are_same(one: optree.PyTreeSpec, other: optree.PyTreeSpec) -> bool:
+    """Tell whether two structures are the same, static data of their classes included.
+
+    Raises:
+        ArgumentError: static data that ``==`` does not compare, such as an array.
+
+    """
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - whatever the == of a user's class raises
+        raise ArgumentError.static_data() from None
+
+
+class StructureKey:
+    """A structure as a part of a key. What cannot be compared with it is another one."""
+
+    __slots__ = ("_spec",)
+
+    def __init__(self, spec: optree.PyTreeSpec) -> None:
+        """Hold the structure."""
+        self._spec = spec
+
+    def __hash__(self) -> int:
+        """Return the structure's own, which leaves static data out, as that may have none."""
+        return hash(self._spec)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the structures."""
+        try:
+            return isinstance(other, StructureKey) and are_same(self._spec, other._spec)
+        except ArgumentError:
+            return False
+
+
 def _flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
     # IndexedSlices is registered nowhere, and so a leaf; an is_leaf function would be called for every node.
-    return optree.tree_flatten(component, none_is_leaf=True, namespace=_NAMESPACE)
+    try:
+        return optree.tree_flatten(component, none_is_leaf=True, namespace=_NAMESPACE)
+    except RecursionError:
+        raise ArgumentError.too_deep(optree.MAX_RECURSION_DEPTH) from None
 
 
 def _is_registered(leaf: object) -> bool:
