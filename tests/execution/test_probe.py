@@ -168,7 +168,16 @@ class TestCache:
         assert not links.is_proved("gpu:0", "cpu:0")
 
     @pytest.mark.parametrize(
-        "text", ["", "{", "[]", '{"format": 1}', '{"format": 2, "machine": "a machine", "links": []}']
+        "text",
+        [
+            "",
+            "{",
+            "[]",
+            '{"format": 1}',
+            '{"format": 2, "machine": "a machine", "links": []}',
+            "9" * 5000,
+            "[" * 100_000,
+        ],
     )
     def test_ignores_files_that_are_none(self, text):
         """Half-written, older or foreign files are measured anew."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from treefold.errors import TreefoldError
+from treefold.errors.words import short
 
 
 class BenchError(TreefoldError, ValueError):
@@ -13,7 +14,7 @@ class BenchError(TreefoldError, ValueError):
     @classmethod
     def size(cls, option: str, got: str) -> BenchError:
         """Refuse text that is no size."""
-        return cls(f"{option} got {got!r}. It takes a number of bytes of at least 1, with K, M or G: 4K, 256M.")
+        return cls(f"{option} got {short(got)}. It takes a number of bytes of at least 1, with K, M or G: 4K, 256M.")
 
     @classmethod
     def too_small(cls, option: str, got: int, dtype: str, least: int) -> BenchError:

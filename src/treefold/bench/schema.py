@@ -92,7 +92,7 @@ class Run:
         """Return the run that ``to_json`` wrote; ``BenchError`` for anything else."""
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # no JSON; integers of thousands of digits; thousands of levels
             raise BenchError.not_a_run(str(error)) from None
         if not isinstance(data, dict) or data.pop("treefold_bench", None) != _VERSION:
             raise BenchError.not_a_run(f"it has no 'treefold_bench': {_VERSION}")

@@ -7,7 +7,7 @@ import re
 from treefold.bench.errors import BenchError
 
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_SIZE = re.compile(r"([0-9]+)([KMG]?)(?:i?B)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,18})([KMG]?)(?:i?B)?", re.IGNORECASE)
 
 
 def parse_size(text: str, option: str = "size") -> int:

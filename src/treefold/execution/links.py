@@ -113,18 +113,18 @@ def load(machine: str) -> LinkTable | None:
         if path.stat().st_size > _MOST_BYTES:
             return None
         return _read(json.loads(path.read_text(encoding="utf-8")), machine)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RuntimeError):  # the last: no home, or no end
         return None
 
 
 def save(table: LinkTable) -> None:
     """Keep results; a folder that cannot be written only costs the next process the time to measure again."""
-    path = cache_file(table.machine)
     text = json.dumps({"format": _FORMAT, "machine": table.machine, "links": [asdict(link) for link in table.links]})
     try:
+        path = cache_file(table.machine)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter: no home
         return
 
 
