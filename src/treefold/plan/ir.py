@@ -166,7 +166,7 @@ class Plan(PlanDraft):
     the same bits; ``"per_plan"`` where partial folds travel, so that the same plan gives the same bits on every
     destination and every run (with NCCL: as far as it goes the same way); ``"callback"`` where an ``accumulation_fn``
     has the say.
-    ``print(plan)`` shows it, one line per step.
+    ``print(plan)`` shows what runs: one line per step, or, where one memory holds everything, what its one pass does.
     """
 
     guarantee: str
