@@ -27,7 +27,7 @@ std::size_t bytes_per_element(const Item& item) {
 
 }  // namespace
 
-bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted) {
+bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted, const Manner& manner) {
   std::size_t moved = 0, written = 0;
   for (const Item& item : items) {
     moved += item.length * bytes_per_element(item);
@@ -35,7 +35,8 @@ bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& int
   }
   const bool streams = written > stream_bytes;
   const std::size_t share = moved / (4 * Pool::num_threads());
-  const std::size_t task_bytes = std::clamp(share, least_task_bytes, most_task_bytes);
+  const std::size_t task_bytes =
+      manner.task_bytes ? manner.task_bytes : std::clamp(share, least_task_bytes, most_task_bytes);
 
   std::vector<Span> spans;
   std::vector<std::size_t> tasks{0};  // where each task's spans start
@@ -60,8 +61,9 @@ bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& int
   const auto run_task = [&](std::size_t task) {
     for (std::size_t s = tasks[task]; s < tasks[task + 1]; ++s) {
       const Item& item = items[spans[s].item];
-      item.loop(item.sources, item.arithmetic, item.targets, item.target_count, spans[s].begin, spans[s].end,
-                streams && !item.in_place);
+      const bool around = manner.stream == Manner::Stream::large ? streams && !item.in_place
+                                                                 : manner.stream == Manner::Stream::always;
+      item.loop(item.sources, item.arithmetic, item.targets, item.target_count, spans[s].begin, spans[s].end, around);
     }
   };
   return Pool::of_this_process().run(tasks.size() - 1, run_task, interrupted);

@@ -21,7 +21,14 @@ struct Item {
   Arithmetic arithmetic;
 };
 
+// How memory is gone through. The defaults are what folds do; a measurement of the memory tries others, too.
+struct Manner {
+  enum class Stream { large, always, never };
+  std::size_t task_bytes = 0;         // read and written by one task, at most; 0: what suits the caches
+  Stream stream = Stream::large;      // write around the caches; large: only what would not stay there
+};
+
 // Folds all items on the threads of the pool. Returns whether `interrupted` ended it early.
-bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted);
+bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted, const Manner& manner = {});
 
 }  // namespace treefold

@@ -2,6 +2,7 @@
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define PY_ARRAY_UNIQUE_SYMBOL treefold_numpy
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <numpy/ndarrayobject.h>
 
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -166,7 +168,7 @@ void take_gil(PyThreadState* state) {
   }
 }
 
-void run(const Batch& batch) {
+void run(const Batch& batch, const treefold::Manner& manner = {}) {
   PyThreadState* state = PyEval_SaveThread();
   const auto interrupted = [&state] {
     take_gil(state);
@@ -177,7 +179,7 @@ void run(const Batch& batch) {
   bool was_interrupted = false;
   std::exception_ptr error;
   try {
-    was_interrupted = treefold::fold_batch(batch.items(), interrupted);
+    was_interrupted = treefold::fold_batch(batch.items(), interrupted, manner);
   } catch (const std::exception&) {  // no memory for the tasks
     error = std::current_exception();
   }
@@ -231,8 +233,15 @@ bool agree(const nb::tuple& objects) {
   return true;
 }
 
+// More than any memory, and far from where sums of sizes would wrap.
+constexpr std::size_t most_task_bytes = std::size_t{1} << 40;
+
 // Items are byte arrays, of dtype uint8.
-void traffic(const nb::list& items, int level) { run(Batch(items, {-1, 0, &level_at(level), nullptr, 0})); }
+void traffic(const nb::list& items, int level, std::size_t task_bytes, std::optional<bool> stream) {
+  using Stream = treefold::Manner::Stream;
+  const Stream asked = !stream ? Stream::large : *stream ? Stream::always : Stream::never;
+  run(Batch(items, {-1, 0, &level_at(level), nullptr, 0}), {std::min(task_bytes, most_task_bytes), asked});
+}
 
 nb::tuple level_names() {
   nb::list names;
@@ -317,8 +326,11 @@ NB_MODULE(_native, module) {
              nb::arg("weights").none() = nb::none(), nb::arg("weight_sum") = 0.0,
              "Fold a batch of (dtype, sources, targets): row-major NumPy arrays of one length each, in replica order.\n\n"
              "A target is exactly one source's memory or disjoint from all of them; the caller has checked that.");
-  module.def("traffic", &traffic, nb::arg("items"), nb::arg("level"),
-             "Read and write as fold does, with one exclusive or per byte: the limit that folds are measured against.");
+  module.def("traffic", &traffic, nb::arg("items"), nb::arg("level"), nb::arg("task_bytes") = 0,
+             nb::arg("stream").none() = nb::none(),
+             "Read and write as fold does, with one exclusive or per byte: the limit that folds are measured against.\n\n"
+             "task_bytes: what one thread reads and writes at a time, 0: as fold does. stream: write around the caches,\n"
+             "None: as fold does.");
   module.def("may_fold_in_place", &may_fold_in_place, nb::arg("leaves"),
              "Tell whether arrays, given leaf by leaf, are row-major, writable, and no two of them on one memory.");
   module.def("agree", &agree, nb::arg("arrays"), "Tell whether these, at least one, are arrays of one shape and dtype.");

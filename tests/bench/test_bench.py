@@ -1,17 +1,20 @@
 import dataclasses
+import itertools
 import math
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 
 from treefold.bench.clock import Pace, Spread, calls_per_round, clocked, interleave, spread_of_ratios
 from treefold.bench.contents import count_wrong, fill, new_input, pattern
 from treefold.bench.errors import BenchError
 from treefold.bench.figures import make_entries, make_figures
-from treefold.bench.limit import make_traffic
+from treefold.bench.limit import best_of, find_quickest, make_loops
 from treefold.bench.models import MODELS
 from treefold.bench.ours import Arrays, check_call
 from treefold.bench.page import make_page
+from treefold.bench.picture import make_figure
 from treefold.bench.schema import Rival, Row, Run, rows_from_csv, rows_to_csv
 from treefold.bench.sizes import format_size, parse_size, sweep_sizes
 from treefold.bench.sweep import Progress, Variant, measure
@@ -190,7 +193,14 @@ class TestMeasure:
     def test_there_is_no_limit_for_results_of_another_size(self):
         """The MEAN of int8 is float32: no traffic of bytes stands for it."""
         one = work(dtype="int8", op="mean")
-        assert make_traffic(Arrays(one), one) is None
+        assert make_loops(Arrays(one), one) == {}
+
+    def test_the_limit_is_the_quickest_loop_s(self):
+        """Whichever it is on this machine, the row names it."""
+        one = work(devices=3, threads=2)
+        row = measure(one, Pace(2, 1), progress=Progress())
+        assert row.limit_by in {"", *make_loops(Arrays(one), one)}
+        assert bool(row.limit_by) == native.HAS_NATIVE
 
     @pytest.mark.parametrize(
         ("changes", "sentence"),
@@ -220,6 +230,58 @@ class TestMeasure:
         huge = Work("huge", shapes_of_size(1 << 50, "float32"))
         with pytest.raises(BenchError, match=r"^huge needs .* GB and .* GB are free;"):
             measure(huge, Pace(1, 0), progress=Progress())
+
+
+@pytest.mark.skipif(not native.HAS_NATIVE, reason="needs the native core")
+class TestLimit:
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    @pytest.mark.parametrize("devices", [1, 2, 3])
+    def test_every_loop_reads_all_and_writes_all(self, placement, devices):
+        """As a fold does, every result gets the bits of all contributions; else those of one, wherever it goes."""
+        one = work(placement=placement, devices=devices, shapes=((1000,), (3, 5)))
+        native.set_num_threads(2)
+        names = list(make_loops(Arrays(one), one))
+        assert len(names) == len(set(names)) >= 4
+        for name in names:
+            arrays = Arrays(one)
+            targets = arrays.sources if placement == "in-place" else arrays.given()
+            for column in targets:
+                for target in column:
+                    target.view(np.uint8)[...] = 0xAA
+            for column in arrays.sources:
+                for replica, array in enumerate(column):
+                    array.view(np.uint8)[...] = 1 << replica
+            make_loops(arrays, one)[name]()
+            allowed = {(1 << devices) - 1} if name.startswith("as folded") else {1 << r for r in range(devices)}
+            for column in targets:
+                for result in column[: one.num_results]:
+                    assert set(result.view(np.uint8).flat) <= allowed, name
+
+    def test_is_looked_for_among_the_loops_with_the_best_rounds(self):
+        """Whoever is quick undisturbed: a loop's slow rounds do not count against it."""
+        seconds = {"steady": [3.0], "best": [9.0, 9.0, 2.0], "worst": [4.0]}
+        rounds = {name: itertools.cycle(times) for name, times in seconds.items()}
+        runners = {name: lambda calls, name=name: [next(rounds[name])] * calls for name in rounds}
+        assert find_quickest(runners, 2) == ["best", "steady"]
+
+    def test_is_the_quickest_loop_of_every_round(self):
+        """Named after the one that won most rounds."""
+        times = {"one": ((1.0, 9.0, 1.0), (5.0,), (1.0,)), "other": ((2.0,), (4.0,), (2.0,))}
+        assert best_of(times) == ("one", ((1.0, 9.0, 1.0), (4.0,), (1.0,)))
+
+
+class TestPicture:
+    def test_draws_no_bars_on_logarithmic_axes(self):
+        """There is no zero for them to begin at: sizes are curves, models dots, each at its own time."""
+        rivals = (Rival("numpy", "np.add", SPREAD, SPREAD), Rival("torch", "add", SPREAD, SPREAD))
+        models = [dataclasses.replace(ROW, name=name, rivals=rivals) for name in MODELS]
+        sizes, gradients = make_figure([ROW, *models], title="a run").axes
+        for axis in (sizes, gradients):
+            assert axis.get_xscale() == "log"
+            assert not [patch for patch in axis.patches if isinstance(patch, Rectangle)]
+        for line in gradients.lines:
+            assert (line.get_marker(), line.get_linestyle(), len(line.get_xdata())) == ("o", "None", len(MODELS))
+        assert {line.get_label() for line in gradients.lines} == {"treefold", "limit", "numpy", "torch"}
 
 
 class TestPage:

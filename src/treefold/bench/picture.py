@@ -27,8 +27,15 @@ _COLOURS = {
 
 
 def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
-    """Write the picture: curves for sizes, bars for models, whichever there are."""
+    """Write the picture as a PNG file."""
     mpl.use("agg")
+    figure = make_figure(rows, title=title)
+    with written_whole(path) as file:
+        figure.savefig(file, dpi=150, format="png")
+
+
+def make_figure(rows: Sequence[Row], *, title: str) -> Figure:
+    """Return curves for sizes and dots for models, whichever there are, on logarithmic axes."""
     sizes = sorted((row for row in rows if row.name not in MODELS), key=lambda row: row.nbytes)
     models = [row for row in rows if row.name in MODELS]
     panels = [part for part in (sizes, models) if part]
@@ -41,8 +48,7 @@ def draw(rows: Sequence[Row], path: Path, *, title: str) -> None:
             _draw_models(axis, part)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, fontsize=11)
-    with written_whole(path) as file:
-        figure.savefig(file, dpi=150, format="png")
+    return figure
 
 
 def best_times(row: Row) -> dict[str, float]:
@@ -84,13 +90,26 @@ def _draw_models(axis: Axes, rows: Sequence[Row]) -> None:
     names = list(dict.fromkeys(name for row in rows for name in best_times(row)))
     height = 0.8 / len(names)
     for index, name in enumerate(names):
-        times = [best_times(row).get(name) for row in rows]
-        places = [place + index * height for place, seconds in enumerate(times) if seconds is not None]
-        widths = [1e3 * seconds for seconds in times if seconds is not None]
-        bars = axis.barh(places, widths, height * 0.9, label=name, color=_COLOURS.get(name))
-        axis.bar_label(bars, fmt="%.3g", padding=2, fontsize=7)
+        times = [(place + index * height, best_times(row).get(name)) for place, row in enumerate(rows)]
+        dots = [(1e3 * seconds, place) for place, seconds in times if seconds is not None]
+        # Dots, not bars: on a logarithmic axis there is no zero for a bar to begin at, and its length says nothing.
+        axis.plot(
+            *zip(*dots, strict=True), label=name, color=_COLOURS.get(name), marker="o", linestyle="none", zorder=3
+        )
+        for milliseconds, place in dots:
+            axis.annotate(
+                f"{milliseconds:.1f}" if milliseconds < 100 else f"{milliseconds:,.0f}",  # noqa: PLR2004 - three digits
+                (milliseconds, place),
+                xytext=(7, 0),
+                textcoords="offset points",
+                fontsize=7,
+                va="center",
+            )
     axis.set_xscale("log")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.margins(x=0.12)
     axis.set_yticks([place + 0.4 - height / 2 for place in range(len(rows))], [row.name for row in rows])
     axis.invert_yaxis()
     axis.set_xlabel("time of one batch of gradients (ms)")
+    axis.grid(visible=True, axis="x", which="both", color="#e5e7eb", linewidth=0.6)
     axis.legend(frameon=False, fontsize=8)

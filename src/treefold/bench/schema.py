@@ -33,7 +33,10 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One work and its times. ``of_limit`` is the limit's time over treefold's in the same rounds.
+    """One work and its times.
+
+    ``of_limit`` is the limit's time over treefold's in the same rounds, ``limit_by`` the loop that the limit was
+    measured by.
 
     >>> row = Row("x", nbytes=8_000_000, count=2_000_000, time_s=Spread(0.001, 0.001, 0.001, 0.001))
     >>> row.algbw_gb_per_s, row.busbw_gb_per_s
@@ -52,6 +55,7 @@ class Row:
     accumulate: str = "wide"
     threads: int = 2
     calls: int = 1
+    limit_by: str = ""
     limit_s: Spread | None = None
     of_limit: Spread | None = None
     wrong: int = 0
@@ -145,7 +149,7 @@ def rows_from_csv(text: str) -> tuple[Row, ...]:
 
 
 def _typed(name: str, cell: str) -> Any:
-    return cell if name in {"name", "dtype", "op", "placement", "accumulate"} else int(cell)
+    return cell if name in {"name", "dtype", "op", "placement", "accumulate", "limit_by"} else int(cell)
 
 
 def _cells(*spreads: Spread | None) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from treefold.bench.clock import (
@@ -17,7 +17,7 @@ from treefold.bench.clock import (
     spread_of_ratios,
 )
 from treefold.bench.errors import BenchError
-from treefold.bench.limit import make_traffic
+from treefold.bench.limit import best_of, find_quickest, make_loops
 from treefold.bench.machine import available_memory
 from treefold.bench.ours import Arrays, check_call, make_call
 from treefold.bench.peers import Team, TeamError
@@ -25,7 +25,7 @@ from treefold.bench.schema import Rival, Row
 from treefold.bench.work import Work
 from treefold.execution import native
 
-_OURS, _LIMIT = "treefold", "limit"
+_OURS = "treefold"
 
 #: Other processes' threads spin for a while when their work is done; this long, and they sleep.
 _PAUSE_S = 0.004
@@ -66,11 +66,12 @@ def measure(
     arrays = Arrays(work)
     progress.begin(f"{work.name} {work.dtype}")
     wrong = check_call(arrays, work)
-    calls = _prepared_calls(arrays, work)
+    calls = {_OURS: clocked(make_call(arrays, work))}
+    loops = _prepared_loops(arrays, work)
     pace = dataclasses.replace(pace, calls=calls_per_round(min(calls[_OURS](3))))
     for variant in variants:
         calls[variant.form] = clocked(make_call(arrays, variant.work))
-    times = interleave(calls, pace, tick=progress.tick)
+    times = interleave(calls | loops, pace, tick=progress.tick)
     rivals = [_rival(_OURS, variant.form, times[variant.form], times[_OURS]) for variant in variants]
     for team in teams:
         rivals += _against(team, work, calls[_OURS], pace, progress)
@@ -80,19 +81,22 @@ def measure(
             dataclasses.replace(rival, wrong=count) for rival, count in zip(rivals, checked, strict=False)
         ]
     wrong += check_call(arrays, work)
-    return _row(work, pace, times, wrong=wrong, rivals=tuple(rivals))
+    row = _row(work, pace, times[_OURS], wrong=wrong, rivals=tuple(rivals))
+    if not loops:
+        return row
+    limit_by, limit = best_of({name: times[name] for name in loops})
+    shares = spread_of_ratios(limit, times[_OURS])
+    return dataclasses.replace(row, limit_by=limit_by, limit_s=spread_of_calls(limit), of_limit=shares)
 
 
-def _prepared_calls(arrays: Arrays, work: Work) -> dict[str, Runner]:
-    calls = {_OURS: clocked(make_call(arrays, work))}
-    traffic = make_traffic(arrays, work)
-    if traffic is not None:
-        calls[_LIMIT] = clocked(traffic)
+def _prepared_loops(arrays: Arrays, work: Work) -> dict[str, Runner]:
+    """Prepare the contributions, and return the loops that come near the memory's limit, if there are any."""
     if work.placement == "in-place":
         arrays.clear()
     else:
         arrays.name_owners()
-    return calls
+    loops = {name: clocked(loop) for name, loop in make_loops(arrays, work).items()}
+    return {name: loops[name] for name in find_quickest(loops)} if loops else {}
 
 
 def _against(team: Team, work: Work, ours: Runner, pace: Pace, progress: Progress) -> list[Rival]:
@@ -119,13 +123,12 @@ def _rival(peer: str, form: str, its: Rounds, ours: Rounds) -> Rival:
     return Rival(peer, form, spread_of_calls(its), spread_of_ratios(its, ours))
 
 
-def _row(work: Work, pace: Pace, times: Mapping[str, Rounds], *, wrong: int, rivals: tuple[Rival, ...]) -> Row:
-    limit = times.get(_LIMIT)
+def _row(work: Work, pace: Pace, times: Rounds, *, wrong: int, rivals: tuple[Rival, ...]) -> Row:
     return Row(
         name=work.name,
         nbytes=work.nbytes,
         count=work.count,
-        time_s=spread_of_calls(times[_OURS]),
+        time_s=spread_of_calls(times),
         tensors=len(work.shapes),
         dtype=work.dtype,
         op=work.op,
@@ -134,8 +137,6 @@ def _row(work: Work, pace: Pace, times: Mapping[str, Rounds], *, wrong: int, riv
         accumulate=work.accumulate,
         threads=native.num_threads(),
         calls=pace.rounds * pace.calls,
-        limit_s=None if limit is None else spread_of_calls(limit),
-        of_limit=None if limit is None else spread_of_ratios(limit, times[_OURS]),
         wrong=wrong,
         rivals=rivals,
     )
