@@ -18,6 +18,19 @@ class CommunicationImplementation(enum.Enum):
     NCCL = "NCCL"
 
     @classmethod
+    def parse(cls, value: object) -> CommunicationImplementation:
+        """Return the implementation that ``value`` names.
+
+        Raises:
+            ArgumentError: it names none.
+
+        """
+        found = value if isinstance(value, cls) else cls._missing_(value)
+        if found is None:
+            raise ArgumentError.implementation(value, tuple(cls.__members__))
+        return found
+
+    @classmethod
     def _missing_(cls, value: object) -> CommunicationImplementation | None:
         return cls.__members__.get(value.upper()) if isinstance(value, str) else None
 
@@ -47,11 +60,7 @@ class CommunicationOptions:
         seconds = self.timeout_seconds
         if seconds is not None and not (_is_number(seconds, int | float) and 0 < seconds < math.inf):
             raise ArgumentError.timeout_seconds(seconds)
-        try:
-            implementation = CommunicationImplementation(self.implementation)
-        except ValueError:
-            choices = tuple(CommunicationImplementation.__members__)
-            raise ArgumentError.implementation(self.implementation, choices) from None
+        implementation = CommunicationImplementation.parse(self.implementation)
         object.__setattr__(self, "implementation", implementation)
 
 

@@ -44,7 +44,7 @@ class ReduceOp(enum.Enum):
             return value
         # tf.distribute.ReduceOp and its kin are enums whose value is the same word.
         word = value.value if isinstance(value, enum.Enum) else value
-        try:
-            return cls(word)
-        except ValueError:
-            raise ArgumentError.unknown_reduce_op(value, tuple(cls.__members__)) from None
+        found = cls._missing_(word)
+        if found is None:
+            raise ArgumentError.unknown_reduce_op(value, tuple(cls.__members__))
+        return found

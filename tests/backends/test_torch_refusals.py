@@ -143,6 +143,13 @@ class TestRefusals:
         assert (good == 0).all()
 
 
+class TestPlans:
+    def test_are_not_made_for_what_has_no_shape(self):
+        """Plans need nothing but a shape, which a nested tensor does not have."""
+        expected = "The value has a nested tensor. Pass the tensors that it consists of, in a list."
+        assert said_by(HierarchicalCopyAllReduce().plan, PerReplica([nested()]), "cpu:0") == expected
+
+
 class TestDevices:
     def test_of_a_liar_are_its_real_ones(self):
         """As a destination a tensor is asked for its device, which it cannot make up."""

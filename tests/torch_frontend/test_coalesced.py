@@ -1,5 +1,6 @@
 import inspect
 
+import numpy as np
 import pytest
 import torch
 import torch.cuda.comm
@@ -110,12 +111,37 @@ class TestReduceAddCoalesced:
         with pytest.raises(ArgumentError, match=sentence):
             reduce_add_coalesced(inputs)
 
+    @pytest.mark.parametrize(
+        "inputs",
+        [3, None, {0: [torch.ones(2)]}, "ab", [3, 4], [{"w": torch.ones(2)}], [np.ones(2), np.ones(2)]],
+        ids=str,
+    )
+    def test_refuses_what_is_no_list_of_lists(self, inputs):
+        """Mappings would give their names, arrays their rows."""
+        sentence = r"^inputs has .+ where a list of (lists of )?tensors is meant\. Pass a list or tuple\.$"
+        for call in (reduce_add_coalesced, all_reduce_coalesced):
+            with pytest.raises(ArgumentError, match=sentence):
+                call(inputs)
+
+    def test_takes_generators(self):
+        """As torch.cuda.comm does."""
+        assert are_equal(
+            reduce_add_coalesced((t for t in group) for group in groups(2)), reduce_add_coalesced(groups(2))
+        )
+        [copies] = broadcast_coalesced((t for t in groups(1)[0]), (name for name in ["cpu"]))
+        assert are_equal(copies, groups(1)[0])
+
     @pytest.mark.parametrize("device", [True, 1.0, None])
     def test_refuses_what_is_no_device(self, device):
         """None stands for a default in ``destination`` only."""
         sentence = rf'^A device is {device}\. It takes a torch\.device, a name such as "cuda:1", or a CUDA index\.$'
         with pytest.raises(ArgumentError, match=sentence):
             broadcast_coalesced([torch.ones(1)], [device])
+
+    def test_refuses_an_index_that_no_device_has(self):
+        """However large it is."""
+        with pytest.raises(ArgumentError, match=r"^A device is an int\. It takes a torch\.device, "):
+            broadcast_coalesced([torch.ones(1)], [10**5000])
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="here PyTorch reports a GPU")
     @pytest.mark.parametrize("device", [0, "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0)])

@@ -31,6 +31,7 @@ from treefold.backends.torch_memory import (
     on_host,
     resolved,
 )
+from treefold.errors import ArgumentError
 from treefold.fold import Fold
 
 _DEVICE = torch._C.TensorBase.device  # noqa: SLF001 - a subclass cannot answer for it
@@ -84,7 +85,14 @@ class TorchBackend(ArrayBackend):
         return None
 
     def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
-        """Return NumPy's name of the dtype, or PyTorch's where NumPy has none."""
+        """Return NumPy's name of the dtype, or PyTorch's where NumPy has none.
+
+        Raises:
+            ArgumentError: it is nested, and has no shape.
+
+        """
+        if array.is_nested:
+            raise ArgumentError.not_taken(owner="The value", where="", got="a nested tensor", advice=_NESTED)
         dtype = array.dtype
         return tuple(array.shape), NAMES.get(dtype) or str(dtype).removeprefix("torch.")
 

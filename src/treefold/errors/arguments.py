@@ -173,6 +173,11 @@ class ArgumentError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def shape(cls, value: object) -> Self:
+        """A shape that no array has."""
+        return cls(f"A shape is {short(value)}. It takes a tuple of whole numbers, 0 or more, one for each axis.")
+
+    @classmethod
     def too_deep(cls, most: int) -> Self:
         """A pytree that contains itself, or nests deeper than optree goes."""
         return cls(
@@ -293,6 +298,11 @@ class ArgumentError(TreefoldError, ValueError):
     def not_groups(cls, what: str) -> Self:
         """Tensors stand where lists of tensors, one per device, are meant."""
         return cls(f"{what} holds tensors themselves. It takes one list of tensors for each device.")
+
+    @classmethod
+    def not_a_list(cls, what: str, value: object, of: str) -> Self:
+        """Something without an order, or that cannot be gone through, stands where a list is meant."""
+        return cls(f"{what} has {short(value)} where a list of {of} is meant. Pass a list or tuple.")
 
     @classmethod
     def torch_device(cls, device: object) -> Self:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.execution.gpus import nccl_refusal
+from treefold.ops.arguments import is_word
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.entry import Entry
 from treefold.ops.planning import Request, Router
@@ -53,7 +54,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         topology: object = None,
     ) -> None:
         """Check how to pack and along which trees to reduce."""
-        if all_reduce_alg not in _ALGORITHMS:
+        if not is_word(all_reduce_alg, _ALGORITHMS):
             raise ArgumentError.all_reduce_alg(all_reduce_alg, _ALGORITHMS)
         self._all_reduce_alg = all_reduce_alg
         super().__init__(accumulate=accumulate, topology=topology)
@@ -72,9 +73,8 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         if self._trees is None:
             return super()._router(request)
         if request.is_on_one_memory and request.collective == "all_reduce":
-            for (
-                entry
-            ) in request.entries:  # there are no trees to plan, but naming another machine is a mistake here too
+            # There are no trees to plan, but naming another machine is a mistake here, too.
+            for entry in request.entries:
                 self._trees.check_devices(entry.sources)
         return self._trees.router(request.policy, self._root)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from treefold.backends import backend_of
@@ -50,13 +51,19 @@ def read_pairs(pairs: object) -> list[tuple[Any, Any]]:
         ArgumentError: it is no sequence or iterator, or an element is not a tuple of two.
 
     """
-    if isinstance(pairs, str | bytes | dict | DistributedValues) or not hasattr(pairs, "__iter__"):
+    is_unordered = isinstance(pairs, str | bytes | Mapping | AbstractSet | DistributedValues)
+    if is_unordered or not isinstance(pairs, Iterable) or backend_of(pairs) is not None:
         raise ArgumentError.not_pairs(pairs)
     read = list(pairs)
     for index, pair in enumerate(read):
         if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004
             raise ArgumentError.not_a_pair(index, pair)
     return read
+
+
+def is_word(value: object, words: Container[str]) -> bool:
+    """Tell whether a value is one of these words. Arrays, which compare element by element, are none."""
+    return isinstance(value, str) and value in words
 
 
 def read_options(options: object, experimental_hints: object) -> CommunicationOptions:

@@ -10,7 +10,7 @@ from typing import Any
 from treefold.errors import ArgumentError, TreefoldError
 from treefold.execution import execute
 from treefold.fold import Fold
-from treefold.ops.arguments import check_honoured, read_destinations, read_options, read_pairs
+from treefold.ops.arguments import check_honoured, is_word, read_destinations, read_options, read_pairs
 from treefold.ops.cache import PlanCache
 from treefold.ops.entry import Entry, as_distributed, check_devices, read_entry
 from treefold.ops.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
@@ -46,7 +46,7 @@ class CrossDeviceOps(abc.ABC):
 
     def __init__(self, *, accumulate: str = "wide", topology: object = None) -> None:
         """Check what all ops take."""
-        if accumulate not in ("wide", "native"):
+        if not is_word(accumulate, ("wide", "native")):
             raise ArgumentError.accumulate(accumulate)
         if topology is not None and not self._follows_topology():
             raise ArgumentError.no_topology(type(self).__name__)

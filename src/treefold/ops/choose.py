@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from treefold.backends import loaded_backends
+from treefold.backends import backend_of, loaded_backends
 from treefold.devices import device_type
 from treefold.errors import ArgumentError, DeviceError
 from treefold.ops.all_reduce import HierarchicalCopyAllReduce
@@ -14,6 +14,7 @@ from treefold.ops.arguments import read_destinations
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.one_device import ReductionToOneDevice
 from treefold.ops.trees import read_topology
+from treefold.values import DistributedValues
 
 if TYPE_CHECKING:
     from treefold.topology import Topology
@@ -65,7 +66,7 @@ def choose_cross_device_ops(devices: Sequence[str], *, topology: object = None, 
     >>> ops
     HierarchicalCopyAllReduce(num_packs='auto', topology='ring:3')
     """
-    names = read_destinations(list(devices))
+    names = _read_names(devices)
     _check_bytes(nbytes)
     machine = read_topology(topology)
     here = None if machine is None else machine.restricted(dict.fromkeys(names))
@@ -84,6 +85,12 @@ def choose_cross_device_ops(devices: Sequence[str], *, topology: object = None, 
     if measured is not None:
         return _quickest(names, nbytes, measured, measured, "on links as measured")
     return _by_count(names)
+
+
+def _read_names(devices: object) -> tuple[str, ...]:
+    if isinstance(devices, Iterable) and not isinstance(devices, str | DistributedValues) and not backend_of(devices):
+        devices = list(devices)
+    return read_destinations(devices)
 
 
 def _quickest(names: Sequence[str], nbytes: int, machine: Topology, here: Topology, where: str) -> Choice:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +58,8 @@ class Entry:
         """Whether the destinations are the devices of the values, in any order."""
         return set(self.sources) == set(self.destinations)
 
+
+_MOST_ELEMENTS = 2**63
 
 #: Makes the parts of one leaf from its path and its contributions in replica order.
 LeafReader = Callable[[str, list[Any]], tuple[LeafForm, list[Part]]]
@@ -162,7 +166,23 @@ def shape_dtype(backend: ArrayBackend, array: Any) -> tuple[tuple[int, ...], str
     """Return shape and dtype name of an array, or of something that only has a shape."""
     if backend.owns(array):
         return backend.shape_dtype(array)
-    return tuple(int(length) for length in array.shape), _dtype_name(array.dtype)
+    return read_shape(array.shape), _dtype_name(array.dtype)
+
+
+def read_shape(shape: object) -> tuple[int, ...]:
+    """Return a shape that a caller has given, of whatever whole numbers it is made.
+
+    Raises:
+        ArgumentError: it is no sequence of whole numbers ≥ 0, or of more elements than any memory has.
+
+    """
+    try:
+        lengths = tuple(operator.index(length) for length in shape)  # type: ignore[attr-defined] # that is what is tried
+    except TypeError:
+        raise ArgumentError.shape(shape) from None
+    if any(length < 0 for length in lengths) or math.prod(lengths) >= _MOST_ELEMENTS:
+        raise ArgumentError.shape(shape)
+    return lengths
 
 
 def in_host_memory(operand: Operand, destinations: Sequence[str]) -> bool:
@@ -183,7 +203,7 @@ def at(path: str) -> str:
 def _dtype_name(dtype: object) -> str:
     try:
         return np.dtype(dtype).name  # type: ignore[call-overload, no-any-return]
-    except TypeError:
+    except (TypeError, ValueError):
         return str(dtype).rpartition(".")[2]  # torch.float32
 
 

@@ -10,7 +10,7 @@ from treefold.backends import ArrayBackend, backend_of
 from treefold.errors import ArgumentError, MismatchError
 from treefold.execution import Operand
 from treefold.fold import Fold
-from treefold.ops.entry import LeafForm, Part, at, check_taken, common_backend, is_shape, shape_dtype
+from treefold.ops.entry import LeafForm, Part, at, check_taken, common_backend, is_shape, read_shape, shape_dtype
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
 from treefold.values import IndexedSlices
@@ -140,11 +140,11 @@ def _mismatch(
 
 def _sparse_parts(path: str, leaves: list[IndexedSlices]) -> tuple[LeafForm, list[Part]]:
     values, indices = [leaf.values for leaf in leaves], [leaf.indices for leaf in leaves]
-    shapes = {_shape_tuple(leaf.dense_shape): leaf.dense_shape for leaf in leaves if leaf.dense_shape is not None}
+    shapes = {read_shape(leaf.dense_shape): leaf.dense_shape for leaf in leaves if leaf.dense_shape is not None}
     first = next(iter(shapes), None)
     for replica, leaf in enumerate(leaves):
-        if leaf.dense_shape is not None and _shape_tuple(leaf.dense_shape) != first:
-            raise MismatchError.dense_shape(replica, at(path), _shape_tuple(leaf.dense_shape), first)
+        if leaf.dense_shape is not None and read_shape(leaf.dense_shape) != first:
+            raise MismatchError.dense_shape(replica, at(path), read_shape(leaf.dense_shape), first)
     form = LeafForm(2, next(iter(shapes.values()), None))
     return form, [_rows_part(path, values, Goal.ROWS), _rows_part(path, indices, Goal.GATHER)]
 
@@ -175,8 +175,8 @@ def _check_slices(path: str, leaves: list[Any]) -> None:
             raise ArgumentError.slices_indices(replica, at(path), kind, rows)
         if not shape or shape[0] != rows[0]:
             raise ArgumentError.slices_rows(replica, at(path), shape, rows[0])
-        if leaf.dense_shape is not None and _shape_tuple(leaf.dense_shape)[1:] != shape[1:]:
-            raise ArgumentError.slices_shape(replica, at(path), shape, _shape_tuple(leaf.dense_shape))
+        if leaf.dense_shape is not None and read_shape(leaf.dense_shape)[1:] != shape[1:]:
+            raise ArgumentError.slices_shape(replica, at(path), shape, read_shape(leaf.dense_shape))
 
 
 def _made_dense(path: str, leaves: list[Any]) -> list[Any]:
@@ -188,17 +188,13 @@ def _made_dense(path: str, leaves: list[Any]) -> list[Any]:
             continue
         if leaf.dense_shape is None:
             raise MismatchError.mixed_sparse(at(path))
-        backend, shape = common_backend(path, [leaf.values]), _shape_tuple(leaf.dense_shape)
+        backend, shape = common_backend(path, [leaf.values]), read_shape(leaf.dense_shape)
         if shape_dtype(backend, leaf.indices)[0][0]:
             low, high = backend.index_bounds(leaf.indices)
             if low < 0 or high >= shape[0]:
                 raise ArgumentError.slices_bounds(replica, at(path), low, high, shape[0])
         dense.append(backend.densify(leaf.values, leaf.indices, shape))
     return dense
-
-
-def _shape_tuple(dense_shape: Any) -> tuple[int, ...]:
-    return tuple(int(length) for length in dense_shape)
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ class PackingPolicy:
             ArgumentError: one of them is not a whole number ≥ 0 (``num_packs`` may be ``"auto"``).
 
         """
-        if num_packs != "auto" and not _is_count(num_packs):
+        if not (isinstance(num_packs, str) and num_packs == "auto") and not _is_count(num_packs):
             raise ArgumentError.num_packs(owner, num_packs)
         limits = {"agg_small_grads_max_bytes": max_bytes, "agg_small_grads_max_group": max_group}
         for name, limit in limits.items():

@@ -63,7 +63,7 @@ def _read_file(path: str) -> str:
     try:
         with open(path, "rb") as stream:  # noqa: PTH123 - a path of any type; Path would only wrap it
             return _decoded(_read_stream(stream))
-    except FileNotFoundError:
+    except (FileNotFoundError, UnicodeEncodeError):  # the latter: characters that no file's name has
         raise ParseError.no_file(path) from None
     except OSError as error:
         raise ParseError.unreadable_file(path, error.strerror or str(error)) from None

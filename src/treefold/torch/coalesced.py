@@ -6,11 +6,14 @@ tensors may lie on any devices, the CPU among them, the op may be any, and the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
 
+from treefold.backends import backend_of
 from treefold.errors import ArgumentError
 from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.options import CommunicationOptions
@@ -96,8 +99,8 @@ def broadcast_coalesced(
     [(tensor([0, 1]),), (tensor([0, 1]),)]
     """
     _options(buffer_size)
-    names = [_device_name(device, position) for position, device in enumerate(devices)]
-    return [tuple(copies) for copies in _TO_ONE.broadcast(list(tensors), names)]
+    names = [_device_name(device, position) for position, device in enumerate(_listed(devices, "devices", "devices"))]
+    return [tuple(copies) for copies in _TO_ONE.broadcast(_listed(tensors, "tensors", "tensors"), names)]
 
 
 def _reduced(
@@ -116,13 +119,26 @@ def _options(buffer_size: int) -> CommunicationOptions:
 
 
 def _per_replica(inputs: Iterable[Iterable[Any]], what: str) -> PerReplica:
-    groups = [] if isinstance(inputs, torch.Tensor) else list(inputs)
+    groups = [] if isinstance(inputs, torch.Tensor) else _listed(inputs, what, "lists of tensors")
     # A tensor can be gone through too, row by row, which is hardly meant.
     if any(isinstance(group, torch.Tensor) for group in (inputs, *groups)):
         raise ArgumentError.not_groups(what)
     if not groups:
         raise ArgumentError.no_replicas(what)
-    return PerReplica([list(group) for group in groups])
+    return PerReplica([_listed(group, what, "tensors") for group in groups])
+
+
+def _listed(values: object, what: str, of: str) -> list[Any]:
+    """Return what stands in an order as a list; generators are taken, as by ``torch.cuda.comm``.
+
+    Raises:
+        ArgumentError: it has no order, or is an array, which gives its rows.
+
+    """
+    is_unordered = isinstance(values, Mapping | AbstractSet | str | bytes)
+    if is_unordered or not isinstance(values, Iterable) or backend_of(values) is not None:
+        raise ArgumentError.not_a_list(what, values, of)
+    return list(values)
 
 
 def _device_name(device: Any, position: int) -> str:
@@ -130,6 +146,8 @@ def _device_name(device: Any, position: int) -> str:
     if isinstance(device, bool) or not isinstance(device, int | str | torch.device):
         raise ArgumentError.torch_device(device)
     if isinstance(device, int):
+        if abs(device) > sys.maxsize:
+            raise ArgumentError.torch_device(device)
         return f"gpu:{device}"
     kind, _, index = str(device).partition(":")
     if kind == "cpu":

@@ -1,0 +1,121 @@
+import re
+
+import numpy as np
+import pytest
+
+import treefold
+from treefold import (
+    AllReduceCrossDeviceOps,
+    CommunicationOptions,
+    HierarchicalCopyAllReduce,
+    IndexedSlices,
+    NcclAllReduce,
+    PerReplica,
+    ReductionToOneDevice,
+    choose_cross_device_ops,
+)
+from treefold.errors import ArgumentError, ParseError
+
+OPS = ReductionToOneDevice()
+PAIR = np.ones(2, np.float32)
+RECORDS = np.zeros(2, "i4,f4")
+HUGE = 10**5000
+
+
+class Shaped:
+    """Something with a shape and a dtype, for planning."""
+
+    def __init__(self, shape):
+        self.shape, self.dtype = shape, np.float32
+
+
+def plan_of(shape):
+    """Plan for one array of a shape."""
+    return OPS.plan(PerReplica([Shaped(shape)]), "cpu:0")
+
+
+def sum_of_rows(dense_shape):
+    """Sum sparse rows of an array of a shape."""
+    rows = IndexedSlices(np.ones((2, 2), np.float32), np.array([0, 1]), dense_shape)
+    return OPS.reduce("sum", PerReplica([rows, rows]), "cpu:0")
+
+
+SHAPES = [(None, 2), 3, (-1, 2), (2**62, 2**62), (2.5, 2), "ab"]
+
+
+class TestWords:
+    @pytest.mark.parametrize("value", [PAIR, RECORDS, [], {}, -HUGE, b"wide", object()], ids=lambda v: type(v).__name__)
+    @pytest.mark.parametrize(
+        ("call", "begin"),
+        [
+            (HierarchicalCopyAllReduce, "HierarchicalCopyAllReduce got num_packs="),
+            (lambda value: ReductionToOneDevice(accumulate=value), "accumulate is "),
+            (AllReduceCrossDeviceOps, "all_reduce_alg is "),
+            (lambda value: OPS.reduce(value, PerReplica([1.0]), "cpu:0"), "reduce_op is "),
+            (lambda value: CommunicationOptions(implementation=value), "implementation is "),
+        ],
+    )
+    def test_are_words(self, call, begin, value):
+        """Arrays compare element by element, and are no word whatever they hold."""
+        with pytest.raises(ArgumentError, match=f"^{begin}"):
+            call(value)
+
+
+class TestNumbers:
+    @pytest.mark.parametrize(
+        ("call", "sentence"),
+        [
+            (lambda: NcclAllReduce(-HUGE), "NcclAllReduce got num_packs=an int. It takes 0"),
+            (lambda: CommunicationOptions(bytes_per_pack=-HUGE), "bytes_per_pack is an int. It takes a whole number"),
+            (lambda: CommunicationOptions(timeout_seconds=-HUGE), "timeout_seconds is an int. It takes a number of"),
+            (lambda: OPS.gather(PerReplica([PAIR]), "cpu:0", HUGE), "gather got axis=an int. It takes -1 to 0"),
+            (lambda: treefold.set_num_threads(-HUGE), "The number of threads is an int. It takes a whole number"),
+            (
+                lambda: OPS.reduce("sum", PerReplica([PAIR]), "cpu:0", CommunicationOptions(timeout_seconds=HUGE)),
+                "timeout_seconds=an int cannot be honoured by the host executor",
+            ),
+        ],
+    )
+    def test_of_thousands_of_digits_are_not_written_out(self, call, sentence):
+        """Python refuses to; the sentence says what they are."""
+        with pytest.raises(ArgumentError, match=f"^{re.escape(sentence)}"):
+            call()
+
+
+class TestShapes:
+    @pytest.mark.parametrize(
+        ("make", "shape"), [(plan_of, None), *((make, shape) for make in (plan_of, sum_of_rows) for shape in SHAPES)]
+    )
+    def test_that_no_array_has_are_refused(self, make, shape):
+        """Unknown, negative or fractional lengths, and more elements than there is memory."""
+        sentence = r"^A shape is .+\. It takes a tuple of whole numbers, 0 or more, one for each axis\.$"
+        with pytest.raises(ArgumentError, match=sentence):
+            make(shape)
+
+    def test_may_be_of_any_whole_numbers(self):
+        """NumPy's, for instance."""
+        assert plan_of(np.array([2, 3])) == plan_of((2, 3))
+        assert sum_of_rows(np.array([4, 2]))[0].values.shape == (4, 2)
+
+
+class TestLists:
+    @pytest.mark.parametrize(
+        "pairs", [np.array(1.0), PAIR, {(1.0, "cpu:0")}, {1: "cpu:0"}, 3, "ab"], ids=lambda v: type(v).__name__
+    )
+    def test_of_pairs_are_in_an_order(self, pairs):
+        """Which result is whose would be a guess."""
+        with pytest.raises(ArgumentError, match=r"^value_destination_pairs is .+\. It takes a sequence of"):
+            OPS.batch_reduce("sum", pairs)
+
+    @pytest.mark.parametrize("devices", [3, None, object(), len], ids=lambda v: type(v).__name__)
+    def test_of_devices_to_choose_for_are_names(self, devices):
+        """One name, or several."""
+        with pytest.raises(ArgumentError, match=r"^destinations is .+\. It takes a device name, "):
+            choose_cross_device_ops(devices)
+
+
+class TestPaths:
+    def test_that_no_file_can_have_are_refused(self):
+        """Half a character is in no file's name."""
+        with pytest.raises(ParseError, match=r"^There is no file "):
+            treefold.load_topology("\ud800")
