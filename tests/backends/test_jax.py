@@ -112,12 +112,6 @@ class TestNumbers:
         turned = jax.device_put(contents, kept)
         assert np.array_equal(treefold.all_reduce([turned, turned])[0], 2 * contents)
 
-    def test_may_be_weights(self):
-        """An array of one axis, but no tracer, which has no numbers yet."""
-        assert ReductionToOneDevice().reduce("mean", replicas(2), "cpu:0", weights=jnp.array([1, 3]))[0][0] == 7 / 4
-        weigh = jax.jit(lambda weights: ReductionToOneDevice().reduce("mean", replicas(2), "cpu:0", weights=weights)[0])
-        assert refused(lambda: weigh(jnp.array([1, 3]))).startswith("weights has a JAX tracer, which stands for an")
-
 
 class TestDevices:
     def test_results_are_committed_to_their_destination(self):
@@ -249,16 +243,6 @@ class TestPytrees:
         assert refused(lambda: treefold.all_reduce(layers), MismatchError).startswith(
             "Replica 1 has a Layer of another structure, or of other static data, than replica 0's."
         )
-
-    def test_of_arrays_in_static_fields_are_refused(self):
-        """Arrays are for children: JAX does not compare such structures either."""
-        layers = [Layer(put(1.0), put(1.0), np.arange(2)) for _ in range(2)]
-        assert refused(lambda: treefold.all_reduce(layers)).startswith("Two structures cannot be compared, because == ")
-
-    def test_are_named_in_errors(self):
-        """The path of a leaf is written as one would write it in Python."""
-        layers = [Layer(put(1.0), put(np.ones(1 + r))) for r in range(2)]
-        assert " at .bias " in refused(lambda: treefold.reduce(layers, "cpu:0"), MismatchError)
 
 
 class TestWithJax:
