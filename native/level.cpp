@@ -1,5 +1,6 @@
 // One vector level: compiled several times, each time with other flags and another TREEFOLD_LEVEL.
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
 

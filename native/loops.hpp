@@ -68,6 +68,12 @@ inline bool any_not_finite(const Vector<Value, N> (&values)[U]) {
   return found;
 }
 
+template <class Value, int N>
+inline Vector<Value, N> magnitude(Vector<Value, N> v) {
+  using Bits = typename BitsOf<Value>::type;
+  return bits_as<Vector<Value, N>>(static_cast<Vector<Bits, N>>(bits_as<Vector<Bits, N>>(v) & (~Bits{0} >> 1)));
+}
+
 // What a fold does: Format of the contributions, Result format of what is written, op, and how it accumulates.
 template <Dtype dtype_, class Format_, class Result_, Op op_, Accumulate accumulate_>
 struct Policy {
@@ -80,9 +86,10 @@ struct Policy {
   static constexpr bool adds = op == Op::sum || op == Op::mean;
   static constexpr bool is_float64 = dtype == Dtype::float64 || dtype == Dtype::complex128;
   static constexpr bool clamps = is_wide && op == Op::mean && is_float64;
+  static constexpr bool multiplies = is_wide && op == Op::product && is_real<Value>;
   // Sums of float16 fit float32 and sums of float32 fit float64: only these can overflow on the way.
   static constexpr bool settles =
-      is_wide && is_real<Value> && ((adds && (is_float64 || dtype == Dtype::bfloat16)) || op == Op::product);
+      multiplies || (is_wide && is_real<Value> && adds && (is_float64 || dtype == Dtype::bfloat16));
 };
 
 // A float64 as the next narrower type with a sticky last bit, so that rounding that further is rounding once.
@@ -97,7 +104,7 @@ inline float round_to_odd<float>(double value) {
   return bits_as<float>((is_beyond ? bits - 1 : bits) | 1u);
 }
 
-// Replaces the lanes of a block that are not finite although their contributions are.
+// Folds the lanes of a block again that are not finite.
 template <class P, int N, int U>
 inline void settle_block(Vector<typename P::Value, N> (&total)[U], const void* const* sources, const Arithmetic& fold,
                          std::size_t at) {
@@ -107,7 +114,7 @@ inline void settle_block(Vector<typename P::Value, N> (&total)[U], const void* c
     store<Value, N>(lanes, total[u]);
     for (int i = 0; i < N; ++i) {
       if (!(lanes[i] - lanes[i] == 0)) {
-        lanes[i] = round_to_odd<Value>(settle(P::dtype, P::op, sources, fold, at + u * N + i, lanes[i]));
+        lanes[i] = round_to_odd<Value>(settle(P::dtype, P::op, sources, fold, at + u * N + i));
       }
     }
     total[u] = load<Value, N>(lanes);
@@ -145,13 +152,15 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
   using Lanes = Vector<Value, N>;
   using Element = typename Format::Element;
   using Written = typename P::Result::Element;
-  Lanes total[U], low[P::clamps ? U : 1], high[P::clamps ? U : 1];
+  // Of a MEAN, the hull of the contributions; of a PRODUCT, `low` is the smallest magnitude of a partial one.
+  Lanes total[U], low[P::clamps || P::multiplies ? U : 1], high[P::clamps ? U : 1];
   constexpr std::size_t block_bytes = U > 1 ? sizeof(Element) * N * U : 0;
   const Element* first = static_cast<const Element*>(sources[0]) + at;
   prefetch_ahead<block_bytes>(first);
   each<U>([&](auto u) {
     total[u] = Format::template load<N>(first + u * N);
     if constexpr (P::clamps) low[u] = high[u] = total[u];
+    if constexpr (P::multiplies) low[u] = magnitude<Value, N>(total[u]);
   });
   for (std::size_t r = 1; r < fold.count; ++r) {
     const Element* source = static_cast<const Element*>(sources[r]) + at;
@@ -164,7 +173,13 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
         low[u] = smaller(low[u], value);
         high[u] = larger(high[u], value);
       }
+      if constexpr (P::multiplies) low[u] = smaller(magnitude<Value, N>(total[u]), low[u]);
     });
+  }
+  if constexpr (P::multiplies) {  // a partial product below the normal numbers has lost digits: to be settled
+    const Lanes zero{}, least = zero + std::numeric_limits<Value>::min();
+    const Lanes lost = zero + std::numeric_limits<Value>::infinity();
+    each<U>([&](auto u) { total[u] = low[u] < least ? lost : total[u]; });
   }
   Vector<Written, N> out[U];
   finish_block<P, N, U>(total, sources, fold, at, out);

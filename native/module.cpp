@@ -30,7 +30,7 @@ namespace {
 
 using treefold::Item;
 
-constexpr std::size_t element_bytes[treefold::dtype_count] = {2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 8, 16, 1};
+using treefold::element_bytes;
 
 [[noreturn]] void refuse(const std::string& sentence) { throw nb::value_error(sentence.c_str()); }
 
@@ -190,7 +190,7 @@ void run(const Batch& batch, const treefold::Manner& manner = {}) {
 
 void fold(const nb::list& items, int op, int accumulate, int level, nb::object weights, double weight_sum) {
   if (op < 0 || op >= treefold::op_count) refuse("fold knows no op " + std::to_string(op) + ".");
-  if (accumulate < 0 || accumulate > 1) refuse("fold knows no accumulation " + std::to_string(accumulate) + ".");
+  if (accumulate < 0 || accumulate >= treefold::accumulation_count) refuse("fold knows no accumulation " + std::to_string(accumulate) + ".");
   if (!weights.is_none() && op != static_cast<int>(treefold::Op::mean)) refuse("fold takes weights with MEAN only.");
   std::vector<double> numbers;
   if (!weights.is_none()) {
@@ -247,6 +247,14 @@ nb::tuple level_names() {
   nb::list names;
   for (const treefold::Level* level : treefold::usable_levels()) names.append(nb::str(level->name));
   return nb::tuple(names);
+}
+
+// The names of what Python passes as numbers, each at its number.
+template <std::size_t count>
+nb::tuple tuple_of(const char* const (&names)[count]) {
+  nb::list made;
+  for (const char* name : names) made.append(nb::str(name));
+  return nb::tuple(made);
 }
 
 [[noreturn]] void no_memory(const std::string& sentence) {
@@ -322,6 +330,9 @@ NB_MODULE(_native, module) {
   treefold::Pool::of_this_process();
   treefold::usable_levels();
   module.doc() = "The native core of treefold: loops over host memory.";
+  module.attr("DTYPES") = tuple_of(treefold::dtype_names);
+  module.attr("OPS") = tuple_of(treefold::op_names);
+  module.attr("ACCUMULATIONS") = tuple_of(treefold::accumulation_names);
   module.def("fold", &fold, nb::arg("items"), nb::arg("op"), nb::arg("accumulate"), nb::arg("level"),
              nb::arg("weights").none() = nb::none(), nb::arg("weight_sum") = 0.0,
              "Fold a batch of (dtype, sources, targets): row-major NumPy arrays of one length each, in replica order.\n\n"

@@ -1,5 +1,6 @@
 #include "rare.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -11,11 +12,11 @@ namespace treefold {
 
 namespace {
 
-// ⌈log₂ count⌉: sums of `count` values scaled by 2 to minus this stay below the largest of them.
-int doublings(std::size_t count) {
-  int exponent = 0;
-  while ((std::size_t{1} << exponent) < count) ++exponent;
-  return exponent;
+// The power of two that sums of `count` values must be scaled down by, so that none overflows.
+double headroom(std::size_t count) {
+  double scale = 1;
+  while (scale < static_cast<double>(count)) scale *= 2;
+  return scale;
 }
 
 // (whole·count + rest) / count, rounded once.
@@ -62,55 +63,81 @@ struct Contributions {
   std::size_t count, at;
 
   double operator[](std::size_t r) const { return element(dtype, sources[r], at); }
-  bool are_finite() const {
-    for (std::size_t r = 0; r < count; ++r) {
-      if (!std::isfinite((*this)[r])) return false;
-    }
-    return true;
-  }
 };
 
 double rescaled_sum(const Contributions& values, double divisor) {
-  const int exponent = doublings(values.count);
-  double total = std::ldexp(values[0], -exponent);
-  for (std::size_t r = 1; r < values.count; ++r) total += std::ldexp(values[r], -exponent);
+  const double scale = headroom(values.count);
+  double total = values[0] / scale;
+  for (std::size_t r = 1; r < values.count; ++r) total += values[r] / scale;
   if (divisor != 0) total /= divisor;
-  return std::ldexp(total, exponent);
+  return total * scale;
 }
 
-double rescaled_weighted_mean(const Contributions& values, const double* weights, double scale) {
-  const int exponent = doublings(values.count);
-  double total = (weights[0] / scale) * std::ldexp(values[0], -exponent);
-  for (std::size_t r = 1; r < values.count; ++r) total += (weights[r] / scale) * std::ldexp(values[r], -exponent);
-  return std::ldexp(total, exponent);
-}
+// mantissa · 2^exponent, the exponent without bounds; the mantissa is 0.5 to 1, or 0, infinite or NaN.
+struct Scaled {
+  double mantissa;
+  std::int64_t exponent;
 
-double rescaled_product(const Contributions& values) {
-  int exponent = 0;
-  double mantissa = std::frexp(values[0], &exponent);
-  long long sum = exponent;
-  for (std::size_t r = 1; r < values.count; ++r) {
-    int shift = 0, carry = 0;
-    const double factor = std::frexp(values[r], &shift);
-    mantissa = std::frexp(mantissa * factor, &carry);
-    sum += shift + carry;
+  // The exponent of 0, of infinities and of NaN: below all others, so that a sum takes that of the other term.
+  static constexpr std::int64_t none = -(std::int64_t{1} << 40);
+
+  Scaled(double value, std::int64_t shift = 0) {
+    int carry = 0;
+    mantissa = std::frexp(value, &carry);
+    exponent = mantissa != 0 && std::isfinite(mantissa) ? shift + carry : none;
   }
-  const long long bound = 100000;  // far beyond every exponent, and an int
-  return std::ldexp(mantissa, static_cast<int>(sum > bound ? bound : sum < -bound ? -bound : sum));
+  // The value times 2^shift, rounded once more where that is denormal.
+  double times_power(std::int64_t shift) const {
+    constexpr std::int64_t beyond = 5000;  // what is scaled by it is 0 or infinite
+    return std::ldexp(mantissa, static_cast<int>(std::clamp(exponent + shift, -beyond, beyond)));
+  }
+  double in_bounds() const { return times_power(0); }
+};
+
+Scaled operator*(const Scaled& a, const Scaled& b) { return {a.mantissa * b.mantissa, a.exponent + b.exponent}; }
+Scaled operator-(const Scaled& a) {
+  Scaled negative = a;
+  negative.mantissa = -a.mantissa;
+  return negative;
+}
+Scaled operator+(const Scaled& a, const Scaled& b) {
+  // Rounded as double rounds: what is shifted out of its bounds is too small to count.
+  const std::int64_t exponent = std::max(a.exponent, b.exponent);
+  return {a.times_power(-exponent) + b.times_power(-exponent), exponent};
+}
+
+double scaled_product(const Contributions& values) {
+  Scaled total = values[0];
+  for (std::size_t r = 1; r < values.count; ++r) total = total * values[r];
+  return total.in_bounds();
 }
 
 }  // namespace
 
-double settle(Dtype dtype, Op op, const void* const* sources, const Arithmetic& fold, std::size_t at, double total) {
+double settle(Dtype dtype, Op op, const void* const* sources, const Arithmetic& fold, std::size_t at) {
   const Contributions values{dtype, sources, fold.count, at};
-  if (!values.are_finite()) return total;
-  if (op == Op::product) return rescaled_product(values);
+  if (op == Op::product) return scaled_product(values);
   return rescaled_sum(values, op == Op::mean ? static_cast<double>(fold.count) : 0);
 }
 
-double settle_weighted(Dtype dtype, const void* const* sources, const Arithmetic& fold, std::size_t at, double total) {
+double settle_weighted(Dtype dtype, const void* const* sources, const Arithmetic& fold, std::size_t at) {
   const Contributions values{dtype, sources, fold.count, at};
-  return values.are_finite() ? rescaled_weighted_mean(values, fold.weights, fold.weight_sum) : total;
+  const double scale = 2 * headroom(fold.count);  // weights are below 2
+  double total = fold.weights[0] * (values[0] / scale);
+  for (std::size_t r = 1; r < fold.count; ++r) total += fold.weights[r] * (values[r] / scale);
+  return total / fold.weight_sum * scale;
+}
+
+Parts settle_complex_product(Dtype real, const void* const* sources, std::size_t count, std::size_t at) {
+  const Contributions reals{real, sources, count, 2 * at}, imaginaries{real, sources, count, 2 * at + 1};
+  Scaled re = reals[0], im = imaginaries[0];
+  for (std::size_t r = 1; r < count; ++r) {
+    const Scaled x = reals[r], y = imaginaries[r];
+    const Scaled both = re * x + -(im * y);
+    im = re * y + im * x;
+    re = both;
+  }
+  return {re.in_bounds(), im.in_bounds()};
 }
 
 double integer_mean(const void* const* sources, std::size_t count, std::size_t at, bool is_signed) {

@@ -1,18 +1,38 @@
 // Folds that need no speed: one element at a time. Included once per vector level, in its namespace.
 
+// Whether a product lost digits, or all of them: it is no normal number though no factor is 0.
+template <class Real>
+inline bool is_lossy(Real product, Real a, Real b) {
+  const Real size = product < 0 ? -product : product;
+  using Limits = std::numeric_limits<Real>;
+  return !(size >= Limits::min() && size <= Limits::max()) && a != 0 && b != 0;
+}
+
 // The product of complex numbers, part by part.
-template <class Real, class Wide>
+template <Dtype real_dtype, class Real, class Wide, Accumulate accumulate>
 void complex_product(const void* const* sources, const Arithmetic& fold, void* const* targets,
                      std::size_t target_count, std::size_t begin, std::size_t end, bool) {
   for (std::size_t at = begin; at < end; ++at) {
     const Real* first = static_cast<const Real*>(sources[0]) + 2 * at;
     Wide real = first[0], imaginary = first[1];
+    bool loses = false;
     for (std::size_t r = 1; r < fold.count; ++r) {
       const Real* factor = static_cast<const Real*>(sources[r]) + 2 * at;
       const Wide x = factor[0], y = factor[1];
-      const Wide both = real * x - imaginary * y;
-      imaginary = real * y + imaginary * x;
-      real = both;
+      const Wide terms[] = {real * x, imaginary * y, real * y, imaginary * x};
+      if constexpr (accumulate == Accumulate::wide) {
+        loses |= is_lossy(terms[0], real, x) | is_lossy(terms[1], imaginary, y) | is_lossy(terms[2], real, y) |
+                 is_lossy(terms[3], imaginary, x);
+      }
+      real = terms[0] - terms[1];
+      imaginary = terms[2] + terms[3];
+    }
+    if constexpr (accumulate == Accumulate::wide) {
+      if (loses || !(real - real == 0) || !(imaginary - imaginary == 0)) {
+        const Parts again = settle_complex_product(real_dtype, sources, fold.count, at);
+        real = again.real;
+        imaginary = again.imaginary;
+      }
     }
     for (std::size_t t = 0; t < target_count; ++t) {
       Real* target = static_cast<Real*>(targets[t]) + 2 * at;
@@ -46,7 +66,7 @@ void weighted_mean(const void* const* sources, const Arithmetic& fold, void* con
       high = r ? larger(high, value) : value;
     }
     total /= fold.weight_sum;
-    if (!(total - total == 0)) total = settle_weighted(dtype, sources, fold, at, total);
+    if (!(total - total == 0)) total = settle_weighted(dtype, sources, fold, at);
     total = total < low ? low : total > high ? high : total;
     using Value = typename Result::Value;
     constexpr bool is_rounded_again = sizeof(typename Result::Element) < sizeof(Value);

@@ -16,39 +16,46 @@ void of_pairs(const void* const* sources, const Arithmetic& fold, void* const* t
   loop(sources, fold, targets, target_count, 2 * begin, 2 * end, stream_out);
 }
 
-constexpr Accumulate accumulations[] = {Accumulate::wide, Accumulate::native};
+inline void fill(Level& level, Dtype dtype, Op op, Loop wide, Loop native) {
+  auto& loops = level.loops[static_cast<int>(dtype)][static_cast<int>(op)];
+  loops[static_cast<int>(Accumulate::wide)] = wide;
+  loops[static_cast<int>(Accumulate::native)] = native;
+}
 
 template <Dtype dtype, class Wide, class Native>
 void fill_float(Level& level) {
-  auto& loops = level.loops[static_cast<int>(dtype)];
   constexpr auto wide = Accumulate::wide, native = Accumulate::native;
-  loops[0][0] = loop_of<dtype, Wide, Wide, Op::sum, wide>;
-  loops[0][1] = loop_of<dtype, Native, Native, Op::sum, native>;
-  loops[1][0] = loop_of<dtype, Wide, Wide, Op::mean, wide>;
-  loops[1][1] = loop_of<dtype, Native, Native, Op::mean, native>;
-  loops[2][0] = loops[2][1] = loop_of<dtype, Native, Native, Op::min, wide>;
-  loops[3][0] = loops[3][1] = loop_of<dtype, Native, Native, Op::max, wide>;
-  loops[4][0] = loop_of<dtype, Wide, Wide, Op::product, wide>;
-  loops[4][1] = loop_of<dtype, Native, Native, Op::product, native>;
+  constexpr Loop least = loop_of<dtype, Native, Native, Op::min, wide>;
+  constexpr Loop most = loop_of<dtype, Native, Native, Op::max, wide>;
+  fill(level, dtype, Op::sum, loop_of<dtype, Wide, Wide, Op::sum, wide>,
+       loop_of<dtype, Native, Native, Op::sum, native>);
+  fill(level, dtype, Op::mean, loop_of<dtype, Wide, Wide, Op::mean, wide>,
+       loop_of<dtype, Native, Native, Op::mean, native>);
+  fill(level, dtype, Op::min, least, least);
+  fill(level, dtype, Op::max, most, most);
+  fill(level, dtype, Op::product, loop_of<dtype, Wide, Wide, Op::product, wide>,
+       loop_of<dtype, Native, Native, Op::product, native>);
   level.weighted_mean[static_cast<int>(dtype)] = &weighted_mean<dtype, Native, Native>;
 }
 
 // Sums and products of integers wrap, so that they need no sign.
 template <Dtype dtype, class T, class Unsigned, class Mean>
 void fill_integer(Level& level) {
-  auto& loops = level.loops[static_cast<int>(dtype)];
   constexpr auto wide = Accumulate::wide;
-  for (int a = 0; a < 2; ++a) {
-    loops[0][a] = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::sum, wide>;
-    if constexpr (sizeof(T) < 8) {
-      loops[1][a] = loop_of<dtype, Widened<T, std::int64_t>, Mean, Op::mean, wide>;
-    } else {
-      loops[1][a] = &wide_integer_mean<std::is_signed_v<T>>;
-    }
-    loops[2][a] = loop_of<dtype, Plain<T>, Plain<T>, Op::min, wide>;
-    loops[3][a] = loop_of<dtype, Plain<T>, Plain<T>, Op::max, wide>;
-    loops[4][a] = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::product, wide>;
+  constexpr Loop sum = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::sum, wide>;
+  constexpr Loop least = loop_of<dtype, Plain<T>, Plain<T>, Op::min, wide>;
+  constexpr Loop most = loop_of<dtype, Plain<T>, Plain<T>, Op::max, wide>;
+  constexpr Loop product = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::product, wide>;
+  fill(level, dtype, Op::sum, sum, sum);
+  if constexpr (sizeof(T) < 8) {
+    constexpr Loop mean = loop_of<dtype, Widened<T, std::int64_t>, Mean, Op::mean, wide>;
+    fill(level, dtype, Op::mean, mean, mean);
+  } else {
+    fill(level, dtype, Op::mean, &wide_integer_mean<std::is_signed_v<T>>, &wide_integer_mean<std::is_signed_v<T>>);
   }
+  fill(level, dtype, Op::min, least, least);
+  fill(level, dtype, Op::max, most, most);
+  fill(level, dtype, Op::product, product, product);
   level.weighted_mean[static_cast<int>(dtype)] = &weighted_mean<dtype, Plain<T>, Mean>;
 }
 
@@ -95,15 +102,14 @@ inline void traffic(const void* const* sources, const Arithmetic& fold, void* co
 
 template <Dtype dtype, Dtype real, class Real, class Wide>
 void fill_complex(Level& level) {
-  auto& loops = level.loops[static_cast<int>(dtype)];
   constexpr auto wide = Accumulate::wide, native = Accumulate::native;
   using Format = std::conditional_t<std::is_same_v<Real, Wide>, Plain<Real>, Widened<Real, Wide>>;
-  loops[0][0] = &of_pairs<loop_of<real, Format, Format, Op::sum, wide>>;
-  loops[0][1] = &of_pairs<loop_of<real, Plain<Real>, Plain<Real>, Op::sum, native>>;
-  loops[1][0] = &of_pairs<loop_of<real, Format, Format, Op::mean, wide>>;
-  loops[1][1] = &of_pairs<loop_of<real, Plain<Real>, Plain<Real>, Op::mean, native>>;
-  loops[4][0] = &complex_product<Real, Wide>;
-  loops[4][1] = &complex_product<Real, Real>;
+  fill(level, dtype, Op::sum, &of_pairs<loop_of<real, Format, Format, Op::sum, wide>>,
+       &of_pairs<loop_of<real, Plain<Real>, Plain<Real>, Op::sum, native>>);
+  fill(level, dtype, Op::mean, &of_pairs<loop_of<real, Format, Format, Op::mean, wide>>,
+       &of_pairs<loop_of<real, Plain<Real>, Plain<Real>, Op::mean, native>>);
+  fill(level, dtype, Op::product, &complex_product<real, Real, Wide, wide>,
+       &complex_product<real, Real, Real, native>);
   level.weighted_mean[static_cast<int>(dtype)] = &of_pairs<&weighted_mean<real, Plain<Real>, Plain<Real>>>;
 }
 
@@ -124,9 +130,10 @@ Level make_level(const char* name) {
   fill_integer<Dtype::uint64, std::uint64_t, std::uint64_t, F64>(level);
   fill_complex<Dtype::complex64, Dtype::float32, float, double>(level);
   fill_complex<Dtype::complex128, Dtype::float64, double, double>(level);
-  auto& truth = level.loops[static_cast<int>(Dtype::boolean)];
-  truth[2][0] = truth[2][1] = loop_of<Dtype::boolean, Truth, Truth, Op::min, Accumulate::wide>;
-  truth[3][0] = truth[3][1] = loop_of<Dtype::boolean, Truth, Truth, Op::max, Accumulate::wide>;
+  constexpr Loop all = loop_of<Dtype::boolean, Truth, Truth, Op::min, Accumulate::wide>;
+  constexpr Loop any = loop_of<Dtype::boolean, Truth, Truth, Op::max, Accumulate::wide>;
+  fill(level, Dtype::boolean, Op::min, all, all);
+  fill(level, Dtype::boolean, Op::max, any, any);
   level.traffic = &traffic;
   return level;
 }

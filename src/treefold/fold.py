@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +22,8 @@ _WIDE = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "com
 _INTEGER_MEAN = dict.fromkeys(("int8", "int16", "uint8", "uint16"), "float32") | dict.fromkeys(
     ("int32", "int64", "uint32", "uint64"), "float64"
 )
+
+_SMALLEST = 5e-324  # the smallest float64 above 0
 
 AccumulationFn = Callable[[Sequence[Any]], Any]
 
@@ -40,9 +43,21 @@ class Fold:
     accumulation_fn: AccumulationFn | None = None
 
     @property
+    def scaled_weights(self) -> tuple[float, ...]:
+        """The weights times the power of two that brings the largest into [1, 2); empty without weights.
+
+        A mean does not depend on their unit, but products with huge or tiny weights would overflow or underflow. A
+        weight that float64 cannot hold beside the largest becomes the smallest number: only 0 leaves a replica out.
+        """
+        if not self.weights:
+            return ()
+        shift = 1 - math.frexp(max(self.weights))[1]
+        return tuple([max(math.ldexp(weight, shift), _SMALLEST) if weight else 0.0 for weight in self.weights])
+
+    @property
     def weight_sum(self) -> float:
-        """Σwᵢ, added one by one: Python's own ``sum`` rounds differently from version to version."""
-        return functools.reduce(operator.add, self.weights or (), 0.0)
+        """The sum of ``scaled_weights``, added one by one: Python's own ``sum`` rounds differently by version."""
+        return functools.reduce(operator.add, self.scaled_weights, 0.0)
 
     def check_dtype(self, dtype: str, where: str = "") -> None:
         """Refuse a dtype that this op has no meaning for.
@@ -82,3 +97,12 @@ class Fold:
         if dtype in {"float16", "bfloat16"}:
             return self.accumulator_dtype(dtype)
         return dtype
+
+
+def headroom(num_terms: int) -> int:
+    """Return the power of two that sums of ``num_terms`` values must be scaled down by, so that none overflows.
+
+    >>> headroom(1), headroom(5), headroom(8)
+    (1, 8, 8)
+    """
+    return 1 << (num_terms - 1).bit_length()

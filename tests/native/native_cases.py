@@ -19,13 +19,7 @@ IS_FULL = ASKED == "full"
 FULL_CASES = 2_500
 CASES = FULL_CASES if IS_FULL else int(ASKED)
 
-#: In the order of their numbers in the native core.
-DTYPES = (
-    *("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64"),
-    *("uint8", "uint16", "uint32", "uint64", "complex64", "complex128", "bool"),
-)
-OPS = ("SUM", "MEAN", "MIN", "MAX", "PRODUCT")
-ACCUMULATIONS = ("wide", "native")
+DTYPES, OPS, ACCUMULATIONS = _native.DTYPES, _native.OPS, _native.ACCUMULATIONS
 LEVELS = _native.level_names()
 REALS = {"complex64": "float32", "complex128": "float64"}
 
@@ -82,7 +76,7 @@ def fold_natively(items, fold, dtype, level=0):
     """Fold (sources, targets) of one dtype in one native call, at a vector level."""
     numbered = [(DTYPES.index(dtype), sources, targets) for sources, targets in items]
     op, accumulate = OPS.index(fold.op.name), ACCUMULATIONS.index(fold.accumulate)
-    _native.fold(numbered, op, accumulate, level, fold.weights, fold.weight_sum)
+    _native.fold(numbered, op, accumulate, level, fold.scaled_weights or None, fold.weight_sum)
 
 
 def bits(array):

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from treefold.backends.interface import ArrayBackend, HostArray
-from treefold.backends.numpy_fold import fold_block, scale_block
+from treefold.backends.numpy_fold import add_rows, fold_block, scale_block
 from treefold.devices import device_type
 from treefold.fold import Fold
-from treefold.reduce_op import ReduceOp
 
 
 class NumpyBackend(ArrayBackend):
@@ -74,10 +73,7 @@ class NumpyBackend(ArrayBackend):
 
     def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> HostArray:
         """Add duplicates in the accumulator's dtype and round once, as everywhere."""
-        dense = np.zeros(shape, Fold(ReduceOp.SUM).accumulator_dtype(values.dtype.name))
-        with np.errstate(all="ignore"):  # overflow and NaN are values here, not accidents
-            np.add.at(dense, indices, values.astype(dense.dtype, copy=False))
-            return dense.astype(values.dtype, copy=False)
+        return add_rows(values, indices, shape)
 
     def index_bounds(self, indices: Any) -> tuple[int, int]:
         """Look at all of them."""

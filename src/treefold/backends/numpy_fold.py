@@ -6,20 +6,23 @@ from +0.0, so -0.0 survives; there is one rounding, at the end.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from treefold.backends.numpy_product import product
+from treefold.backends.numpy_rounding import put, rounded
 from treefold.dtypes import COMPLEX, INTEGERS
-from treefold.fold import Fold
+from treefold.fold import Fold, headroom
 from treefold.reduce_op import ReduceOp
 
 Array = npt.NDArray[Any]
 
 _REAL = {"complex64": "float32", "complex128": "float64"}
+#: Sums of float16 fit float32 and sums of float32 fit float64: only these can overflow on the way.
+_OVERFLOWING = frozenset({"bfloat16", "float64"})
 _EXACT_DOUBLE = 2**53  # whole numbers up to here are float64 values
 
 
@@ -34,12 +37,12 @@ def fold_block(parts: Sequence[Array], fold: Fold, *, dtype: str, divisor: int |
         if fold.op in {ReduceOp.MIN, ReduceOp.MAX}:
             return _extreme(parts, fold.op).astype(result, copy=False)
         if fold.op is ReduceOp.PRODUCT:
-            return _product(parts, fold, dtype).astype(result, copy=False)
+            return rounded(product(parts, fold, dtype), result)
         if dtype in COMPLEX:
             real = [part.view(_REAL[part.dtype.name]) for part in parts]
             folded = _sum(real, fold, dtype=_REAL[dtype], divisor=divisor)
             return folded.astype(_REAL[result], copy=False).view(result)
-        return _rounded(_sum(parts, fold, dtype=dtype, divisor=divisor), result)
+        return rounded(_sum(parts, fold, dtype=dtype, divisor=divisor), result)
 
 
 def scale_block(part: Array, divisor: int, result: str) -> Array:
@@ -52,34 +55,36 @@ def scale_block(part: Array, divisor: int, result: str) -> Array:
             # Part by part: a complex quotient would make NaN of an infinite part, and round twice.
             wide = part.view(_REAL[part.dtype.name]).astype("float64") / divisor
             return wide.astype(_REAL[result], copy=False).view(result)
-        return _rounded(part.astype("float64") / divisor, result)
+        return rounded(part.astype("float64") / divisor, result)
 
 
-def _rounded(values: Array, dtype: str) -> Array:
-    """Round once. ml_dtypes goes from float64 to bfloat16 by way of float32, which would be twice."""
-    if dtype == "bfloat16" and values.dtype == np.float64:
-        values = _halfway_float32(values)
-    return values.astype(dtype, copy=False)
+def add_rows(rows: Array, indices: Array, shape: tuple[int, ...]) -> Array:
+    """Return an array of ``shape`` of zeros to which rows are added by index, in the accumulator's dtype, rounded once.
 
-
-def _halfway_float32(values: Array) -> Array:
-    """Return float64 values in float32 such that rounding them on, to 16 bits, is rounding once ("round to odd").
-
-    Cut off, with the last bit set where something was lost: never a tie of 16-bit floats that was none before.
+    What overflows on the way is decided as in a SUM.
     """
-    narrow = values.astype("float32")
-    is_inexact, is_larger = narrow != values, np.abs(narrow) > np.abs(values)
-    bits = narrow.view("uint32")
-    bits -= is_larger
-    bits |= is_inexact
-    return narrow
+    dtype = rows.dtype.name
+    accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)
+    with np.errstate(all="ignore"):
+        if dtype in COMPLEX:  # part by part: one infinite part says nothing of the other
+            pairs = np.ascontiguousarray(rows, dtype)[..., None].view(_REAL[dtype])
+            return add_rows(pairs, indices, (*shape, 2)).view(dtype)[..., 0]
+        dense = np.zeros(shape, accumulator)
+        np.add.at(dense, indices, rows.astype(accumulator, copy=False))
+        flat = dense.reshape(-1)
+        if dtype in _OVERFLOWING and (where := np.flatnonzero(~np.isfinite(flat))).size:
+            scale = headroom(len(indices))
+            small = np.zeros(shape)
+            np.add.at(small, indices, rows.astype("float64") / scale)
+            put(flat, where, small.reshape(-1)[where] * scale)
+        return rounded(dense, dtype)
 
 
 def _sum(parts: list[Array], fold: Fold, *, dtype: str, divisor: int | None) -> Array:
     """SUM, MEAN, or the partial sum of a MEAN, still in the accumulator's dtype."""
     mean_of = divisor if fold.op is ReduceOp.MEAN else None
     if mean_of and fold.weights is not None:
-        return _weighted_mean(parts, fold.weights, fold.weight_sum)
+        return _weighted_mean(parts, fold)
     if dtype in INTEGERS:
         return _accumulate(parts, fold.accumulator_dtype(dtype)) if mean_of is None else _integer_mean(parts, mean_of)
     total = _accumulate(parts, fold.accumulator_dtype(dtype))
@@ -89,7 +94,7 @@ def _sum(parts: list[Array], fold: Fold, *, dtype: str, divisor: int | None) -> 
         return total if mean_of is None else total.astype(wide, copy=False) / mean_of
     if mean_of is not None:
         total /= mean_of
-    if dtype in {"bfloat16", "float64"}:
+    if dtype in _OVERFLOWING:
         _refold_overflows(total, parts, mean_of)
     # On devices parts may be partial sums, which say nothing of the hull.
     return _clamp(total, parts) if mean_of == len(parts) and dtype == "float64" else total
@@ -103,27 +108,15 @@ def _accumulate(parts: list[Array], accumulator: str) -> Array:
 
 
 def _refold_overflows(total: Array, parts: list[Array], mean_of: int | None) -> None:
-    """Sum again, on a smaller scale, what overflowed on the way although every contribution is finite."""
-    where = _spoiled(total, parts)
-    if where.size:
-        exponent = math.ceil(math.log2(len(parts)))
-        small = _accumulate([np.ldexp(part[where].astype("float64"), -exponent) for part in parts], "float64")
-        _put(total, where, np.ldexp(small if mean_of is None else small / mean_of, exponent))
+    """Sum again what is not finite, on a smaller scale, where no sum of finite values overflows.
 
-
-def _put(total: Array, where: npt.NDArray[np.intp], values: Array) -> None:
-    """Put float64 values into an accumulator; float32 ones are those of 16-bit floats, still to be rounded."""
-    total[where] = _halfway_float32(values) if total.dtype == np.float32 else values
-
-
-def _spoiled(total: Array, parts: list[Array]) -> npt.NDArray[np.intp]:
-    """Return the indices at which a fold is not finite although its contributions are."""
+    So in any order of the contributions, only their own infinities and NaN make a sum that is infinite or NaN.
+    """
     where = np.flatnonzero(~np.isfinite(total))
-    for part in parts:
-        if not where.size:
-            break
-        where = where[np.isfinite(part[where].astype("float64"))]
-    return where
+    if where.size:
+        scale = headroom(len(parts))
+        small = _accumulate([part[where].astype("float64") / scale for part in parts], "float64")
+        put(total, where, (small if mean_of is None else small / mean_of) * scale)
 
 
 def _clamp(mean: Array, parts: list[Array]) -> Array:
@@ -134,17 +127,18 @@ def _clamp(mean: Array, parts: list[Array]) -> Array:
     return np.where(mean < low, low, np.where(mean > high, high, mean))
 
 
-def _weighted_mean(parts: list[Array], weights: Sequence[float], scale: float) -> Array:
+def _weighted_mean(parts: list[Array], fold: Fold) -> Array:
     """Σwᵢxᵢ/Σwᵢ in float64. A weight of 0 leaves its replica out, NaN and all."""
     # The parts of a complex array come as twice as many reals, so weights go by part, not by element.
-    chosen = [(weight, part.astype("float64")) for weight, part in zip(weights, parts, strict=True) if weight]
+    pairs = zip(fold.scaled_weights, parts, strict=True)
+    chosen = [(weight, part.astype("float64")) for weight, part in pairs if weight]
     values = [part for _, part in chosen]
-    total = _accumulate([weight * part for weight, part in chosen], "float64") / scale
-    where = _spoiled(total, values)
-    if where.size:
-        exponent = math.ceil(math.log2(len(values)))
-        shares = [(weight / scale) * np.ldexp(part[where], -exponent) for weight, part in chosen]
-        total[where] = np.ldexp(_accumulate(shares, "float64"), exponent)
+    total = _accumulate([weight * part for weight, part in chosen], "float64") / fold.weight_sum
+    where = np.flatnonzero(~np.isfinite(total))
+    if where.size:  # as sums that overflow; weights are below 2
+        scale = 2 * headroom(len(chosen))
+        small = _accumulate([weight * (part[where] / scale) for weight, part in chosen], "float64")
+        total[where] = small / fold.weight_sum * scale
     return _clamp(total, values)
 
 
@@ -207,33 +201,3 @@ def _extreme(parts: list[Array], op: ReduceOp) -> Array:
         best = choose(best, part)
         best[zeros] = np.where(is_negative, -0.0, 0.0)
     return best
-
-
-def _product(parts: list[Array], fold: Fold, dtype: str) -> Array:
-    accumulator = fold.accumulator_dtype(dtype)
-    if dtype in COMPLEX:
-        return _complex_product([part.astype(accumulator, copy=False) for part in parts])
-    total = parts[0].astype(accumulator)
-    for part in parts[1:]:
-        np.multiply(total, part.astype(accumulator, copy=False), out=total)
-    if dtype in INTEGERS or fold.accumulate == "native":
-        return total
-    where = _spoiled(total, parts)
-    if where.size:  # too large on the way: multiply mantissas and add exponents instead
-        mantissa, exponent = np.frexp(parts[0][where].astype("float64"))
-        for part in parts[1:]:
-            factor, shift = np.frexp(part[where].astype("float64"))
-            mantissa, carry = np.frexp(mantissa * factor)
-            exponent = exponent + shift + carry
-        _put(total, where, np.ldexp(mantissa, exponent))
-    return total
-
-
-def _complex_product(parts: list[Array]) -> Array:
-    """Multiply part by part: NumPy's own loop uses fused multiply-add on some machines only."""
-    total = parts[0].copy()
-    for part in parts[1:]:
-        real = total.real * part.real - total.imag * part.imag
-        total.imag = total.real * part.imag + total.imag * part.real
-        total.real = real
-    return total

@@ -87,7 +87,7 @@ def _fold_natively(jobs: Sequence[Job], fold: Fold) -> None:
     # A weight of 0 leaves its replica out.
     kept = [index for index, weight in enumerate(fold.weights) if weight]
     items = [(_DTYPES[job.dtype], [job.sources[index] for index in kept], job.targets) for job in jobs]
-    weights = [fold.weights[index] for index in kept]
+    weights = [fold.scaled_weights[index] for index in kept]
     return native.fold(items, op, accumulate, level, weights, fold.weight_sum)
 
 

@@ -8,6 +8,7 @@ round once.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -140,11 +141,13 @@ def _fold_floats(numbers: Sequence[float], op: ReduceOp, dtype: str, accumulate:
         total = _accumulate(numbers, _STEP[op], dtype)
         # The count may not fit a 16-bit float, so the division is wide even here.
         return rounded(total / len(numbers), dtype) if op is ReduceOp.MEAN else total
+    if op is ReduceOp.PRODUCT:
+        return rounded(_product(numbers, _WIDER[dtype]), dtype)
     total = _accumulate(numbers, _STEP[op], _WIDER[dtype])
     if op is ReduceOp.MEAN:
         total = rounded(total / len(numbers), _WIDER[dtype])
-    if _is_spoiled(total, numbers):
-        total = _refolded(numbers, op)
+    if not math.isfinite(total):
+        total = _sum_on_a_smaller_scale(numbers, op)
     if op is ReduceOp.MEAN and dtype == "float64":
         total = _clamped(total, numbers)
     return rounded(total, dtype)
@@ -163,30 +166,77 @@ def _accumulate(numbers: Sequence[float], step: Callable[[float, float], float],
     return functools.reduce(lambda total, number: rounded(step(total, number), dtype), numbers)
 
 
-def _is_spoiled(total: float, numbers: Sequence[float]) -> bool:
-    return not math.isfinite(total) and all(math.isfinite(number) for number in numbers)
-
-
-def _refolded(numbers: Sequence[float], op: ReduceOp) -> float:
-    """Fold again what overflowed on the way: scaled down by powers of two, one for all terms, one for each factor."""
-    if op is ReduceOp.PRODUCT:
-        mantissa, exponent = 1.0, 0
-        for number in numbers:
-            mantissa, shift = math.frexp(mantissa * math.frexp(number)[0])
-            exponent += shift + math.frexp(number)[1]
-        return rounded(Fraction(mantissa) * Fraction(2) ** exponent, "float64") if mantissa else mantissa
+def _sum_on_a_smaller_scale(numbers: Sequence[float], op: ReduceOp) -> float:
+    """Sum again what is not finite where nothing overflows, so that only infinities and NaN are infinite or NaN."""
     scale = 2.0 ** math.ceil(math.log2(len(numbers)))
     total = _accumulate([number / scale for number in numbers], operator.add, "float64")
     return (total / len(numbers) if op is ReduceOp.MEAN else total) * scale
 
 
+def _product(numbers: Sequence[float], dtype: str) -> float:
+    """Multiply in ``dtype`` if that makes normal numbers only, else in float64 without bounds."""
+    steps = list(itertools.accumulate(numbers, lambda total, number: rounded(total * number, dtype)))
+    if all(_is_normal(step, dtype) for step in steps):
+        return steps[-1]
+    return _bounded(functools.reduce(_times, map(_unbounded, numbers)))
+
+
+def _is_normal(number: float, dtype: str) -> bool:
+    return math.isfinite(number) and abs(number) >= 2.0 ** _FORMATS[dtype].smallest
+
+
+#: A number of float64's 53 bits without bounds of its exponent; 0, infinities and NaN are floats.
+_Unbounded = Fraction | float
+
+
+def _unbounded(number: float) -> _Unbounded:
+    return Fraction(number) if number and math.isfinite(number) else number
+
+
+def _bounded(number: _Unbounded) -> float:
+    return rounded(number, "float64") if isinstance(number, Fraction) else number
+
+
+def _times(one: _Unbounded, other: _Unbounded) -> _Unbounded:
+    if isinstance(one, Fraction) and isinstance(other, Fraction):
+        return _to_53_bits(one * other)
+    return _sign(one) * _sign(other)
+
+
+def _plus(one: _Unbounded, other: _Unbounded) -> _Unbounded:
+    if isinstance(one, Fraction) and isinstance(other, Fraction):
+        return _to_53_bits(one + other) if one + other else 0.0
+    for zero, rest in ((one, other), (other, one)):
+        if zero == 0 and isinstance(rest, Fraction):
+            return rest
+    return _sign(one) + _sign(other)
+
+
+def _sign(number: _Unbounded) -> float:
+    """Return what stands for a number beside 0, infinities and NaN, where only its sign counts."""
+    return (1.0 if number > 0 else -1.0) if isinstance(number, Fraction) else number
+
+
+def _to_53_bits(exact: Fraction) -> Fraction:
+    exponent = exact.numerator.bit_length() - exact.denominator.bit_length()
+    step = Fraction(2) ** (exponent - (abs(exact) < Fraction(2) ** exponent) - 52)
+    return round(exact / step) * step
+
+
 def _weighted_mean(numbers: Sequence[float], weights: Sequence[float]) -> float:
-    """Σwᵢxᵢ/Σwᵢ in float64, within the hull of the contributions that have a weight; exactly where that overflows."""
-    chosen = [(weight, number) for weight, number in zip(weights, numbers, strict=True) if weight]
-    scale = sum(weight for weight, _ in chosen)
+    """Σwᵢxᵢ/Σwᵢ in float64, within the hull of the contributions that have a weight; exactly where that overflows.
+
+    Weights are scaled by the power of two that brings the largest into [1, 2), and only 0 is no weight.
+    """
+    shift = 1 - math.frexp(max(weights))[1]
+    chosen = [(max(math.ldexp(w, shift), 5e-324), x) for w, x in zip(weights, numbers, strict=True) if w]
+    scale = _accumulate([weight for weight, _ in chosen], operator.add, "float64")
     values = [number for _, number in chosen]
     mean = _accumulate([weight * number for weight, number in chosen], operator.add, "float64") / scale
-    if _is_spoiled(mean, values):
+    if not math.isfinite(mean):
+        decisive = [number for number in values if not math.isfinite(number)]
+        if decisive:
+            return sum(decisive)
         exact = sum(Fraction(weight) * Fraction(number) for weight, number in chosen)
         mean = rounded(exact / sum(Fraction(weight) for weight, _ in chosen), "float64")
     return _clamped(mean, values)
@@ -208,19 +258,29 @@ def _fold_complex(
         folded = [fold_numbers(p, op, part, accumulate=accumulate, weights=weights) for p in parts]
         return complex(*folded)
     wide = _WIDER[part] if accumulate == "wide" else part
-    real, imaginary = numbers[0].real, numbers[0].imag
-    for number in numbers[1:]:
-        products = [
-            rounded(one * other, wide)
-            for one, other in (
-                (real, number.real),
-                (imaginary, number.imag),
-                (real, number.imag),
-                (imaginary, number.real),
-            )
-        ]
-        real, imaginary = rounded(products[0] - products[1], wide), rounded(products[2] + products[3], wide)
+    real, imaginary = _complex_product(numbers, wide, is_bounded=accumulate == "native")
     return complex(rounded(real, part), rounded(imaginary, part))
+
+
+def _complex_product(numbers: Sequence[complex], dtype: str, *, is_bounded: bool) -> tuple[float, float]:
+    """Multiply part by part in ``dtype``; in float64 without bounds if a term is not normal though no factor is 0."""
+    real, imaginary = numbers[0].real, numbers[0].imag
+    is_lossy = False
+    for number in numbers[1:]:
+        pairs = (real, number.real), (imaginary, number.imag), (real, number.imag), (imaginary, number.real)
+        terms = [rounded(one * other, dtype) for one, other in pairs]
+        is_lossy |= any(
+            one != 0 and other != 0 and not _is_normal(term, dtype)
+            for (one, other), term in zip(pairs, terms, strict=True)
+        )
+        real, imaginary = rounded(terms[0] - terms[1], dtype), rounded(terms[2] + terms[3], dtype)
+    if is_bounded or not (is_lossy or not math.isfinite(real) or not math.isfinite(imaginary)):
+        return real, imaginary
+    re, im = _unbounded(numbers[0].real), _unbounded(numbers[0].imag)
+    for number in numbers[1:]:
+        x, y = _unbounded(number.real), _unbounded(number.imag)
+        re, im = _plus(_times(re, x), -_times(im, y)), _plus(_times(re, y), _times(im, x))
+    return _bounded(re), _bounded(im)
 
 
 def _extreme(numbers: Sequence[Any], op: ReduceOp) -> Any:
