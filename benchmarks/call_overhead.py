@@ -46,7 +46,7 @@ def main() -> None:
     (prepared,) = ops._prepared._calls.values()
     columns = [column for seen in call.values for column in seen.columns]
     jobs = [Job("float32", columns[0], columns[0])]
-    items = [(2, columns[0], columns[0])]
+    items = [(native.DTYPES["float32"], columns[0], columns[0])]
     parts = {
         "recognise the call: types, shapes, dtypes, devices": lambda: quick.glance(
             "sum", [(value, value)], options, [value]
@@ -54,7 +54,9 @@ def main() -> None:
         "look up what was prepared": lambda: ops._prepared._calls.get(call.key),
         "look at the memory: contiguous, writable, disjoint": lambda: native.may_fold_in_place(columns),
         "hand over to the native core": lambda: fold_batch(jobs, fold, are_plain=True),
-        "   of that, the native call": lambda: native.fold(items, 0, 0, native.level()),
+        "   of that, the native call": lambda: native.fold(
+            items, native.OPS["SUM"], native.ACCUMULATIONS["wide"], native.level()
+        ),
         "wrap the result": lambda: quick._wrapped(prepared, call, columns),
         "the whole call": lambda: ops.reduce("sum", value, value, out=value),
     }

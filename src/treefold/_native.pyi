@@ -7,6 +7,10 @@ import numpy.typing as npt
 _Array: TypeAlias = npt.NDArray[Any]
 _Item: TypeAlias = tuple[int, Sequence[_Array], Sequence[_Array]]
 
+DTYPES: tuple[str, ...]
+OPS: tuple[str, ...]
+ACCUMULATIONS: tuple[str, ...]
+
 def fold(
     items: list[_Item],
     op: int,

@@ -19,7 +19,7 @@ class TestErrors:
         kinds = [getattr(errors, name) for name in errors.__all__ if name != "TreefoldError"]
         assert {kind.__name__ for kind in kinds if issubclass(kind, TypeError)} == {"CallError"}
         missing = {kind.__name__ for kind in kinds if issubclass(kind, ImportError)}
-        assert missing == {"FrameworkError", "MissingExtraError"}
+        assert missing == {"FrameworkError", "InstallationError", "MissingExtraError"}
         assert {kind.__name__ for kind in kinds if not issubclass(kind, ValueError)} == {"CallError"} | missing
         assert all(issubclass(kind, errors.TreefoldError) for kind in kinds)
 

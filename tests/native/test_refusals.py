@@ -2,10 +2,11 @@ import re
 
 import numpy as np
 import pytest
+from native_cases import DTYPES, OPS
 
 from treefold import _native
 
-FLOAT32, SUM, MEAN, WIDE, WIDEST = 2, 0, 1, 0, 0
+FLOAT32, SUM, MEAN, WIDE, WIDEST = DTYPES.index("float32"), OPS.index("SUM"), OPS.index("MEAN"), 0, 0
 FOUR = np.zeros(4, np.float32)
 
 

@@ -14,7 +14,7 @@ from treefold.bench.clock import Pace, Rounds, Runner, Spread, calls_per_round, 
 from treefold.bench.contents import Array, expected
 from treefold.bench.ours import Arrays
 from treefold.bench.work import Work
-from treefold.dtypes import REDUCIBLE, itemsize
+from treefold.dtypes import itemsize
 from treefold.execution import native
 
 _COPY_BYTES = 1 << 28
@@ -81,7 +81,7 @@ def measure_copy(threads: int, *, repeats: int = 9, nbytes: int = _COPY_BYTES) -
 def _vector_loops(
     name: str, columns: Sequence[tuple[list[Array], list[Array]]], *, is_in_place: bool
 ) -> dict[str, Callable[[], None]]:
-    number, level = REDUCIBLE.index("uint8"), native.level()
+    number, level = native.DTYPES["uint8"], native.level()
     items: list[tuple[int, Sequence[Array], Sequence[Array]]] = [(number, *column) for column in columns]
     moved = sum(array.nbytes for sources, ends in columns for array in (*sources, *ends))
     traffic = functools.partial(native.traffic, items, level)

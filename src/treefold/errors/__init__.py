@@ -7,6 +7,7 @@
     ├── CallError          TypeError    arguments that do not go together, a class where an object is meant
     ├── DeviceError        ValueError   a device that does not parse, does not exist, or is elsewhere
     ├── FrameworkError     ImportError  a part of treefold plugs into a framework that is not installed, or too old
+    ├── InstallationError  ImportError  the native core was built from other sources
     ├── MissingExtraError  ImportError  what was asked for needs a package that is not installed
     ├── MismatchError      ValueError   replicas disagree: structure, shape, dtype, framework, sparsity
     ├── DtypeError         ValueError   a dtype that the op has no meaning for
@@ -25,7 +26,7 @@ from treefold.errors.arguments import ArgumentError, CallError
 from treefold.errors.base import TreefoldError
 from treefold.errors.cost import SimulationError
 from treefold.errors.devices import DeviceError
-from treefold.errors.extras import MissingExtraError
+from treefold.errors.extras import InstallationError, MissingExtraError
 from treefold.errors.frameworks import FrameworkError
 from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
@@ -38,6 +39,7 @@ __all__ = [
     "DeviceError",
     "DtypeError",
     "FrameworkError",
+    "InstallationError",
     "MismatchError",
     "MissingExtraError",
     "OutputError",

@@ -12,10 +12,8 @@ import numpy as np
 
 from treefold.backends import HostArray
 from treefold.backends.numpy_fold import fold_block
-from treefold.dtypes import REDUCIBLE
 from treefold.execution import native
 from treefold.fold import Fold
-from treefold.reduce_op import ReduceOp
 
 #: What folds on this installation; plans name it.
 KERNEL = "native" if native.HAS_NATIVE else "numpy"
@@ -26,10 +24,6 @@ _BLOCK = 1 << 15
 _MOST_NATIVE = 1 << 20
 
 _UNFINISHED = "treefold: the reduction ended before it was done, so what `out` holds now is undefined. Reduce again."
-
-_DTYPES = {name: number for number, name in enumerate((*REDUCIBLE, "bool"))}
-_OPS = {op: number for number, op in enumerate(ReduceOp)}
-_ACCUMULATIONS = {"wide": 0, "native": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +74,13 @@ def fold_into(sources: Sequence[HostArray], targets: Sequence[HostArray], fold: 
 
 
 def _fold_natively(jobs: Sequence[Job], fold: Fold) -> None:
-    level, op, accumulate = native.level(), _OPS[fold.op], _ACCUMULATIONS[fold.accumulate]
+    level, op, accumulate = native.level(), native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
     if fold.weights is None:
-        items = [(_DTYPES[job.dtype], job.sources, job.targets) for job in jobs]
+        items = [(native.DTYPES[job.dtype], job.sources, job.targets) for job in jobs]
         return native.fold(items, op, accumulate, level)
     # A weight of 0 leaves its replica out.
     kept = [index for index, weight in enumerate(fold.weights) if weight]
-    items = [(_DTYPES[job.dtype], [job.sources[index] for index in kept], job.targets) for job in jobs]
+    items = [(native.DTYPES[job.dtype], [job.sources[index] for index in kept], job.targets) for job in jobs]
     weights = [fold.scaled_weights[index] for index in kept]
     return native.fold(items, op, accumulate, level, weights, fold.weight_sum)
 
