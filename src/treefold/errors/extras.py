@@ -6,7 +6,6 @@ from typing import Self
 
 from treefold.errors.base import TreefoldError
 
-
 _BUILD = "Build it again: pip install --force-reinstall treefold, or pip install -e . in a checkout."
 
 

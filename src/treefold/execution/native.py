@@ -8,6 +8,7 @@ strictly, when the first reduction runs.
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import os
 import sys
@@ -21,7 +22,7 @@ from treefold.errors import ArgumentError
 from treefold.execution.installation import NAMES, check_native
 
 try:
-    import treefold._native as _module
+    _module = importlib.import_module("treefold._native")
 except ImportError:  # a pure-Python installation: right, but slower
     HAS_NATIVE = False
 else:
