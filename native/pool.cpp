@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <system_error>
+#include <exception>
 #include <thread>
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -27,11 +27,11 @@ using Clock = std::chrono::steady_clock;
 // Longer than the gap between the calls of a training step's small reductions, shorter than anyone notices.
 constexpr auto spin_time = std::chrono::microseconds(50);
 constexpr auto interrupt_period = std::chrono::milliseconds(20);
-// More workers than this are never started, whatever is asked for.
-constexpr std::size_t most_workers = 1023;
 
 std::atomic<Pool*> current{nullptr};
 std::mutex making;
+// The pool whose workers do tasks of this thread now.
+thread_local Pool* sharing = nullptr;
 
 inline void pause() {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -71,13 +71,15 @@ class SignalsBlocked {
 #endif
 };
 
-// Does the tasks of one's own lane, then what is left in the others.
+// Does the tasks of one's own lane, then what is left in the others. Whoever takes a task does it, so that none is lost
+// by stopping.
 template <class Lane, class Task>
-void take(Lane* lanes, std::size_t count, std::size_t own, const std::atomic<bool>& cancelled, const Task& task) {
+void take(Lane* lanes, std::size_t count, std::size_t own, const std::atomic<bool>& stopped, const Task& task) {
   for (std::size_t turn = 0; turn < count; ++turn) {
     Lane& lane = lanes[(own + turn) % count];
-    for (std::size_t i = lane.next.fetch_add(1); i < lane.end; i = lane.next.fetch_add(1)) {
-      if (cancelled.load(std::memory_order_relaxed)) return;
+    while (!stopped.load(std::memory_order_relaxed)) {
+      const std::size_t i = lane.next.fetch_add(1);
+      if (i >= lane.end) break;
       task(i);
     }
   }
@@ -90,12 +92,18 @@ Pool& Pool::of_this_process() {
   const std::lock_guard<std::mutex> lock(making);
   if (current.load() == nullptr) {
 #if defined(__unix__) || defined(__APPLE__)
-    // `making` is held across fork() so that the child finds it free, whoever held it.
-    static const int registered = pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
-                                                 [] {
-                                                   current.store(nullptr);
-                                                   making.unlock();
-                                                 });
+    // `making` is held across fork() so that the child finds it free, whoever held it. A signal handler may fork in the
+    // middle of this thread's own tasks: the workers, which the child will not have, finish what they have taken first.
+    static const int registered = pthread_atfork(
+        [] {
+          if (sharing != nullptr) sharing->send_workers_away();
+          making.lock();
+        },
+        [] { making.unlock(); },
+        [] {
+          current.store(nullptr);
+          making.unlock();
+        });
     (void)registered;
 #endif
     current.store(new Pool, std::memory_order_release);
@@ -103,32 +111,28 @@ Pool& Pool::of_this_process() {
   return *current.load();
 }
 
-void Pool::set_num_threads(std::size_t count) { thread_count = std::min(count, most_workers + 1); }
+void Pool::set_num_threads(std::size_t count) { thread_count = std::min(count, most_threads); }
 
 std::size_t Pool::num_threads() { return thread_count; }
 
-void Pool::start_workers(std::size_t count) {
+void Pool::start_workers(std::size_t count) noexcept {
   if (workers_ >= count) return;
   const SignalsBlocked blocked;
   try {
     for (; workers_ < count; ++workers_) {
       std::thread([this, index = workers_] { work(index); }).detach();
     }
-  } catch (const std::system_error&) {
-    // The system has no more threads to give: those that there are, do it.
+  } catch (const std::exception&) {
+    // The system has no more threads or memory to give: those that there are, do it.
   }
 }
 
-void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task, std::size_t helpers) {
+void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task, std::size_t helpers) noexcept {
   start_workers(helpers);
-  cancelled_.store(false, std::memory_order_relaxed);
+  stopped_.store(false, std::memory_order_relaxed);
   task_ = &task;
   helpers_ = helpers;
   lane_count_ = std::min(count, helpers + 1);
-  if (lane_count_ > most_lanes_) {
-    lanes_ = std::make_unique<Lane[]>(lane_count_);
-    most_lanes_ = lane_count_;
-  }
   for (std::size_t lane = 0; lane < lane_count_; ++lane) {
     lanes_[lane].next.store(count * lane / lane_count_, std::memory_order_relaxed);
     lanes_[lane].end = count * (lane + 1) / lane_count_;
@@ -141,6 +145,20 @@ void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task
   }
 }
 
+void Pool::wait_for_workers() noexcept {
+  state_.fetch_and(~std::uint64_t{1});
+  for (int turn = 1; (state_.load(std::memory_order_acquire) & 0xffffffffu) != 0; ++turn) {
+    // With more threads than cores, the worker that is waited for may need this one.
+    turn % 1024 != 0 ? pause() : std::this_thread::yield();
+  }
+}
+
+void Pool::send_workers_away() noexcept {
+  const bool was_stopped = stopped_.exchange(true);
+  wait_for_workers();
+  stopped_.store(was_stopped);  // what is left is this thread's, in the parent too
+}
+
 bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
                const std::function<bool()>& interrupted) {
   const PlainArithmetic mode;
@@ -148,29 +166,29 @@ bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
   const bool shares = count > 1 && threads > 1 && !is_busy_.exchange(true, std::memory_order_acquire);
   Lane own_lane;
   own_lane.end = count;
-  std::atomic<bool> own_cancelled{false};
-  std::atomic<bool>& cancelled = shares ? cancelled_ : own_cancelled;
-  if (shares) offer(count, task, threads - 1);
-  Lane* const lanes = shares ? lanes_.get() : &own_lane;
+  std::atomic<bool> own_stopped{false};
+  std::atomic<bool>& stopped = shares ? stopped_ : own_stopped;
+  if (shares) {
+    offer(count, task, threads - 1);
+    sharing = this;
+  }
+  Lane* const lanes = shares ? lanes_ : &own_lane;
   const std::size_t lane_count = shares ? lane_count_ : 1;
   auto asked = Clock::now();
-  take(lanes, lane_count, 0, cancelled, [&](std::size_t i) {
+  take(lanes, lane_count, 0, stopped, [&](std::size_t i) {
     task(i);
     if (Clock::now() - asked > interrupt_period) {
-      if (interrupted()) cancelled.store(true);
+      if (interrupted()) stopped.store(true);
       asked = Clock::now();
     }
   });
-  const bool was_cancelled = cancelled.load();
+  const bool was_stopped = stopped.load();
   if (shares) {
-    state_.fetch_and(~std::uint64_t{1});
-    for (int turn = 1; (state_.load(std::memory_order_acquire) & 0xffffffffu) != 0; ++turn) {
-      // With more threads than cores, the worker that is waited for may need this one.
-      turn % 1024 != 0 ? pause() : std::this_thread::yield();
-    }
+    wait_for_workers();
+    sharing = nullptr;
     is_busy_.store(false, std::memory_order_release);
   }
-  return was_cancelled;
+  return was_stopped;
 }
 
 void Pool::work(std::size_t index) {
@@ -192,7 +210,7 @@ void Pool::work(std::size_t index) {
     // Join only while the caller has not finished: a worker that wakes late must not touch what is gone.
     while ((state & 1) != 0 && (state >> 32) == seen) {
       if (state_.compare_exchange_weak(state, state + 2, std::memory_order_acq_rel)) {
-        if (index < helpers_) take(lanes_.get(), lane_count_, index + 1, cancelled_, *task_);
+        if (index < helpers_) take(lanes_, lane_count_, index + 1, stopped_, *task_);
         state_.fetch_sub(2, std::memory_order_release);
         break;
       }

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <mutex>
 
 namespace treefold {
@@ -25,9 +24,15 @@ class Pool {
   static void set_num_threads(std::size_t count);
   static std::size_t num_threads();
 
+  // Lets the workers finish the tasks that they have taken, and leaves the rest to the thread that shares them.
+  void send_workers_away() noexcept;
+
  private:
   Pool() = default;
   ~Pool() = delete;  // workers run until the process ends
+
+  // More threads than this never work on one call, whatever is asked for.
+  static constexpr std::size_t most_threads = 1024;
 
   // A run of tasks that one thread begins with; the others take from it when they have done their own.
   struct alignas(64) Lane {
@@ -35,8 +40,9 @@ class Pool {
     std::size_t end = 0;
   };
 
-  void start_workers(std::size_t count);
-  void offer(std::size_t count, const std::function<void(std::size_t)>& task, std::size_t helpers);
+  void start_workers(std::size_t count) noexcept;
+  void offer(std::size_t count, const std::function<void(std::size_t)>& task, std::size_t helpers) noexcept;
+  void wait_for_workers() noexcept;
   void work(std::size_t index);
 
   // No mutex: a signal handler that reduces may meet it on the very thread that holds it.
@@ -47,10 +53,11 @@ class Pool {
   std::atomic<std::uint64_t> state_{0};
   const std::function<void(std::size_t)>* task_ = nullptr;
   std::size_t helpers_ = 0;
-  // One for each thread, so that the next call with the same arrays finds them in the same core's cache.
-  std::unique_ptr<Lane[]> lanes_;
-  std::size_t most_lanes_ = 0, lane_count_ = 0;
-  std::atomic<bool> cancelled_{false};
+  // One for each thread, so that the next call with the same arrays finds them in the same core's cache. Here, and not
+  // allocated when needed: a call that has taken the pool must not fail before it gives it back.
+  Lane lanes_[most_threads];
+  std::size_t lane_count_ = 0;
+  std::atomic<bool> stopped_{false};
 
   std::mutex sleep_;
   std::condition_variable wake_;

@@ -1,16 +1,48 @@
 // Runs the core without Python, for the thread sanitizer: threads that fold, change the number of threads, take and
-// give back memory, all at once, at every vector level. Exits with 0 if every result is right.
+// give back memory, all at once, at every vector level; fork in the middle of a call; find no memory. Exits with 0 if
+// every result is right.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <set>
 #include <thread>
 #include <vector>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 #include "batch.hpp"
 #include "dispatch.hpp"
 #include "memory.hpp"
 #include "pool.hpp"
+
+namespace {
+
+// While it is true, this thread finds no memory.
+thread_local bool is_scarce = false;
+
+void* allocated(std::size_t nbytes, std::size_t alignment) {
+  void* const block = is_scarce ? nullptr : std::aligned_alloc(alignment, (nbytes + alignment - 1) / alignment * alignment);
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+
+}  // namespace
+
+void* operator new(std::size_t nbytes) { return allocated(nbytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t nbytes, std::align_val_t alignment) {
+  return allocated(nbytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* block) noexcept { std::free(block); }
+void operator delete(void* block, std::size_t) noexcept { std::free(block); }
+void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
+void operator delete(void* block, std::size_t, std::align_val_t) noexcept { std::free(block); }
 
 namespace {
 
@@ -123,6 +155,60 @@ void call_again_and_again() {
   }
 }
 
+// A call for more threads than there ever were, without memory for them; then one for which there is memory.
+void run_out_of_memory() {
+  std::mutex adding;
+  std::set<std::thread::id> workers;
+  std::atomic<int> done{0};
+  const std::function<void(std::size_t)> task = [&](std::size_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const bool was_scarce = is_scarce;
+    is_scarce = false;
+    {
+      const std::lock_guard<std::mutex> lock(adding);
+      workers.insert(std::this_thread::get_id());
+    }
+    is_scarce = was_scarce;
+    ++done;
+  };
+  const std::function<bool()> goes_on = never;
+  Pool::set_num_threads(40);
+  is_scarce = true;
+  Pool::of_this_process().run(100, task, goes_on);
+  is_scarce = false;
+  expect(done == 100, "a call that finds no memory for threads does all its tasks");
+  workers.clear();
+  Pool::of_this_process().run(100, task, goes_on);
+  expect(done == 200 && workers.size() > 1, "and the next one has its workers again");
+}
+
+#if defined(__unix__) || defined(__APPLE__)
+// Forks between two tasks, as a signal handler may. Each task adds 1 to its place: one done twice, or half, would show.
+void fork_in_the_middle() {
+  for (int turn = 0; turn < 20; ++turn) {
+    std::vector<int> places(400);
+    const auto task = [&](std::size_t i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+      ++places[i];
+    };
+    pid_t child = -1;
+    Pool::set_num_threads(4);
+    Pool::of_this_process().run(places.size(), task, [&] {
+      if (child == -1) child = fork();
+      return false;
+    });
+    bool is_right = true;
+    for (int times : places) is_right &= times == 1;
+    if (child == 0) _exit(is_right ? 0 : 1);
+    int status = -1;
+    waitpid(child, &status, 0);
+    expect(is_right && status == 0, "parent and child of a fork in the middle of a call do every task once");
+  }
+}
+#else
+void fork_in_the_middle() {}
+#endif
+
 void interrupt() {
   std::atomic<int> done{0};
   const auto task = [&](std::size_t) {
@@ -140,6 +226,8 @@ int main() {
   for (int caller = 0; caller < callers; ++caller) threads.emplace_back(call, caller);
   for (std::thread& thread : threads) thread.join();
   call_again_and_again();
+  run_out_of_memory();
+  fork_in_the_middle();
   interrupt();
   expect(HostMemory::of_this_process().info().used_bytes == 0, "all memory was given back");
   std::printf("%zu levels, %d wrong\n", usable_levels().size(), wrong.load());

@@ -152,8 +152,52 @@ print(codes == [0] * 40 and calls > 0 and is_right() or (codes, calls))
 """
 
 
+#: Forks from a signal handler while workers are in the middle of tasks. Folded in place, so that no task can be done
+#: twice; and of factors that underflow on the way, which takes long enough for a signal to come in between.
+FORK_IN_HANDLER = """
+import os, signal, time
+import numpy as np, treefold
+from treefold.testing import owned, owned_sum
+
+LENGTH, FORKS = 2_000_003, 5
+treefold.set_num_threads(4)
+pattern = np.arange(LENGTH) % 7 + 1.0
+parent, children = os.getpid(), []
+
+def handler(number, frame):
+    if frame.f_code.co_name == "_fold_natively" and os.getpid() == parent:
+        children.append(os.fork())
+
+def status_of(child):
+    for _ in range(500):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+signal.signal(signal.SIGALRM, handler)
+right = True
+while right and len(children) < FORKS:
+    factors = [np.full(LENGTH, 2.0**-600), np.full(LENGTH, 2.0**-600), pattern * 2.0**600, np.full(LENGTH, 2.0**600)]
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    treefold.all_reduce(factors, "product", out=factors)
+    right = all(np.array_equal(factor, pattern) for factor in factors)
+    if os.getpid() != parent:
+        results = treefold.all_reduce([owned(r, (300_007,)) for r in range(3)])
+        right = right and all(np.array_equal(result, owned_sum(3, (300_007,))) for result in results)
+        os._exit(0 if right else 1)
+print(right, [status_of(child) for child in children])
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 class TestFork:
+    def test_in_a_signal_handler_leaves_parent_and_child_with_the_right_result(self):
+        """A child forked in the middle of a reduction in place finishes it alone, and so does the parent."""
+        assert report_of(FORK_IN_HANDLER) == "True [0, 0, 0, 0, 0]\n"
+
     def test_leaves_parent_and_child_working(self):
         """Forked while two threads reduce, every child reduces right, with as many threads, and so does the parent."""
         assert report_of(FORK) == "True\n"
