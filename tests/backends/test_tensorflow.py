@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 import treefold
+from treefold import ReduceOp
 from treefold.backends import backend_of
+from treefold.backends.numpy_fold import fold_block
 from treefold.errors import ArgumentError, DeviceError, MismatchError, OutputError
-from treefold.testing import CONFORMANCE, Adapter
+from treefold.fold import Fold
+from treefold.testing import CONFORMANCE, Adapter, assert_same_bits
 
 # As in tests/tensorflow_frontend/conftest.py: read when TensorFlow is imported, and said once in a process.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -18,6 +21,9 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import tensorflow as tf
+
+from treefold.backends.tensorflow_fold import add_rows, fold_tensors
+
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
 )
@@ -65,6 +71,75 @@ class TestBits:
             treefold.ReductionToOneDevice().reduce("sum", value, "cpu:0")[0].numpy().tolist()
             == [float(np.float32(4e-45))] * 8
         )
+
+
+FORMATS = {"float16": (-14, 15), "bfloat16": (-126, 127), "float32": (-126, 127), "float64": (-1022, 1023)}
+PARTS = {"complex64": "float32", "complex128": "float64"}
+
+
+def values_of_every_size(rng, dtype, count):
+    """Return arrays whose parts have any exponent of normal numbers, some infinite, some 0."""
+    smallest, largest = FORMATS[PARTS.get(dtype, dtype)]
+
+    def drawn():
+        exponents = rng.integers(smallest, largest, (count, 600))
+        exponents[:, :200] //= 3
+        exponents[rng.random(count) < 0.5] *= -1
+        values = np.ldexp(rng.uniform(1, 1.9, (count, 600)), np.clip(exponents, smallest, largest - 1))
+        values *= rng.choice([-1, 1], values.shape)
+        values[rng.random(values.shape) < 0.01] = 0
+        values[rng.random(values.shape) < 0.01] = np.inf
+        return values
+
+    made = np.empty((count, 600), np.complex128 if dtype in PARTS else np.float64)
+    made.real = drawn()
+    if dtype in PARTS:
+        made.imag = drawn()
+    with np.errstate(over="ignore"):
+        return list(made.astype(BFLOAT16 if dtype == "bfloat16" else dtype))
+
+
+class TestArithmeticAsOps:
+    """TensorFlow's ops give the reference's bits in graphs, and its numbers in XLA; denormals are their own affair."""
+
+    @pytest.mark.parametrize("is_compiled", [False, True], ids=["traced", "XLA"])
+    @pytest.mark.parametrize("dtype", [*FORMATS, *PARTS])
+    @pytest.mark.parametrize(
+        "fold",
+        [
+            Fold(ReduceOp.SUM),
+            Fold(ReduceOp.MEAN),
+            Fold(ReduceOp.MEAN, weights=(1e300, 1.0, 3e299, 0.0, 5e299)),
+            Fold(ReduceOp.PRODUCT),
+        ],
+        ids=["SUM", "MEAN", "weighted", "PRODUCT"],
+    )
+    def test_does_not_overflow_or_underflow_on_the_way(self, fold, dtype, is_compiled):
+        """Numbers of every size in any order, zeros and infinities among them."""
+        arrays = values_of_every_size(np.random.default_rng(3), dtype, 5)
+        kinds = {"dtype": dtype, "divisor": 5, "result": dtype}
+        folded = tf.function(lambda *parts: fold_tensors(parts, fold, **kinds), jit_compile=is_compiled)
+        found, expected = folded(*map(tf.constant, arrays)).numpy(), fold_block(arrays, fold, **kinds)
+        if dtype in PARTS:
+            found, expected = found.view(PARTS[dtype]), expected.view(PARTS[dtype])
+        form = ml_dtypes.finfo(found.dtype)
+        is_normal = (np.abs(expected) >= float(form.tiny)) | (expected == 0)
+        assert (np.abs(found[~is_normal & np.isfinite(expected)]) <= float(form.tiny)).all()
+        found, expected = found[is_normal], expected[is_normal]
+        if is_compiled:  # XLA multiplies with reciprocals
+            wide = found.astype("float64"), expected.astype("float64")
+            np.testing.assert_allclose(*wide, rtol=2 * float(form.eps))
+        else:
+            assert_same_bits(found, expected)
+        assert np.isfinite(expected.astype("float64")).sum() > 100
+
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float64", "complex128"])
+    def test_infinities_decide_among_rows_of_one_index(self, dtype):
+        """As in a sum: the largest numbers beside it overflow on the way only."""
+        most = ml_dtypes.finfo(PARTS.get(dtype, dtype)).max
+        rows = tf.constant(np.array([-most, -most, np.inf, 1, most, most, -most], dtype))
+        added = tf.function(lambda rows: add_rows(rows, tf.constant([1, 1, 1, 0, 2, 2, 2]), 3, dtype))
+        assert np.array_equal(added(rows).numpy(), np.array([1, np.inf, most], dtype))
 
 
 class TestDevices:

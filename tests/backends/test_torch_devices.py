@@ -1,3 +1,4 @@
+import itertools
 from unittest import mock
 
 import ml_dtypes
@@ -148,7 +149,7 @@ class TestFoldOnDevice:
     def test_with_weights(self, dtype):
         """A weight of 0 leaves its replica out, NaN and all."""
         arrays = [mixed_values(replica, (301,), dtype) for replica in range(4)]
-        for weights in ((1.0, 2.0, 0.0, 5.0), (1e308, 1e308, 1e-9, 0.0)):
+        for weights in ((1.0, 2.0, 0.0, 5.0), (1e308, 1e-300, 1e-9, 0.0), (5e-324, 1e-323, 0.0, 5e-324)):
             assert_same_bits(*folded(arrays, Fold(ReduceOp.MEAN, weights=weights), dtype, 4))
 
     @pytest.mark.parametrize("dtype", ["bfloat16", "float64", "float32"])
@@ -158,6 +159,20 @@ class TestFoldOnDevice:
         found, expected = folded([largest, largest, largest], Fold(ReduceOp.MEAN), dtype, 3)
         assert_same_bits(found, expected)
         assert_same_bits(found, largest)
+
+    @pytest.mark.parametrize(
+        "fold", [Fold(ReduceOp.SUM), Fold(ReduceOp.MEAN), Fold(ReduceOp.MEAN, weights=(1e300, 1.0, 1e300))]
+    )
+    @pytest.mark.parametrize("dtype", [*FLOATS, "complex128"])
+    def test_of_an_infinity_beside_an_overflow(self, dtype, fold):
+        """The infinity decides, in whatever order they come."""
+        most = ml_dtypes.finfo("float64" if dtype == "complex128" else dtype).max
+        for order in itertools.permutations([-most, -most, np.inf]):
+            arrays = [np.full(2, value, dtype) for value in order]
+            with np.errstate(invalid="ignore"):
+                found, expected = folded(arrays, fold, dtype, 3)
+            assert_same_bits(found, expected)
+            assert (found.real == np.inf).all()
 
     @pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX])
     def test_of_flags(self, op):

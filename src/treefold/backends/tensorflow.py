@@ -18,11 +18,10 @@ from tensorflow.python.framework.ops import EagerTensor  # the only constructor 
 from treefold.backends.interface import ArrayBackend, HostArray, Refusal
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.numpy_fold import fold_block, scale_block
-from treefold.backends.tensorflow_fold import fold_tensors, scale_tensor
+from treefold.backends.tensorflow_fold import add_rows, fold_tensors, scale_tensor
 from treefold.devices import canonical_device
 from treefold.dtypes import REDUCIBLE
 from treefold.fold import Fold
-from treefold.reduce_op import ReduceOp
 
 _HOST = NumpyBackend()
 
@@ -106,10 +105,9 @@ class TensorflowBackend(ArrayBackend):
         views = self._views([values, indices])
         if views is not None:
             return self._on(values, _HOST.densify(views[0], views[1], shape))
-        wide = Fold(ReduceOp.SUM).accumulator_dtype(_dtype_name(values.dtype))
         with tf.device(values.device):
-            dense = tf.math.unsorted_segment_sum(tf.cast(values, wide), indices, shape[0])
-            return tf.ensure_shape(tf.cast(dense, values.dtype), shape)
+            dense = add_rows(values, indices, shape[0], _dtype_name(values.dtype))
+            return tf.ensure_shape(dense, shape)
 
     def index_bounds(self, indices: Any) -> tuple[int, int]:
         """Look at all of them; an index that is only traced counts as 0, and TensorFlow checks it when it runs."""

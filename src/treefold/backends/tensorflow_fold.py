@@ -6,18 +6,21 @@ it: whether denormals are flushed, and, for the MEAN of 64-bit integers beyond 2
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from treefold.backends.tensorflow_product import product
+from treefold.backends.tensorflow_rounding import rounded, to_accumulator
 from treefold.dtypes import COMPLEX, INTEGERS
-from treefold.fold import Fold
+from treefold.fold import Fold, headroom
 from treefold.reduce_op import ReduceOp
 
 _REAL = {"complex64": "float32", "complex128": "float64"}
 _SIXTEEN_BITS = frozenset({"float16", "bfloat16"})
+_OVERFLOWING = frozenset({"bfloat16", "float64"})
+_MANY = 2.0**64  # more rows than any tensor has
 _EXACT_DOUBLE = 2**53  # whole numbers up to here are float64 values
 
 
@@ -35,11 +38,11 @@ def fold_tensors(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int |
         return tf.complex(real, imaginary)
     accumulator = fold.accumulator_dtype(dtype)
     if fold.op is ReduceOp.PRODUCT:
-        return tf.cast(_accumulated(parts, accumulator, tf.multiply), result)
+        return rounded(product(parts, fold, dtype), result)
     if fold.op is ReduceOp.MEAN and divisor is not None:
-        return tf.cast(_mean(parts, fold, dtype, divisor), result)
+        return rounded(_mean(parts, fold, dtype, divisor), result)
     total = _accumulated(parts, accumulator, _added)
-    return tf.cast(_refolded(total, parts, dtype, 1) if fold.accumulate == "wide" else total, result)
+    return rounded(_refolded(total, parts, dtype, 1) if fold.accumulate == "wide" else total, result)
 
 
 def scale_tensor(part: Any, divisor: int, result: str) -> Any:
@@ -50,7 +53,20 @@ def scale_tensor(part: Any, divisor: int, result: str) -> Any:
     if dtype in COMPLEX:
         parts = (_divided(tf.cast(view(part), "float64"), divisor) for view in (tf.math.real, tf.math.imag))
         return tf.complex(*(tf.cast(wide, _REAL[result]) for wide in parts))
-    return tf.cast(_divided(tf.cast(part, "float64"), divisor), result)
+    return rounded(_divided(tf.cast(part, "float64"), divisor), result)
+
+
+def add_rows(rows: Any, indices: Any, num_rows: int, dtype: str) -> Any:
+    """Return an array of zeros to which rows are added by index, in the accumulator's dtype, rounded once."""
+    if dtype in COMPLEX:
+        parts = [add_rows(view(rows), indices, num_rows, _REAL[dtype]) for view in (tf.math.real, tf.math.imag)]
+        return tf.complex(*parts)
+    accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)
+    dense = tf.math.unsorted_segment_sum(tf.cast(rows, accumulator), indices, num_rows)
+    if dtype in _OVERFLOWING:
+        small = tf.math.unsorted_segment_sum(tf.cast(rows, "float64") / _MANY, indices, num_rows)
+        dense = tf.where(tf.math.is_finite(dense), dense, to_accumulator(small * _MANY, accumulator))
+    return rounded(dense, dtype)
 
 
 def _accumulated(parts: Sequence[Any], accumulator: str, combine: Any) -> Any:
@@ -79,13 +95,13 @@ def _as_it_is(value: Any) -> Any:
 def _mean(parts: Sequence[Any], fold: Fold, dtype: str, divisor: int) -> Any:
     if fold.weights is not None:
         # A weight of 0 leaves its replica out, NaN and all.
-        pairs = zip(fold.weights, parts, strict=True)
+        pairs = zip(fold.scaled_weights, parts, strict=True)
         chosen = [(weight, tf.cast(part, "float64")) for weight, part in pairs if weight]
-        total = _accumulated([weight * part for weight, part in chosen], "float64", _added)
-        values = [part for _, part in chosen]
-        shares = [(weight / fold.weight_sum) * (part / len(values)) for weight, part in chosen]
-        again = _accumulated(shares, "float64", _added) * len(values)
-        return _clamped(tf.where(_is_spoiled(total, values), again, _divided(total, fold.weight_sum)), values)
+        total = _divided(_accumulated([weight * part for weight, part in chosen], "float64", _added), fold.weight_sum)
+        scale = 2.0 * headroom(len(chosen))  # weights are below 2
+        small = _accumulated([weight * (part / scale) for weight, part in chosen], "float64", _added)
+        again = _divided(small, fold.weight_sum) * scale
+        return _clamped(tf.where(tf.math.is_finite(total), total, again), [part for _, part in chosen])
     if dtype in INTEGERS:
         return _integer_mean(parts, divisor, dtype)
     total = _accumulated(parts, fold.accumulator_dtype(dtype), _added)
@@ -98,21 +114,12 @@ def _mean(parts: Sequence[Any], fold: Fold, dtype: str, divisor: int) -> Any:
 
 
 def _refolded(total: Any, parts: Sequence[Any], dtype: str, divisor: int) -> Any:
-    """Sum again, on a smaller scale, what overflowed on the way although every contribution is finite."""
-    if dtype not in {"bfloat16", "float64"}:
+    """Sum again what is not finite, on a smaller scale, where no sum of finite values overflows."""
+    if dtype not in _OVERFLOWING:
         return total
-    scale = 2.0 ** math.ceil(math.log2(len(parts)))
-    wide = [tf.cast(part, "float64") for part in parts]
-    small = _accumulated([part / scale for part in wide], "float64", _added)
-    return tf.where(_is_spoiled(total, wide), tf.cast(_divided(small, divisor) * scale, total.dtype), total)
-
-
-def _is_spoiled(total: Any, parts: Sequence[Any]) -> Any:
-    """Say where a fold is not finite although its contributions are."""
-    spoiled = tf.logical_not(tf.math.is_finite(total))
-    for part in parts:
-        spoiled = tf.logical_and(spoiled, tf.math.is_finite(part))
-    return spoiled
+    scale = float(headroom(len(parts)))
+    small = _accumulated([tf.cast(part, "float64") / scale for part in parts], "float64", _added)
+    return tf.where(tf.math.is_finite(total), total, to_accumulator(_divided(small, divisor) * scale, total.dtype.name))
 
 
 def _clamped(mean: Any, parts: Sequence[Any]) -> Any:

@@ -6,14 +6,13 @@ integers, MIN and MAX of uint64) is folded by the reference itself, in host memo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from treefold.dtypes import COMPLEX, INTEGERS
-from treefold.fold import Fold
+from treefold.fold import Fold, headroom
 from treefold.reduce_op import ReduceOp
 
 _REAL = {"complex64": "float32", "complex128": "float64"}
@@ -61,7 +60,8 @@ def _sum(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None) -
     mean_of = divisor if fold.op is ReduceOp.MEAN else None
     if mean_of and fold.weights is not None:
         # The parts of a complex array come as twice as many reals, so weights go by part, not by element.
-        chosen = [(weight, part.double()) for weight, part in zip(fold.weights, parts, strict=True) if weight]
+        pairs = zip(fold.scaled_weights, parts, strict=True)
+        chosen = [(weight, part.double()) for weight, part in pairs if weight]
         return _weighted_mean(chosen, fold.weight_sum)
     total = _accumulate(parts, getattr(torch, "int64" if dtype in INTEGERS else fold.accumulator_dtype(dtype)))
     if mean_of is not None:
@@ -83,33 +83,25 @@ def _accumulate(parts: Sequence[Any], dtype: Any) -> Any:
 
 
 def _refolded(total: Any, parts: Sequence[Any], mean_of: int | None) -> Any:
-    """Sum again, on a smaller scale, what overflowed on the way although every contribution is finite."""
-    where = _spoiled(total, parts)
+    """Sum again what is not finite, on a smaller scale, where no sum of finite values overflows."""
+    where = ~torch.isfinite(total)
     if not where.any():
         return total
-    exponent = math.ceil(math.log2(len(parts)))
-    small = _accumulate([part.double() * 2.0**-exponent for part in parts], torch.float64)
-    again = (small if mean_of is None else small / mean_of) * 2.0**exponent
+    scale = headroom(len(parts))
+    small = _accumulate([part.double() / scale for part in parts], torch.float64)
+    again = (small if mean_of is None else small / mean_of) * scale
     return torch.where(where, _halfway_float32(again) if total.dtype is torch.float32 else again, total)
 
 
-def _spoiled(total: Any, parts: Sequence[Any]) -> Any:
-    """Return where a fold is not finite although its contributions are."""
-    where = ~torch.isfinite(total)
-    for part in parts:
-        where &= torch.isfinite(part)
-    return where
-
-
-def _weighted_mean(chosen: Sequence[tuple[float, Any]], scale: float) -> Any:
-    """Σwᵢxᵢ/Σwᵢ of float64 contributions, none of weight 0."""
+def _weighted_mean(chosen: Sequence[tuple[float, Any]], weight_sum: float) -> Any:
+    """Σwᵢxᵢ/Σwᵢ of float64 contributions, none of weight 0 and none of weight 2 or more."""
     values = [part for _, part in chosen]
-    total = _accumulate([weight * part for weight, part in chosen], torch.float64) / scale
-    where = _spoiled(total, values)
+    total = _accumulate([weight * part for weight, part in chosen], torch.float64) / weight_sum
+    where = ~torch.isfinite(total)
     if where.any():
-        exponent = math.ceil(math.log2(len(values)))
-        shares = [(weight / scale) * (part * 2.0**-exponent) for weight, part in chosen]
-        total = torch.where(where, _accumulate(shares, torch.float64) * 2.0**exponent, total)
+        scale = 2 * headroom(len(chosen))
+        small = _accumulate([weight * (part / scale) for weight, part in chosen], torch.float64)
+        total = torch.where(where, small / weight_sum * scale, total)
     return _clamp(total, values)
 
 
@@ -131,8 +123,8 @@ def _rounded(values: Any, dtype: Any) -> Any:
 def _halfway_float32(values: Any) -> Any:
     """Return float64 values in float32 such that rounding them on, to 16 bits, is rounding once ("round to odd")."""
     narrow = values.float()
-    is_inexact = narrow.double() != values
-    is_larger = narrow.double().abs() > values.abs()
+    is_inexact = (narrow.double() != values) & torch.isfinite(narrow)  # what is too large stays infinite
+    is_larger = is_inexact & (narrow.double().abs() > values.abs())
     bits = (narrow.view(torch.int32) - is_larger.int()) | is_inexact.int()
     return bits.view(torch.float32)
 
