@@ -87,6 +87,20 @@ def test_what_overflows_on_the_way_is_settled(op, dtype):
     assert_same_bits(folded(parts, fold)[0], expected)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.PRODUCT])
+def test_what_is_infinite_or_underflows_on_the_way_is_settled(op, dtype):
+    """Infinities, NaN and zeros between the largest and the smallest numbers, in every order."""
+    form = ml_dtypes.finfo(dtype)
+    most, tiny = float(form.max), float(form.tiny)
+    values = (most, -most, tiny, tiny, 0.75 * most, np.inf, -np.inf, np.nan, 0.0)
+    columns = np.array(list(itertools.permutations(values, 4)))
+    parts = [np.ascontiguousarray(columns[:, replica].astype(dtype)) for replica in range(4)]
+    fold = Fold(op)
+    expected = fold_block(parts, fold, dtype=dtype, divisor=4, result=dtype)
+    assert_same_bits(folded(parts, fold)[0], expected)
+
+
 class TestBatch:
     def test_many_tensors_take_two_launches(self):
         """Whole blocks in one, the ends of arrays in the other; no packing, and sums that name their owners."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
-import math
 import operator
 import os
 import sys
@@ -22,7 +21,7 @@ import torch
 from treefold.bounded_cache import BoundedCache
 from treefold.dtypes import COMPLEX, INTEGERS
 from treefold.errors.gpus import GpuError
-from treefold.fold import Fold
+from treefold.fold import Fold, headroom
 from treefold.reduce_op import ReduceOp
 
 _REAL = {"complex64": "float32", "complex128": "float64"}
@@ -147,7 +146,7 @@ def _launch(
             ELEMENT=element,
             OP=fold.op.name.lower(),
             WIDE=fold.accumulate == "wide" or element in INTEGERS,
-            UP=2 ** math.ceil(math.log2(count)),
+            UP=headroom(count),
             BLOCK=_BLOCK,
             UNROLLED=count <= MOST_UNROLLED,
             ALIGNED=is_aligned,

@@ -37,7 +37,7 @@ def fold_batch(
     at = tl.multiple_of(tl.load(block + 1), BLOCK) + tl.arange(0, BLOCK)
     mask = at < tl.load(row + N + D)
     total = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
-    low, high = total, total
+    low, high = _first_bounds(total, ELEMENT, OP, WIDE)
     if UNROLLED:
         for r in tl.static_range(1, N):
             total, low, high = _step(total, low, high, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
@@ -46,7 +46,7 @@ def fold_batch(
             total, low, high = _step(total, low, high, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     if OP == "mean":
         total = _divided(total, N)
-    total = _settled(total, row, at, mask, N, ELEMENT, OP, WIDE, UP)
+    total = _settled(total, low, row, at, mask, N, ELEMENT, OP, WIDE, UP)
     if WIDE and ELEMENT == "float64" and OP == "mean":
         total = tl.where(total < low, low, tl.where(total > high, high, total))
     for d in tl.static_range(D):
@@ -124,6 +124,18 @@ def _value(
 
 
 @triton.jit
+def _first_bounds(total, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.constexpr):
+    """Return, of a MEAN, its hull; of a PRODUCT, as ``low``, the smallest magnitude of a partial one."""
+    is_float: tl.constexpr = (
+        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
+    )
+    low, high = total, total
+    if WIDE and OP == "product" and is_float:
+        low = tl.abs(total)
+    return low, high
+
+
+@triton.jit
 def _step(
     total,
     low,
@@ -137,11 +149,18 @@ def _step(
     ALIGNED: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Take one more contribution into the fold, and into the hull where the result must not leave it."""
+    """Take one more contribution into the fold, and into its bounds."""
+    is_float: tl.constexpr = (
+        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
+    )
     value = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
+    total = _combine(total, value, ELEMENT, OP, WIDE)
     if WIDE and ELEMENT == "float64" and OP == "mean":
         low, high = tl.where(value < low, value, low), tl.where(value > high, value, high)
-    return _combine(total, value, ELEMENT, OP, WIDE), low, high
+    elif WIDE and OP == "product" and is_float:
+        size = tl.abs(total)
+        low = tl.where(size < low, size, low)
+    return total, low, high
 
 
 @triton.jit
@@ -194,6 +213,7 @@ def _divided(total, N: tl.constexpr):
 @triton.jit
 def _settled(
     total,
+    low,
     row,
     at,
     mask,
@@ -203,7 +223,7 @@ def _settled(
     WIDE: tl.constexpr,
     UP: tl.constexpr,
 ):
-    """Fold again what is not finite although its contributions are; blocks without such elements go on at once."""
+    """Fold again what overflowed or underflowed on the way; blocks without such elements go on at once."""
     is_float: tl.constexpr = (
         ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
     )
@@ -212,7 +232,10 @@ def _settled(
         if tl.max(bad.to(tl.int32)) > 0:
             total = tl.where(bad, _settled_sum(total, row, at, mask, N, ELEMENT, OP, UP), total)
     if WIDE and OP == "product" and is_float:
-        bad = total - total != 0
+        if total.dtype == tl.float64:
+            bad = (total - total != 0) | (low < 2.2250738585072014e-308)
+        else:
+            bad = (total - total != 0) | (low < 1.1754943508222875e-38)
         if tl.max(bad.to(tl.int32)) > 0:
             total = tl.where(bad, _settled_product(total, row, at, mask, N, ELEMENT), total)
     return total
@@ -220,33 +243,25 @@ def _settled(
 
 @triton.jit
 def _settled_sum(total, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr, OP: tl.constexpr, UP: tl.constexpr):
-    """Sum again, on a smaller scale, what overflowed on the way although every contribution is finite."""
+    """Sum again, on a smaller scale, where no sum of finite values overflows: infinities and NaN decide."""
     down = tl.full(total.shape, 1.0 / UP, tl.float64)
-    value = _element(row, at, mask, ELEMENT, False, False).to(tl.float64)
-    is_finite = value - value == 0
-    small = value * down
+    small = _element(row, at, mask, ELEMENT, False, False).to(tl.float64) * down
     for r in range(1, N):
-        value = _element(row + r, at, mask, ELEMENT, False, False).to(tl.float64)
-        is_finite = is_finite & (value - value == 0)
-        small = small + value * down
+        small = small + _element(row + r, at, mask, ELEMENT, False, False).to(tl.float64) * down
     if OP == "mean":
         small = small / tl.full(total.shape, N, tl.float64)
-    return tl.where(is_finite, _narrowed(small * tl.full(total.shape, UP, tl.float64), total), total)
+    return _narrowed(small * tl.full(total.shape, UP, tl.float64), total)
 
 
 @triton.jit
 def _settled_product(total, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr):
-    """Multiply mantissas and add exponents where the product was too large on the way."""
-    value = _element(row, at, mask, ELEMENT, False, False).to(tl.float64)
-    is_finite = value - value == 0
-    mantissa, exponent = _frexp(value)
+    """Multiply mantissas and add exponents, which have no bounds."""
+    mantissa, exponent = _frexp(_element(row, at, mask, ELEMENT, False, False).to(tl.float64))
     for r in range(1, N):
-        value = _element(row + r, at, mask, ELEMENT, False, False).to(tl.float64)
-        is_finite = is_finite & (value - value == 0)
-        factor, shift = _frexp(value)
+        factor, shift = _frexp(_element(row + r, at, mask, ELEMENT, False, False).to(tl.float64))
         mantissa, carry = _frexp(mantissa * factor)
         exponent = exponent + shift + carry
-    return tl.where(is_finite, _narrowed(_ldexp(mantissa, exponent), total), total)
+    return _narrowed(_ldexp(mantissa, exponent), total)
 
 
 @triton.jit
@@ -280,17 +295,16 @@ def _frexp(value):
 
 @triton.jit
 def _ldexp(mantissa, exponent):
-    """Return mantissa · 2^exponent, rounded once, for mantissas of 0.5 to 1 or 0."""
-    is_large = exponent > 1023
-    power = tl.where(is_large, exponent - 1, exponent)
-    power = tl.where(power > 1023, tl.full(power.shape, 1024, tl.int64), power)  # 1024 is the exponent of infinity
-    power = tl.where(power < -1074, tl.full(power.shape, -1075, tl.int64), power)
-    normal = (power + 1023) << 52
-    shift = tl.where((power < -1022) & (power >= -1074), power + 1074, tl.zeros_like(power))
-    small = tl.where(power < -1074, tl.zeros_like(power), tl.full(power.shape, 1, tl.int64) << shift)
-    factor = tl.where(power < -1022, small, normal).to(tl.float64, bitcast=True)
-    scaled = tl.where(is_large, mantissa + mantissa, mantissa) * factor
-    return tl.where(mantissa == 0, mantissa, scaled)
+    """Return mantissa · 2^exponent, rounded once: half of the exponent first, which loses nothing."""
+    bounded = tl.where(exponent > 1030, tl.full(exponent.shape, 1030, tl.int64), exponent)
+    bounded = tl.where(bounded < -1130, tl.full(exponent.shape, -1130, tl.int64), bounded)
+    half = bounded >> 1
+    return mantissa * _power_of_two(half) * _power_of_two(bounded - half)
+
+
+@triton.jit
+def _power_of_two(exponent):
+    return ((exponent + 1023) << 52).to(tl.float64, bitcast=True)
 
 
 @triton.jit
