@@ -152,7 +152,7 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
   using Lanes = Vector<Value, N>;
   using Element = typename Format::Element;
   using Written = typename P::Result::Element;
-  // Of a MEAN, the hull of the contributions; of a PRODUCT, `low` is the smallest magnitude of a partial one.
+  // Of a MEAN, the hull of the contributions; of a PRODUCT, `low` is the smallest partial one of no zero.
   Lanes total[U], low[P::clamps || P::multiplies ? U : 1], high[P::clamps ? U : 1];
   constexpr std::size_t block_bytes = U > 1 ? sizeof(Element) * N * U : 0;
   const Element* first = static_cast<const Element*>(sources[0]) + at;
@@ -160,20 +160,24 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
   each<U>([&](auto u) {
     total[u] = Format::template load<N>(first + u * N);
     if constexpr (P::clamps) low[u] = high[u] = total[u];
-    if constexpr (P::multiplies) low[u] = magnitude<Value, N>(total[u]);
+    if constexpr (P::multiplies) low[u] = Lanes{} + std::numeric_limits<Value>::infinity();
   });
   for (std::size_t r = 1; r < fold.count; ++r) {
     const Element* source = static_cast<const Element*>(sources[r]) + at;
     prefetch_ahead<block_bytes>(source);
     each<U>([&](auto u) {
       const Lanes value = Format::template load<N>(source + u * N);
+      [[maybe_unused]] const Lanes before = total[u];
       total[u] = combine<P::op, Value, N>(total[u], value);
       if constexpr (!P::is_wide && sizeof(Value) != sizeof(Element)) total[u] = Format::template narrow<N>(total[u]);
       if constexpr (P::clamps) {
         low[u] = smaller(low[u], value);
         high[u] = larger(high[u], value);
       }
-      if constexpr (P::multiplies) low[u] = smaller(magnitude<Value, N>(total[u]), low[u]);
+      if constexpr (P::multiplies) {
+        const Lanes size = magnitude<Value, N>(total[u]);
+        low[u] = (size < low[u]) & (before != Lanes{}) & (value != Lanes{}) ? size : low[u];
+      }
     });
   }
   if constexpr (P::multiplies) {  // a partial product below the normal numbers has lost digits: to be settled

@@ -68,7 +68,7 @@ struct Contributions {
 double rescaled_sum(const Contributions& values, double divisor) {
   const double scale = headroom(values.count);
   double total = values[0] / scale;
-  for (std::size_t r = 1; r < values.count; ++r) total += values[r] / scale;
+  for (std::size_t r = 1; r < values.count && !std::isnan(total); ++r) total += values[r] / scale;
   if (divisor != 0) total /= divisor;
   return total * scale;
 }

@@ -5,7 +5,8 @@ template <class Real>
 inline bool is_lossy(Real product, Real a, Real b) {
   const Real size = product < 0 ? -product : product;
   using Limits = std::numeric_limits<Real>;
-  return !(size >= Limits::min() && size <= Limits::max()) && a != 0 && b != 0;
+  // No short circuit: branches cost more than they save here.
+  return !((size >= Limits::min()) & (size <= Limits::max())) & (a != 0) & (b != 0);
 }
 
 // The product of complex numbers, part by part.

@@ -1,8 +1,8 @@
 """PRODUCT on NumPy arrays, part of the reference for every kernel: nothing overflows or underflows on the way.
 
-Partial products are formed in the accumulator's dtype. An element of which one is no normal number, so that digits or
-all of it may be lost, is multiplied again with exponents of its own, which have no bounds; only the end is rounded to
-what the dtype holds.
+Partial products are formed in the accumulator's dtype. An element of which one is lossy (no normal number although no
+factor of it is 0) is multiplied again with exponents of its own, which have no bounds; only the end is rounded to what
+the dtype holds.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def product(parts: list[Array], fold: Fold, dtype: str) -> Array:
     is_bounded = dtype in INTEGERS or fold.accumulate == "native"  # wraps, overflows and underflows as the dtype does
     if dtype in COMPLEX:
         return _complex_product(factors, is_bounded=is_bounded)
-    total = factors[0].copy()
-    if is_bounded:
-        for factor in factors[1:]:
-            np.multiply(total, factor, out=total)
-        return total
-    least = np.abs(total)
+    total, is_lossy = factors[0], np.zeros(factors[0].shape, bool)
     for factor in factors[1:]:
-        np.multiply(total, factor, out=total)
-        np.minimum(least, np.abs(total), out=least)
-    where = np.flatnonzero(~np.isfinite(total) | (least < np.finfo(accumulator).tiny))
+        term = total * factor
+        if not is_bounded:
+            is_lossy |= _is_lossy(term, total, factor)
+        total = term
+    if is_bounded:
+        return total
+    total = total.copy() if total is factors[0] else total
+    where = np.flatnonzero(is_lossy | ~np.isfinite(total))
     if where.size:
         again = _scaled(parts[0][where])
         for part in parts[1:]:
@@ -57,7 +57,7 @@ def _complex_product(factors: list[Array], *, is_bounded: bool) -> Array:
         pairs = _part_pairs(total, factor)
         terms = [one * other for one, other in pairs]
         for (one, other), term in zip(pairs, terms, strict=True):
-            is_lossy |= ~_is_normal(term) & (one != 0) & (other != 0)
+            is_lossy |= _is_lossy(term, one, other)
         total.real, total.imag = terms[0] - terms[1], terms[2] + terms[3]
     where = np.flatnonzero(is_lossy | ~np.isfinite(total))
     if where.size and not is_bounded:
@@ -77,11 +77,12 @@ def _part_pairs(one: Array, other: Array) -> list[tuple[Array, Array]]:
     return [(one.real, other.real), (one.imag, other.imag), (one.real, other.imag), (one.imag, other.real)]
 
 
-def _is_normal(values: Array) -> Array:
-    form = np.finfo(values.dtype)
-    size = np.abs(values)
-    is_normal: Array = (size >= form.tiny) & (size <= form.max)
-    return is_normal
+def _is_lossy(term: Array, one: Array, other: Array) -> Array:
+    """Tell where a product of two numbers lost digits, or all of them."""
+    form, size = np.finfo(term.dtype), np.abs(term)
+    is_normal = (size >= form.tiny) & (size <= form.max)
+    is_lossy: Array = ~is_normal & (one != 0) & (other != 0)
+    return is_lossy
 
 
 class _Scaled(NamedTuple):

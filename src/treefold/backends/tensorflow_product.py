@@ -25,17 +25,19 @@ def product(parts: Sequence[Any], fold: Fold, dtype: str) -> Any:
     is_bounded = dtype in INTEGERS or fold.accumulate == "native"
     if dtype in COMPLEX and not is_bounded:
         return _complex_product(factors)
-    total = factors[0]
-    least = None if is_bounded else tf.abs(total)
+    total, least = factors[0], tf.constant(_LEAST.get(accumulator, 0), accumulator)
+    is_lossy = tf.zeros_like(total, "bool")
     for factor in factors[1:]:
-        total = total * factor
-        least = None if is_bounded else tf.minimum(least, tf.abs(total))
+        term = total * factor
+        if not is_bounded:
+            is_lossy |= (tf.abs(term) < least) & (total != 0) & (factor != 0)
+        total = term
     if is_bounded:
         return total
     again = _scaled(tf.cast(parts[0], "float64"))
     for part in parts[1:]:
         again = _times(again, _scaled(tf.cast(part, "float64")))
-    is_lossy = tf.logical_not(tf.math.is_finite(total)) | (least < tf.constant(_LEAST[accumulator], accumulator))
+    is_lossy |= tf.logical_not(tf.math.is_finite(total))
     return tf.where(is_lossy, to_accumulator(_in_bounds(again), accumulator), total)
 
 

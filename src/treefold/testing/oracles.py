@@ -8,7 +8,6 @@ round once.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -174,15 +173,20 @@ def _sum_on_a_smaller_scale(numbers: Sequence[float], op: ReduceOp) -> float:
 
 
 def _product(numbers: Sequence[float], dtype: str) -> float:
-    """Multiply in ``dtype`` if that makes normal numbers only, else in float64 without bounds."""
-    steps = list(itertools.accumulate(numbers, lambda total, number: rounded(total * number, dtype)))
-    if all(_is_normal(step, dtype) for step in steps):
-        return steps[-1]
+    """Multiply in ``dtype``; in float64 without bounds if a term is not normal though no factor of it is 0."""
+    total, is_lossy = numbers[0], False
+    for number in numbers[1:]:
+        term = rounded(total * number, dtype)
+        is_lossy |= _is_lossy(term, total, number, dtype)
+        total = term
+    if not is_lossy and math.isfinite(total):
+        return total
     return _bounded(functools.reduce(_times, map(_unbounded, numbers)))
 
 
-def _is_normal(number: float, dtype: str) -> bool:
-    return math.isfinite(number) and abs(number) >= 2.0 ** _FORMATS[dtype].smallest
+def _is_lossy(term: float, one: float, other: float, dtype: str) -> bool:
+    is_normal = math.isfinite(term) and abs(term) >= 2.0 ** _FORMATS[dtype].smallest
+    return one != 0 and other != 0 and not is_normal
 
 
 #: A number of float64's 53 bits without bounds of its exponent; 0, infinities and NaN are floats.
@@ -269,10 +273,7 @@ def _complex_product(numbers: Sequence[complex], dtype: str, *, is_bounded: bool
     for number in numbers[1:]:
         pairs = (real, number.real), (imaginary, number.imag), (real, number.imag), (imaginary, number.real)
         terms = [rounded(one * other, dtype) for one, other in pairs]
-        is_lossy |= any(
-            one != 0 and other != 0 and not _is_normal(term, dtype)
-            for (one, other), term in zip(pairs, terms, strict=True)
-        )
+        is_lossy |= any(_is_lossy(term, *pair, dtype) for pair, term in zip(pairs, terms, strict=True))
         real, imaginary = rounded(terms[0] - terms[1], dtype), rounded(terms[2] + terms[3], dtype)
     if is_bounded or not (is_lossy or not math.isfinite(real) or not math.isfinite(imaginary)):
         return real, imaginary

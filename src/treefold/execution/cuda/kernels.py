@@ -125,13 +125,13 @@ def _value(
 
 @triton.jit
 def _first_bounds(total, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.constexpr):
-    """Return, of a MEAN, its hull; of a PRODUCT, as ``low``, the smallest magnitude of a partial one."""
+    """Return, of a MEAN, its hull; of a PRODUCT, as ``low``, the smallest partial one of no zero: none yet."""
     is_float: tl.constexpr = (
         ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
     )
     low, high = total, total
     if WIDE and OP == "product" and is_float:
-        low = tl.abs(total)
+        low = tl.full(total.shape, float("inf"), total.dtype)
     return low, high
 
 
@@ -154,13 +154,13 @@ def _step(
         ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
     )
     value = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
-    total = _combine(total, value, ELEMENT, OP, WIDE)
+    combined = _combine(total, value, ELEMENT, OP, WIDE)
     if WIDE and ELEMENT == "float64" and OP == "mean":
         low, high = tl.where(value < low, value, low), tl.where(value > high, value, high)
     elif WIDE and OP == "product" and is_float:
-        size = tl.abs(total)
-        low = tl.where(size < low, size, low)
-    return total, low, high
+        size = tl.abs(combined)
+        low = tl.where((size < low) & (total != 0) & (value != 0), size, low)
+    return combined, low, high
 
 
 @triton.jit
