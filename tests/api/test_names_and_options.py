@@ -75,7 +75,7 @@ class TestDeviceNames:
         with pytest.raises(DeviceError, match=rf"^{re.escape(shown)} is no device name\. Write "):
             canonical_device(name)
 
-    @pytest.mark.parametrize("devices", [3, {"cpu:0"}, {"cpu:0": 1}, b"cpu:0", iter(["cpu:0"])], ids=repr)
+    @pytest.mark.parametrize("devices", [3, {"cpu:0"}, {"cpu:0": 1}, b"cpu:0", iter(["cpu:0"])])
     def test_of_components_are_a_list_or_a_tuple(self, devices):
         """Or one name, for one value."""
         with pytest.raises(
