@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from treefold.bounded_cache import BoundedCache
 from treefold import ReduceOp
 from treefold.backends.numpy_fold import fold_block
 from treefold.backends.torch import TorchBackend
@@ -235,7 +236,7 @@ class TestTables:
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.is_capturing)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=state.stream))
         monkeypatch.setattr(fused, "_upload", upload)
-        monkeypatch.setattr(fused, "_uploads", type(fused._uploads)())
+        monkeypatch.setattr(fused, "_uploads", BoundedCache(fused._MOST_TABLES))
         monkeypatch.setattr(fused, "_in_graphs", {})
         return state
 
