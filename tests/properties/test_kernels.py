@@ -38,6 +38,13 @@ class TestKernel:
         for target in targets:
             assert_same_bits(target, expected)
 
+    @pytest.mark.parametrize(("op", "dtype"), OP_DTYPES)
+    @pytest.mark.parametrize("accumulate", ["wide", "native"])
+    def test_copies_a_single_contribution(self, op, dtype, accumulate):
+        """The reference returns a new array also where there is nothing to fold."""
+        [array] = replicas_of(0, 1, (9,), dtype)
+        assert not np.shares_memory(folded([array], Fold(ReduceOp(op), accumulate), dtype), array)
+
     @pytest.mark.parametrize("dtype", NUMBERS)
     @cases(0.2)
     @given(counts, st.sampled_from(LENGTHS), seeds, weights)

@@ -10,6 +10,9 @@ from folding_cases import COMPLEX, FLOATS, cases, counts, largest, seeds
 from hypothesis import given
 
 import treefold
+from treefold import ReduceOp
+from treefold.backends.numpy_fold import fold_block
+from treefold.fold import Fold
 from treefold.testing import assert_same_bits, rounded
 
 #: Bits of the significand, and the exponents of the smallest normal and of the largest number.
@@ -217,6 +220,15 @@ class TestInfinities:
             rows = treefold.IndexedSlices(np.array(values, dtype), np.array([1, 1, 1]), (2,))
             got = treefold.all_reduce([np.zeros(2, dtype), rows])[0]
             assert_same_bits(got, np.array([0, infinity], dtype))
+
+
+class TestPartialFold:
+    @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.PRODUCT])
+    def test_that_is_too_large_to_travel_is_infinite(self, op):
+        """Between devices 16-bit floats travel as float32; its largest number would be taken for the true sum."""
+        parts = [largest("bfloat16")] * 3
+        kinds = {"dtype": "bfloat16", "divisor": None, "result": "float32"}
+        assert_same_bits(fold_block(parts, Fold(op), **kinds), np.array([INFINITY], "float32"))
 
 
 class TestWeightedMean:

@@ -31,7 +31,7 @@ def product(parts: list[Array], fold: Fold, dtype: str) -> Array:
     is_bounded = dtype in INTEGERS or fold.accumulate == "native"  # wraps, overflows and underflows as the dtype does
     if dtype in COMPLEX:
         return _complex_product(factors, is_bounded=is_bounded)
-    total, is_lossy = factors[0], np.zeros(factors[0].shape, bool)
+    total, is_lossy = factors[0].copy(), np.zeros(factors[0].shape, bool)
     for factor in factors[1:]:
         term = total * factor
         if not is_bounded:
@@ -39,7 +39,6 @@ def product(parts: list[Array], fold: Fold, dtype: str) -> Array:
         total = term
     if is_bounded:
         return total
-    total = total.copy() if total is factors[0] else total
     where = np.flatnonzero(is_lossy | ~np.isfinite(total))
     if where.size:
         again = _scaled(parts[0][where])
@@ -56,11 +55,14 @@ def _complex_product(factors: list[Array], *, is_bounded: bool) -> Array:
     for factor in factors[1:]:
         pairs = _part_pairs(total, factor)
         terms = [one * other for one, other in pairs]
-        for (one, other), term in zip(pairs, terms, strict=True):
-            is_lossy |= _is_lossy(term, one, other)
+        if not is_bounded:
+            for (one, other), term in zip(pairs, terms, strict=True):
+                is_lossy |= _is_lossy(term, one, other)
         total.real, total.imag = terms[0] - terms[1], terms[2] + terms[3]
+    if is_bounded:
+        return total
     where = np.flatnonzero(is_lossy | ~np.isfinite(total))
-    if where.size and not is_bounded:
+    if where.size:
         real, imaginary = _scaled(factors[0].real[where]), _scaled(factors[0].imag[where])
         for factor in factors[1:]:
             x, y = _scaled(factor.real[where]), _scaled(factor.imag[where])
