@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from treefold.bounded_cache import BoundedCache
 from treefold import ReduceOp
 from treefold.backends.numpy_fold import fold_block
 from treefold.backends.torch import TorchBackend
+from treefold.bounded_cache import BoundedCache
 from treefold.dtypes import REDUCIBLE
 from treefold.errors.gpus import GpuError
 from treefold.execution import cuda
