@@ -25,7 +25,7 @@ WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(mi
 help:
 	@echo 'make demo        train on real data, reducing gradients across 8 logical devices (DEMO_ARGS="--devices 3")'
 	@echo 'make test        run every test, counts kept small (PYTEST_ARGS="-k mean")'
-	@echo 'make test-long   run every test with the full counts'
+	@echo 'make test-long   run every test with the full counts: attacks, fuzzing, every fold'
 	@echo 'make test-gpu    run the tests that need a GPU (a CUDA build of PyTorch in .venv), under compute-sanitizer if it is here'
 	@echo 'make check       format, lint, types, layers, budgets, doctests, spelling, and the wheel in a fresh venv'
 	@echo 'make sanitize    run the native core under sanitizers: threads on a driver of it, memory on the host tests'

@@ -62,8 +62,10 @@ def _apply(text, mutation):
     return "\n".join(lines)
 
 
+_NAMES = ("cut", "end", "insert", "overwrite", "repeat", "swap lines", "repeat line", "drop line")
+_MOST_MUTATIONS = 8
 _MUTATION = st.tuples(
-    st.sampled_from(["cut", "end", "insert", "overwrite", "repeat", "swap lines", "repeat line", "drop line"]),
+    st.sampled_from(_NAMES),
     st.integers(0, 1000),
     st.integers(0, 1000),
     st.one_of(st.sampled_from(HOSTILE), st.text(max_size=8)),
@@ -79,4 +81,24 @@ def mutated(texts):
             text = _apply(text, mutation)
         return text
 
-    return st.tuples(st.sampled_from(sorted(texts)), st.lists(_MUTATION, min_size=1, max_size=8)).map(apply_all)
+    return st.tuples(st.sampled_from(sorted(texts)), st.lists(_MUTATION, min_size=1, max_size=_MOST_MUTATIONS)).map(
+        apply_all
+    )
+
+
+def draw_mutated(drawing, texts):
+    """Return one text with up to eight mutations; for more texts than hypothesis has time for."""
+    text = drawing.choice(texts)
+    for _ in range(
+        min(drawing.randint(1, _MOST_MUTATIONS) for _ in range(3))
+    ):  # mostly few: more gets past the first check
+        text = _apply(
+            text, (drawing.choice(_NAMES), drawing.randint(0, 1000), drawing.randint(0, 1000), _insert(drawing))
+        )
+    return text
+
+
+def _insert(drawing):
+    if drawing.random() < 0.5:
+        return drawing.choice(HOSTILE)
+    return "".join(chr(drawing.choice((drawing.randrange(128), drawing.randrange(0xD800)))) for _ in range(4))
