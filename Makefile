@@ -4,6 +4,7 @@ PYTHON ?= python3
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+MUTANTS_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +20,7 @@ SANITIZED_KERNELS := tests/cuda/test_fused.py -k "TestBatch or wide-float32 or w
 # One pytest process on one core, at most four: every one of them loads TensorFlow.
 WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(min(n, 4) if n > 1 else 0)')
 
-.PHONY: help demo test test-long test-gpu check sanitize bench bench-gpu wheel clean
+.PHONY: help demo test test-long test-gpu check mutants sanitize bench bench-gpu wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -28,6 +29,7 @@ help:
 	@echo 'make test-long   run every test with the full counts: attacks, fuzzing, every fold'
 	@echo 'make test-gpu    run the tests that need a GPU (a CUDA build of PyTorch in .venv), under compute-sanitizer if it is here'
 	@echo 'make check       format, lint, types, layers, budgets, doctests, spelling, and the wheel in a fresh venv'
+	@echo 'make mutants     change the code in 400 places, one at a time, and see whether tests notice (MUTANTS_ARGS="--seed 2")'
 	@echo 'make sanitize    run the native core under sanitizers: threads on a driver of it, memory on the host tests'
 	@echo 'make bench       measure against the memory limit and other libraries; writes benchmarks/results/<date>.md'
 	@echo 'make bench-gpu   measure on a GPU, against its own copies; writes benchmarks/results/gpu-<date>.md'
@@ -71,6 +73,9 @@ check: $(VENV)/.dev
 	@$(BIN)/python -m venv --clear $(SMOKE)
 	@$(SMOKE)/bin/python -m pip --disable-pip-version-check install -qq -c constraints.txt dist/*.whl
 	@cd $(SMOKE) && bin/python -I ../../tools/smoke.py
+
+mutants: $(VENV)/.mutants
+	@$(BIN)/python tools/mutants.py $(MUTANTS_ARGS)
 
 # Threads: a C++ driver of the core, because CPython is not built for that sanitizer.
 # Memory: the tests, in a venv that sees the packages of .venv but has its own treefold. CPython is not built for this
@@ -121,8 +126,9 @@ COVERED_demo := demo
 COVERED_bench := demo bench
 COVERED_test := demo test
 COVERED_dev := demo test dev
+COVERED_mutants := demo test mutants
 
-$(VENV)/.demo $(VENV)/.bench $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(INSTALL_INPUTS) | $(VENV)/.created
+$(VENV)/.demo $(VENV)/.bench $(VENV)/.test $(VENV)/.dev $(VENV)/.mutants: $(VENV)/.%: $(INSTALL_INPUTS) | $(VENV)/.created
 	@echo 'installing treefold[$*] into $(VENV) (compiles the native core; the first time takes minutes)'
 	@$(INSTALL) --editable '.[$*]'
 	@touch $(COVERED_$*:%=$(VENV)/.%)

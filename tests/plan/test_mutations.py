@@ -21,7 +21,7 @@ from treefold.planners.one_shot import add_one_shot
 
 CASES = os.environ.get("TREEFOLD_CASES", "20000")
 #: Of each of the 40 plans between each number of replicas.
-MUTANTS = -(-(200_000 if CASES == "full" else int(CASES)) // (40 * 8))
+MUTANTS = max(-(-(200_000 if CASES == "full" else int(CASES)) // (40 * 8)), 8)
 POLICIES = (PackingPolicy(), PackingPolicy(num_packs=1), PackingPolicy(num_packs=3), PackingPolicy(bytes_per_pack=12))
 
 

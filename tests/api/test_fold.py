@@ -1,0 +1,97 @@
+"""The table of what is accumulated, rounded and sent in which dtype."""
+
+import pytest
+
+from treefold.dtypes import INTEGERS, REDUCIBLE
+from treefold.errors import DtypeError
+from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+EXTREMES = (ReduceOp.MIN, ReduceOp.MAX)
+SUMS = (ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.PRODUCT)
+WIDE = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128"}
+
+
+class TestAccumulator:
+    @pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
+    @pytest.mark.parametrize("op", SUMS)
+    def test_of_floats_is_wide_unless_asked_otherwise(self, op, dtype):
+        """The next wider dtype by default, their own with ``accumulate="native"``."""
+        assert Fold(op).accumulator_dtype(dtype) == WIDE.get(dtype, dtype)
+        assert Fold(op, "native").accumulator_dtype(dtype) == dtype
+
+    @pytest.mark.parametrize("dtype", INTEGERS)
+    @pytest.mark.parametrize("op", SUMS)
+    def test_of_integers_has_64_bits(self, op, dtype):
+        """Signed or not as they are, either way."""
+        for accumulate in ("wide", "native"):
+            assert Fold(op, accumulate).accumulator_dtype(dtype) == ("uint64" if dtype[0] == "u" else "int64")
+
+    @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
+    @pytest.mark.parametrize("op", EXTREMES)
+    def test_of_extremes_is_the_dtype(self, op, dtype):
+        """Nothing is rounded by a comparison."""
+        assert Fold(op).accumulator_dtype(dtype) == dtype
+
+
+class TestPartial:
+    @pytest.mark.parametrize("dtype", REDUCIBLE)
+    def test_of_a_mean_cannot_wrap(self, dtype):
+        """Integers travel in 64 bits; 16-bit floats as float32, to be rounded once; all else as it is."""
+        wide = "uint64" if dtype[0] == "u" else "int64"
+        expected = wide if dtype in INTEGERS else {"float16": "float32", "bfloat16": "float32"}.get(dtype, dtype)
+        assert Fold(ReduceOp.MEAN).partial_dtype(dtype) == expected
+
+    @pytest.mark.parametrize("dtype", REDUCIBLE)
+    @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.PRODUCT])
+    def test_of_a_sum_travels_as_it_is(self, op, dtype):
+        """Integers wrap in the end anyway; only 16-bit floats travel as float32."""
+        expected = {"float16": "float32", "bfloat16": "float32"}.get(dtype, dtype)
+        assert Fold(op).partial_dtype(dtype) == expected
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+    def test_of_a_native_sum_is_native(self, dtype):
+        """So are extremes."""
+        assert Fold(ReduceOp.SUM, "native").partial_dtype(dtype) == dtype
+        assert Fold(ReduceOp.MAX).partial_dtype(dtype) == dtype
+
+
+class TestResult:
+    @pytest.mark.parametrize("dtype", REDUCIBLE)
+    def test_is_the_dtype_but_for_means_of_integers(self, dtype):
+        """float32 for those of 8 and 16 bits, float64 for the others, as TensorFlow divides."""
+        small = dtype.endswith(("int8", "int16"))
+        mean = dtype if dtype not in INTEGERS else "float32" if small else "float64"
+        assert Fold(ReduceOp.MEAN).result_dtype(dtype) == mean
+        assert Fold(ReduceOp.SUM).result_dtype(dtype) == dtype
+
+
+class TestMeaning:
+    @pytest.mark.parametrize("op", list(ReduceOp))
+    def test_is_refused_where_there_is_none(self, op):
+        """Booleans have extremes only, complex numbers all but them, and strings nothing."""
+        for dtype, has_meaning in [
+            ("bool", op in EXTREMES),
+            ("complex64", op not in EXTREMES),
+            ("float16", True),
+            ("str", False),
+        ]:
+            if has_meaning:
+                Fold(op).check_dtype(dtype)
+            else:
+                with pytest.raises(DtypeError):
+                    Fold(op).check_dtype(dtype)
+
+
+class TestWeights:
+    def test_are_added_one_by_one(self):
+        """None make 0, and three of them their sum."""
+        assert Fold(ReduceOp.MEAN).weight_sum == 0
+        assert Fold(ReduceOp.MEAN, weights=(1.0, 0.5, 0.25)).weight_sum == 1.75
+
+    def test_are_none_by_default(self):
+        """As is the function in place of the fold; and accumulation is wide."""
+        fold = Fold(ReduceOp.MEAN)
+        assert (fold.accumulate, fold.weights, fold.accumulation_fn) == ("wide", None, None)

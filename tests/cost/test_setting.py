@@ -1,0 +1,127 @@
+"""A plan on a machine at a size, in closed form, and as chunks that wait for each other."""
+
+import importlib
+import itertools
+from fractions import Fraction
+
+import pytest
+
+from treefold.cost import model, simulate
+from treefold.cost.setting import Setting
+from treefold.cost.tasks import fractional_cuts, make_tasks, whole_cuts
+from treefold.plan.ir import Concat, Goal, Leaf
+from treefold.planners import LeafWork, PlanBuilder, add_concat
+from treefold.planners.methods import one_array, plan_along, plan_star
+from treefold.planners.ring import ring_trees
+from treefold.planners.tree_packing import Tree
+from treefold.topology import TopologyBuilder, known_topology
+
+LINE = {"bytes_per_s": 25e9, "alpha_s": 0.7e-6}
+
+
+def gpus(count):
+    """Return names of devices."""
+    return tuple(f"gpu:{number}" for number in range(count))
+
+
+def chain_plan(count):
+    """Return the plan that folds along a line of devices, from the last to the first, and back."""
+    up = tuple(itertools.pairwise(gpus(count)[::-1]))
+    return plan_along(one_array(gpus(count)), [Tree(Fraction(1), "gpu:0", up, tuple((b, a) for a, b in up[::-1]))], "")
+
+
+class TestEstimate:
+    @pytest.mark.parametrize("num_chunks", [1, 2, 7, 1000])
+    @pytest.mark.parametrize("depth", [1, 3])
+    @pytest.mark.parametrize("nbytes", [1e3, 1e9])
+    def test_of_a_chain_is_the_formula(self, depth, num_chunks, nbytes):
+        """(2D + k − 1)·(alpha + m/(k·c)), whatever the size."""
+        setting = Setting.of(chain_plan(depth + 1), known_topology(f"line:{depth + 1}"), nbytes)
+        expected = model.pipelined_tree_s(nbytes, depth=depth, num_chunks=num_chunks, **LINE)
+        assert setting.estimate_s(num_chunks) == pytest.approx(expected, rel=1e-6)
+
+    @pytest.mark.parametrize("nbytes", [1e3, 1e9])
+    def test_of_a_ring_is_the_formula(self, nbytes):
+        """2·(n − 1) steps of a n-th part each."""
+        plan = plan_along(one_array(gpus(4)), ring_trees(gpus(4)), "ring")
+        setting = Setting.of(plan, known_topology("ring:4:50"), nbytes)
+        expected = model.ring_s(nbytes, count=4, bytes_per_s=50e9, alpha_s=0.7e-6)
+        assert setting.estimate_s(1) == pytest.approx(expected, rel=1e-5)
+
+    def test_chooses_the_number_of_chunks(self):
+        """That of chunk*; one where nothing is to be sent, and no more than 4,096 where latency costs nothing."""
+        machine = known_topology("line:3")
+        best = model.best_chunk_bytes(1e9, depth=2, **LINE)
+        assert Setting.of(chain_plan(3), machine, 1e9).best_num_chunks() == pytest.approx(1e9 / best, abs=1)
+        assert Setting.of(chain_plan(3), machine, 0).best_num_chunks() == 1
+        assert Setting.of(chain_plan(3), machine, 1e15).best_num_chunks() == 4096
+        builder = TopologyBuilder("no latency").device("gpu:0").device("gpu:1")
+        still = builder.link("gpu:0", "gpu:1", gb_per_s=25, alpha_us=0).build()
+        assert Setting.of(chain_plan(2), still, 1e3).best_num_chunks() == 4096
+
+
+class TestSimulation:
+    def test_sends_each_share_its_own_way(self):
+        """NVLink of 25 GB/s and a switch of 12 between two devices: 37 GB up and down take a second each."""
+        builder = TopologyBuilder("two ways").device("gpu:0").device("gpu:1").switch("sw")
+        builder.link("gpu:0", "gpu:1", gb_per_s=25, alpha_us=1, kind="nvlink")
+        for device in gpus(2):
+            builder.link(device, "sw", gb_per_s=12, alpha_us=5, kind="pcie")
+        line = simulate(plan_star(one_array(gpus(2))), builder.build(), 37e9, chunk_bytes=None)
+        assert line.duration_s == pytest.approx(2, rel=0.01)
+        assert line.links["gpu:1", "gpu:0"].nbytes == pytest.approx(25e9, rel=0.01)
+        assert line.links["gpu:1", "sw"].nbytes == pytest.approx(12e9, rel=0.01)
+
+    @pytest.mark.parametrize(("num_chunks", "shown"), [(35, 35), (36, 36), (37, 24), (72, 24)])
+    def test_draws_out_what_is_half_as_long_again(self, monkeypatch, num_chunks, shown):
+        """With room for 24 chunks, 36 are followed one by one; of 37, 24 stand for them all."""
+        monkeypatch.setattr(importlib.import_module("treefold.cost.simulate"), "_MOST_SPANS", 1)
+        line = simulate(chain_plan(2), known_topology("line:2"), 1e9, chunk_bytes=1e9 / num_chunks)
+        assert line.num_chunks == num_chunks
+        assert {len(activity.spans) for activity in line.activities} == {shown}
+        assert line.chunks_per_span == pytest.approx(num_chunks / shown)
+
+    def test_is_run_by_the_native_clock(self, monkeypatch):
+        """Python's is for installations without one, and slow."""
+        pipeline = importlib.import_module("treefold.cost.pipeline")
+        if not pipeline.HAS_NATIVE:
+            pytest.skip("the native core is not installed")
+        monkeypatch.setattr(pipeline, "Clock", None)
+        assert simulate(chain_plan(2), known_topology("line:2"), 1e6).duration_s > 0
+
+
+class TestTasks:
+    @pytest.mark.parametrize(
+        ("length", "num_chunks", "expected"),
+        [(10, 1, [0, 10]), (10, 3, [0, 3, 6, 10]), (9, 3, [0, 3, 6, 9]), (2, 4, [0, 0, 1, 1, 2]), (0, 2, [0, 0, 0])],
+    )
+    def test_cut_whole_elements(self, length, num_chunks, expected):
+        """Sizes differ by one at most; what is too short leaves chunks empty."""
+        assert whole_cuts(length, num_chunks).tolist() == expected
+
+    def test_cut_fractions(self):
+        """All chunks are of one size."""
+        assert fractional_cuts(10, 4).tolist() == [0, 2.5, 5, 7.5, 10]
+
+    @pytest.mark.parametrize("length", [1, 2, 5, 10, 1000, 3 * 2**20])
+    @pytest.mark.parametrize("num_chunks", [1, 2, 3, 7, 10, 49])
+    def test_cut_at_whole_multiples(self, length, num_chunks):
+        """No border is off by rounding: each is the whole part of i·n/k."""
+        assert whole_cuts(length, num_chunks).tolist() == [i * length // num_chunks for i in range(num_chunks + 1)]
+
+    def test_wait_for_their_chunk_alone(self):
+        """Down the chain chunk i needs i + 1 chunks of what came up, so that both are in flight together."""
+        tasks = make_tasks(chain_plan(2), 4)
+        assert len([task for task in tasks if task.travels]) == 2
+        needs = {count for task in tasks for _, count in task.needs}
+        assert needs == {(1, 2, 3, 4)}
+
+    def test_wait_for_nothing_that_they_do_not_touch(self):
+        """Of two arrays laid behind each other, the first half needs nothing of the copy that brings the second."""
+        work = (LeafWork(Leaf("", "float32", Goal.GATHER), (10, 10), gpus(2), gpus(2)),)
+        builder = PlanBuilder(work)
+        add_concat(builder, 0, "gpu:0")
+        words = {"algorithm": "", "executor": "local", "kernel": "", "accumulate": "wide", "notes": ()}
+        tasks = make_tasks(builder.draft(collective="gather", **words), 2)
+        [laid] = [task for task in tasks if isinstance(task.action, Concat) and len(task.action.sources) == 2]
+        assert [chunks for _, chunks in laid.needs] == [(0, 2)]

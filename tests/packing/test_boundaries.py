@@ -1,0 +1,56 @@
+"""What is packed at the very boundaries of limits, and when nobody says how."""
+
+import dataclasses
+
+import pytest
+
+from treefold.packing import Item, PackingPolicy
+
+
+def packed(policy, *lengths):
+    """Return the leaves of each pack of float32 values of these lengths, on two devices."""
+    items = [Item(leaf, "float32", length) for leaf, length in enumerate(lengths)]
+    return [[f.leaf for f in pack.fragments] for layout in policy.layouts(items, 2) for pack in layout.packs]
+
+
+class TestLimits:
+    @pytest.mark.parametrize(("max_bytes", "expected"), [(11, [[0], [1]]), (12, [[0, 1]]), (13, [[0, 1]])])
+    def test_of_bytes_may_be_met(self, max_bytes, expected):
+        """Values of 4 and 8 bytes: a pack of 12 holds both, one of 11 does not."""
+        assert packed(PackingPolicy(bytes_per_pack=max_bytes), 1, 2) == expected
+
+    def test_of_one_byte_is_a_limit(self):
+        """Every value alone, whatever else is asked for: 1 is not 0, which is none."""
+        assert packed(PackingPolicy(num_packs=1, bytes_per_pack=1), 1, 1) == [[0], [1]]
+        assert packed(PackingPolicy(num_packs=1, bytes_per_pack=0), 1, 1) == [[0, 1]]
+
+    def test_of_one_pack_is_one_pack(self):
+        """1 is not 0, which is none; with small gradients to be grouped, it still wins."""
+        assert packed(PackingPolicy(num_packs=1, agg_small_grads_max_bytes=4, agg_small_grads_max_group=1), 1, 1) == [
+            [0, 1]
+        ]
+
+    @pytest.mark.parametrize(("max_bytes", "expected"), [(3, [[0], [1]]), (4, [[0, 1]])])
+    def test_of_small_gradients_may_be_met(self, max_bytes, expected):
+        """A value of 4 bytes is small if small is 4 bytes."""
+        policy = PackingPolicy(agg_small_grads_max_bytes=max_bytes, agg_small_grads_max_group=2)
+        assert packed(policy, 1, 1) == expected
+
+    def test_of_one_are_limits(self):
+        """Groups of values of at most 1 byte, and groups of 1."""
+        ones = [Item(leaf, "int8", 1) for leaf in range(2)]
+        [layout] = PackingPolicy(agg_small_grads_max_bytes=1, agg_small_grads_max_group=2).layouts(ones, 2)
+        assert len(layout.packs) == 1
+        [layout] = PackingPolicy(agg_small_grads_max_bytes=1, agg_small_grads_max_group=1).layouts(ones, 2)
+        assert len(layout.packs) == 2
+
+
+class TestDefaults:
+    def test_of_a_policy_are_none(self):
+        """Nothing is packed."""
+        assert dataclasses.astuple(PackingPolicy()) == (0, 0, 0, 0)
+        assert packed(PackingPolicy(), 1, 1) == [[0], [1]]
+
+    def test_of_a_constructor_are_tensorflows(self):
+        """``AllReduceCrossDeviceOps`` groups none, by tens if asked to."""
+        assert dataclasses.astuple(PackingPolicy.checked("ops", 3)) == (3, 0, 10, 0)

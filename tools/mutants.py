@@ -1,0 +1,259 @@
+"""Change one operator or constant of the code at a time, and see whether the tests notice.
+
+``make mutants``. The operators are cosmic-ray's; this draws a sample of what they can change, each place of the code
+once, and tries it on copies below ``build/mutants``, so that the checkout stays as it is. The tests of the changed room
+run first, and the first that fails ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import concurrent.futures
+import dataclasses
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+import venv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import cosmic_ray.plugins
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_and_test, mutate_code
+from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome
+
+PACKAGE = Path("src/treefold")
+BUILD = Path("build/mutants")
+EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
+COPIED = ("src", "tests", "docs", "tools", "benchmarks", "conftest.py", "pyproject.toml", "README.md", "CHANGELOG.md")
+
+#: The rooms that are changed, with the tests that notice first.
+ROOMS = {
+    "cost": ["tests/cost"],
+    "fold.py": ["tests/api/test_fold.py", "tests/properties"],
+    "ops": ["tests/api"],
+    "packing": ["tests/packing"],
+    "plan": ["tests/plan"],
+    "planners": ["tests/planners/test_planners.py", "tests/planners"],
+    "planners/tree_packing": ["tests/planners/test_tree_packing.py", "tests/planners/test_tree_packing_plans.py"],
+    "values": ["tests/api/test_values.py", "tests/properties/test_structures.py", "tests/api"],
+}
+TESTS = ["tests/plan", "tests/packing", "tests/cost", "tests/api", "tests/properties", "tests/planners"]
+CASES = "3"  # what random examples find is what more of them would find
+#: A mutant that takes so many times as long as the tests without it will not end.
+PATIENCE = 4
+
+#: What cosmic-ray can do, but for what changes more than one operator or constant.
+_LEFT_OUT = ("RemoveDecorator", "ExceptionReplacer", "VariableReplacer", "VariableInserter")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of one line."""
+
+    spec: MutationSpec
+    room: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        """Write it as a line of a diff, with its place in the code."""
+        return f"{self.spec.module_path}:{self.spec.start_pos[0]}\n  - {self.before}\n  + {self.after}"
+
+
+def find_places(room: str) -> Iterator[list[MutationSpec]]:
+    """Yield what can be changed in a room's code, place by place."""
+    root = PACKAGE / room
+    for path in sorted(root.glob("*.py")) if root.is_dir() else [root]:
+        source = path.read_text(encoding="utf-8")
+        tree, unseen = get_ast(source), _unseen_ranges(source)
+        places: dict[object, list[MutationSpec]] = {}
+        for name in cosmic_ray.plugins.operator_names():
+            if name.endswith(_LEFT_OUT):
+                continue
+            operator = cosmic_ray.plugins.get_operator(name)()
+            found = (position for node in ast_nodes(tree) for position in operator.mutation_positions(node))
+            for occurrence, (start, end) in enumerate(found):
+                if not any(first <= start < last for first, last in unseen):
+                    places.setdefault((start, end), []).append(MutationSpec(path, name, occurrence, start, end))
+        yield from places.values()
+
+
+def make_mutant(spec: MutationSpec, room: str) -> Mutant | None:
+    """Return a change with the line that it changes; None if it changes none."""
+    source = spec.module_path.read_text(encoding="utf-8")
+    operator = cosmic_ray.plugins.get_operator(spec.operator_name)()
+    changed = mutate_code(source, operator, spec.occurrence).splitlines()
+    for before, after in zip(source.splitlines(), changed, strict=False):
+        if before != after:
+            return Mutant(spec, room, before.strip(), after.strip())
+    return None
+
+
+def _unseen_ranges(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return where annotations begin and end, which are text in this code: no test could see them change."""
+    ranges = []
+    for node in ast.walk(ast.parse(source)):
+        for name in ("annotation", "returns"):
+            inner = getattr(node, name, None)
+            if isinstance(inner, ast.expr):
+                ranges.append(
+                    ((inner.lineno, inner.col_offset), (inner.end_lineno or 0, inner.end_col_offset or 0)),
+                )
+    return ranges
+
+
+def draw_sample(rooms: Sequence[str], count: int, seed: int) -> list[Mutant]:
+    """Return so many mutants of different places, the same for one seed and one state of the code."""
+    drawing = random.Random(seed)  # noqa: S311 - nothing is secret here
+    places = [(room, place) for room in rooms for place in find_places(room)]
+    drawn = drawing.sample(places, min(count, len(places)))
+    mutants = [make_mutant(drawing.choice(place), room) for room, place in drawn]
+    return [mutant for mutant in mutants if mutant is not None]
+
+
+def make_copy(number: int) -> Path:
+    """Return a fresh copy of the code and its tests, with the native core that is installed here."""
+    copy = BUILD / str(number)
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(parents=True)
+    for name in COPIED:
+        source = Path(name)
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, copy / name)
+    find = "import treefold._native as native; print(native.__file__)"
+    native = subprocess.run([sys.executable, "-c", find], capture_output=True, text=True, check=True)  # noqa: S603
+    core = Path(native.stdout.strip())
+    shutil.copy2(core, copy / PACKAGE / core.name)
+    return copy.resolve()
+
+
+def make_python() -> Path:
+    """Return a Python that sees the packages of this one, but for its treefold."""
+    home = (BUILD / "venv").resolve()
+    venv.create(home, clear=True, symlinks=True)
+    site = next(home.rglob("site-packages"))
+    packages = [entry for entry in sys.path if "site-packages" in entry]
+    (site / "packages.pth").write_text("\n".join(packages) + "\n", encoding="utf-8")
+    return next(path for path in (home / "bin" / "python", home / "Scripts" / "python.exe") if path.exists())
+
+
+def command_for(python: Path, tests: Sequence[str]) -> str:
+    """Return what runs tests in this order, to the first that fails."""
+    return f"{python} -m pytest -q -x -p no:cacheprovider {' '.join(tests)}"
+
+
+def enter(copy: Path) -> None:
+    """Let this process, and the tests that it starts, work on a copy."""
+    os.chdir(copy)
+    os.environ |= {"PYTHONPATH": str(copy / "src"), "TREEFOLD_CASES": CASES}
+
+
+def run_without_mutant(copy: Path, python: Path, tests: Sequence[str]) -> float:
+    """Return how long the tests take as the code stands; they must pass, and write the bytecode that all runs read."""
+    start = time.monotonic()
+    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "TREEFOLD_CASES": CASES}
+    command = command_for(python, tests).split()
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        sys.exit(f"The tests fail without any mutant:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return time.monotonic() - start
+
+
+def try_one(mutant: Mutant, command: str, timeout_s: float) -> str:
+    """Return "caught", "survived" or "timed out"."""
+    result = mutate_and_test([mutant.spec], command, timeout_s)
+    if result.worker_outcome is not WorkerOutcome.NORMAL:
+        raise RuntimeError(f"{mutant}: {result.worker_outcome} {result.output}")  # noqa: EM102, TRY003
+    if result.test_outcome is TestOutcome.SURVIVED:
+        return "survived"
+    return "timed out" if result.output == "timeout" else "caught"
+
+
+def try_all(mutants: Sequence[Mutant], python: Path, arguments: argparse.Namespace) -> list[tuple[Mutant, str]]:
+    """Return what became of every mutant, tried in several copies at once."""
+    others = [] if arguments.own else TESTS
+    tests = {room: [*ROOMS[room], *others] for room in arguments.rooms}
+    first = make_copy(0)
+    took_s = run_without_mutant(first, python, sorted({test for own in tests.values() for test in own}))
+    print(f"the tests take {took_s:.0f} s without a mutant", flush=True)
+    copies = [first]
+    for number in range(1, arguments.workers):  # with the bytecode
+        shutil.rmtree(BUILD / str(number), ignore_errors=True)
+        copies.append(Path(shutil.copytree(first, first.with_name(str(number)))))
+    outcomes: list[tuple[Mutant, str]] = []
+    left = iter(mutants)
+
+    def work(copy: Path) -> None:
+        with concurrent.futures.ProcessPoolExecutor(1, initializer=enter, initargs=(copy,)) as process:
+            for mutant in left:  # a list's iterator may be shared by threads
+                command = command_for(python, tests[mutant.room])
+                outcomes.append((mutant, process.submit(try_one, mutant, command, PATIENCE * took_s).result()))
+                print(f"[{len(outcomes)}/{len(mutants)}] {outcomes[-1][1]}: {mutant}", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(len(copies)) as threads:
+        list(threads.map(work, copies))
+    return outcomes
+
+
+def read_equivalent() -> set[tuple[str, str, str]]:
+    """Return the changes that no test can notice: file, line before, line after."""
+    rows = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["mutant"]
+    return {(row["file"], row["before"], row["after"]) for row in rows}
+
+
+def is_equivalent(mutant: Mutant, known: set[tuple[str, str, str]]) -> bool:
+    """Tell whether a mutant is listed as one that no test can notice."""
+    return (mutant.spec.module_path.relative_to(PACKAGE).as_posix(), mutant.before, mutant.after) in known
+
+
+def report(outcomes: Sequence[tuple[Mutant, str]]) -> int:
+    """Print what became of the mutants; return 1 if fewer than 95 % of those that differ were noticed."""
+    by_outcome = {name: [mutant for mutant, got in outcomes if got == name] for name in ("survived", "timed out")}
+    for name, mutants in by_outcome.items():
+        print(f"\n{name}: {len(mutants)}")
+        for mutant in sorted(mutants, key=str):
+            print(mutant)
+    survived, slow = (len(mutants) for mutants in by_outcome.values())
+    caught = len(outcomes) - survived - slow
+    share = (caught + slow) / max(len(outcomes), 1)
+    print(f"\n{len(outcomes)} mutants: {caught} caught, {survived} survived, {slow} timed out: {100 * share:.1f} %")
+    return 0 if share >= 0.95 else 1  # noqa: PLR2004 - the goal
+
+
+def read_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0] if __doc__ else None)
+    parser.add_argument("--count", type=int, default=400, help="mutants in all")
+    parser.add_argument("--seed", type=int, default=1, help="another seed is another sample")
+    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS), help="what is changed")
+    parser.add_argument("--own", action="store_true", help="run the tests of the changed room only: quicker, stricter")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="copies that are tried at once")
+    parser.add_argument("--list", action="store_true", help="print the sample, and try nothing")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Draw the sample, try it in several copies at once, and report."""
+    arguments = read_arguments()
+    known = read_equivalent()
+    sample = draw_sample(arguments.rooms, arguments.count, arguments.seed)
+    mutants = [m for m in sample if not is_equivalent(m, known)]
+    print(
+        f"{len(mutants)} mutants of seed {arguments.seed}; {len(sample) - len(mutants)} more are left out", flush=True
+    )
+    if arguments.list:
+        print(*mutants, sep="\n")
+        return 0
+    return report(try_all(mutants, make_python(), arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
