@@ -173,6 +173,30 @@ class TestTorch:
             "'a.pt' is no PyTorch file: its records are packed, which torch.save does not do. Nothing was written."
         )
 
+    @pytest.mark.parametrize(("length", "nbytes"), [(3, 16), (5, 16)])
+    def test_whose_records_are_of_other_sizes_is_refused(self, refused, tmp_path, length, nbytes):
+        """PyTorch would map what comes behind a record that is too short: somebody else's numbers."""
+        torch.save({"w": torch.zeros(4), "x": torch.ones(4)}, tmp_path / "whole.pt")
+        with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+            for name in whole.namelist():
+                contents = whole.read(name)
+                archive.writestr(name, (contents * 2)[: 4 * length] if name.endswith("/data/0") else contents)
+        assert refused(tmp_path / "a.pt") == (
+            f"'a.pt' is no PyTorch file: its record '0' has {4 * length} bytes in place of {nbytes}. "
+            f"Nothing was written."
+        )
+
+    def test_with_two_records_of_one_name_is_refused(self, refused, tmp_path):
+        """Which of them is meant nobody knows."""
+        torch.save({"w": torch.zeros(4)}, tmp_path / "a.pt")
+        with zipfile.ZipFile(tmp_path / "a.pt", "a") as archive:
+            [name] = [name for name in archive.namelist() if name.endswith("/data/0")]
+            with pytest.warns(UserWarning, match="Duplicate name"):
+                archive.writestr(name, bytes(16))
+        assert refused(tmp_path / "a.pt") == (
+            "'a.pt' is no PyTorch file: it has two records of one name. Nothing was written."
+        )
+
     @pytest.mark.parametrize(
         "pickled",
         [

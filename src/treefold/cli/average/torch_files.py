@@ -1,16 +1,9 @@
-"""PyTorch's files, read with ``weights_only``, mapped into memory, and taken if they hold tensors by name.
-
-What ``weights_only`` allows is more than tensors by name: among it functions that make a small file ask for any amount
-of memory. So a file may name only what plain tensors need, and none of its records may be larger than it says.
-"""
+"""PyTorch's files, read with ``weights_only``, mapped into memory, and taken if they hold tensors by name."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickletools
-import re
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,21 +14,9 @@ from treefold.cli.average.checkpoint import Bytes, Contents, MemoryContents, Spe
 from treefold.cli.average.errors import CheckpointError, reading
 from treefold.cli.average.mapped import GuardedContents
 from treefold.cli.average.reordered import ReorderedContents, spooled
+from treefold.cli.average.torch_archive import check_archive
 
 _KIND = "PyTorch"
-_ARCHIVE = b"PK\x03\x04"
-_PICKLE = "/data.pkl"
-#: What a state_dict() names: dictionaries, tensors, parameters, and the types of their elements.
-_PLAIN = re.compile(
-    r"collections OrderedDict"
-    r"|torch (Tensor|Size|[A-Z][A-Za-z0-9]*Storage|[a-z]+[0-9][a-z0-9_]*|bool)"
-    r"|torch\.storage (UntypedStorage|TypedStorage|_LegacyStorage)"
-    r"|torch\.nn\.parameter Parameter"
-    r"|torch\._tensor _rebuild_from_type_v2"
-    r"|torch\._utils (_rebuild_tensor(_v2|_v3)?|_rebuild_parameter(_with_state)?)"
-)
-
-
 #: Windows keeps the files that are mapped as they are.
 _IS_GUARDED = hasattr(os, "readv")
 
@@ -49,7 +30,7 @@ class TorchCheckpoint:
         self.metadata = {"format": "pt"}  # what PyTorch's own safetensors files say, and some loaders insist on
         with reading(path, _KIND):
             self._nbytes = path.stat().st_size
-            self._check_archive()
+            check_archive(path)
             contents = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             if not isinstance(contents, dict):
                 raise CheckpointError.not_tensors(path, f"a {type(contents).__name__}")
@@ -58,28 +39,6 @@ class TorchCheckpoint:
             for name, tensor in dict.items(contents):  # not contents.items(): attributes come out of the file, too
                 self.specs[name] = self._spec(name, tensor)
                 self._tensors[name] = torch.Tensor.detach(tensor)
-
-    def _check_archive(self) -> None:
-        with self.path.open("rb") as file:
-            if file.read(len(_ARCHIVE)) != _ARCHIVE:
-                message = (
-                    "it is no zip archive, which torch.save has written since PyTorch 1.6; load it and save it again"
-                )
-                raise ValueError(message)
-        with zipfile.ZipFile(self.path) as archive:
-            entries = archive.infolist()
-            is_stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-            if not is_stored or sum(entry.file_size for entry in entries) > self._nbytes:
-                message = "its records are packed, which torch.save does not do"
-                raise ValueError(message)
-            for entry in entries:
-                if entry.filename.endswith(_PICKLE):
-                    self._check_names(archive.read(entry))
-
-    def _check_names(self, pickled: bytes) -> None:
-        for opcode, what, _ in pickletools.genops(pickled):
-            if opcode.name == "GLOBAL" and not _PLAIN.fullmatch(str(what)):
-                raise CheckpointError.pickle_needed(self.path, str(what).replace(" ", "."))
 
     def _spec(self, name: object, tensor: object) -> Spec:
         if not isinstance(name, str):
