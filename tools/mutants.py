@@ -11,6 +11,7 @@ import argparse
 import ast
 import concurrent.futures
 import dataclasses
+import json
 import os
 import random
 import shutil
@@ -29,6 +30,7 @@ from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome
 
 PACKAGE = Path("src/treefold")
 BUILD = Path("build/mutants")
+SURVIVORS = BUILD / "survived.json"
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 COPIED = ("src", "tests", "docs", "tools", "benchmarks", "conftest.py", "pyproject.toml", "README.md", "CHANGELOG.md")
 
@@ -60,6 +62,11 @@ class Mutant:
     room: str
     before: str
     after: str
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """The file in the package, the line before and after: what stays when other lines change."""
+        return self.spec.module_path.relative_to(PACKAGE).as_posix(), self.before, self.after
 
     def __str__(self) -> str:
         """Write it as a line of a diff, with its place in the code."""
@@ -204,14 +211,16 @@ def try_all(mutants: Sequence[Mutant], python: Path, arguments: argparse.Namespa
 
 
 def read_equivalent() -> set[tuple[str, str, str]]:
-    """Return the changes that no test can notice: file, line before, line after."""
+    """Return the names of the changes that no test can notice."""
     rows = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["mutant"]
     return {(row["file"], row["before"], row["after"]) for row in rows}
 
 
-def is_equivalent(mutant: Mutant, known: set[tuple[str, str, str]]) -> bool:
-    """Tell whether a mutant is listed as one that no test can notice."""
-    return (mutant.spec.module_path.relative_to(PACKAGE).as_posix(), mutant.before, mutant.after) in known
+def read_survivors() -> set[tuple[str, str, str]]:
+    """Return the names of those that the last run did not catch."""
+    if not SURVIVORS.exists():
+        sys.exit(f"--again needs {SURVIVORS}, which a run without it writes.")
+    return {(file, before, after) for file, before, after in json.loads(SURVIVORS.read_text(encoding="utf-8"))}
 
 
 def report(outcomes: Sequence[tuple[Mutant, str]]) -> int:
@@ -221,6 +230,7 @@ def report(outcomes: Sequence[tuple[Mutant, str]]) -> int:
         print(f"\n{name}: {len(mutants)}")
         for mutant in sorted(mutants, key=str):
             print(mutant)
+    SURVIVORS.write_text(json.dumps([mutant.name for mutant in by_outcome["survived"]], indent=1), encoding="utf-8")
     survived, slow = (len(mutants) for mutants in by_outcome.values())
     caught = len(outcomes) - survived - slow
     share = (caught + slow) / max(len(outcomes), 1)
@@ -236,6 +246,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS), help="what is changed")
     parser.add_argument("--own", action="store_true", help="run the tests of the changed room only: quicker, stricter")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="copies that are tried at once")
+    parser.add_argument("--again", action="store_true", help="try those alone that survived the last run")
     parser.add_argument("--list", action="store_true", help="print the sample, and try nothing")
     return parser.parse_args()
 
@@ -243,9 +254,9 @@ def read_arguments() -> argparse.Namespace:
 def main() -> int:
     """Draw the sample, try it in several copies at once, and report."""
     arguments = read_arguments()
-    known = read_equivalent()
+    known, again = read_equivalent(), read_survivors() if arguments.again else None
     sample = draw_sample(arguments.rooms, arguments.count, arguments.seed)
-    mutants = [m for m in sample if not is_equivalent(m, known)]
+    mutants = [m for m in sample if m.name not in known and (again is None or m.name in again)]
     print(
         f"{len(mutants)} mutants of seed {arguments.seed}; {len(sample) - len(mutants)} more are left out", flush=True
     )
