@@ -79,9 +79,10 @@ def _fold_natively(jobs: Sequence[Job], fold: Fold) -> None:
         items = [(native.DTYPES[job.dtype], job.sources, job.targets) for job in jobs]
         return native.fold(items, op, accumulate, level)
     # A weight of 0 leaves its replica out.
-    kept = [index for index, weight in enumerate(fold.weights) if weight]
+    scaled = fold.scaled_weights
+    kept = [index for index, weight in enumerate(scaled) if weight]
     items = [(native.DTYPES[job.dtype], [job.sources[index] for index in kept], job.targets) for job in jobs]
-    weights = [fold.scaled_weights[index] for index in kept]
+    weights = [scaled[index] for index in kept]
     return native.fold(items, op, accumulate, level, weights, fold.weight_sum)
 
 
