@@ -1,17 +1,20 @@
 """A program that interrupts reductions: ``interrupting.py FRAMEWORK FULL FIRST STEP``; prints what went wrong, as JSON.
 
-A signal handler raises at a random moment of a call, of new results or in place. Afterwards the inputs of a new result
+A signal handler raises at a random moment of a call, of new results or in place: when a timer rings, or, so that locks
+and other short moments are met too, before a random line of treefold. Afterwards the inputs of a new result
 are as they were, the next call of this thread and of another give the right numbers, and no result memory is lost.
 """
 
 import concurrent.futures
 import faulthandler
+import functools
 import gc
 import importlib
 import json
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from attack import drawing
@@ -25,6 +28,9 @@ PATIENCE_S = 60
 LENGTHS = (7, 5_003, 70_001, 400_009)
 HALF, FIFTH = 0.5, 0.2
 SOON_S = 2e-6  # a timer of 0 never rings
+HOME = Path(treefold.__file__).parent
+ANYWHERE = frozenset(map(str, HOME.rglob("*.py")))
+AT_LOCKS = frozenset(name for name in ANYWHERE if "Lock(" in Path(name).read_text(encoding="utf-8"))
 
 
 class Interruption(Exception):  # noqa: N818 - what a handler of signals raises is no error
@@ -45,19 +51,39 @@ class Alarm:
                 self.reduces()
             raise kind
 
-    def interrupts(self, call, after_s, kind, reduces):
-        """Tell whether a call was interrupted; whatever else it raises is passed on."""
+    def interrupts(self, call, set_off, kind, reduces):
+        """Tell whether a call was interrupted; what else it raises is passed on. ``set_off`` makes it ring."""
         try:
             self.kind, self.reduces = kind, reduces
-            signal.setitimer(signal.ITIMER_REAL, after_s)
+            set_off()
             call()
             self.kind = None
         except (Interruption, KeyboardInterrupt) as error:
             del error
             return True
         finally:
+            sys.settrace(None)
             signal.setitimer(signal.ITIMER_REAL, 0)
         return False
+
+
+def ring_after(seconds):
+    """Send the signal when a time is over."""
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, SOON_S))
+
+
+def ring_before_line(number, files):
+    """Send the signal when so-and-so many lines of some files were run."""
+    left = [number]
+
+    def count(_frame, event, _argument):
+        left[0] -= event == "line"
+        if left[0] < 0:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGALRM)
+        return count
+
+    sys.settrace(lambda frame, *_: count if frame.f_code.co_filename in files else None)
 
 
 class Case:
@@ -74,6 +100,10 @@ class Case:
         self.kind = random.choice((Interruption, KeyboardInterrupt))
         self.reduces_meanwhile = random.random() < FIFTH
         self.moment = random.random()
+        # Lines there are dozens to thousands of in a call, and a few while a lock is held.
+        self.line = random.choice(
+            (None, None, (int(10 ** random.uniform(0, 3.5)), ANYWHERE), (random.randrange(15), AT_LOCKS))
+        )
 
     def call(self):
         """Reduce."""
@@ -81,6 +111,12 @@ class Case:
             self.ops.reduce("sum", self.value, self.value, out=self.value if self.is_in_place else None)
         else:
             treefold.all_reduce(self.arrays, out=self.arrays if self.is_in_place else None)
+
+    def all_reduce(self, arrays):
+        """Reduce other arrays with the same ops, into new results."""
+        if self.ops is None:
+            return treefold.all_reduce(arrays)
+        return self.ops.reduce("sum", PerReplica(arrays), "cpu:0")
 
     def inputs_changed(self):
         """Tell whether inputs are other than they were, although the results were to be new."""
@@ -125,21 +161,25 @@ class Interrupter:
     def strike(self, number):
         """Interrupt one call; return what is wrong afterwards, "missed" if the call was over before, or nothing."""
         case = Case(number, self.arrays, are_mutable=self.are_mutable)
-        after_s = max(case.moment * self.took_s[case.length], SOON_S)
-        meanwhile = (lambda: self.is_right(treefold.all_reduce, 3, 5_003)) if case.reduces_meanwhile else None
-        was_hit = self.alarm.interrupts(case.call, after_s, case.kind, meanwhile)
+        set_off = functools.partial(ring_after, case.moment * self.took_s[case.length])
+        if case.line is not None:
+            set_off = functools.partial(ring_before_line, *case.line)
+        right = []
+        meanwhile = functools.partial(self.note, right, case.all_reduce) if case.reduces_meanwhile else None
+        was_hit = self.alarm.interrupts(case.call, set_off, case.kind, meanwhile)
         if case.inputs_changed():
             return "an input was written"
-        ops = case.ops
-
-        def again(arrays):
-            return treefold.all_reduce(arrays) if ops is None else ops.reduce("sum", PerReplica(arrays), "cpu:0")
-
-        if not self.is_right(again, case.count, case.length):
+        if not all(right):
+            return "the reduction of the handler is wrong"
+        if not self.is_right(case.all_reduce, case.count, case.length):
             return "the next call of this thread is wrong"
-        if not self.thread.submit(self.is_right, again, case.count, case.length).result(PATIENCE_S):
+        if not self.thread.submit(self.is_right, case.all_reduce, case.count, case.length).result(PATIENCE_S):
             return "the next call of another thread is wrong"
         return None if was_hit else "missed"
+
+    def note(self, right, all_reduce):
+        """Reduce what has not been planned yet, and note whether it was right."""
+        right.append(self.is_right(all_reduce, 3, 5_003))
 
 
 def main(framework, full, first, step):

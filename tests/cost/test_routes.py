@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from treefold.cost.routes import busiest_s, choose_routes
+from treefold.cost.routes import alternatives, busiest_s, choose_routes
 from treefold.cost.setting import Setting
 from treefold.planners import add_star
 from treefold.planners.methods import one_array, plan_packs
@@ -54,6 +54,19 @@ class TestChooseRoutes:
         assert [route.nodes for route in routes] == [PAIR, ("gpu:0", "sw", "gpu:1")]
         assert [route.alpha_s for route in routes] == pytest.approx([1e-6, 10e-6])
         assert routes[1].links == (("gpu:0", "sw"), ("sw", "gpu:1"))
+
+
+class TestAlternatives:
+    def test_have_the_widest_in_front(self):
+        """Of two switches, the one of 20 GB/s, then the one of 10; of two as wide, the one with less latency."""
+        builder = TopologyBuilder("switches").device("gpu:0").device("gpu:1")
+        figures = {"narrow": (10, 1), "wide": (20, 5), "quick": (20, 2)}
+        for switch, (gb_per_s, alpha_us) in figures.items():
+            builder.switch(switch)
+            for device in PAIR:
+                builder.link(device, switch, gb_per_s=gb_per_s, alpha_us=alpha_us, kind="pcie")
+        found = alternatives(builder.build(), *PAIR)
+        assert [nodes[1] for nodes in found] == ["quick", "wide", "narrow"]
 
 
 class TestBusiest:

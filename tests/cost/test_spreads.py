@@ -64,3 +64,8 @@ class TestMedian:
         """Two copies of nothing took 1 s and 3 s, and one byte 4 s: 2 s and 2 s per byte, each between two answers."""
         fit = fit_link([(0, 1.0), (0, 3.0), (1, 4.0)])
         assert (fit.alpha_s, fit.beta_s_per_byte) == pytest.approx((2.0, 2.0))
+
+    def test_may_lie_at_any_place(self):
+        """Of four copies of nothing and one of a byte: slopes 5, 4, 2 and 1, and latencies 1, 2, 3, 4 and 5."""
+        fit = fit_link([(0, 1.0), (0, 2.0), (0, 4.0), (0, 5.0), (1, 6.0)])
+        assert (fit.alpha_s, fit.beta_s_per_byte) == pytest.approx((3.0, 3.0))
