@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from treefold.topology import Topology, known_topology
     from treefold.topology.load import load_topology
 
-# Loaded when they are first asked for: who only reduces does not wait for the planning of machines.
+# Imported lazily: callers that only reduce do not pay for the planner.
 _LATER = {
     "Timeline": "treefold.timeline",
     "Topology": "treefold.topology",
@@ -87,4 +87,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return __all__

@@ -1,6 +1,6 @@
 """The arithmetic of a reduction as data: which op, in which precision, with which weights.
 
-MEAN, accumulators and result dtypes are decided here and nowhere else. The rules are DESIGN.md's: accumulate wide,
+MEAN, accumulators and result dtypes are decided here and nowhere else. The rule is the same for all: accumulate wide,
 in replica order, and round once. Dtypes are NumPy's names (``"bfloat16"`` included), whatever the framework.
 """
 

@@ -83,6 +83,10 @@ class TestPublicNames:
         """What the package exports is listed, and nothing else is meant for users."""
         assert set(treefold.__all__) == NAMES
 
+    def test_are_what_dir_shows(self):
+        """Completion offers nothing else, such as modules that something else imported."""
+        assert sorted(dir(treefold)) == sorted(NAMES) == sorted(treefold.__all__)
+
     @pytest.mark.parametrize("name", sorted(NAMES))
     def test_have_a_docstring(self, name):
         """Every public name says what it is."""

@@ -37,7 +37,7 @@ class CrossDeviceOps(abc.ABC):
     ``load_topology`` and ``known_topology`` take; only ops that reduce along trees take one. An object keeps a bounded
     cache of plans and nothing else between calls, and may be used from many threads.
 
-    Source: ``tf.distribute.CrossDeviceOps``; DESIGN.md lists where treefold differs on purpose.
+    Source: ``tf.distribute.CrossDeviceOps``; README.md lists where treefold differs on purpose.
 
     Raises:
         ArgumentError: a constructor argument is outside what it may be.
