@@ -77,7 +77,7 @@ def is_allowed(got, allowed):
     if math.isnan(low):
         return math.isnan(got)
     if low == high == got == 0:
-        return math.copysign(1, got) == math.copysign(1, low)
+        return math.copysign(1, got) in {math.copysign(1, low), math.copysign(1, high)}
     return low <= got <= high
 
 

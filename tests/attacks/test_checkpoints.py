@@ -1,8 +1,10 @@
 """Damaged checkpoints: each gives a right average or one of our errors, leaves nothing, and takes little memory."""
 
 import fractions
+import io
 import resource
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -119,8 +121,21 @@ def contents_of(path):
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name].astype(file[name].dtype.newbyteorder("=")) for name in file.files}
-    read = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
+    read = load_file(path) if path.suffix == ".safetensors" else torch.load(rebuilt(path), weights_only=True)
     return {name: array_of(tensor) for name, tensor in read.items()}
+
+
+def rebuilt(path):
+    """Return an archive of the same records with nothing else wrong: PyTorch reads any memory behind some headers."""
+    contents, file = path.read_bytes(), io.BytesIO()
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(file, "w") as clean:
+        for entry in archive.infolist():
+            header = contents[entry.header_offset :]
+            start = 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+            is_stored = entry.compress_type == zipfile.ZIP_STORED
+            clean.writestr(entry.filename, header[start:][: entry.file_size] if is_stored else archive.read(entry))
+    file.seek(0)
+    return file
 
 
 def array_of(tensor):
