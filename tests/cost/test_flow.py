@@ -3,8 +3,14 @@ import random
 import pytest
 
 from treefold.cost.flow import Sharing, max_min_rates
-from treefold.cost.routes import alternatives, busiest_s, choose_routes
+from treefold.cost.routes import alternatives, busiest_s, find_routes
 from treefold.topology import TopologyBuilder, known_topology
+
+
+def chosen(machine, traffic):
+    """Return the routes that traffic of this size takes."""
+    found = find_routes(machine, traffic)
+    return found.shared if found.shares_at(1) else found.alone
 
 
 def cases(count):
@@ -85,10 +91,10 @@ class TestRoutes:
 
     def test_are_shared_where_that_pays(self):
         """37 GB/s in all for 1 GB; for 1 KB the longer way costs more than it brings."""
-        large = choose_routes(two_ways(), {("gpu:0", "gpu:1"): 1e9})
+        large = chosen(two_ways(), {("gpu:0", "gpu:1"): 1e9})
         assert busiest_s(two_ways(), {("gpu:0", "gpu:1"): 1e9}, large) == pytest.approx(1 / 37, rel=0.01)
         assert sum(route.share for route in large["gpu:0", "gpu:1"]) == pytest.approx(1)
-        [small] = choose_routes(two_ways(), {("gpu:0", "gpu:1"): 1e3})["gpu:0", "gpu:1"]
+        [small] = chosen(two_ways(), {("gpu:0", "gpu:1"): 1e3})["gpu:0", "gpu:1"]
         assert small.nodes == ("gpu:0", "gpu:1")
         assert small.alpha_s == pytest.approx(1e-6)
 
@@ -100,5 +106,5 @@ class TestRoutes:
             for device in ("gpu:0", "gpu:1"):
                 builder.link(device, f"sw{plane}", gb_per_s=25, kind="nvlink")
         machine = builder.build()
-        routes = choose_routes(machine, {("gpu:0", "gpu:1"): 1e9})
+        routes = chosen(machine, {("gpu:0", "gpu:1"): 1e9})
         assert busiest_s(machine, {("gpu:0", "gpu:1"): 1e9}, routes) == pytest.approx(1 / 150, rel=0.01)

@@ -9,7 +9,7 @@ from treefold.cost import model, predict_s
 from treefold.cost import simulate as simulate_call
 from treefold.cost.clock import Clock
 from treefold.cost.pipeline import HAS_NATIVE
-from treefold.cost.setting import Setting
+from treefold.cost.setting import PlanOnMachine
 from treefold.cost.simulate import _run
 from treefold.errors import SimulationError
 from treefold.planners.methods import (
@@ -250,7 +250,7 @@ class TestClock:
         """Every start and stop of every chunk, to rounding."""
         machine = known_topology(name)
         plan = plan_trees(one_array(machine.devices), optimal_packing(machine))
-        line = _run(Setting.of(plan, machine, 2**26), 6, 6, 1e12).pipeline
+        line = _run(PlanOnMachine(plan, machine).at(2**26), 6, 6, 1e12).pipeline
         capacities = [*map(float, machine.capacities.values()), *[1e12] * len(machine.devices)]
         clock = Clock(line.lanes, line.needs, capacities, 6)
         for mine, theirs in ((clock.starts, line.starts), (clock.stops, line.stops)):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from treefold.cost.clock import Clock
 from treefold.cost.lanes import Lane, Needs
@@ -16,6 +18,9 @@ try:
     HAS_NATIVE = True
 except ImportError:  # a pure-Python installation: right, but slower
     HAS_NATIVE = False
+
+
+Times = npt.NDArray[np.float64]  # starts and stops, by lane and chunk
 
 
 class Pipeline:
@@ -30,20 +35,38 @@ class Pipeline:
     ) -> None:
         """Run them. ``needs[t]``: what task t waits for; ``capacities``: bytes per second of every resource."""
         self.lanes, self.needs, self.num_chunks = lanes, needs, num_chunks
-        self.lanes_of: list[list[int]] = [[] for _ in needs]
-        for number, lane in enumerate(lanes):
-            self.lanes_of[lane.task].append(number)
         if HAS_NATIVE:
-            self.starts, self.stops = _run_natively(lanes, needs, capacities, num_chunks)
+            self._times = _run_natively(lanes, needs, capacities, num_chunks)
         else:
             clock = Clock(lanes, needs, capacities, num_chunks)
-            self.starts, self.stops = clock.starts, clock.stops
-        self.now = max((stops[-1] for stops in self.stops), default=0.0)
+            self._times = np.array([clock.starts, clock.stops]).reshape(2, len(lanes), num_chunks)
+        self.now = float(self._times[1, :, -1].max(initial=0.0))
+
+    # Lists, which are slow to make and quick to read, are made for timelines; a price has no need of them.
+    @cached_property
+    def starts(self) -> list[list[float]]:
+        """When each chunk started."""
+        found: list[list[float]] = self._times[0].tolist()
+        return found
+
+    @cached_property
+    def stops(self) -> list[list[float]]:
+        """When each chunk stopped."""
+        found: list[list[float]] = self._times[1].tolist()
+        return found
+
+    @cached_property
+    def lanes_of(self) -> list[list[int]]:
+        """The lanes of every task."""
+        found: list[list[int]] = [[] for _ in self.needs]
+        for number, lane in enumerate(self.lanes):
+            found[lane.task].append(number)
+        return found
 
 
 def _run_natively(
     lanes: Sequence[Lane], needs: Sequence[Needs], capacities: Sequence[float], num_chunks: int
-) -> tuple[list[list[float]], list[list[float]]]:
+) -> Times:
     pairs = [pair for need in needs for pair in need]
     counts = np.array([count for _, count in pairs], np.int32).reshape(len(pairs), num_chunks)
     times = np.full((2, len(lanes), num_chunks), np.nan)
@@ -60,7 +83,7 @@ def _run_natively(
         times[0],
         times[1],
     )
-    return times[0].tolist(), times[1].tolist()
+    return times
 
 
 def _starts(lengths: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

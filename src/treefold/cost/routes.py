@@ -17,6 +17,7 @@ import numpy as np
 from treefold.topology import Topology
 
 Ends = tuple[str, str]
+Alternatives = dict[Ends, tuple[tuple[str, ...], ...]]  # by pair of devices, as ``alternatives`` returns them
 _MOST = 16  # alternatives of one pair and kind; a fabric has as many planes at most
 _ROUNDS = 400
 _WORTH = 0.99  # a busiest link that is relieved by less than 1 % is not
@@ -53,27 +54,53 @@ def alternatives(topology: Topology, source: str, target: str) -> tuple[tuple[st
     return tuple(sorted(unique, key=lambda nodes: (len(nodes), -_width(topology, nodes), alpha_s(topology, nodes))))
 
 
-def choose_routes(
-    topology: Topology, traffic: Mapping[Ends, float], *, messages: Mapping[Ends, int] | None = None
-) -> dict[Ends, tuple[Route, ...]]:
+@dataclass(frozen=True)
+class RouteChoice:
+    """The two sets of routes that a plan's traffic may take: every pair's shortest ``alone``, or all of them ``shared``.
+
+    ``alone_s`` and ``shared_s``: how long the busiest link is busy then. ``longer_s``: what the longer routes' latency
+    costs. Traffic of another size loads all links in proportion, so that one choice serves all sizes of a plan.
+    """
+
+    alone: Mapping[Ends, tuple[Route, ...]]
+    shared: Mapping[Ends, tuple[Route, ...]]
+    alone_s: float
+    shared_s: float
+    longer_s: float
+
+    def shares_at(self, scale: float) -> bool:
+        """Tell whether sharing relieves the busiest link by more than it costs if all traffic is ``scale`` times as much."""
+        return self.shared_s * scale + self.longer_s < self.alone_s * scale * _WORTH
+
+
+def find_routes(
+    topology: Topology,
+    traffic: Mapping[Ends, float],
+    *,
+    messages: Mapping[Ends, int] | None = None,
+    known: Alternatives | None = None,
+) -> RouteChoice:
     """Return the routes of every pair of devices that exchanges ``traffic`` bytes, in so many messages.
 
-    Every copy takes its shortest route, unless sharing among all routes relieves the busiest link by more than the
-    longer routes' latency costs.
+    ``known``: the alternatives of this machine's pairs that were found before; new ones are added.
     """
-    ways = {pair: alternatives(topology, *pair) for pair in traffic}
+    known = {} if known is None else known
+    for pair in traffic:
+        if pair not in known:
+            known[pair] = alternatives(topology, *pair)
+    ways = {pair: known[pair] for pair in traffic}
     alone: dict[Ends, tuple[Route, ...]] = {
         pair: (Route(found[0], 1.0, alpha_s(topology, found[0])),) for pair, found in ways.items()
     }
+    before = busiest_s(topology, traffic, alone)
     if all(len(found) == 1 for found in ways.values()):
-        return alone
+        return RouteChoice(alone, alone, before, before, 0.0)
     shared = _balanced(topology, traffic, ways)
-    before, after = busiest_s(topology, traffic, alone), busiest_s(topology, traffic, shared)
     times = messages or {}
     longer = max(
         (max(route.alpha_s for route in shared[pair]) - alone[pair][0].alpha_s) * times.get(pair, 1) for pair in traffic
     )
-    return shared if after + longer < before * _WORTH else alone
+    return RouteChoice(alone, shared, before, busiest_s(topology, traffic, shared), longer)
 
 
 def busiest_s(topology: Topology, traffic: Mapping[Ends, float], routes: Mapping[Ends, Sequence[Route]]) -> float:

@@ -7,13 +7,93 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from treefold.cost.routes import Ends, Route, busiest_s, choose_routes
+from treefold.cost.routes import Alternatives, Ends, Route, busiest_s, find_routes
 from treefold.cost.tasks import Task, make_tasks
 from treefold.dtypes import itemsize
 from treefold.plan.ir import PlanDraft, Role
 from treefold.topology import Topology
 
 _MOST_CHUNKS = 4096  # of one pack: without latency the best chunk would be infinitely small
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a plan's copies do to a machine's links on certain routes, at the size that the plan was made for."""
+
+    topology: Topology
+    tasks: Sequence[Task]
+    routes: Mapping[Ends, Sequence[Route]]
+    busy_s: float
+
+    @cached_property
+    def copies(self) -> tuple[tuple[float, float], ...]:
+        """(alpha, seconds at full width) of every copy on every of its routes, each different pair once."""
+        return tuple(
+            {
+                (route.alpha_s, task.nbytes * route.share / self._width(route))
+                for task in self.tasks
+                if task.travels
+                for route in self.routes[task.source, task.target]
+            }
+        )
+
+    @cached_property
+    def steps(self) -> tuple[tuple[float, float], ...]:
+        """(alpha, seconds of the busiest link) of every step that sends anything."""
+        traffic: dict[int, dict[Ends, float]] = {}
+        for task in self.tasks:
+            if task.travels:
+                pairs = traffic.setdefault(task.step, {})
+                pairs[task.source, task.target] = pairs.get((task.source, task.target), 0.0) + task.nbytes
+        return tuple(
+            (max(r.alpha_s for pair in pairs for r in self.routes[pair]), busiest_s(self.topology, pairs, self.routes))
+            for pairs in traffic.values()
+        )
+
+    @cached_property
+    def longest_way(self) -> tuple[int, float]:
+        """How many copies follow each other at most, and their latencies in seconds."""
+        best: list[tuple[int, float]] = []
+        for task in self.tasks:
+            hops, alphas = max((best[other] for other, _ in task.needs), default=(0, 0.0))
+            if task.travels:
+                hops += 1
+                alphas += max(route.alpha_s for route in self.routes[task.source, task.target])
+            best.append((hops, alphas))
+        return max(best, default=(0, 0.0))
+
+    def _width(self, route: Route) -> float:
+        return float(min(self.topology.capacities[link] for link in route.links))
+
+
+class PlanOnMachine:
+    """A plan on a machine: all that does not depend on the size.
+
+    ``known``: the alternatives of the machine's pairs that were found for other plans.
+    """
+
+    def __init__(
+        self, plan: PlanDraft, topology: Topology, known: Alternatives | None = None
+    ) -> None:
+        """Cut the plan into tasks and find the routes that suit its traffic."""
+        self.plan, self.topology = plan, topology
+        self._tasks, self._own = make_tasks(plan, 1), input_bytes(plan)
+        traffic: dict[Ends, float] = {}
+        messages: dict[Ends, int] = {}
+        for task in self._tasks:
+            if task.travels:
+                pair = task.source, task.target
+                traffic[pair] = traffic.get(pair, 0.0) + task.nbytes
+                messages[pair] = messages.get(pair, 0) + 1
+        self._choice = find_routes(topology, traffic, messages=messages, known=known)
+        self._alone = Load(topology, self._tasks, self._choice.alone, self._choice.alone_s)
+        self._shared = Load(topology, self._tasks, self._choice.shared, self._choice.shared_s)
+
+    def at(self, nbytes: float) -> Setting:
+        """Return the plan drawn out until every replica brings ``nbytes`` bytes."""
+        scale = nbytes / self._own if self._own else 0.0
+        load = self._shared if self._choice.shares_at(scale) else self._alone
+        return Setting(self.plan, self.topology, nbytes, scale, self._tasks, load)
 
 
 @dataclass(frozen=True)
@@ -25,29 +105,17 @@ class Setting:
     nbytes: float
     scale: float
     tasks: tuple[Task, ...]
-    traffic: Mapping[Ends, float]
-    routes: Mapping[Ends, Sequence[Route]]
+    load: Load
 
-    @staticmethod
-    def of(plan: PlanDraft, topology: Topology, nbytes: float) -> Setting:
-        """Find the routes that suit the plan's traffic at this size."""
-        tasks = make_tasks(plan, 1)
-        own = input_bytes(plan)
-        scale = nbytes / own if own else 0.0
-        traffic: dict[Ends, float] = {}
-        messages: dict[Ends, int] = {}
-        for task in tasks:
-            if task.travels:
-                pair = task.source, task.target
-                traffic[pair] = traffic.get(pair, 0.0) + task.nbytes * scale
-                messages[pair] = messages.get(pair, 0) + 1
-        routes = choose_routes(topology, traffic, messages=messages)
-        return Setting(plan, topology, nbytes, scale, tasks, traffic, routes)
+    @property
+    def routes(self) -> Mapping[Ends, Sequence[Route]]:
+        """The routes of every pair that exchanges anything."""
+        return self.load.routes
 
-    @cached_property
+    @property
     def busy_s(self) -> float:
         """Seconds for which the busiest link has something to carry."""
-        return busiest_s(self.topology, self.traffic, self.routes)
+        return self.load.busy_s * self.scale
 
     @property
     def pack_bytes(self) -> float:
@@ -63,7 +131,7 @@ class Setting:
 
         m/r is the time for which the busiest link is busy: all packs end together where each has its share.
         """
-        hops, alphas = self._longest_way()
+        hops, alphas = self.load.longest_way
         busy = self.busy_s
         if hops <= 1 or not busy:
             return 1
@@ -78,48 +146,10 @@ class Setting:
         busiest link's load/k, or the alpha + m/(k·c) of one copy where that is more. ``load``: seconds of the step's
         busiest link. For one tree this is (2D + k − 1)·(alpha + m/(k·c)), for a ring of k = 1 its 2·(n − 1) steps.
         """
-        first = sum(alpha + load / num_chunks for alpha, load in self._steps)
-        between = max([alpha + seconds / num_chunks for alpha, seconds in self._copies] + [self.busy_s / num_chunks])
+        part = self.scale / num_chunks
+        first = sum(alpha + seconds * part for alpha, seconds in self.load.steps)
+        between = max([alpha + seconds * part for alpha, seconds in self.load.copies] + [self.load.busy_s * part])
         return first + (num_chunks - 1) * between
-
-    @cached_property
-    def _copies(self) -> tuple[tuple[float, float], ...]:
-        """(alpha, seconds at full width) of every copy on every of its routes, each different pair once."""
-        return tuple(
-            {
-                (route.alpha_s, self.scale * task.nbytes * route.share / self._width(route))
-                for task in self.tasks
-                if task.travels
-                for route in self.routes[task.source, task.target]
-            }
-        )
-
-    @cached_property
-    def _steps(self) -> tuple[tuple[float, float], ...]:
-        """(alpha, seconds of the busiest link) of every step that sends anything."""
-        traffic: dict[int, dict[Ends, float]] = {}
-        for task in self.tasks:
-            if task.travels:
-                pairs = traffic.setdefault(task.step, {})
-                pairs[task.source, task.target] = pairs.get((task.source, task.target), 0.0) + self.scale * task.nbytes
-        return tuple(
-            (max(r.alpha_s for pair in pairs for r in self.routes[pair]), busiest_s(self.topology, pairs, self.routes))
-            for pairs in traffic.values()
-        )
-
-    def _width(self, route: Route) -> float:
-        return float(min(self.topology.capacities[link] for link in route.links))
-
-    def _longest_way(self) -> tuple[int, float]:
-        """Return how many copies follow each other at most, and their latencies in seconds."""
-        best: list[tuple[int, float]] = []
-        for task in self.tasks:
-            hops, alphas = max((best[other] for other, _ in task.needs), default=(0, 0.0))
-            if task.travels:
-                hops += 1
-                alphas += max(route.alpha_s for route in self.routes[task.source, task.target])
-            best.append((hops, alphas))
-        return max(best, default=(0, 0.0))
 
 
 def input_bytes(plan: PlanDraft) -> int:

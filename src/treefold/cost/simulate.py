@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 from treefold.cost.lanes import Lane
 from treefold.cost.model import LAUNCH_S
 from treefold.cost.pipeline import Pipeline
-from treefold.cost.setting import Setting
+from treefold.cost.routes import Alternatives
+from treefold.cost.setting import PlanOnMachine, Setting
 from treefold.cost.tasks import Task, make_tasks
 from treefold.errors import SimulationError
 from treefold.plan.ir import Combine, Concat, Copy, Plan, PlanDraft
@@ -51,13 +53,11 @@ def simulate(
     """
     _check(plan, topology, nbytes, chunk_bytes, reduce_bytes_per_s)
     _check_launch(launch_s)
-    setting = Setting.of(plan, topology, nbytes)
+    setting = PlanOnMachine(plan, topology).at(nbytes)
     if chunk_bytes == "auto":
-        tried = {1, setting.best_num_chunks()}
-        lines = (_timeline(setting, count, reduce_bytes_per_s, launch_s) for count in tried)
-        return min(lines, key=lambda line: line.duration_s)
+        return _quickest(setting, reduce_bytes_per_s).timeline(launch_s)
     num_chunks = 1 if chunk_bytes is None else math.ceil(setting.pack_bytes / float(chunk_bytes))
-    return _timeline(setting, max(num_chunks, 1), reduce_bytes_per_s, launch_s)
+    return _run_all(setting, max(num_chunks, 1), reduce_bytes_per_s).timeline(launch_s)
 
 
 def predict_s(plan: Plan, topology: Topology, nbytes: float, *, launch_s: float = LAUNCH_S) -> float:
@@ -69,26 +69,56 @@ def predict_s(plan: Plan, topology: Topology, nbytes: float, *, launch_s: float 
     """
     _check(plan, topology, nbytes, None, math.inf)
     _check_launch(launch_s)
-    setting = Setting.of(plan, topology, nbytes)
-    best = setting.best_num_chunks()
-    return setting.launch_s(launch_s) + min(setting.estimate_s(count) for count in (1, best))
+    return _closed_form_s(PlanOnMachine(plan, topology).at(nbytes), launch_s)
 
 
-def _timeline(setting: Setting, num_chunks: int, reduce_bytes_per_s: float, launch_s: float) -> Timeline:
+class PlanTimes:
+    """What one plan takes on one machine, launch included: the same as ``simulate`` and ``predict_s`` say, size by size.
+
+    What does not depend on the size is worked out once, and a size is simulated once. ``known``: routes of the
+    machine's pairs that other plans needed already.
+    """
+
+    def __init__(self, plan: Plan, topology: Topology, known: Alternatives) -> None:
+        """Remember the plan; nothing is simulated yet."""
+        self._plan = PlanOnMachine(plan, topology, known)
+        self._simulated: dict[float, float] = {}
+
+    def predicted_s(self, nbytes: float) -> float:
+        """Return the closed form."""
+        return _closed_form_s(self._plan.at(nbytes), LAUNCH_S)
+
+    def simulated_s(self, nbytes: float) -> float:
+        """Return the end of the simulated timeline."""
+        if nbytes not in self._simulated:
+            self._simulated[nbytes] = _quickest(self._plan.at(nbytes), math.inf).duration_s(LAUNCH_S)
+        return self._simulated[nbytes]
+
+
+def _closed_form_s(setting: Setting, launch_s: float) -> float:
+    return setting.launch_s(launch_s) + min(setting.estimate_s(count) for count in (1, setting.best_num_chunks()))
+
+
+def _quickest(setting: Setting, reduce_bytes_per_s: float) -> _Run:
+    """Simulate with whole packs and with chunks of the best size, and return what ends first."""
+    runs = (_run_all(setting, count, reduce_bytes_per_s) for count in {1, setting.best_num_chunks()})
+    return min(runs, key=lambda run: run.duration_s(0.0))
+
+
+def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _Run:
     """Run the pipeline with so many chunks, or with fewer that stand for them."""
-    first = setting.launch_s(launch_s)
     lanes = max(sum(len(setting.routes[task.source, task.target]) for task in setting.tasks if task.travels), 1)
     shown = max(_FEWEST_CHUNKS, _MOST_SPANS // lanes)
     if num_chunks <= shown + shown // 2:
-        return _run(setting, num_chunks, num_chunks, reduce_bytes_per_s).timeline(1.0, first)
+        return _run(setting, num_chunks, num_chunks, reduce_bytes_per_s)
     half, full = (_run(setting, some, num_chunks, reduce_bytes_per_s) for some in (shown // 2, shown))
     per_chunk = (full.pipeline.now - half.pipeline.now) / (shown - shown // 2)
     longer = full.pipeline.now + (num_chunks - shown) * per_chunk
-    return full.timeline(longer / full.pipeline.now, first)
+    return dataclasses.replace(full, longer=longer / full.pipeline.now)
 
 
 def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: float) -> _Run:
-    tasks = make_tasks(setting.plan, shown)
+    tasks = setting.tasks if shown == 1 else make_tasks(setting.plan, shown)
     links = {ends: row for row, ends in enumerate(setting.topology.capacities)}
     capacities = [float(width) for width in setting.topology.capacities.values()]
     devices = {name: len(capacities) + row for row, name in enumerate(setting.topology.devices)}
@@ -111,15 +141,22 @@ def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: floa
 
 @dataclass(frozen=True)
 class _Run:
+    """A pipeline that has run; all its times are drawn out by the factor ``longer``."""
+
     setting: Setting
     tasks: tuple[Task, ...]
     ways: tuple[tuple[str, ...], ...]
     pipeline: Pipeline
     num_chunks: int
+    longer: float = 1.0
 
-    def timeline(self, longer: float, first_s: float) -> Timeline:
-        """Put what happened on a timeline that begins ``first_s`` seconds earlier, all times drawn out by a factor."""
-        line = self.pipeline
+    def duration_s(self, launch_s: float) -> float:
+        """Return when the last chunk ends, after a launch of so many seconds."""
+        return self.setting.launch_s(launch_s) + self.pipeline.now * self.longer
+
+    def timeline(self, launch_s: float) -> Timeline:
+        """Put what happened on a timeline that begins with the launch."""
+        line, longer, first_s = self.pipeline, self.longer, self.setting.launch_s(launch_s)
         activities = tuple(
             Activity(
                 _KINDS[type(self.tasks[lane.task].action)],
@@ -133,7 +170,8 @@ class _Run:
         )
         path = tuple(Wait(lane, chunk, *activities[lane].spans[chunk]) for lane, chunk in self._critical_path())
         per_span = self.num_chunks / line.num_chunks
-        return Timeline(first_s + line.now * longer, self.setting.nbytes, self.num_chunks, activities, path, per_span)
+        duration_s = self.duration_s(launch_s)
+        return Timeline(duration_s, self.setting.nbytes, self.num_chunks, activities, path, per_span)
 
     def _critical_path(self) -> list[tuple[int, int]]:
         """Return (lane, chunk), from the first to the last to end: each waited for the one before."""

@@ -79,7 +79,9 @@ def make_tasks(plan: PlanDraft, num_chunks: int, *, whole: bool = False) -> tupl
     for step, actions in enumerate((step.actions for step in plan.steps), start=1):
         for action in actions:
             length = action.target.length
-            cuts = known.setdefault(length, cut(length, num_chunks))
+            if length not in known:
+                known[length] = cut(length, num_chunks)
+            cuts = known[length]
             number = len(tasks)
             sources = [
                 (where.buffer, _Access(number, step, where.start, where.stop, where.start - offset, cuts))

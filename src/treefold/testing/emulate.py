@@ -20,7 +20,7 @@ from treefold.backends import HostArray
 from treefold.backends.numpy import NumpyBackend
 from treefold.cost import simulate
 from treefold.cost.routes import Ends, Route
-from treefold.cost.setting import Setting
+from treefold.cost.setting import PlanOnMachine
 from treefold.cost.tasks import Task, make_tasks
 from treefold.errors import SimulationError
 from treefold.errors.words import counted
@@ -126,7 +126,7 @@ class Emulator:
         arrays = _buffers(plan, inputs, fold)
         nbytes = sum(np.asarray(leaf[0]).nbytes for leaf in inputs)
         predicted = simulate(plan, self.topology, nbytes, chunk_bytes=chunk_bytes, launch_s=0.0)
-        routes = Setting.of(plan, self.topology, nbytes).routes
+        routes = PlanOnMachine(plan, self.topology).at(nbytes).routes
         tasks = make_tasks(plan, predicted.num_chunks, whole=True)
         measured_s = _Machine(self.topology, self.clock, routes).run(tasks, _Work(plan, arrays, fold).do)
         results = _results(plan, inputs, arrays)
