@@ -64,9 +64,7 @@ class Pipeline:
         return found
 
 
-def _run_natively(
-    lanes: Sequence[Lane], needs: Sequence[Needs], capacities: Sequence[float], num_chunks: int
-) -> Times:
+def _run_natively(lanes: Sequence[Lane], needs: Sequence[Needs], capacities: Sequence[float], num_chunks: int) -> Times:
     pairs = [pair for need in needs for pair in need]
     counts = np.array([count for _, count in pairs], np.int32).reshape(len(pairs), num_chunks)
     times = np.full((2, len(lanes), num_chunks), np.nan)

@@ -56,7 +56,7 @@ def alternatives(topology: Topology, source: str, target: str) -> tuple[tuple[st
 
 @dataclass(frozen=True)
 class RouteChoice:
-    """The two sets of routes that a plan's traffic may take: every pair's shortest ``alone``, or all of them ``shared``.
+    """What a plan's traffic may take: every pair's shortest route ``alone``, or all of its routes, ``shared``.
 
     ``alone_s`` and ``shared_s``: how long the busiest link is busy then. ``longer_s``: what the longer routes' latency
     costs. Traffic of another size loads all links in proportion, so that one choice serves all sizes of a plan.
@@ -69,7 +69,7 @@ class RouteChoice:
     longer_s: float
 
     def shares_at(self, scale: float) -> bool:
-        """Tell whether sharing relieves the busiest link by more than it costs if all traffic is ``scale`` times as much."""
+        """Tell whether sharing pays if all traffic is ``scale`` times as much: by more than longer routes cost."""
         return self.shared_s * scale + self.longer_s < self.alone_s * scale * _WORTH
 
 

@@ -72,9 +72,7 @@ class PlanOnMachine:
     ``known``: the alternatives of the machine's pairs that were found for other plans.
     """
 
-    def __init__(
-        self, plan: PlanDraft, topology: Topology, known: Alternatives | None = None
-    ) -> None:
+    def __init__(self, plan: PlanDraft, topology: Topology, known: Alternatives | None = None) -> None:
         """Cut the plan into tasks and find the routes that suit its traffic."""
         self.plan, self.topology = plan, topology
         self._tasks, self._own = make_tasks(plan, 1), input_bytes(plan)

@@ -73,14 +73,21 @@ def predict_s(plan: Plan, topology: Topology, nbytes: float, *, launch_s: float 
 
 
 class PlanTimes:
-    """What one plan takes on one machine, launch included: the same as ``simulate`` and ``predict_s`` say, size by size.
+    """What ``plan`` takes on one machine, launch included, size by size, as ``simulate`` and ``predict_s`` say.
 
-    What does not depend on the size is worked out once, and a size is simulated once. ``known``: routes of the
+    What does not depend on the size is worked out once, and each size is simulated once. ``known``: routes of the
     machine's pairs that other plans needed already.
     """
 
-    def __init__(self, plan: Plan, topology: Topology, known: Alternatives) -> None:
-        """Remember the plan; nothing is simulated yet."""
+    def __init__(self, plan: Plan, topology: Topology, known: Alternatives | None = None) -> None:
+        """Remember the plan; nothing is simulated yet.
+
+        Raises:
+            SimulationError: a device of the plan that the topology does not have.
+
+        """
+        _check_devices(plan, topology)
+        self.plan = plan
         self._plan = PlanOnMachine(plan, topology, known)
         self._simulated: dict[float, float] = {}
 
@@ -93,6 +100,12 @@ class PlanTimes:
         if nbytes not in self._simulated:
             self._simulated[nbytes] = _quickest(self._plan.at(nbytes), math.inf).duration_s(LAUNCH_S)
         return self._simulated[nbytes]
+
+    def timeline(self, nbytes: float) -> Timeline:
+        """Return the simulated timeline, which is not kept; its end is."""
+        timeline = _quickest(self._plan.at(nbytes), math.inf).timeline(LAUNCH_S)
+        self._simulated[nbytes] = timeline.duration_s
+        return timeline
 
 
 def _closed_form_s(setting: Setting, launch_s: float) -> float:
@@ -195,15 +208,19 @@ class _Run:
 def _check(
     plan: PlanDraft, topology: Topology, nbytes: float, chunk_bytes: float | str | None, reduce_bytes_per_s: float
 ) -> None:
-    strangers = sorted({buffer.device for buffer in plan.buffers} - set(topology.devices))
-    if strangers:
-        raise SimulationError.strangers(strangers, topology.devices)
+    _check_devices(plan, topology)
     if not _is_number(nbytes) or not 0 <= float(nbytes) < math.inf:
         raise SimulationError.nbytes(nbytes)
     if chunk_bytes not in {None, "auto"} and not (_is_number(chunk_bytes) and 0 < float(chunk_bytes) < math.inf):
         raise SimulationError.chunk_bytes(chunk_bytes)
     if not _is_number(reduce_bytes_per_s) or not reduce_bytes_per_s > 0:
         raise SimulationError.reduce_rate(reduce_bytes_per_s)
+
+
+def _check_devices(plan: PlanDraft, topology: Topology) -> None:
+    strangers = sorted({buffer.device for buffer in plan.buffers} - set(topology.devices))
+    if strangers:
+        raise SimulationError.strangers(strangers, topology.devices)
 
 
 def _check_launch(launch_s: float) -> None:

@@ -21,7 +21,7 @@ from treefold.ops.entry import Entry, LeafForm, Part
 from treefold.ops.one_device import ReductionToOneDevice
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
-from treefold.planners.choose import MOST_SIMULATED
+from treefold.planners.compare import MOST_SIMULATED
 from treefold.planners.ring import pack_rings
 from treefold.reduce_op import ReduceOp
 from treefold.topology import Topology

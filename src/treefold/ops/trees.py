@@ -16,12 +16,12 @@ from treefold.packing import Item, Pack, PackingPolicy, PackLayout, split_by_sha
 from treefold.planners import PlanBuilder
 
 if TYPE_CHECKING:
-    from treefold.planners.choose import Race
-    from treefold.planners.ways import Way
+    from treefold.planners.compare import Comparison
+    from treefold.planners.method import Method
     from treefold.topology import Topology
 
-#: Sizes times sets of devices of one machine whose trees are kept.
-_MOST_WAYS = 256
+#: Sets of devices of one machine whose methods are kept.
+_MOST_SETS = 256
 #: Its multiples fall evenly between 0 and 1, however many there are.
 _GOLDEN = Fraction(75025, 121393)
 
@@ -58,8 +58,7 @@ class MachineTrees:
         """Remember the machine; ``num_packs`` ≥ 1: so many trees of equal share, else what is quickest for the size."""
         self._topology = topology
         self._packs = num_packs if isinstance(num_packs, int) and num_packs >= 1 else None
-        self._ways: BoundedCache[tuple[tuple[str, ...], int], Way] = BoundedCache(_MOST_WAYS)
-        self._races: BoundedCache[tuple[str, ...], Race] = BoundedCache(_MOST_WAYS)
+        self._comparisons: BoundedCache[tuple[str, ...], Comparison] = BoundedCache(_MOST_SETS)
 
     def check_devices(self, devices: Sequence[str]) -> None:
         """Refuse devices that the machine does not have or does not join.
@@ -72,56 +71,52 @@ class MachineTrees:
 
     def router(self, policy: PackingPolicy, root: Callable[[Sequence[str]], str]) -> Router:
         """Return how the values of one call travel: one pack per tree, or packs as the policy says over the trees."""
-        ways: list[tuple[Way, int]] = []  # of each pack that layouts made, in order, and its place in its way
+        methods: list[tuple[Method, int]] = []  # of each pack that layouts made, in order, and which share it has
 
         def layouts(items: Sequence[Item], sources: tuple[str, ...]) -> tuple[PackLayout, ...]:
             devices = tuple(dict.fromkeys(sources))
             made = []
             if policy.bytes_per_pack or policy.num_packs == 0:
                 made = list(policy.layouts(items, len(devices)))
-                way = self._way(devices, sum(item.length * itemsize(item.dtype) for item in items))
-                ways.extend((way, _in_turn(way, number)) for number in range(sum(len(one.packs) for one in made)))
+                method = self._method(devices, sum(item.length * itemsize(item.dtype) for item in items))
+                num_packs = sum(len(one.packs) for one in made)
+                methods.extend((method, _in_turn(method.shares, number)) for number in range(num_packs))
                 return tuple(made)
             for dtype, group in _by_dtype(items).items():
-                way = self._way(devices, sum(item.length for item in group) * itemsize(dtype))
-                made.append(PackLayout(dtype, split_by_shares(group, way.shares)))
-                ways.extend((way, place) for place in range(len(way.shares)))
+                method = self._method(devices, sum(item.length for item in group) * itemsize(dtype))
+                made.append(PackLayout(dtype, split_by_shares(group, method.shares)))
+                methods.extend((method, number) for number in range(len(method.shares)))
             return tuple(made)
 
         def add_pack(builder: PlanBuilder, pack: Pack, number: int) -> None:
-            way, place = ways[number]
-            way.add_pack(builder, pack, place)
+            method, share = methods[number]
+            method.add_pack(builder, pack, share)
 
         return Router(layouts, add_pack, root)
 
-    def _way(self, devices: tuple[str, ...], nbytes: int) -> Way:
-        """Return the way for so many bytes: sizes are told apart by factors of four.
+    def _method(self, devices: tuple[str, ...], nbytes: int) -> Method:
+        """Return the method for so many bytes: sizes are told apart by factors of four.
 
         Raises:
             TopologyError: the machine does not have these devices.
             MissingExtraError: SciPy is not installed.
 
         """
-        from treefold.planners.choose import LARGEST, SMALLEST, Race  # noqa: PLC0415 - only for who plans by a machine
-        from treefold.planners.tree_packing import optimal_packing  # noqa: PLC0415 - as above
-        from treefold.planners.ways import along, way_of  # noqa: PLC0415 - as above
+        from treefold.planners.choose import LARGEST, SMALLEST  # noqa: PLC0415 - only for who plans by a machine
+        from treefold.planners.compare import Comparison  # noqa: PLC0415 - as above
 
+        comparison = self._comparisons.get(devices)
+        if comparison is None:
+            comparison = Comparison(self._topology.restricted(devices))
+            self._comparisons.put(devices, comparison)
+        if self._packs is not None:
+            return comparison.methods[f"trees#{self._packs}"]
+        if len(devices) == 1:
+            return comparison.methods["trees"]
         size = SMALLEST
-        while self._packs is None and size < min(nbytes, LARGEST):
+        while size < min(nbytes, LARGEST):
             size *= 4
-        way = self._ways.get((devices, size))
-        if way is None:
-            machine = self._topology.restricted(devices)
-            if self._packs is not None or len(devices) == 1:
-                way = along(optimal_packing(machine, packs=self._packs))
-            else:
-                race = self._races.get(devices)
-                if race is None:
-                    race = Race(machine)
-                    self._races.put(devices, race)
-                way = way_of(race.best(size), machine)
-            self._ways.put((devices, size), way)
-        return way
+        return comparison.methods[comparison.best(size)]
 
 
 def _by_dtype(items: Sequence[Item]) -> dict[str, list[Item]]:
@@ -131,7 +126,7 @@ def _by_dtype(items: Sequence[Item]) -> dict[str, list[Item]]:
     return found
 
 
-def _in_turn(way: Way, number: int) -> int:
-    """Return the place of a pack that was not cut for one: in proportion to the shares, over any run of packs."""
-    ends = list(itertools.accumulate(way.shares))
+def _in_turn(shares: Sequence[Fraction], number: int) -> int:
+    """Return which share takes a pack that was not cut for one: each in proportion, over any run of packs."""
+    ends = list(itertools.accumulate(shares))
     return bisect.bisect_right(ends, (number * _GOLDEN) % 1 * ends[-1])

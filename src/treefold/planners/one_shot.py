@@ -1,9 +1,12 @@
-"""Every device sends to every other: one hop, many bytes; the quickest way for the smallest values."""
+"""Every device sends to every other: one hop, many bytes; the quickest method for the smallest values."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from treefold.packing import Pack
 from treefold.planners.builder import PlanBuilder
+from treefold.planners.method import Method
 
 _PACK, _SEND, _COMBINE, _UNPACK = range(4)
 
@@ -21,3 +24,8 @@ def add_one_shot(builder: PlanBuilder, pack: Pack) -> None:
         arrived = [builder.send(source, device, number, _SEND) for source in packed]
         result = builder.combine(arrived, builder.landing(pack, device), number, _COMBINE, final=True)
         builder.unpack(result, pack, number, _UNPACK)
+
+
+def one_shot() -> Method:
+    """Return the method in which every device sends everything to every other: 1 hop, (n − 1)·S per device."""
+    return Method((Fraction(1),), lambda builder, pack, _: add_one_shot(builder, pack), "one shot")

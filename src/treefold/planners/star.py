@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
+
+from treefold.devices import canonical_device
 from treefold.packing import Fragment, Pack
 from treefold.plan.ir import Concat, Range
 from treefold.planners.builder import PlanBuilder
+from treefold.planners.method import Method
 
 _PACK, _UP, _COMBINE, _DOWN, _UNPACK = range(5)
 
@@ -22,6 +27,19 @@ def add_star(builder: PlanBuilder, pack: Pack, root: str) -> None:
         arrived.append(builder.send(packed, root, number, _UP))
     result = builder.combine(arrived, builder.landing(pack, root), number, _COMBINE, final=True)
     _spread(builder, result, pack, number)
+
+
+def star(root: str) -> Method:
+    """Return the method in which all values meet on ``root``, as in ``ReductionToOneDevice``."""
+    where = canonical_device(root)
+    words = f"all values meet on {where}"
+    return Method((Fraction(1),), lambda builder, pack, _: add_star(builder, pack, where), words)
+
+
+def two_shot(devices: Sequence[str]) -> Method:
+    """Return the method in which each device reduces its n-th part and sends it to all: 2 hops, 2·(n − 1)·S/n each."""
+    shares = (Fraction(1, len(devices)),) * len(devices)
+    return Method(shares, lambda builder, pack, number: add_star(builder, pack, devices[number]), "two shots")
 
 
 def add_concat(builder: PlanBuilder, leaf: int, root: str) -> None:

@@ -6,10 +6,12 @@ TensorFlow takes groups of n // 2 and so loses the last replica of an odd count;
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from treefold.packing import Pack
 from treefold.plan.ir import Range, Role
 from treefold.planners.builder import PlanBuilder
+from treefold.planners.method import Method
 
 _PACK, _HOME, _UP, _COMBINE, _ACROSS, _FINAL, _BACK, _DOWN, _UNPACK = range(9)
 
@@ -58,6 +60,12 @@ def add_two_level(builder: PlanBuilder, pack: Pack, index: int) -> None:
         ]
     result = builder.combine(folds, builder.landing(pack, devices[root]), number, _FINAL, final=True)
     _spread(builder, pack, result, number, groups, heads)
+
+
+def two_level(num_packs: int = 1) -> Method:
+    """Return the method of TensorFlow's ``HierarchicalCopyAllReduce``, with the roots of its packs rotating."""
+    shares = (Fraction(1, num_packs),) * num_packs
+    return Method(shares, add_two_level, f"two groups of devices, {num_packs} packs")
 
 
 def _group_fold(

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treefold.bench.sizes import parse_size
-from treefold.cost import simulate
-from treefold.plan import Plan
-from treefold.planners.choose import plan_method
-from treefold.planners.methods import one_array, plan_star, plan_two_level
-from treefold.planners.ring import RingPacking
-from treefold.planners.tree_packing import TreePacking, plan_trees
-from treefold.planners.ways import radius
+from treefold.planners.compare import RINGS, Comparison
+from treefold.planners.registry import label_of
 from treefold.topology import Topology
 
-TREES, ONE_SHOT, TWO_SHOT, SHALLOW, TREE = "trees", "one shot", "two shots", "shallow trees", "one tree"
-RINGS, STAR, TWO_LEVEL = "rings", "ReductionToOneDevice", "TensorFlow's two-level tree"
-OURS = (TREES, ONE_SHOT, TWO_SHOT, SHALLOW, TREE, RINGS)
-OTHERS = (RINGS, STAR, TWO_LEVEL)
+_OURS, _OTHERS = ("oneshot", "twoshot", "shallow", "tree"), ("onedevice", "twolevel")
+OURS = tuple(label_of(name) for name in ("trees", *_OURS, RINGS))
+OTHERS = tuple(label_of(name) for name in (RINGS, *_OTHERS))
 _LARGE, _FEW = 16, "64K,4M,256M"
 
 
@@ -50,33 +44,28 @@ def parse_sizes(text: str | None, default: str, topology: Topology) -> tuple[int
     return tuple(sorted({parse_size(word, "--size") for word in text.split(",")}))
 
 
-def plan_methods(topology: Topology, packing: TreePacking) -> dict[str, Plan]:
-    """Return a plan of each method but rings for one array on all devices of a machine."""
-    work = one_array(packing.devices)
-    if len(packing.devices) == 1:
-        return {TREES: plan_trees(work, packing)}
-    make: dict[str, Callable[[], Plan]] = {
-        TREES: lambda: plan_trees(work, packing),
-        ONE_SHOT: lambda: plan_method("oneshot", topology, work),
-        TWO_SHOT: lambda: plan_method("twoshot", topology, work),
-        SHALLOW: lambda: plan_method(f"shallow#{radius(topology)}", topology, work),
-        TREE: lambda: plan_method("tree", topology, work),
-        STAR: lambda: plan_star(work),
-        TWO_LEVEL: lambda: plan_two_level(work),
-    }
-    return {name: plan() for name, plan in make.items()}
+def trees_name(packs: int | None) -> str:
+    """Return the name of the method of the packing that a command is asked for."""
+    return "trees" if packs is None else f"trees#{packs}"
 
 
 def predict(
-    plans: Mapping[str, Plan], topology: Topology, sizes: Sequence[int], *, rings: RingPacking | None = None
+    comparison: Comparison, sizes: Sequence[int], packs: int | None, *, only_near: bool = False
 ) -> tuple[Prediction, ...]:
-    """Return what every method takes at every size, in order of size, then of methods, rings last."""
-    found = []
-    for nbytes in sizes:
-        found += [Prediction(nbytes, simulate(plan, topology, nbytes).duration_s, name) for name, plan in plans.items()]
-        if rings is not None:
-            found.append(Prediction(nbytes, rings.predict_s(nbytes), RINGS))
-    return tuple(found)
+    """Return what every method takes at every size, in order of size, then of methods, rings last.
+
+    ``only_near``: those of treefold's methods are left out that the closed form already puts too far from the best.
+    """
+    methods = comparison.methods
+    ours, others = [trees_name(packs)], list[str]()
+    if len(methods.topology.devices) > 1:
+        ours += [methods.shallow if name == "shallow" else name for name in _OURS]
+        others = [*_OTHERS, RINGS]
+    return tuple(
+        Prediction(nbytes, comparison.simulated_s(name, nbytes), label_of(name))
+        for nbytes in sizes
+        for name in (*(comparison.near(ours, nbytes) if only_near else ours), *others)
+    )
 
 
 def best_of(predictions: Sequence[Prediction], nbytes: int, methods: Sequence[str] = OURS) -> Prediction:

@@ -13,23 +13,28 @@ from treefold import __version__
 from treefold.cli.errors import CommandError
 from treefold.cli.planning import options
 from treefold.cli.planning.machines import read_machine
-from treefold.cli.planning.methods import OTHERS, TREES, Prediction, best_of, parse_sizes, plan_methods, predict
+from treefold.cli.planning.methods import OTHERS, Prediction, best_of, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.published import describe_checks
-from treefold.cli.planning.words import describe_packing, describe_predictions, list_checks, machine_notes, to_plain
+from treefold.cli.planning.words import (
+    Findings,
+    describe_packing,
+    describe_predictions,
+    list_checks,
+    machine_notes,
+    to_plain,
+)
 from treefold.cost import simulate
 from treefold.cost.published import CHECKED_FROM
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
 from treefold.plan import Plan
-from treefold.planners.choose import Choice, choose
-from treefold.planners.ring import RingPacking, pack_rings
-from treefold.planners.tree_packing import TreePacking, optimal_packing
+from treefold.planners.choose import choose
+from treefold.planners.compare import Comparison
+from treefold.report.certificate import recomputed_bound
 from treefold.report.plan_page import PlanStory, render_plan_page
 from treefold.report.plan_picture import draw_packing
 from treefold.report.trace import write_trace
-from treefold.timeline import Timeline
-from treefold.topology import Topology
 
 _SIZES = "4K,64K,1M,16M,256M,1G"
 _SHOWN_CHUNKS = 16  # of every pack in a picture
@@ -55,25 +60,38 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     sizes = parse_sizes(size, _SIZES, machine)
     if packs is not None and packs > sizes[0]:
         raise CommandError.packs_of_bytes(packs, sizes[0])
-    packing = optimal_packing(machine, packs=packs)
-    plans = plan_methods(machine, packing)
-    rings = pack_rings(machine)
-    predictions = predict(plans, machine, sizes, rings=rings) if len(machine.devices) > 1 else ()
-    choice = choose(machine) if table else None
-    describe = _as_json if json else _in_words
-    typer.echo(describe(machine, packing, predictions, choice, rings))
-    trees = plans[TREES]
+    comparison = Comparison(machine)
+    trees = comparison.times(trees_name(packs))
+    timeline = trees.timeline(sizes[-1]) if trace is not None else None
+    found = _find(comparison, sizes, packs, has_all=json, has_table=table)
+    typer.echo(_as_json(found) if json else _in_words(found))
     if draw is not None:
-        _draw(draw, machine, packing, trees, predictions, rings, sizes[-1])
-    if trace is not None:
-        write_atomically(trace, write_trace(simulate(trees, machine, sizes[-1]), machine))
+        _draw(draw, found, trees.plan, sizes[-1])
+    if trace is not None and timeline is not None:
+        write_atomically(trace, write_trace(timeline, machine))
     if dot is not None:
-        write_atomically(dot, to_dot(machine, packing))
+        write_atomically(dot, to_dot(machine, found.packing))
     if save is not None:
-        write_atomically(save, trees.to_json())
+        write_atomically(save, trees.plan.to_json())
     for path in (draw, trace, dot, save):
         if path is not None:
             _say(f"Written: {path}", quiet=json)
+
+
+def _find(
+    comparison: Comparison, sizes: Sequence[int], packs: int | None, *, has_all: bool, has_table: bool
+) -> Findings:
+    """Plan and predict: all methods for programs to read, those that may be the quickest for people."""
+    methods = comparison.methods
+    packing = methods.packing(packs)
+    return Findings(
+        methods.topology,
+        packing,
+        recomputed_bound(packing, methods.topology),
+        predict(comparison, sizes, packs, only_near=not has_all) if len(packing.devices) > 1 else (),
+        methods.rings,
+        choose(comparison) if has_table else None,
+    )
 
 
 def _say(sentence: str, *, quiet: bool) -> None:
@@ -81,72 +99,50 @@ def _say(sentence: str, *, quiet: bool) -> None:
     typer.echo(sentence, err=quiet)
 
 
-def _as_json(
-    machine: Topology,
-    packing: TreePacking,
-    predictions: Sequence[Prediction],
-    choice: Choice | None,
-    rings: RingPacking,
-) -> str:
-    plain = to_plain(machine, packing, predictions)
-    if predictions:
-        plain |= {"rings": [list(order) for order in rings.orders], "checked_from_bytes": CHECKED_FROM}
-    plain |= {} if choice is None else {"size_table": str(choice.table), "reasons": list(choice.reasons)}
+def _as_json(found: Findings) -> str:
+    plain = to_plain(found)
+    if found.predictions:
+        plain |= {"rings": [list(order) for order in found.rings.orders], "checked_from_bytes": CHECKED_FROM}
+    if found.table is not None:
+        plain |= {"size_table": str(found.table), "reasons": list(found.table.reasons)}
     return json_text.dumps(plain, indent=2, ensure_ascii=False)
 
 
-def _in_words(
-    machine: Topology,
-    packing: TreePacking,
-    predictions: Sequence[Prediction],
-    choice: Choice | None,
-    rings: RingPacking,
-) -> str:
-    lines = [*(f"note: {note}" for note in machine_notes(machine)), describe_packing(machine, packing)]
-    if predictions:
-        lines += ["", "predicted", *_predicted(machine, predictions, rings)]
-    if choice is not None:
-        lines += ["", f"size table: {choice.table}", *choice.reasons]
+def _in_words(found: Findings) -> str:
+    lines = [*(f"note: {note}" for note in machine_notes(found.topology)), describe_packing(found)]
+    if found.predictions:
+        lines += ["", "predicted", _predicted(found)]
+    if found.table is not None:
+        lines += ["", f"size table: {found.table}", *found.table.reasons]
     return "\n".join(lines)
 
 
-def _predicted(machine: Topology, predictions: Sequence[Prediction], rings: RingPacking) -> list[str]:
-    if not predictions:
-        return []
-    return [describe_predictions(predictions, machine), "", describe_checks(machine, rings)]
+def _predicted(found: Findings) -> str:
+    if not found.predictions:
+        return ""
+    table = describe_predictions(found.predictions, found.topology)
+    return f"{table}\n\n{describe_checks(found.topology, found.rings)}"
 
 
-def _draw(
-    path: Path,
-    machine: Topology,
-    packing: TreePacking,
-    trees: Plan,
-    predictions: Sequence[Prediction],
-    rings: RingPacking,
-    nbytes: int,
-) -> None:
-    timeline = _shown_timeline(machine, packing, trees, nbytes)
-    svg, html = draw_packing(machine, packing, timeline), ""
+def _draw(path: Path, found: Findings, trees: Plan, nbytes: int) -> None:
+    """Draw the plan with so few chunks that they can be told apart."""
+    largest = nbytes * float(max(tree.share for tree in found.packing.trees))
+    timeline = simulate(trees, found.topology, nbytes, chunk_bytes=max(largest / _SHOWN_CHUNKS, 1.0))
+    svg, html = draw_packing(found.topology, found.packing, timeline), ""
     if path.suffix.lower() == ".html":
         story = PlanStory(
-            machine,
-            packing,
+            found.topology,
+            found.packing,
             trees,
             timeline,
-            times_by_method(predictions),
-            table="\n".join(_predicted(machine, predictions, rings)),
-            words=describe_packing(machine, packing),
-            checks=list_checks(machine, packing),
+            times_by_method(found.predictions),
+            table=_predicted(found),
+            words=describe_packing(found),
+            checks=list_checks(found),
             facts=(("versions", f"treefold {__version__}, Python {platform.python_version()}"),),
         )
         html = render_plan_page(story)
     write_picture(path, svg=svg, html=html)
-
-
-def _shown_timeline(machine: Topology, packing: TreePacking, trees: Plan, nbytes: int) -> Timeline:
-    """Return the timeline of a picture: with so few chunks that they can be told apart."""
-    largest = nbytes * float(max(tree.share for tree in packing.trees))
-    return simulate(trees, machine, nbytes, chunk_bytes=max(largest / _SHOWN_CHUNKS, 1.0))
 
 
 def times_by_method(predictions: Sequence[Prediction]) -> dict[str, list[tuple[float, float]]]:

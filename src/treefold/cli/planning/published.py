@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from treefold.cli.planning.methods import RINGS, Prediction
+from treefold.cli.planning.methods import Prediction
 from treefold.cost.model import LAUNCH_S
 from treefold.cost.published import CHECKED_ERRORS, CHECKED_FROM, published_for, published_s
+from treefold.planners.compare import RINGS
 from treefold.planners.ring import RingPacking
 from treefold.report.timeline_drawing import format_bytes, format_seconds
 from treefold.topology import Topology

@@ -13,14 +13,15 @@ import typer
 from treefold.cli.errors import CommandError
 from treefold.cli.planning import options
 from treefold.cli.planning.machines import read_machine
-from treefold.cli.planning.methods import Prediction, parse_sizes, plan_methods, predict
+from treefold.cli.planning.methods import Prediction, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.published import describe_checks
-from treefold.cost import simulate as simulate_plan
+from treefold.cost.simulate import PlanTimes
 from treefold.files import write_atomically
 from treefold.plan import Plan, from_json
-from treefold.planners.ring import RingPacking, pack_rings
-from treefold.planners.tree_packing import TreePacking, optimal_packing
+from treefold.planners.compare import Comparison
+from treefold.planners.ring import RingPacking
+from treefold.planners.tree_packing import TreePacking
 from treefold.report.machine_drawing import but_missing
 from treefold.report.page import Page, Section, render_page
 from treefold.report.size_drawing import draw_sizes
@@ -54,10 +55,15 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
         raise CommandError.two_pipes()
     machine = read_machine(topology, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
-    packing = optimal_packing(machine, packs=packs)
-    plans = plan_methods(machine, packing) if plan is None else {"this plan": _read_plan(plan)}
-    rings = pack_rings(machine) if plan is None and len(machine.devices) > 1 else None
-    predictions = predict(plans, machine, sizes, rings=rings)
+    comparison = Comparison(machine)
+    packing = comparison.methods.packing(packs)
+    first = comparison.times(trees_name(packs)) if plan is None else PlanTimes(_read_plan(plan), machine)
+    timeline = first.timeline(sizes[-1]) if trace is not None else None
+    if plan is None:
+        predictions = predict(comparison, sizes, packs)
+    else:
+        predictions = tuple(Prediction(nbytes, first.simulated_s(nbytes), "this plan") for nbytes in sizes)
+    rings = comparison.methods.rings if plan is None and len(machine.devices) > 1 else None
     if json:
         rows = [{"size": p.nbytes, "seconds": p.seconds, "method": p.method} for p in predictions]
         missing = None if machine.missing is None else str(machine.missing)
@@ -68,9 +74,8 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     if plot is not None:
         _plot(plot, machine, packing, predictions, rings)
         typer.echo(f"Written: {plot}", err=json)
-    if trace is not None:
-        first = next(iter(plans.values()))
-        write_atomically(trace, write_trace(simulate_plan(first, machine, sizes[-1]), machine))
+    if trace is not None and timeline is not None:
+        write_atomically(trace, write_trace(timeline, machine))
         typer.echo(f"Written: {trace}", err=json)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
-from treefold.cli.planning.methods import OTHERS, OURS, Prediction, best_of
+from treefold.cli.planning.methods import OTHERS, Prediction, best_of
 from treefold.cli.planning.published import factor
 from treefold.errors.words import counted
+from treefold.planners.choose import SizeTable
+from treefold.planners.ring import RingPacking
 from treefold.planners.tree_packing import TreePacking
 from treefold.report.bottleneck import describe_bottleneck
-from treefold.report.certificate import most_loaded, recomputed_bound
+from treefold.report.certificate import most_loaded
 from treefold.report.machine_drawing import but_missing, gb_per_s
 from treefold.report.page import Check
 from treefold.report.tables import plain_table
@@ -45,8 +49,24 @@ def describe_machine(topology: Topology) -> str:
     return "\n".join([*lines, "", plain_table(["link", "kind", "GB/s", "alpha µs"], rows)])
 
 
-def describe_packing(topology: Topology, packing: TreePacking) -> str:
+@dataclass(frozen=True)
+class Findings:
+    """What ``treefold plan`` found: all that it prints and draws.
+
+    ``bound_again``: the certificate's bound, recomputed; None where that is not done. ``table``: if it was asked for.
+    """
+
+    topology: Topology
+    packing: TreePacking
+    bound_again: Fraction | None
+    predictions: Sequence[Prediction]
+    rings: RingPacking
+    table: SizeTable | None
+
+
+def describe_packing(found: Findings) -> str:
     """Return a packing in words: the bound, what is reached, the proof, what holds it back, the trees."""
+    topology, packing = found.topology, found.packing
     count = len(packing.devices)
     if packing.certificate is None or packing.algbw is None:
         return f"{topology.name or 'this machine'}: one device, nothing to reduce"
@@ -58,7 +78,7 @@ def describe_packing(topology: Topology, packing: TreePacking) -> str:
         f"this plan:   X = {reached:.2f} GB/s in {counted(len(packing.trees), 'pack')}, {_gap(topology, packing)}",
         f"model:       {_MODEL}",
         f"bottleneck:  {describe_bottleneck(packing, topology)}",
-        f"certificate: {describe_certificate(packing, topology)}",
+        f"certificate: {describe_certificate(found)}",
         *(f"note:        {note}" for note in packing.notes),
     ]
     return "\n".join([*lines, "", _trees(packing)])
@@ -77,9 +97,9 @@ def _gap(topology: Topology, packing: TreePacking) -> str:
     return "gap 0: proved optimal" if topology.missing is None else "gap 0 for the links that the file has"
 
 
-def describe_certificate(packing: TreePacking, topology: Topology) -> str:
+def describe_certificate(found: Findings) -> str:
     """Return the proof of the bound in a line, with what checking it again gave."""
-    certificate = packing.certificate
+    certificate = found.packing.certificate
     if certificate is None:
         return "none is needed"
     proof = f"prices on {len(certificate.prices)} directed links, at which every tree costs {certificate.cost} or more"
@@ -87,10 +107,9 @@ def describe_certificate(packing: TreePacking, topology: Topology) -> str:
         edges = len(certificate.parts) - 1
         whole = gb_per_s(certificate.bound * edges)
         proof = f"{whole} between {edges + 1} groups, which every tree crosses {edges} times: {whole} / {edges}"
-    again = recomputed_bound(packing, topology)
-    if again is None:
+    if found.bound_again is None:
         return f"{proof}; trees up and down apart, not checked again here"
-    return f"{proof}; checked again: {'holds' if again == certificate.bound else 'DOES NOT HOLD'}"
+    return f"{proof}; checked again: {'holds' if found.bound_again == certificate.bound else 'DOES NOT HOLD'}"
 
 
 def _trees(packing: TreePacking) -> str:
@@ -128,24 +147,25 @@ def describe_predictions(predictions: Sequence[Prediction], machine: Topology) -
     return plain_table(["size", "treefold", "by", *methods], rows)
 
 
-def list_checks(topology: Topology, packing: TreePacking) -> tuple[Check, ...]:
+def list_checks(found: Findings) -> tuple[Check, ...]:
     """Return what was checked again about a packing, for its page."""
-    if packing.certificate is None:
+    certificate, again = found.packing.certificate, found.bound_again
+    if certificate is None:
         return ()
-    load = most_loaded(packing, topology)
-    again = recomputed_bound(packing, topology)
+    load = most_loaded(found.packing, found.topology)
     checks = [
         Check("The plan is proved: every contribution once, everywhere", holds=True, found="by treefold.plan.finish"),
         Check("No link carries more than it can", holds=load <= 1, found=f"the most loaded one {float(load):.2%}"),
     ]
     if again is not None:
-        found = describe_certificate(packing, topology)
-        checks.append(Check("The certificate holds", holds=again == packing.certificate.bound, found=found))
+        words = describe_certificate(found)
+        checks.append(Check("The certificate holds", holds=again == certificate.bound, found=words))
     return tuple(checks)
 
 
-def to_plain(topology: Topology, packing: TreePacking, predictions: Sequence[Prediction]) -> dict[str, Any]:
+def to_plain(found: Findings) -> dict[str, Any]:
     """Return all of it, ready for ``json.dumps``; bandwidths that are infinite (one device) are null."""
+    topology, packing = found.topology, found.packing
     is_one = packing.algbw is None
     return {
         "topology": topology.name,
@@ -159,9 +179,9 @@ def to_plain(topology: Topology, packing: TreePacking, predictions: Sequence[Pre
             for tree in packing.trees
         ],
         "bottleneck": describe_bottleneck(packing, topology),
-        "certificate": describe_certificate(packing, topology),
+        "certificate": describe_certificate(found),
         "notes": [*machine_notes(topology), *packing.notes],
-        "predicted": _predicted(predictions),
+        "predicted": _predicted(found.predictions),
     }
 
 
@@ -171,7 +191,5 @@ def _predicted(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
         best = best_of(predictions, nbytes)
         rows.append({"size": nbytes, "seconds": best.seconds, "method": "treefold", "by": best.method})
         of_size = [p for p in predictions if p.nbytes == nbytes]
-        rows += [
-            {"size": nbytes, "seconds": p.seconds, "method": p.method} for p in of_size if p.method in (*OURS, *OTHERS)
-        ]
+        rows += [{"size": nbytes, "seconds": p.seconds, "method": p.method} for p in of_size]
     return rows

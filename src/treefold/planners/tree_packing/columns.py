@@ -167,11 +167,6 @@ def _solve(loads: Array, width: Array) -> tuple[Array, Array]:
     return np.maximum(found.x, 0.0), np.maximum(-found.ineqlin.marginals, 0.0)
 
 
-def best_rates(network: Network, loads: Array) -> Array:
-    """Return the rates at which given trees carry most together."""
-    return _solve(loads, network.width)[0]
-
-
 def load_scipy_optimize() -> ModuleType:
     """Return ``scipy.optimize``, which is loaded when something is planned and not before.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from treefold.planners.tree_packing.columns import Column, Oracle, Solution, load_scipy_optimize, mirrored_column
 from treefold.planners.tree_packing.exact import Counts, reached
-from treefold.planners.tree_packing.network import Array, Indices, Network, Route
+from treefold.planners.tree_packing.network import Array, Network, Route
 
 _LARGEST = 100_000  # entries of the pool's loads that the integer program is given
 _SECONDS, _CLOSE = 2.0, 1e-6
@@ -65,32 +65,6 @@ def equal_packs(network: Network, loads: Array, rates: Array, packs: int) -> Cou
         solved = _solve(loads, network.width, np.full(loads.shape[1], packs), packs)
     candidates = [rounded] if solved is None else [rounded, np.rint(solved).astype(np.int64)]
     return max(candidates, key=lambda counts: reached(network, loads, counts))
-
-
-def few_trees(network: Network, loads: Array, rates: Array, packs: int) -> Indices:
-    """Return the trees of the pool to use if there may be ``packs`` of any sizes: these carry most together.
-
-    As ``equal_packs``, with a yes or no for every tree in place of a count.
-    """
-    chosen = np.argsort(-rates, kind="stable")[:packs]
-    if loads.size > _LARGEST:
-        return chosen
-    optimize, (num_rows, num_trees) = load_scipy_optimize(), loads.shape
-    most = (network.width[:, None] / np.where(loads > 0, loads, 0.0).clip(1e-12)).min(axis=0)
-    nothing = np.zeros((num_rows, num_trees))
-    limits = [
-        optimize.LinearConstraint(np.hstack([loads, nothing]), -math.inf, network.width),
-        optimize.LinearConstraint(np.hstack([np.eye(num_trees), -np.diag(most)]), -math.inf, 0.0),
-        optimize.LinearConstraint(np.append(np.zeros(num_trees), np.ones(num_trees))[None, :], 0, packs),
-    ]
-    found = optimize.milp(
-        np.append(-np.ones(num_trees), np.zeros(num_trees)),
-        constraints=limits,
-        integrality=np.append(np.zeros(num_trees), np.ones(num_trees)),
-        bounds=optimize.Bounds(0, np.append(most, np.ones(num_trees))),
-        options={"time_limit": _SECONDS, "mip_rel_gap": _CLOSE},
-    )
-    return chosen if found.x is None else np.flatnonzero(found.x[num_trees:] > 0.5)  # noqa: PLR2004 - 0 or 1
 
 
 def _largest_remainders(shares: Array, packs: int) -> Counts:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
@@ -14,17 +16,16 @@ from treefold.planners.tree_packing.columns import (
     Oracle,
     Solution,
     Start,
-    best_rates,
     directed_trees,
     mirrored_trees,
     pack_trees,
     shallow_trees,
 )
-from treefold.planners.tree_packing.equal import balanced_trees, equal_packs, few_trees, richer_pool
+from treefold.planners.tree_packing.equal import balanced_trees, equal_packs, richer_pool
 from treefold.planners.tree_packing.exact import certify, exact_shares, reached
 from treefold.planners.tree_packing.network import Array, Network, Route
 from treefold.planners.tree_packing.packing import Certificate, Tree, TreePacking
-from treefold.planners.tree_packing.roots import Rooter
+from treefold.planners.tree_packing.roots import rooted_tree
 from treefold.planners.tree_packing.start import start_of
 from treefold.planners.tree_packing.symmetry import Shift, all_images, find_shifts, row_groups, row_map
 from treefold.topology import Topology
@@ -52,15 +53,13 @@ def optimal_packing(
     devices: Iterable[str] | None = None,
     packs: int | None = None,
     *,
-    equal_sizes: bool = True,
     max_depth: int | None = None,
 ) -> TreePacking:
     """Return the trees along which this machine reduces and broadcasts most per second, and the proof.
 
     ``devices``: those that take part, all by default; the others forward nothing. ``packs``: so many trees of equal
-    share, the best choice found, instead of as many as the optimum takes; without ``equal_sizes``, at most so many, of
-    any shares. ``max_depth``: no device farther from its root than so many edges. The bound stays that of all trees, so
-    the gap shows what is lost.
+    share, the best choice found, instead of as many as the optimum takes. ``max_depth``: no device farther from its
+    root than so many edges. The bound stays that of all trees, so the gap shows what is lost.
 
     Links equally wide in both directions: the gap is 0 but for rounding. Otherwise, up to 48 devices, the ways up and
     down are planned apart, and the bound is that of plans that reduce each element to a root; above, they are one tree.
@@ -80,33 +79,83 @@ def optimal_packing(
     >>> packing.algbw, packing.gap, len(packing.trees)
     (Fraction(100000000000, 3), 0.0, 4)
     """
-    _check_count("packs", packs)
-    _check_count("max_depth", max_depth)
-    machine = topology if devices is None else topology.restricted(devices)
-    if len(machine.devices) == 1:
-        only = Tree(Fraction(1, packs or 1), machine.devices[0], (), ())
-        return TreePacking(machine.devices, (only,) * (packs or 1), None, None)
-    network = Network(machine)
-    oracle = _oracle(network)
-    shifts = find_shifts(machine) if len(machine.devices) > _LARGE else ()
-    start = _start(network, oracle, shifts)
-    solution = _solve(network, oracle, start, shifts)
-    certificate = _certificate(network, solution.prices)
-    if max_depth is not None:
-        oracle = shallow_trees(network, max_depth)
-        solution = _solve(network, oracle, Start((), 1 / network.width), shifts)
-    pool = _pool(network, solution, shifts)
-    if packs is None:
-        weights, algbw = exact_shares(network, pool.loads, pool.rates)
-    else:
-        if not shifts:
-            further = richer_pool(network, oracle, solution)
-            if max_depth is None:
-                further += balanced_trees(network, packs)
-            pool = _enriched(pool, further)
-        weights, algbw = _weights(network, pool, packs, equal_sizes=equal_sizes)
-    trees = _trees(machine, pool, weights, packs if equal_sizes else None)
-    return TreePacking(machine.devices, trees, algbw, certificate, _notes(algbw, certificate))
+    return Packer(topology if devices is None else topology.restricted(devices)).packing(packs, max_depth=max_depth)
+
+
+class Packer:
+    """The packings of one machine, each found once, and one solution of each linear program for all of them.
+
+    A packing is chosen from trees that a linear program finds: that of all trees, whose prices are also the proof for
+    every packing, or that of the trees of a bounded depth.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        """Remember the machine; nothing is solved yet."""
+        self._machine = topology
+        self._packings: dict[tuple[int | None, int | None], TreePacking] = {}
+        self._solutions: dict[int | None, tuple[Oracle, Solution]] = {}
+
+    def packing(self, packs: int | None = None, *, max_depth: int | None = None) -> TreePacking:
+        """Return what ``optimal_packing`` returns for all devices of the machine.
+
+        Raises:
+            TopologyError: ``packs`` or ``max_depth`` that is not a whole number above 0; no tree of that depth.
+            MissingExtraError: SciPy is not installed.
+
+        """
+        _check_count("packs", packs)
+        _check_count("max_depth", max_depth)
+        if (packs, max_depth) not in self._packings:
+            self._packings[packs, max_depth] = self._packed(packs, max_depth)
+        return self._packings[packs, max_depth]
+
+    def _packed(self, packs: int | None, max_depth: int | None) -> TreePacking:
+        machine = self._machine
+        if len(machine.devices) == 1:
+            only = Tree(Fraction(1, packs or 1), machine.devices[0], (), ())
+            return TreePacking(machine.devices, (only,) * (packs or 1), None, None)
+        certificate = self._certificate
+        oracle, solution = self._solution(max_depth)
+        pool = _pool(self._network, solution, self._shifts)
+        if packs is None:
+            weights, algbw = exact_shares(self._network, pool.loads, pool.rates)
+        else:
+            if not self._shifts:
+                further = richer_pool(self._network, oracle, solution)
+                if max_depth is None:
+                    further += balanced_trees(self._network, packs)
+                pool = _enriched(pool, further)
+            counts = equal_packs(self._network, pool.loads, pool.rates, packs)
+            weights, algbw = counts.tolist(), reached(self._network, pool.loads, counts)
+        trees = _trees(machine, pool, weights, packs)
+        return TreePacking(machine.devices, trees, algbw, certificate, _notes(algbw, certificate))
+
+    @cached_property
+    def _network(self) -> Network:
+        return Network(self._machine)
+
+    @cached_property
+    def _shifts(self) -> tuple[Shift, ...]:
+        return find_shifts(self._machine) if len(self._machine.devices) > _LARGE else ()
+
+    @cached_property
+    def _certificate(self) -> Certificate:
+        """What any plan must pay: where links differ in their directions, trees up and down are chosen apart."""
+        network = self._network
+        oracle = mirrored_trees(network) if network.is_symmetric else directed_trees(network)
+        return certify(network, oracle, self._solution(None)[1].prices, is_directed=not network.is_symmetric)
+
+    def _solution(self, max_depth: int | None) -> tuple[Oracle, Solution]:
+        """Return the trees that fill the links best, of all or of bounded depth, and the pricing that found them."""
+        if max_depth not in self._solutions:
+            network, shifts = self._network, self._shifts
+            oracle, start = _oracle(network), Start((), 1 / network.width)
+            if max_depth is not None:
+                oracle = shallow_trees(network, max_depth)
+            elif not shifts:  # with shifts, one tree and its images are enough
+                start = start_of(network, oracle, is_cheap=_has_cheap_trees(network))
+            self._solutions[max_depth] = oracle, _solve(network, oracle, start, shifts)
+        return self._solutions[max_depth]
 
 
 def _check_count(name: str, number: object) -> None:
@@ -114,23 +163,12 @@ def _check_count(name: str, number: object) -> None:
         raise TopologyError.count(name, number)
 
 
-def _certificate(network: Network, prices: Array) -> Certificate:
-    """Certify by what any plan must pay: where links differ in their directions, trees up and down chosen apart."""
-    if network.is_symmetric:
-        return certify(network, mirrored_trees(network), prices, is_directed=False)
-    return certify(network, directed_trees(network), prices, is_directed=True)
-
-
 def _oracle(network: Network) -> Oracle:
-    if network.is_symmetric or len(network.devices) > _MOST_DIRECTED:
-        return mirrored_trees(network)
-    return directed_trees(network)
+    return mirrored_trees(network) if _has_cheap_trees(network) else directed_trees(network)
 
 
-def _start(network: Network, oracle: Oracle, shifts: tuple[Shift, ...]) -> Start:
-    if shifts:  # one tree and its images are enough
-        return Start((), 1 / network.width)
-    return start_of(network, oracle, is_cheap=network.is_symmetric or len(network.devices) > _MOST_DIRECTED)
+def _has_cheap_trees(network: Network) -> bool:
+    return network.is_symmetric or len(network.devices) > _MOST_DIRECTED
 
 
 def _solve(network: Network, oracle: Oracle, start: Start, shifts: tuple[Shift, ...]) -> Solution:
@@ -169,32 +207,22 @@ def _enriched(pool: _Pool, further: tuple[Column, ...]) -> _Pool:
     return _Pool(columns, pool.images, np.array([column.loads for column in columns]).T, rates)
 
 
-def _weights(network: Network, pool: _Pool, packs: int, *, equal_sizes: bool) -> tuple[list[int], Fraction]:
-    """Return the whole-numbered weight of every tree of the pool, and what these reach."""
-    counts = equal_packs(network, pool.loads, pool.rates, packs)
-    if equal_sizes:
-        return counts.tolist(), reached(network, pool.loads, counts)
-    found = []
-    for chosen in (np.flatnonzero(counts), few_trees(network, pool.loads, pool.rates, packs)):
-        rates = np.zeros(len(pool.rates))
-        rates[chosen] = best_rates(network, pool.loads[:, chosen])
-        found.append(exact_shares(network, pool.loads, rates))
-    return max(found, key=lambda item: item[1])
-
-
 def _trees(machine: Topology, pool: _Pool, weights: list[int], packs: int | None) -> tuple[Tree, ...]:
-    rooter, total = Rooter(machine), sum(weights)
-    trees = []
+    """Return every tree of some weight, one of equal ``packs`` for each unit of it, and give each its root."""
+    total, num_trees_at = sum(weights), Counter[str]()
+    trees = list[Tree]()
     for number, weight in enumerate(weights):
-        if not weight:
-            continue
         image, index = divmod(number, len(pool.columns))
-        times, share = (1, Fraction(weight, total)) if packs is None else (weight, Fraction(1, packs))
-        trees += [_tree(machine, pool.columns[index], pool.images[image], share, rooter) for _ in range(times)]
+        times, share = (min(weight, 1), Fraction(weight, total)) if packs is None else (weight, Fraction(1, packs))
+        for _ in range(times):
+            trees.append(_tree(machine, pool.columns[index], pool.images[image], share, num_trees_at))
+            num_trees_at[trees[-1].root] += pool.columns[index].is_mirrored
     return tuple(trees)
 
 
-def _tree(machine: Topology, column: Column, names: dict[str, str], share: Fraction, rooter: Rooter) -> Tree:
+def _tree(
+    machine: Topology, column: Column, names: dict[str, str], share: Fraction, num_trees_at: Counter[str]
+) -> Tree:
     def moved(edge: tuple[int, int]) -> Route:
         return tuple(names[node] for node in column.ways[edge])
 
@@ -202,7 +230,7 @@ def _tree(machine: Topology, column: Column, names: dict[str, str], share: Fract
         down = tuple(moved(edge) for edge in column.down)
         return Tree(share, names[machine.devices[column.root]], tuple(moved(edge) for edge in column.up), down)
     routes = [moved(edge) for edge in column.ways]
-    return rooter.rooted(share, {(route[0], route[-1]): route for route in routes})
+    return rooted_tree(machine, share, {(route[0], route[-1]): route for route in routes}, num_trees_at)
 
 
 def _notes(algbw: Fraction, certificate: Certificate) -> tuple[str, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from treefold.planners.tree_packing.network import Route
@@ -13,49 +12,44 @@ from treefold.topology import Topology
 
 _PER_EDGE_S = 1e-9  # where latencies are not known, fewer edges are better
 
-Ways = Mapping[tuple[str, str], Route]
+Adjacent = Mapping[str, Sequence[tuple[str, float]]]  # by device: those at its edges, and their latencies
 
 
-class Rooter:
-    """Roots trees at a device of least latency to its farthest one, and spreads roots over the devices."""
+def rooted_tree(
+    topology: Topology, share: Fraction, routes: Mapping[tuple[str, str], Route], num_trees_at: Mapping[str, int]
+) -> Tree:
+    """Return the tree whose edges these routes are, each in both directions, at a device of least latency to all.
 
-    def __init__(self, topology: Topology) -> None:
-        """Start with no device being a root."""
-        self._alphas = topology.alphas
-        self._used: Counter[str] = Counter()
-        self._order = {device: number for number, device in enumerate(topology.devices)}
-
-    def rooted(self, share: Fraction, ways: Ways, root: str | None = None) -> Tree:
-        """Return the tree whose edges these routes are, each in both directions, at the best root or at ``root``."""
-        near: dict[str, list[tuple[str, float]]] = {}
-        for (source, target), route in ways.items():
-            near.setdefault(source, []).append((target, self._latency(route)))
-        root = root or min(self._centres(near), key=lambda device: (self._used[device], self._order[device]))
-        self._used[root] += 1
-        walk = _walk(near, root)
-        down = tuple(ways[parent, child] for child, (parent, _) in walk.items() if child != root)
-        up = tuple(ways[child, parent] for child, (parent, _) in reversed(walk.items()) if child != root)
-        return Tree(share, root, up, down)
-
-    def _latency(self, route: Route) -> float:
-        return _PER_EDGE_S + sum(self._alphas[ends] for ends in itertools.pairwise(route))
-
-    def _centres(self, near: Mapping[str, Iterable[tuple[str, float]]]) -> list[str]:
-        """Return the devices of least eccentricity: in a tree, the farthest device is an end of a longest path."""
-        start = _farthest(_walk(near, next(iter(near))))
-        from_start = _walk(near, start)
-        from_end = _walk(near, _farthest(from_start))
-        eccentricity = {device: max(from_start[device][1], from_end[device][1]) for device in near}
-        least = min(eccentricity.values())
-        return [device for device, value in eccentricity.items() if value <= least * (1 + 1e-9)]
+    Of several such devices the one that has the fewest roots yet, by ``num_trees_at``, then the first of the topology.
+    """
+    alphas, adjacent = topology.alphas, dict[str, list[tuple[str, float]]]()
+    for (source, target), route in routes.items():
+        latency = _PER_EDGE_S + sum(alphas[ends] for ends in itertools.pairwise(route))
+        adjacent.setdefault(source, []).append((target, latency))
+    centres = _centres(adjacent)
+    root = min((device for device in topology.devices if device in centres), key=lambda name: num_trees_at.get(name, 0))
+    walk = _walk(adjacent, root)
+    down = tuple(routes[parent, child] for child, (parent, _) in walk.items() if child != root)
+    up = tuple(routes[child, parent] for child, (parent, _) in reversed(walk.items()) if child != root)
+    return Tree(share, root, up, down)
 
 
-def _walk(near: Mapping[str, Iterable[tuple[str, float]]], root: str) -> dict[str, tuple[str, float]]:
+def _centres(adjacent: Adjacent) -> set[str]:
+    """Return the devices of least eccentricity: in a tree, the farthest device is an end of a longest path."""
+    start = _farthest(_walk(adjacent, next(iter(adjacent))))
+    from_start = _walk(adjacent, start)
+    from_end = _walk(adjacent, _farthest(from_start))
+    eccentricity = {device: max(from_start[device][1], from_end[device][1]) for device in adjacent}
+    least = min(eccentricity.values())
+    return {device for device, value in eccentricity.items() if value <= least * (1 + 1e-9)}
+
+
+def _walk(adjacent: Adjacent, root: str) -> dict[str, tuple[str, float]]:
     """Return each device's parent and distance, devices in breadth-first order."""
     found = {root: (root, 0.0)}
     todo = [root]
     for device in todo:
-        for other, latency in near[device]:
+        for other, latency in adjacent[device]:
             if other not in found:
                 found[other] = (device, found[device][1] + latency)
                 todo.append(other)

@@ -6,55 +6,43 @@ from collections.abc import Mapping, Sequence
 
 from treefold.devices import canonical_device
 from treefold.errors import TopologyError
-from treefold.packing import Item, Pack, split_by_shares
-from treefold.plan import Plan, finish
+from treefold.packing import Pack
+from treefold.plan import Plan
 from treefold.plan.ir import Range, Role
 from treefold.planners.builder import LeafWork, PlanBuilder
+from treefold.planners.method import Method
 from treefold.planners.tree_packing.packing import Tree, TreePacking
 
 _PACK = 0
 
 
-def plan_trees(
-    work: Sequence[LeafWork],
-    packing: TreePacking,
-    *,
-    executor: str = "local",
-    kernel: str = "",
-    accumulate: str = "wide",
-) -> Plan:
+def along(trees: Sequence[Tree], words: str, notes: tuple[str, ...] = ()) -> Method:
+    """Return the method that folds each tree's share of the values along it."""
+    shares = tuple(tree.share for tree in trees)
+    return Method(shares, lambda builder, pack, number: add_tree(builder, pack, trees[number]), words, notes)
+
+
+def along_packing(packing: TreePacking) -> Method:
+    """Return the method of a packing: one pack per tree."""
+    words = f"{len(packing.trees)} trees packed into the links of the topology"
+    return along(packing.trees, words, packing.notes)
+
+
+def plan_trees(work: Sequence[LeafWork], packing: TreePacking) -> Plan:
     """Return the proved plan that all-reduces these leaves along a machine's trees.
 
-    All leaves have the same sources, and these are their destinations. Per dtype they are laid behind each other and
-    cut into one pack per tree, in proportion to the trees' shares; packs without elements are left out. Costs
-    2·(n − 1) copies of every element between n devices.
+    All leaves have the same sources, and these are their destinations. Costs 2·(n − 1) copies of every element between
+    n devices.
 
     Raises:
         TopologyError: the leaves are on other devices than the trees join.
         PlanError: the leaves cannot be planned together.
 
     """
-    builder = PlanBuilder(work)
     for item in work:
         if {canonical_device(device) for device in item.sources} != set(packing.devices):
             raise TopologyError.not_planned(list(dict.fromkeys(item.sources)), packing.devices)
-    by_dtype: dict[str, list[Item]] = {}
-    for index, item in enumerate(work):
-        by_dtype.setdefault(item.leaf.dtype, []).append(Item(index, item.leaf.dtype, item.result_length))
-    for items in by_dtype.values():
-        packs = split_by_shares(items, [tree.share for tree in packing.trees])
-        for tree, pack in zip(packing.trees, packs, strict=True):
-            if pack.length:
-                add_tree(builder, pack, tree)
-    draft = builder.draft(
-        collective="all_reduce",
-        algorithm=f"{len(packing.trees)} trees packed into the links of the topology",
-        executor=executor,
-        kernel=kernel,
-        accumulate=accumulate,
-        notes=packing.notes,
-    )
-    return finish(draft)
+    return along_packing(packing).plan(work)
 
 
 def add_tree(builder: PlanBuilder, pack: Pack, tree: Tree) -> None:

@@ -1,0 +1,77 @@
+"""The methods of one machine compared by what they are predicted to take."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+
+from treefold.cost.model import is_as_good
+from treefold.cost.routes import Alternatives
+from treefold.cost.simulate import PlanTimes
+from treefold.plan import Plan
+from treefold.planners.method import one_array
+from treefold.planners.registry import MachineMethods
+from treefold.topology import Topology
+
+RINGS = "rings"
+MOST_SIMULATED = 16  # devices of machines whose every chunk is followed; beyond, the closed form must do
+_NEAR = 2.0  # methods that the closed form puts within this factor of the best are simulated
+_PACKS = 8  # trees of an equal share that are compared beside the full packing
+
+
+class Comparison:
+    """What the methods of one machine take: each is planned once, and each plan is simulated once per size.
+
+    Rings share no capacity, so their price is a closed form and needs no plan.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        """Remember the machine; nothing is planned yet."""
+        self.methods = MachineMethods(topology)
+        self.seconds: dict[int, Mapping[str, float]] = {}  # of all that was compared, by size and method
+        self._topology = topology
+        self._times: dict[str, PlanTimes] = {}
+        self._alternatives: Alternatives = {}
+
+    def times(self, name: str) -> PlanTimes:
+        """Return what a method's plan of one array on every device takes."""
+        if name not in self._times:
+            plan = self.methods[name].plan(one_array(self._topology.devices))
+            # On meshes and switches several methods come to the same plan.
+            twins = (other for other in self._times.values() if _is_same(plan, other.plan))
+            self._times[name] = next(twins, None) or PlanTimes(plan, self._topology, self._alternatives)
+        return self._times[name]
+
+    def simulated_s(self, name: str, nbytes: int) -> float:
+        """Return what a method takes for ``nbytes`` bytes per device."""
+        return self.methods.rings.predict_s(nbytes) if name == RINGS else self.times(name).simulated_s(nbytes)
+
+    def near(self, names: Iterable[str], nbytes: int) -> list[str]:
+        """Return the methods that may be the quickest by the closed form, which is off by a third at most."""
+        about = {name: self.times(name).predicted_s(nbytes) for name in names}
+        return [name for name, seconds in about.items() if seconds <= _NEAR * min(about.values())]
+
+    def best(self, nbytes: int) -> str:
+        """Return the quickest method; of those as good, the first."""
+        if nbytes not in self.seconds:
+            self.seconds[nbytes] = self._compared(nbytes)
+        times = self.seconds[nbytes]
+        return next(
+            name for name in (*self._names, RINGS) if is_as_good(times.get(name, float("inf")), min(times.values()))
+        )
+
+    def _compared(self, nbytes: int) -> Mapping[str, float]:
+        if len(self._topology.devices) <= MOST_SIMULATED:
+            found = {name: self.simulated_s(name, nbytes) for name in self.near(self._names, nbytes)}
+        else:
+            found = {name: self.times(name).predicted_s(nbytes) for name in self._names}
+        return found | {RINGS: self.methods.rings.predict_s(nbytes)}
+
+    @functools.cached_property
+    def _names(self) -> tuple[str, ...]:
+        """Those that a table of sizes may have but rings, the simplest first."""
+        return ("oneshot", "twoshot", "star", "tree", "trees", self.methods.shallow, f"trees#{_PACKS}")
+
+
+def _is_same(one: Plan, other: Plan) -> bool:
+    return (one.buffers, one.steps) == (other.buffers, other.steps)

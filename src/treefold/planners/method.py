@@ -1,0 +1,63 @@
+"""A method of an all-reduce: how it cuts values into packs, what adds a pack to a plan, and the plan of it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from treefold.devices import canonical_device
+from treefold.packing import Item, Pack, split_by_shares
+from treefold.plan import Plan, finish
+from treefold.plan.ir import Goal, Leaf
+from treefold.planners.builder import LeafWork, PlanBuilder
+
+_LENGTH = 2**20  # elements: enough that shares of packs are met to a millionth
+AddPack = Callable[[PlanBuilder, Pack, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How values travel between certain devices.
+
+    ``shares``: of the values, one per pack, in any unit. ``add_pack``: adds a pack to a plan, given which of the shares
+    it has, from 0. ``words``: the method, as its plans print it; ``notes``: of its plans.
+    """
+
+    shares: tuple[Fraction, ...]
+    add_pack: AddPack
+    words: str
+    notes: tuple[str, ...] = ()
+
+    def plan(self, work: Sequence[LeafWork]) -> Plan:
+        """Return the proved plan that all-reduces these leaves, those of each dtype cut into one pack per share.
+
+        All leaves have the same sources, which are their destinations. Packs without elements are left out.
+
+        Raises:
+            PlanError: the leaves cannot be planned together.
+
+        """
+        builder = PlanBuilder(work)
+        by_dtype: dict[str, list[Item]] = {}
+        for index, item in enumerate(work):
+            by_dtype.setdefault(item.leaf.dtype, []).append(Item(index, item.leaf.dtype, item.result_length))
+        for items in by_dtype.values():
+            for number, pack in enumerate(split_by_shares(items, self.shares)):
+                if pack.length:
+                    self.add_pack(builder, pack, number)
+        draft = builder.draft(
+            collective="all_reduce",
+            algorithm=self.words,
+            executor="local",
+            kernel="",
+            accumulate="wide",
+            notes=self.notes,
+        )
+        return finish(draft)
+
+
+def one_array(devices: Sequence[str], length: int = _LENGTH, dtype: str = "float32") -> tuple[LeafWork, ...]:
+    """Return the work of all-reducing one array of ``length`` elements, a replica on every device."""
+    names = tuple(canonical_device(device) for device in devices)
+    return (LeafWork(Leaf("", dtype, Goal.FOLD), (length,) * len(names), names, names),)

@@ -1,0 +1,163 @@
+"""Every method by name: what is said of it, and what makes it on a machine.
+
+To add one: a function that returns a ``Method``, and its line in ``METHODS``; ``Comparison`` says which are compared.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from treefold.errors.words import counted
+from treefold.planners.method import Method
+from treefold.planners.one_shot import one_shot
+from treefold.planners.ring import RingPacking, pack_rings
+from treefold.planners.star import star, two_shot
+from treefold.planners.tree_packing import Packer, TreePacking, along, along_packing
+from treefold.planners.two_level import two_level
+from treefold.topology import Topology
+
+
+class MachineMethods:
+    """The methods of one machine, each made once: their trees from one packer, their rings from one search.
+
+    Names are the keys of ``METHODS``; a number behind ``#`` is that of trees, or of edges between a root and its
+    devices: ``"trees#8"``, ``"shallow#2"``.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        """Remember the machine; nothing is planned yet."""
+        self.topology = topology
+        self.packer = Packer(topology)
+        self._made: dict[str, Method] = {}
+
+    def __getitem__(self, name: str) -> Method:
+        """Return the method of this name between all devices of the machine.
+
+        Raises:
+            MissingExtraError: SciPy is not installed, and the method has trees.
+
+        """
+        if name not in self._made:
+            entry, number = _entry_and_number(name)
+            self._made[name] = entry.on(self, number)
+        return self._made[name]
+
+    def packing(self, packs: int | None = None, *, max_depth: int | None = None) -> TreePacking:
+        """Return the machine's packing."""
+        return self.packer.packing(packs, max_depth=max_depth)
+
+    @functools.cached_property
+    def rings(self) -> RingPacking:
+        """The rings of the machine."""
+        return pack_rings(self.topology)
+
+    @property
+    def shallow(self) -> str:
+        """The name of the trees of least depth."""
+        return f"shallow#{self.radius}"
+
+    @property
+    def radius(self) -> int:
+        """The least depth that a tree over all devices needs, an edge being a route through no other device."""
+        return min(max(hops.values()) for hops in self._hops.values())
+
+    @property
+    def centre(self) -> str:
+        """The device that all others reach over the fewest edges, the first of these."""
+        return min(self._hops.items(), key=lambda item: (max(item[1].values()), sum(item[1].values())))[0]
+
+    @functools.cached_property
+    def _hops(self) -> dict[str, dict[str, int]]:
+        """By how many edges every device is away from every other, where devices forward."""
+        adjacent = {device: _adjacent(self.topology, device) for device in self.topology.devices}
+        found = {}
+        for start in adjacent:
+            hops, layer = {start: 0}, [start]
+            for device in layer:
+                fresh = adjacent[device].difference(hops)
+                hops.update(dict.fromkeys(fresh, hops[device] + 1))
+                layer += fresh
+            found[start] = hops
+        return found
+
+
+class Entry(NamedTuple):
+    """What is said of a method: its ``label`` in tables of times, and the ``reason`` why a table of sizes has it.
+
+    ``on``: makes it on a machine, given the number in its name.
+    """
+
+    label: str
+    reason: str
+    on: Callable[[MachineMethods, int | None], Method]
+
+
+METHODS: Mapping[str, Entry] = {
+    "oneshot": Entry("one shot", "one copy after none, so that latency is paid once", lambda *_: one_shot()),
+    "twoshot": Entry(
+        "two shots",
+        "two copies after each other, and every device folds an equal part",
+        lambda machine, _: two_shot(machine.topology.devices),
+    ),
+    "star": Entry(
+        "star",
+        "two copies after each other through the device nearest to all",
+        lambda machine, _: star(machine.centre),
+    ),
+    "tree": Entry(
+        "one tree",
+        "one tree of least depth",
+        lambda machine, _: along_packing(machine.packing(1, max_depth=machine.radius)),
+    ),
+    "shallow": Entry(
+        "shallow trees",
+        "trees of least depth, side by side",
+        lambda machine, depth: along_packing(machine.packing(max_depth=depth)),
+    ),
+    "trees": Entry(
+        "trees",
+        "trees that fill the links, chunks in flight on all of them",
+        lambda machine, packs: along_packing(machine.packing(packs)),
+    ),
+    "rings": Entry(
+        "rings",
+        "every device passes on to the next, around rings that share no capacity",
+        lambda machine, _: along(
+            machine.rings.trees, f"{counted(len(machine.rings.orders), 'ring')} packed into the links of the topology"
+        ),
+    ),
+    # What others do, for comparison.
+    "onedevice": Entry("ReductionToOneDevice", "", lambda machine, _: star(machine.topology.devices[0])),
+    "twolevel": Entry("TensorFlow's two-level tree", "", lambda *_: two_level()),
+}
+
+
+def label_of(name: str) -> str:
+    """Return what tables of times call a method."""
+    return _entry_and_number(name)[0].label
+
+
+def reason_for(name: str) -> str:
+    """Return what a method is good at."""
+    return _entry_and_number(name)[0].reason
+
+
+def _entry_and_number(name: str) -> tuple[Entry, int | None]:
+    kind, _, number = name.partition("#")
+    return METHODS[kind], int(number) if number else None
+
+
+def _adjacent(topology: Topology, start: str) -> set[str]:
+    """Return the devices that a device reaches through no other."""
+    seen, todo, found = {start}, [start], set[str]()
+    while todo:
+        for name in topology.neighbours(todo.pop()):
+            if name not in seen:
+                seen.add(name)
+                if topology.kinds[name] == "device":
+                    found.add(name)
+                else:
+                    todo.append(name)
+    return found
