@@ -61,7 +61,7 @@ SIGNATURES = {
     "set_num_threads": "count",
     "known_topology": "name",
     "load_topology": "path_or_text",
-    "optimal_packing": "topology devices packs * equal_sizes max_depth",
+    "optimal_packing": "topology devices packs * max_depth",
     "simulate": "plan topology nbytes * chunk_bytes reduce_bytes_per_s launch_s",
     "host_memory_info": "",
     "empty_cache": "",

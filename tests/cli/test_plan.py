@@ -1,3 +1,4 @@
+import importlib
 import io
 import json
 import re
@@ -8,7 +9,6 @@ import pytest
 
 import treefold as package
 from treefold.plan import from_json
-from treefold.planners.size_table import SizeTable
 from treefold.topology import known_topology
 
 PLAN = ("plan", "--topology", "dgx1_v100", "--size", "1M")
@@ -104,9 +104,9 @@ class TestPlan:
         words = treefold("plan", "-t", "ring:3", "-s", "1M", "--table").out
         plain = json.loads(treefold("plan", "-t", "ring:3", "-s", "1M", "--table", "--json").out)
         assert f"size table: {plain['size_table']}\n" in words
-        rows = SizeTable.parse(plain["size_table"]).rows
-        assert len(plain["reasons"]) == len(rows)
-        assert rows[0].method == "oneshot"
+        methods, sizes = (plain["size_table"].split(":")[first::2] for first in (0, 1))
+        assert len(plain["reasons"]) == len(methods) == len(sizes)
+        assert (methods[0], sizes[-1]) == ("oneshot", "inf")
 
     def test_plans_for_one_device(self, treefold):
         """Nothing to send is no error."""
@@ -131,6 +131,72 @@ class TestPlan:
         assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
         assert (tmp_path / "d.dot").read_text().startswith('graph "dgx1_v100" {')
         assert len(from_json((tmp_path / "s.json").read_text()).devices) == 8
+
+
+def noting(function, notes, describe):
+    """Return a function that does the same and notes what it was asked for."""
+
+    def noted(*given, **named):
+        notes.append(describe(*given))
+        return function(*given, **named)
+
+    return noted
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """Note what is worked out: searches for trees and for rings, linear programs, (plan, bytes) that are simulated."""
+    done = {"searches": [], "programs": [], "simulations": [], "rings": []}
+    notes = (
+        ("treefold.planners.tree_packing.optimal", "pack_trees", "searches", lambda network, *_: network.devices),
+        (
+            "treefold.planners.tree_packing.columns",
+            "_solve",
+            "programs",
+            lambda loads, _: (loads.shape, loads.tobytes()),
+        ),
+        (
+            "treefold.cost.simulate",
+            "_quickest",
+            "simulations",
+            lambda at, _: (at.plan.buffers, at.plan.steps, at.nbytes),
+        ),
+        ("treefold.planners.registry", "pack_rings", "rings", lambda machine: machine.devices),
+    )
+    for module_name, function, kind, describe in notes:
+        module = importlib.import_module(module_name)
+        monkeypatch.setattr(module, function, noting(getattr(module, function), done[kind], describe))
+    return done
+
+
+class TestPlanWorksOutOnce:
+    @pytest.mark.parametrize("option", [(), ("--json",), ("--table",), ("--packs", "3", "--table", "--json")])
+    def test_each_linear_program(self, treefold, work, option):
+        """Those over all trees and those over trees of least depth, whatever is chosen from these; no program twice."""
+        assert treefold("plan", "-t", "dgx1_v100", *option).code == 0
+        assert len(work["searches"]) == 2
+        assert len(work["programs"]) == len(set(work["programs"])) >= 2
+        assert len(work["rings"]) == 1
+
+    @pytest.mark.parametrize(
+        ("machine", "options", "count"),
+        [
+            ("dgx1_v100", (), 30),  # of six sizes and seven plans, what the closed form leaves
+            ("dgx1_v100", ("--json",), 42),
+            ("dgx1_v100", ("--table",), 80),
+            ("dgx2", (), 34),
+            ("ring:1", (), 0),
+        ],
+    )
+    def test_each_simulation(self, treefold, work, machine, options, count):
+        """No plan at a size twice, under whatever name."""
+        assert treefold("plan", "-t", machine, *options).code == 0
+        assert len(work["simulations"]) == len(set(work["simulations"])) == count
+
+    def test_what_is_also_written(self, treefold, work, tmp_path):
+        """The trace is the timeline that the times are from; a picture has chunks, and so a simulation, of its own."""
+        assert treefold("plan", "-t", "dgx1_v100", "--json", "--trace", tmp_path / "t.json").code == 0
+        assert len(work["simulations"]) == len(set(work["simulations"])) == 42
 
 
 class TestPlanRefuses:

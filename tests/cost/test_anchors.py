@@ -9,11 +9,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from closed_forms import in_switch_s
 
 from treefold.cost import simulate
-from treefold.cost.model import in_switch_s
 from treefold.cost.published import CHECKED_ERRORS, CHECKED_FROM, PUBLISHED, published_for, published_s
-from treefold.planners.methods import one_array
+from treefold.planners.method import one_array
 from treefold.planners.ring import pack_rings
 from treefold.planners.tree_packing import optimal_packing, plan_trees
 from treefold.topology import Topology, TopologyBuilder, known_topology

@@ -5,7 +5,9 @@ import pytest
 from treefold import optimal_packing
 from treefold.cost import from_copies, refine, simulate
 from treefold.errors import TopologyError
-from treefold.planners.methods import one_array, plan_one_shot, plan_star
+from treefold.planners.method import one_array
+from treefold.planners.one_shot import one_shot
+from treefold.planners.star import star
 from treefold.topology import TopologyBuilder
 
 
@@ -74,7 +76,7 @@ class TestFromCopies:
         for a, b in (("gpu:0", "gpu:1"), ("gpu:2", "gpu:1")):
             machine = from_copies(["gpu:0", "gpu:1", "gpu:2"], self.MEASURED)
             pair = machine.restricted([a, b])
-            line = simulate(plan_star(one_array([b, a])), pair, 12e9, chunk_bytes=None, launch_s=0)
+            line = simulate(star(b).plan(one_array([b, a])), pair, 12e9, chunk_bytes=None, launch_s=0)
             there, back = self.MEASURED[a, b], self.MEASURED[b, a]
             assert line.duration_s == pytest.approx(12e9 / there[0] + there[1] + 12e9 / back[0] + back[1])
 
@@ -84,7 +86,7 @@ class TestFromCopies:
         assert machine.capacity("gpu:0", "out of gpu:0") == 24e9
         assert machine.capacity("into gpu:2", "gpu:2") == 12e9
         alike = dict.fromkeys(self.MEASURED, (10e9, 0.0))
-        plan = plan_one_shot(one_array(["gpu:0", "gpu:1", "gpu:2"]))
+        plan = one_shot().plan(one_array(["gpu:0", "gpu:1", "gpu:2"]))
         machine = from_copies(["gpu:0", "gpu:1", "gpu:2"], alike)
         assert simulate(plan, machine, 10e9, chunk_bytes=None, launch_s=0).duration_s == pytest.approx(2.0)
 

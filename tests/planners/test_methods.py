@@ -6,9 +6,13 @@ import pytest
 
 from treefold.cost import from_copies, simulate
 from treefold.cost.routes import alternatives
-from treefold.planners.methods import one_array, plan_along, plan_one_shot, plan_star, plan_two_level, plan_two_shot
+from treefold.planners.method import one_array
+from treefold.planners.one_shot import one_shot
 from treefold.planners.ring import pack_rings, ring_trees
 from treefold.planners.ring_search import around
+from treefold.planners.star import star, two_shot
+from treefold.planners.tree_packing import along
+from treefold.planners.two_level import two_level
 from treefold.testing import VirtualClock, emulate, owned, owned_sum
 from treefold.topology import known_topology
 
@@ -38,7 +42,7 @@ class TestOneShot:
     @pytest.mark.parametrize("count", range(1, 9))
     def test_costs_one_copy_per_pair(self, count):
         """n·(n − 1) copies of everything, all in one step."""
-        plan = plan_one_shot(one_array(gpus(count), 6))
+        plan = one_shot().plan(one_array(gpus(count), 6))
         _, copies = links(plan)
         assert copies == Counter({(a, b): 1 for a in gpus(count) for b in gpus(count) if a != b})
         assert len({hop.step for hop in plan.hops}) <= 1
@@ -47,15 +51,15 @@ class TestOneShot:
 
     def test_gives_the_bits_of_one_pass(self):
         """All contributions meet on every device, in replica order."""
-        assert plan_one_shot(one_array(gpus(5))).guarantee == "replica_order"
-        assert plan_along(one_array(gpus(5)), ring_trees(gpus(5)), "ring").guarantee == "per_plan"
+        assert one_shot().plan(one_array(gpus(5))).guarantee == "replica_order"
+        assert along(ring_trees(gpus(5)), "ring").plan(one_array(gpus(5))).guarantee == "per_plan"
 
 
 class TestTwoShot:
     @pytest.mark.parametrize("count", range(2, 9))
     def test_costs_two_copies_per_pair_of_a_part(self, count):
         """2·n·(n − 1) copies of an n-th part, in two steps."""
-        plan = plan_two_shot(one_array(gpus(count), 10 * count))
+        plan = two_shot(gpus(count)).plan(one_array(gpus(count), 10 * count))
         _, copies = links(plan)
         assert copies == Counter({(a, b): 2 for a in gpus(count) for b in gpus(count) if a != b})
         assert len({hop.step for hop in plan.hops}) == 2
@@ -65,16 +69,16 @@ class TestTwoShot:
 
 class TestStar:
     def test_meets_where_it_is_told(self):
-        """On the first destination, or on the device named, however it is spelled."""
-        assert links(plan_star(one_array(gpus(3), 1)))[0].keys() == {(a, b) for a, b in zip(
+        """On the device named, however it is spelled."""
+        assert links(star("gpu:0").plan(one_array(gpus(3), 1)))[0].keys() == {(a, b) for a, b in zip(
             ("gpu:1", "gpu:2", "gpu:0", "gpu:0"), ("gpu:0", "gpu:0", "gpu:1", "gpu:2"), strict=True)}  # fmt: skip
-        assert all("gpu:2" in pair for pair in links(plan_star(one_array(gpus(3), 1), "cuda:2"))[0])
+        assert all("gpu:2" in pair for pair in links(star("cuda:2").plan(one_array(gpus(3), 1)))[0])
 
 
 class TestTwoLevel:
     def test_is_that_of_the_ops(self):
         """Fourteen copies per pack between eight devices."""
-        plan = plan_two_level(one_array(gpus(8), 16), 2)
+        plan = two_level(2).plan(one_array(gpus(8), 16))
         assert Counter(hop.pack for hop in plan.hops) == {0: 14, 1: 14}
 
 
@@ -82,7 +86,7 @@ class TestRings:
     @pytest.mark.parametrize("count", range(2, 9))
     def test_load_every_link_alike(self, count):
         """2·(n − 1)/n of the values on each link of the ring, on no other."""
-        plan = plan_along(one_array(gpus(count), 10 * count), ring_trees(gpus(count)), "ring")
+        plan = along(ring_trees(gpus(count)), "ring").plan(one_array(gpus(count), 10 * count))
         around = zip(gpus(count), (*gpus(count)[1:], "gpu:0"), strict=True)
         assert links(plan)[0] == dict.fromkeys(around, 2 * (count - 1) * 40)
         assert true_sums(plan, count, 10 * count)
@@ -129,7 +133,7 @@ class TestPackedRings:
         """The closed form is within 2 % of following every copy, launch included."""
         machine = known_topology(name)
         packing = pack_rings(machine)
-        plan = plan_along(one_array(machine.devices), packing.trees, "rings")
+        plan = along(packing.trees, "rings").plan(one_array(machine.devices))
         for nbytes in (2**12, 2**28):
             line = simulate(plan, machine, nbytes, chunk_bytes=None)
             assert packing.predict_s(nbytes) == pytest.approx(line.duration_s, rel=0.02)
@@ -139,7 +143,7 @@ class TestPackedRings:
         """Run in emulation, their trees leave nobody out."""
         machine = known_topology(name)
         count = len(machine.devices)
-        plan = plan_along(one_array(machine.devices, 1000), pack_rings(machine).trees, "rings")
+        plan = along(pack_rings(machine).trees, "rings").plan(one_array(machine.devices, 1000))
         assert true_sums(plan, count, 1000)
 
     def test_are_the_same_every_time(self):

@@ -9,7 +9,7 @@ import pytest
 
 from treefold import known_topology, optimal_packing, simulate
 from treefold.errors import TopologyError
-from treefold.planners.methods import one_array
+from treefold.planners.method import one_array
 from treefold.planners.ring import pack_rings
 from treefold.planners.tree_packing import plan_trees
 

@@ -147,16 +147,6 @@ class TestPacks:
         assert packing.certificate.bound == Fraction(600, 7) * GB
         check_trees(packing, topology)
 
-    def test_of_any_size_are_never_worse(self):
-        """At most so many trees, and four carry what three do, which four equal ones do not."""
-        topology = known_topology("dgx1_v100")
-        for packs in (2, 4):
-            packing = optimal_packing(topology, packs=packs, equal_sizes=False)
-            assert len(packing.trees) <= packs
-            assert packing.algbw >= optimal_packing(topology, packs=packs).algbw
-            check_trees(packing, topology)
-        assert packing.algbw == 75 * GB
-
     def test_say_what_they_lose(self):
         """In a note."""
         assert optimal_packing(known_topology("dgx1_v100"), packs=3).notes == ("12.50% of the bound is not reached.",)

@@ -4,7 +4,7 @@ import pytest
 
 from treefold.cost import simulate
 from treefold.plan import Plan
-from treefold.planners.methods import one_array
+from treefold.planners.method import one_array
 from treefold.planners.tree_packing import TreePacking, optimal_packing, plan_trees
 from treefold.timeline import Timeline
 from treefold.topology import Topology, known_topology

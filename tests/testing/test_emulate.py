@@ -5,9 +5,12 @@ from treefold.errors import SimulationError
 from treefold.plan import finish
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_concat
-from treefold.planners.methods import one_array, plan_along, plan_one_shot, plan_star, plan_two_level, plan_two_shot
+from treefold.planners.method import one_array
+from treefold.planners.one_shot import one_shot
 from treefold.planners.ring import pack_rings
-from treefold.planners.tree_packing import optimal_packing, plan_trees
+from treefold.planners.star import star, two_shot
+from treefold.planners.tree_packing import along, optimal_packing, plan_trees
+from treefold.planners.two_level import two_level
 from treefold.testing import RealClock, VirtualClock, emulate, owned, owned_sum
 from treefold.topology import known_topology
 
@@ -16,11 +19,11 @@ def plans(machine, length, dtype="float32"):
     """Return plans of one array by name."""
     work = one_array(machine.devices, length, dtype)
     return {
-        "one shot": plan_one_shot(work),
-        "two shots": plan_two_shot(work),
-        "star": plan_star(work),
-        "two levels": plan_two_level(work, len(machine.devices)),
-        "rings": plan_along(work, pack_rings(machine).trees, "rings"),
+        "one shot": one_shot().plan(work),
+        "two shots": two_shot(machine.devices).plan(work),
+        "star": star("gpu:0").plan(work),
+        "two levels": two_level(len(machine.devices)).plan(work),
+        "rings": along(pack_rings(machine).trees, "rings").plan(work),
         "three trees": plan_trees(work, optimal_packing(machine, packs=3)),
         "packing": plan_trees(work, optimal_packing(machine)),
     }
@@ -87,7 +90,9 @@ class TestEmulate:
     def test_says_measured_beside_predicted(self):
         """In one line."""
         machine = known_topology("ring:2")
-        done = emulate(machine, clock=VirtualClock()).run(plan_star(one_array(machine.devices, 250)), inputs(2, 250))
+        done = emulate(machine, clock=VirtualClock()).run(
+            star("gpu:0").plan(one_array(machine.devices, 250)), inputs(2, 250)
+        )
         assert str(done) == "0.001 MB in 1 chunk: measured 0.00148 s, predicted 0.00148 s (+0.0%)"
 
 
@@ -112,7 +117,7 @@ class TestRefusals:
         )
         machine = known_topology("ring:2")
         with pytest.raises(SimulationError, match=sentence):
-            emulate(machine).run(plan_star(one_array(machine.devices, 6)), given)
+            emulate(machine).run(star("gpu:0").plan(one_array(machine.devices, 6)), given)
 
     def test_of_plans_that_do_not_fold(self):
         """Gathering is nothing to emulate yet."""

@@ -45,9 +45,10 @@ def simulate(
     Raises:
         SimulationError: a device of the plan that the topology does not have, or a number that cannot be.
 
-    >>> from treefold.planners.methods import one_array, plan_star
+    >>> from treefold.planners.method import one_array
+    >>> from treefold.planners.star import star
     >>> from treefold.topology import known_topology
-    >>> plan = plan_star(one_array(["gpu:0", "gpu:1"]))
+    >>> plan = star("gpu:0").plan(one_array(["gpu:0", "gpu:1"]))
     >>> round(simulate(plan, known_topology("ring:2"), 25e9, chunk_bytes=None).duration_s, 3)
     2.0
     """

@@ -324,38 +324,6 @@ class ArgumentError(TreefoldError, ValueError):
             f"Make it equal in all models, or leave it out."
         )
 
-    @classmethod
-    def size_table(cls, text: str) -> Self:
-        """A line that is no table of sizes."""
-        return cls(
-            f"{short(text)} is no size table. Write methods and sizes in turn, the last size inf: "
-            f'"oneshot:32k:twoshot:1M:trees#8:inf".'
-        )
-
-    @classmethod
-    def size_order(cls, sizes: Sequence[str]) -> Self:
-        """A table whose sizes do not grow up to infinity."""
-        return cls(f"The sizes of a size table grow and end with inf; these are {', '.join(sizes) or 'none'}.")
-
-    @classmethod
-    def method(cls, value: str, methods: Sequence[str]) -> Self:
-        """A method that no table may name."""
-        return cls(f"{short(value)} is no method. A size table takes {listed(methods)}, a number behind each #.")
-
-    @classmethod
-    def vendor(cls) -> Self:
-        """The vendor's collective, asked for as a plan."""
-        return cls(
-            '"vendor" is the collective of the vendor\'s library and no plan. Call NCCL or RCCL for these sizes.'
-        )
-
-    @classmethod
-    def in_switch(cls, value: object) -> Self:
-        """A switch that reduces at no rate."""
-        return cls(
-            f"in_switch_bytes_per_s is {short(value)}. It takes a finite number above 0, or None for no such switch."
-        )
-
 
 class CallError(TreefoldError, TypeError):
     """Arguments that do not go together."""

@@ -75,11 +75,12 @@ def emulate(topology: Topology, *, slower: float = 1000.0, clock: Clock | None =
         SimulationError: ``slower`` is not a finite number above 0.
 
     >>> import numpy as np
-    >>> from treefold.planners.methods import one_array, plan_star
+    >>> from treefold.planners.method import one_array
+    >>> from treefold.planners.star import star
     >>> from treefold.testing import VirtualClock
     >>> from treefold.topology import known_topology
     >>> machine = emulate(known_topology("ring:3"), clock=VirtualClock())
-    >>> plan = plan_star(one_array(["gpu:0", "gpu:1", "gpu:2"], 6))
+    >>> plan = star("gpu:0").plan(one_array(["gpu:0", "gpu:1", "gpu:2"], 6))
     >>> done = machine.run(plan, [[np.full(6, 2**r, "float32") for r in range(3)]])
     >>> done.results[0][2].tolist()
     [7.0, 7.0, 7.0, 7.0, 7.0, 7.0]
