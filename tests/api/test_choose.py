@@ -208,7 +208,7 @@ class TestChoice:
         def missing(*_args, **_options):
             raise MissingExtraError.planner()
 
-        monkeypatch.setattr("treefold.ops.trees.MachineTrees._way", missing)
+        monkeypatch.setattr("treefold.ops.trees.MachineTrees._method", missing)
         choice = treefold.choose_cross_device_ops(gpus(*range(8)), topology=DGX1)
         assert repr(choice.ops) == PACKS
         assert 'trees are not compared: they need SciPy (pip install "treefold[planner]")' in choice.why

@@ -30,6 +30,11 @@ def best_tree_s(nbytes, *, depth, bytes_per_s, alpha_s):
     return (math.sqrt((2 * depth - 1) * alpha_s) + math.sqrt(nbytes / bytes_per_s)) ** 2
 
 
+def ring_s(nbytes, *, count, bytes_per_s, alpha_s):
+    """Return T = 2·(n − 1)·(alpha + S/(n·c)): n packs, each around the ring to its root and around once more."""
+    return 2 * (count - 1) * (alpha_s + nbytes / (count * bytes_per_s))
+
+
 def one_shot_s(nbytes, *, count, port_bytes_per_s, alpha_s):
     """Return T = alpha + (n − 1)·S/B: everyone sends everything to everyone, through a port of B bytes per second."""
     return alpha_s + (count - 1) * nbytes / port_bytes_per_s

@@ -9,7 +9,6 @@ import treefold
 from treefold.cost import predict_s
 from treefold.cost import simulate as simulate_call
 from treefold.cost.clock import Clock
-from treefold.cost.model import ring_s
 from treefold.cost.pipeline import HAS_NATIVE
 from treefold.cost.setting import PlanOnMachine
 from treefold.cost.simulate import _run
@@ -69,7 +68,7 @@ class TestClosedForms:
         """2·(n − 1) steps of a n-th part each."""
         machine = known_topology(f"ring:{count}:50")
         plan = along(ring_trees(gpus(count)), "ring").plan(one_array(gpus(count)))
-        expected = ring_s(nbytes, count=count, bytes_per_s=50 * GB, alpha_s=0.7 * US)
+        expected = closed_forms.ring_s(nbytes, count=count, bytes_per_s=50 * GB, alpha_s=0.7 * US)
         assert simulate(plan, machine, nbytes, chunk_bytes=None).duration_s == pytest.approx(expected, rel=0.01)
 
     @pytest.mark.parametrize("nbytes", SIZES)

@@ -4,7 +4,7 @@ import pytest
 
 from treefold.cost import simulate
 from treefold.cost.model import LAUNCH_S, is_as_good
-from treefold.planners.choose import SizeRow, SizeTable, choose, joined_rows, size_text
+from treefold.planners.choose import SizeTable, choose, joined_rows, size_text
 from treefold.planners.compare import Comparison
 from treefold.planners.method import one_array
 from treefold.planners.ring import pack_rings
@@ -15,16 +15,19 @@ from treefold.topology import known_topology
 SIZES = [2**12, 3 * 2**12, 2**15, 2**17, 300_000, 2**21, 2**24, 2**28, 2**32]
 
 
+def method_for(table, nbytes):
+    """Return the method of the first row that is large enough."""
+    return next(row.method for row in table.rows if nbytes <= row.up_to_bytes)
+
+
 class TestSizeTable:
     def test_serves_up_to_and_including_its_sizes(self):
         """The border belongs to the method before it."""
-        table = SizeTable((SizeRow("oneshot", 4096), SizeRow("trees", math.inf)), ("", ""))
-        assert [table.method_for(size) for size in (0, 4096, 4096.5, math.inf)] == [
-            "oneshot",
-            "oneshot",
-            "trees",
-            "trees",
-        ]
+        comparison = Comparison(known_topology("ring:5"))
+        rows = choose(comparison).rows
+        assert [comparison.best(int(row.up_to_bytes)) for row in rows[:-1]] == [row.method for row in rows[:-1]]
+        assert len(rows) > 1
+        assert rows[-1].up_to_bytes == math.inf
 
     def test_joins_neighbours_of_one_method(self):
         """What is best at the largest size is best beyond."""
@@ -48,7 +51,7 @@ class TestChoose:
         table = choose(comparison)
         plans = {method: comparison.times(method).plan for method in {row.method for row in table.rows}}
         for nbytes in SIZES:
-            mine = simulate(plans[table.method_for(nbytes)], machine, nbytes).duration_s
+            mine = simulate(plans[method_for(table, nbytes)], machine, nbytes).duration_s
             assert mine <= simulate(star("gpu:0").plan(work), machine, nbytes).duration_s * 1.02
             assert mine <= simulate(two_level().plan(work), machine, nbytes).duration_s
             assert mine <= rings.predict_s(nbytes) * 1.02
@@ -85,4 +88,4 @@ class TestChoose:
     def test_chooses_for_some_of_the_devices(self):
         """Two of a DGX-1V have one link, and everything is quicker in one shot than in two."""
         choice = choose(Comparison(known_topology("dgx1_v100").restricted(["gpu:0", "gpu:3"])))
-        assert choice.method_for(4096) == "oneshot"
+        assert method_for(choice, 4096) == "oneshot"

@@ -1,4 +1,4 @@
-"""What all prices share: the cost of a launch, what counts as equally good, and the closed form of a ring."""
+"""What all prices share: the cost of a launch, and what counts as equally good."""
 
 from __future__ import annotations
 
@@ -21,16 +21,3 @@ def is_as_good(seconds: float, least: float) -> bool:
     (True, False)
     """
     return seconds <= least or seconds - LAUNCH_S <= _AS_GOOD * (least - LAUNCH_S)
-
-
-def ring_s(nbytes: float, *, count: int, bytes_per_s: float, alpha_s: float) -> float:
-    """Return T = 2·(n − 1)·(alpha + S/(n·c)): n packs, each around the ring to its root and around once more.
-
-    ``nbytes``: one replica's values (S). ``count``: devices (n). ``bytes_per_s``: one link, one direction (c).
-    ``alpha_s``: one copy over one route. Folding is left out, as the simulator does unless told its cost.
-    Source: Patarasuk and Yuan 2009. Two rings, one in each direction, take half the second term.
-
-    >>> ring_s(4e9, count=4, bytes_per_s=1e9, alpha_s=0.0)
-    6.0
-    """
-    return 2 * (count - 1) * (alpha_s + nbytes / (count * bytes_per_s))

@@ -33,10 +33,6 @@ class SizeTable:
     rows: tuple[SizeRow, ...]
     reasons: tuple[str, ...]
 
-    def method_for(self, nbytes: float) -> str:
-        """Return the method for values of ``nbytes`` bytes per replica."""
-        return next(row.method for row in self.rows if nbytes <= row.up_to_bytes)
-
     def __str__(self) -> str:
         """Return the methods and sizes in a line."""
         return ":".join(f"{row.method}:{size_text(row.up_to_bytes)}" for row in self.rows)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from treefold.cost.model import LAUNCH_S, ring_s
+from treefold.cost.model import LAUNCH_S
 from treefold.cost.routes import alpha_s, alternatives
 from treefold.planners.ring_search import Route, around, find_rings, host_groups, most_rings, shortest_hops
 from treefold.planners.tree_packing import Tree
@@ -45,11 +45,14 @@ class RingPacking:
         return tuple(Tree(tree.share / count, tree.root, tree.up, tree.down) for tree in found)
 
     def predict_s(self, nbytes: float) -> float:
-        """Return what an all-reduce of ``nbytes`` bytes per device takes along the rings, launch included."""
+        """Return T = 2·(n − 1)·(alpha + S/(n·c)), launch included: ``nbytes`` bytes per device along the rings.
+
+        Every one of n packs goes around the ring to its root and around once more. Source: Patarasuk and Yuan 2009.
+        """
         count = len(self.orders[0])
         if count == 1:
             return 0.0
-        return LAUNCH_S + ring_s(nbytes, count=count, bytes_per_s=float(self.total), alpha_s=self.alpha_s)
+        return LAUNCH_S + 2 * (count - 1) * (self.alpha_s + nbytes / (count * float(self.total)))
 
 
 def ring_trees(order: Sequence[str]) -> tuple[Tree, ...]:

@@ -208,7 +208,8 @@ class _Room:
 
     def _free(self, device: str) -> int:
         """Return on how many links to a device or from it there is room."""
-        return sum(self._slots[link] > 0 for link in self._beside[device])
+        slots = self._slots
+        return sum([slots[link] > 0 for link in self._beside[device]])
 
     def _onward(self, path: Sequence[str], seen: set[str]) -> list[str]:
         """Return where a path may go next: over the widest links first, then to the devices with the least choice."""
@@ -222,7 +223,9 @@ class _Room:
 
     def _width(self, pair: Ends) -> int:
         """Return for how many rings a hop has room; a route may use a link that the path uses already."""
-        return min((self._slots[link] for link in self._links[pair]), default=0) if pair in self._links else 0
+        # Asked a million times on large machines: a list is quicker than a generator.
+        slots, links = self._slots, self._links.get(pair)
+        return min([slots[link] for link in links]) if links else 0
 
     def _use(self, pair: Ends, count: int) -> None:
         for link in self._links[pair]:
