@@ -20,7 +20,7 @@ def refine(topology: Topology, measured: Measured) -> Topology:
 
     A copy says of each link on its way that it carries at least so much, and of all links together what their latency
     is: a link is as wide as the quickest copy across it, and takes its part of the smallest latency. Pairs with several
-    ways, or with none but through other devices, and links that no measured copy crossed, keep what they have.
+    routes, or with none but through other devices, and links that no measured copy crossed, keep what they have.
     ``treefold.cost.fit_links`` and ``treefold.verify_links`` give such figures.
 
     Raises:
@@ -34,10 +34,10 @@ def refine(topology: Topology, measured: Measured) -> Topology:
         strangers = [device for device in ends if topology.kinds.get(device) != "device"]
         if strangers:
             raise TopologyError.strangers(strangers, topology.devices)
-        ways = alternatives(topology, *ends)
-        if len(ways) != 1 or any(topology.kinds[node] == "device" for node in ways[0][1:-1]):
+        routes = alternatives(topology, *ends)
+        if len(routes) != 1 or any(topology.kinds[node] == "device" for node in routes[0][1:-1]):
             continue
-        links = list(itertools.pairwise(ways[0]))
+        links = list(itertools.pairwise(routes[0]))
         for link in links:
             widths[link] = max(widths.get(link, 0.0), bytes_per_s)
             alphas[link] = min(alphas.get(link, float("inf")), alpha_s / len(links))

@@ -25,7 +25,7 @@ _WORTH = 0.99  # a busiest link that is relieved by less than 1 % is not
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Nodes from sender to receiver; ``share``: the part of each chunk that goes this way; seconds of all its links."""
+    """Nodes from sender to receiver; ``share``: the part of each chunk that takes it; seconds of all its links."""
 
     nodes: tuple[str, ...]
     share: float
@@ -88,14 +88,14 @@ def find_routes(
     for pair in traffic:
         if pair not in known:
             known[pair] = alternatives(topology, *pair)
-    ways = {pair: known[pair] for pair in traffic}
+    options = {pair: known[pair] for pair in traffic}
     alone: dict[Ends, tuple[Route, ...]] = {
-        pair: (Route(found[0], 1.0, alpha_s(topology, found[0])),) for pair, found in ways.items()
+        pair: (Route(found[0], 1.0, alpha_s(topology, found[0])),) for pair, found in options.items()
     }
     before = busiest_s(topology, traffic, alone)
-    if all(len(found) == 1 for found in ways.values()):
+    if all(len(found) == 1 for found in options.values()):
         return RouteChoice(alone, alone, before, before, 0.0)
-    shared = _balanced(topology, traffic, ways)
+    shared = _balanced(topology, traffic, options)
     times = messages or {}
     longer = max(
         (max(route.alpha_s for route in shared[pair]) - alone[pair][0].alpha_s) * times.get(pair, 1) for pair in traffic
@@ -153,20 +153,20 @@ def _shortest(
 
 
 def _balanced(
-    topology: Topology, traffic: Mapping[Ends, float], ways: Mapping[Ends, Sequence[tuple[str, ...]]]
+    topology: Topology, traffic: Mapping[Ends, float], options: Mapping[Ends, Sequence[tuple[str, ...]]]
 ) -> dict[Ends, tuple[Route, ...]]:
     """Share every pair's traffic among its routes so that the busiest link is nearly as idle as it can be.
 
     Multiplicative weights (Arora, Hazan, Kale 2012): routes over busy links lose share, again and again; the best of
     the shares and of their means is the answer.
     """
-    flat = [(pair, nodes) for pair, found in ways.items() for nodes in found]
+    flat = [(pair, nodes) for pair, found in options.items() for nodes in found]
     rows = {link: row for row, link in enumerate(topology.capacities)}
     load = np.zeros((len(rows), len(flat)))
     for column, (pair, nodes) in enumerate(flat):
         for link in itertools.pairwise(nodes):
             load[rows[link], column] += traffic[pair] / float(topology.capacities[link])
-    pair_of = np.repeat(np.arange(len(ways)), [len(found) for found in ways.values()])
+    pair_of = np.repeat(np.arange(len(options)), [len(found) for found in options.values()])
     firsts = np.flatnonzero(np.diff(pair_of, prepend=-1))
     logs, total, pressure = np.zeros(len(flat)), np.zeros(len(flat)), np.zeros(len(rows))
     best, lowest = total.copy(), math.inf
@@ -186,7 +186,7 @@ def _balanced(
         cost = np.atleast_1d((heat / heat.sum()) @ load)
         worst = np.maximum.reduceat(cost, firsts)[pair_of]
         logs -= np.divide(cost, worst, out=np.zeros_like(cost), where=worst > 0) / math.sqrt(number)
-    found: dict[Ends, list[Route]] = {pair: [] for pair in ways}
+    found: dict[Ends, list[Route]] = {pair: [] for pair in options}
     for (pair, nodes), part in zip(flat, best, strict=True):
         found[pair].append(Route(nodes, float(part), alpha_s(topology, nodes)))
     return {pair: tuple(routes) for pair, routes in found.items()}

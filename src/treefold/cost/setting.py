@@ -51,7 +51,7 @@ class Load:
         )
 
     @cached_property
-    def longest_way(self) -> tuple[int, float]:
+    def longest_path(self) -> tuple[int, float]:
         """How many copies follow each other at most, and their latencies in seconds."""
         best: list[tuple[int, float]] = []
         for task in self.tasks:
@@ -125,11 +125,11 @@ class Setting:
         return launch_s if any(task.travels for task in self.tasks) else 0.0
 
     def best_num_chunks(self) -> int:
-        """Return m / chunk* = sqrt((2D − 1)·(m/r) / alpha) for the longest way of a pack, 2D copies one after another.
+        """Return m / chunk* = sqrt((2D − 1)·(m/r) / alpha) for the longest path of a pack, 2D copies one after another.
 
         m/r is the time for which the busiest link is busy: all packs end together where each has its share.
         """
-        hops, alphas = self.load.longest_way
+        hops, alphas = self.load.longest_path
         busy = self.busy_s
         if hops <= 1 or not busy:
             return 1

@@ -137,20 +137,20 @@ def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: floa
     capacities = [float(width) for width in setting.topology.capacities.values()]
     devices = {name: len(capacities) + row for row, name in enumerate(setting.topology.devices)}
     capacities += [reduce_bytes_per_s] * len(devices)
-    lanes, ways = list[Lane](), list[tuple[str, ...]]()
+    lanes, routes = list[Lane](), list[tuple[str, ...]]()
     for number, task in enumerate(tasks):
         part = task.nbytes * setting.scale / num_chunks
         if task.travels:
             for route in setting.routes[task.source, task.target]:
                 used = tuple(links[ends] for ends in route.links)
                 lanes.append(Lane(number, part * route.share, route.alpha_s, used))
-                ways.append(route.nodes)
+                routes.append(route.nodes)
         else:
             used = (devices[task.source],) if math.isfinite(reduce_bytes_per_s) else ()
             lanes.append(Lane(number, part, 0.0, used))
-            ways.append((task.source,))
+            routes.append((task.source,))
     pipeline = Pipeline(lanes, [task.needs for task in tasks], capacities, shown)
-    return _Run(setting, tasks, tuple(ways), pipeline, num_chunks)
+    return _Run(setting, tasks, tuple(routes), pipeline, num_chunks)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class _Run:
 
     setting: Setting
     tasks: tuple[Task, ...]
-    ways: tuple[tuple[str, ...], ...]
+    routes: tuple[tuple[str, ...], ...]
     pipeline: Pipeline
     num_chunks: int
     longer: float = 1.0
@@ -176,11 +176,11 @@ class _Run:
                 _KINDS[type(self.tasks[lane.task].action)],
                 self.tasks[lane.task].step,
                 self.tasks[lane.task].action.pack,
-                way,
+                route,
                 lane.nbytes * self.num_chunks,
                 tuple((first_s + a * longer, first_s + b * longer) for a, b in zip(starts, stops, strict=True)),
             )
-            for lane, way, starts, stops in zip(line.lanes, self.ways, line.starts, line.stops, strict=True)
+            for lane, route, starts, stops in zip(line.lanes, self.routes, line.starts, line.stops, strict=True)
         )
         path = tuple(Wait(lane, chunk, *activities[lane].spans[chunk]) for lane, chunk in self._critical_path())
         per_span = self.num_chunks / line.num_chunks

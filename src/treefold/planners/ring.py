@@ -67,7 +67,7 @@ def ring_trees(order: Sequence[str]) -> tuple[Tree, ...]:
     count = len(order)
     trees = []
     for root in range(count):
-        around = [order[(root + 1 + place) % count] for place in range(count)]
+        around = [order[(root + 1 + position) % count] for position in range(count)]
         up = tuple(itertools.pairwise(around))
         down = tuple(itertools.pairwise((order[root], *around[:-1])))
         trees.append(Tree(Fraction(1, count), order[root], up, down))
@@ -110,7 +110,7 @@ def _widths(topology: Topology) -> list[Fraction]:
     found = sorted(set(topology.capacities.values()))
     if len(found) <= _MOST_WIDTHS:
         return found
-    return [found[place * (len(found) - 1) // (_MOST_WIDTHS - 1)] for place in range(_MOST_WIDTHS)]
+    return [found[position * (len(found) - 1) // (_MOST_WIDTHS - 1)] for position in range(_MOST_WIDTHS)]
 
 
 def _forwarded(topology: Topology) -> RingPacking:

@@ -126,22 +126,22 @@ def _opened(inner: Sequence[Order], hosts: Sequence[Order]) -> Iterator[Order]:
     size = len(hosts[0])
     if len(hosts) % 2 or size == 1 or {len(host) for host in hosts} != {size}:
         return
-    places = [[hosts[0].index(device) for device in order] for order in inner]
+    positions = [[hosts[0].index(device) for device in order] for order in inner]
     for start in range(size):
-        for turn in range(len(places)):
-            order = places[(start + turn) % len(places)]
+        for turn in range(len(positions)):
+            order = positions[(start + turn) % len(positions)]
             first = order.index(start)
             path = order[first:] + order[:first]
             yield tuple(host[at] for number, host in enumerate(hosts) for at in path[:: -1 if number % 2 else 1])
 
 
 def _images(order: Order, hosts: Sequence[Order]) -> Iterator[Order]:
-    """Return a ring shifted by one place, two places … in each of several equal hosts, then the other way around."""
+    """Return a ring shifted by 1, 2 … positions in each of several equal hosts, then the other way around."""
     size = len(hosts[0])
     if len(hosts) > 1 and {len(host) for host in hosts} == {size}:
-        place = {device: (host, number) for host in hosts for number, device in enumerate(host)}
+        position = {device: (host, number) for host in hosts for number, device in enumerate(host)}
         for shift in range(1, size):
-            yield tuple(host[(number + shift) % size] for host, number in map(place.__getitem__, order))
+            yield tuple(host[(number + shift) % size] for host, number in map(position.__getitem__, order))
     yield (order[0], *order[:0:-1])
 
 
@@ -196,14 +196,14 @@ class _Room:
 
     def take(self, order: Order) -> bool:
         """Take the slots of a ring if all are free."""
-        taken: list[Ends] = []
+        used: list[Ends] = []
         for pair in around(order):
             if not self._width(pair):
-                for other in taken:
+                for other in used:
                     self._use(other, -1)
                 return False
             self._use(pair, 1)
-            taken.append(pair)
+            used.append(pair)
         return True
 
     def _free(self, device: str) -> int:

@@ -30,14 +30,14 @@ _VIOLATED = 1e-9  # how far below 1 a new column's cost must be
 class Column:
     """A tree: values travel along ``up`` to ``root``, results along ``down`` from it.
 
-    Edges are (sender, receiver); ``ways`` has the route of each. ``is_mirrored``: ``down`` is ``up`` backwards, so any
-    device can be the root. ``loads``: how often the tree crosses each row.
+    Edges are (sender, receiver); ``route_of`` has the route of each. ``is_mirrored``: ``down`` is ``up`` backwards, so
+    any device can be the root. ``loads``: how often the tree crosses each row.
     """
 
     root: int
     up: tuple[tuple[int, int], ...]
     down: tuple[tuple[int, int], ...]
-    ways: dict[tuple[int, int], Route]
+    route_of: dict[tuple[int, int], Route]
     loads: Array
     is_mirrored: bool = True
 
@@ -182,13 +182,13 @@ def load_scipy_optimize() -> ModuleType:
 
 def mirrored_column(network: Network, edges: Sequence[tuple[int, int, Route, Route]]) -> Column:
     """Return the tree of (parent, child, route down, route up), parents first; its root is the first parent."""
-    ways: dict[tuple[int, int], Route] = {}
+    route_of: dict[tuple[int, int], Route] = {}
     loads = np.zeros(len(network.capacities))
     for parent, child, down, up in edges:
-        ways[parent, child], ways[child, parent] = down, up
+        route_of[parent, child], route_of[child, parent] = down, up
         loads += network.crossings(down, up)
     pairs = [(parent, child) for parent, child, *_ in edges]
-    return Column(pairs[0][0], tuple((child, parent) for parent, child in pairs[::-1]), tuple(pairs), ways, loads)
+    return Column(pairs[0][0], tuple((child, parent) for parent, child in pairs[::-1]), tuple(pairs), route_of, loads)
 
 
 def mirrored(network: Network, routes: Routes, pairs: Pairs) -> Column:
@@ -199,10 +199,10 @@ def mirrored(network: Network, routes: Routes, pairs: Pairs) -> Column:
 def _directed(network: Network, routes: Routes, root: int, up: Pairs, down: Pairs) -> Column:
     """Return the tree whose values climb ``up`` against its edges, and whose results go ``down`` along them."""
     climbs = tuple((child, parent) for parent, child in up[::-1])
-    ways = {pair: routes.route(*pair) for pair in (*climbs, *down)}
+    route_of = {pair: routes.route(*pair) for pair in (*climbs, *down)}
     loads = np.zeros(len(network.capacities))
     for pair in (*climbs, *down):
-        for row in network.rows_on(ways[pair]):
+        for row in network.rows_on(route_of[pair]):
             loads[row] += 1
     is_mirrored = {(b, a) for a, b in climbs} == set(down)
-    return Column(root, climbs, tuple(down), ways, loads, is_mirrored)
+    return Column(root, climbs, tuple(down), route_of, loads, is_mirrored)

@@ -35,7 +35,7 @@ _MANY_ROWS = 500  # links from which, as from 100 devices without symmetry, a ga
 _TOLERANCE, _TOLERANCE_OF_LARGE = 1e-9, 0.01
 _MOST_ROUNDS, _MOST_ROUNDS_OF_LARGE = 10_000, 4
 _TO_BE_TOLD = 1e-6
-_MOST_DIRECTED = 48  # devices up to which the two ways of asymmetric trees are planned apart
+_MOST_DIRECTED = 48  # devices up to which the ways up and down of asymmetric trees are planned apart
 
 
 @dataclass(frozen=True)
@@ -224,12 +224,12 @@ def _tree(
     machine: Topology, column: Column, names: dict[str, str], share: Fraction, num_trees_at: Counter[str]
 ) -> Tree:
     def moved(edge: tuple[int, int]) -> Route:
-        return tuple(names[node] for node in column.ways[edge])
+        return tuple(names[node] for node in column.route_of[edge])
 
     if not column.is_mirrored:
         down = tuple(moved(edge) for edge in column.down)
         return Tree(share, names[machine.devices[column.root]], tuple(moved(edge) for edge in column.up), down)
-    routes = [moved(edge) for edge in column.ways]
+    routes = [moved(edge) for edge in column.route_of]
     return rooted_tree(machine, share, {(route[0], route[-1]): route for route in routes}, num_trees_at)
 
 

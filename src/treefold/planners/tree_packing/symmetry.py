@@ -1,4 +1,4 @@
-"""Large regular machines: shifts of hosts and of places in hosts that change nothing, checked link by link.
+"""Large regular machines: shifts of hosts and of positions in hosts that change nothing, checked link by link.
 
 Where such shifts map a machine onto itself, links that are shifted into each other can share one price, and a tree with
 all its shifted images loads them alike. The linear program shrinks to a handful of rows and loses nothing.
@@ -158,14 +158,14 @@ def _extended(topology: Topology, devices: Names) -> Names | None:
     numbers = {device: number for number, device in enumerate(topology.devices)}
     before = _refined(topology, {device: numbers[image] for device, image in devices.items()}, palette)
     after = _refined(topology, numbers, palette)
-    places: dict[int, list[str]] = {}
+    unused: dict[int, list[str]] = {}
     for name, colour in after.items():
-        places.setdefault(colour, []).append(name)
+        unused.setdefault(colour, []).append(name)
     names: Names = {}
     for name, colour in before.items():
-        if not places.get(colour):
+        if not unused.get(colour):
             return None
-        names[name] = places[colour].pop(0)
+        names[name] = unused[colour].pop(0)
     moved = {(names[source], names[target]): width for (source, target), width in topology.capacities.items()}
     return names if moved == dict(topology.capacities) else None
 
