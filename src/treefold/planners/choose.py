@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treefold.planners.compare import Comparison
-from treefold.planners.registry import reason_for
+from treefold.planners.registry import entry_of
 
 SMALLEST, LARGEST = 2**12, 2**28  # bytes between which methods are compared; beyond, what is best stays best
 _FINENESS = 2.0**0.5  # borders between methods are sought to this factor of size
@@ -85,7 +85,7 @@ def _reasons(comparison: Comparison, rows: Sequence[SizeRow]) -> list[str]:
         size = max(size for size in comparison.seconds if low < size <= row.up_to_bytes)
         mine = comparison.seconds[size][row.method]
         others = sorted((seconds, name) for name, seconds in comparison.seconds[size].items() if name != row.method)
-        text = f"{_range(low, row.up_to_bytes)}: {row.method}, {reason_for(row.method)}; "
+        text = f"{_range(low, row.up_to_bytes)}: {row.method}, {entry_of(row.method).reason}; "
         text += f"{mine * 1e6:.4g} µs at {size_text(size)}B"
         sentences.append(f"{text}, {others[0][1]} {others[0][0] * 1e6:.4g} µs." if others else f"{text}.")
         low = row.up_to_bytes

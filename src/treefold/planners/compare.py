@@ -30,15 +30,21 @@ class Comparison:
         self.methods = MachineMethods(topology)
         self.seconds: dict[int, Mapping[str, float]] = {}  # of all that was compared, by size and method
         self._topology = topology
+        self._plans: dict[str, Plan] = {}
         self._times: dict[str, PlanTimes] = {}
         self._alternatives: Alternatives = {}
 
+    def plan(self, name: str) -> Plan:
+        """Return a method's plan of one array on every device."""
+        if name not in self._plans:
+            self._plans[name] = self.methods[name].plan(one_array(self._topology.devices))
+        return self._plans[name]
+
     def times(self, name: str) -> PlanTimes:
-        """Return what a method's plan of one array on every device takes."""
+        """Return what a method's plan takes; on meshes and switches several methods do the same under other words."""
         if name not in self._times:
-            plan = self.methods[name].plan(one_array(self._topology.devices))
-            # On meshes and switches several methods come to the same plan.
-            twins = (other for other in self._times.values() if _is_same(plan, other.plan))
+            plan = self.plan(name)
+            twins = (times for times in self._times.values() if _is_same(plan, times.plan))
             self._times[name] = next(twins, None) or PlanTimes(plan, self._topology, self._alternatives)
         return self._times[name]
 

@@ -14,7 +14,7 @@ from treefold.planners.method import Method
 from treefold.planners.one_shot import one_shot
 from treefold.planners.ring import RingPacking, pack_rings
 from treefold.planners.star import star, two_shot
-from treefold.planners.tree_packing import Packer, TreePacking, along, along_packing
+from treefold.planners.tree_packing import Packer, along, along_packing
 from treefold.planners.two_level import two_level
 from treefold.topology import Topology
 
@@ -40,13 +40,9 @@ class MachineMethods:
 
         """
         if name not in self._made:
-            entry, number = _entry_and_number(name)
-            self._made[name] = entry.on(self, number)
+            number = name.partition("#")[2]
+            self._made[name] = entry_of(name).on(self, int(number) if number else None)
         return self._made[name]
-
-    def packing(self, packs: int | None = None, *, max_depth: int | None = None) -> TreePacking:
-        """Return the machine's packing."""
-        return self.packer.packing(packs, max_depth=max_depth)
 
     @functools.cached_property
     def rings(self) -> RingPacking:
@@ -109,17 +105,17 @@ METHODS: Mapping[str, Entry] = {
     "tree": Entry(
         "one tree",
         "one tree of least depth",
-        lambda machine, _: along_packing(machine.packing(1, max_depth=machine.radius)),
+        lambda machine, _: along_packing(machine.packer.packing(1, max_depth=machine.radius)),
     ),
     "shallow": Entry(
         "shallow trees",
         "trees of least depth, side by side",
-        lambda machine, depth: along_packing(machine.packing(max_depth=depth)),
+        lambda machine, depth: along_packing(machine.packer.packing(max_depth=depth)),
     ),
     "trees": Entry(
         "trees",
         "trees that fill the links, chunks in flight on all of them",
-        lambda machine, packs: along_packing(machine.packing(packs)),
+        lambda machine, packs: along_packing(machine.packer.packing(packs)),
     ),
     "rings": Entry(
         "rings",
@@ -134,19 +130,9 @@ METHODS: Mapping[str, Entry] = {
 }
 
 
-def label_of(name: str) -> str:
-    """Return what tables of times call a method."""
-    return _entry_and_number(name)[0].label
-
-
-def reason_for(name: str) -> str:
-    """Return what a method is good at."""
-    return _entry_and_number(name)[0].reason
-
-
-def _entry_and_number(name: str) -> tuple[Entry, int | None]:
-    kind, _, number = name.partition("#")
-    return METHODS[kind], int(number) if number else None
+def entry_of(name: str) -> Entry:
+    """Return what is said of a method, whatever its number."""
+    return METHODS[name.partition("#")[0]]
 
 
 def _adjacent(topology: Topology, start: str) -> set[str]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from treefold.bench.sizes import parse_size
 from treefold.planners.compare import RINGS, Comparison
-from treefold.planners.registry import label_of
+from treefold.planners.registry import entry_of
 from treefold.topology import Topology
 
 _OURS, _OTHERS = ("oneshot", "twoshot", "shallow", "tree"), ("onedevice", "twolevel")
-OURS = tuple(label_of(name) for name in ("trees", *_OURS, RINGS))
-OTHERS = tuple(label_of(name) for name in (RINGS, *_OTHERS))
+OURS = tuple(entry_of(name).label for name in ("trees", *_OURS, RINGS))
+OTHERS = tuple(entry_of(name).label for name in (RINGS, *_OTHERS))
 _LARGE, _FEW = 16, "64K,4M,256M"
 
 
@@ -62,7 +62,7 @@ def predict(
         ours += [methods.shallow if name == "shallow" else name for name in _OURS]
         others = [*_OTHERS, RINGS]
     return tuple(
-        Prediction(nbytes, comparison.simulated_s(name, nbytes), label_of(name))
+        Prediction(nbytes, comparison.simulated_s(name, nbytes), entry_of(name).label)
         for nbytes in sizes
         for name in (*(comparison.near(ours, nbytes) if only_near else ours), *others)
     )

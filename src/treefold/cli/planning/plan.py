@@ -61,21 +61,21 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     if packs is not None and packs > sizes[0]:
         raise CommandError.packs_of_bytes(packs, sizes[0])
     comparison = Comparison(machine)
-    trees = comparison.times(trees_name(packs))
-    timeline = trees.timeline(sizes[-1]) if trace is not None else None
+    trees = comparison.plan(trees_name(packs))
+    timeline = comparison.times(trees_name(packs)).timeline(sizes[-1]) if trace is not None else None
     found = _find(comparison, sizes, packs, has_all=json, has_table=table)
     typer.echo(_as_json(found) if json else _in_words(found))
     if draw is not None:
-        _draw(draw, found, trees.plan, sizes[-1])
+        _draw(draw, found, trees, sizes[-1])
     if trace is not None and timeline is not None:
         write_atomically(trace, write_trace(timeline, machine))
     if dot is not None:
         write_atomically(dot, to_dot(machine, found.packing))
     if save is not None:
-        write_atomically(save, trees.plan.to_json())
+        write_atomically(save, trees.to_json())
     for path in (draw, trace, dot, save):
         if path is not None:
-            _say(f"Written: {path}", quiet=json)
+            typer.echo(f"Written: {path}", err=json)  # stdout is JSON
 
 
 def _find(
@@ -83,7 +83,7 @@ def _find(
 ) -> Findings:
     """Plan and predict: all methods for programs to read, those that may be the quickest for people."""
     methods = comparison.methods
-    packing = methods.packing(packs)
+    packing = methods.packer.packing(packs)
     return Findings(
         methods.topology,
         packing,
@@ -92,11 +92,6 @@ def _find(
         methods.rings,
         choose(comparison) if has_table else None,
     )
-
-
-def _say(sentence: str, *, quiet: bool) -> None:
-    """Print where a file is; on stderr where stdout is JSON."""
-    typer.echo(sentence, err=quiet)
 
 
 def _as_json(found: Findings) -> str:

@@ -56,7 +56,7 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     machine = read_machine(topology, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
     comparison = Comparison(machine)
-    packing = comparison.methods.packing(packs)
+    packing = comparison.methods.packer.packing(packs)
     first = comparison.times(trees_name(packs)) if plan is None else PlanTimes(_read_plan(plan), machine)
     timeline = first.timeline(sizes[-1]) if trace is not None else None
     if plan is None:
