@@ -1,56 +1,89 @@
-"""When the longer way is worth its latency: sharing two ways between devices, at the sizes around the answer."""
+"""When the longer route is worth its latency: sharing two routes between devices, at the sizes around the answer."""
 
 from fractions import Fraction
 
 import pytest
 
-from treefold.cost.routes import alternatives, busiest_s, choose_routes
-from treefold.cost.setting import Setting
+from treefold.cost.routes import alternatives, busiest_s, find_routes
+from treefold.cost.setting import PlanOnMachine
 from treefold.planners import add_star
-from treefold.planners.methods import one_array, plan_packs
+from treefold.planners.method import Method, one_array
+from treefold.planners.star import star
 from treefold.topology import TopologyBuilder
 
 PAIR = ("gpu:0", "gpu:1")
 
 
-def two_ways(second_gb_per_s=12.0, second_alpha_us=5.0):
+def two_routes(second_gb_per_s=12.0, second_alpha_us=5.0):
     """Return two devices with an NVLink of 25 GB/s and 1 µs, and a switch of 12 GB/s and twice 5 µs between them."""
-    builder = TopologyBuilder("two ways").device("gpu:0").device("gpu:1").switch("sw")
+    builder = TopologyBuilder("two routes").device("gpu:0").device("gpu:1").switch("sw")
     builder.link(*PAIR, gb_per_s=25, alpha_us=1, kind="nvlink")
     for device in PAIR:
         builder.link(device, "sw", gb_per_s=second_gb_per_s, alpha_us=second_alpha_us, kind="pcie")
     return builder.build()
 
 
-def num_ways(nbytes, machine=None, **messages):
-    """Return how many ways a copy of so many bytes takes."""
-    return len(choose_routes(machine or two_ways(), {PAIR: nbytes}, **messages)[PAIR])
+def chosen(machine, traffic, scale=1, **messages):
+    """Return the routes that suit traffic drawn out by a factor."""
+    choice = find_routes(machine, traffic, **messages)
+    return choice.shared if choice.shares_at(scale) else choice.alone
 
 
-class TestChooseRoutes:
-    @pytest.mark.parametrize(("nbytes", "ways"), [(1e3, 1), (600e3, 1), (800e3, 2), (1e9, 2)])
-    def test_pays_9_us_more_for_what_takes_longer_alone(self, nbytes, ways):
-        """37 GB/s in place of 25 win 9 µs at 694 KB: below that the second way costs more than it brings."""
-        assert num_ways(nbytes) == ways
+def num_routes(nbytes, machine=None, **options):
+    """Return how many routes a copy of so many bytes takes."""
+    return len(chosen(machine or two_routes(), {PAIR: nbytes}, **options)[PAIR])
 
-    @pytest.mark.parametrize(("messages", "ways"), [(1, 2), (2, 1)])
-    def test_pays_them_for_every_message(self, messages, ways):
+
+class TestFindRoutes:
+    @pytest.mark.parametrize(("nbytes", "count"), [(1e3, 1), (600e3, 1), (800e3, 2), (1e9, 2)])
+    def test_pays_9_us_more_for_what_takes_longer_alone(self, nbytes, count):
+        """37 GB/s in place of 25 win 9 µs at 694 KB: below that the second route costs more than it brings."""
+        assert num_routes(nbytes) == count
+
+    @pytest.mark.parametrize(("scale", "count"), [(0, 1), (1, 1), (600, 1), (800, 2), (1e6, 2)])
+    def test_serves_all_sizes_of_a_plan(self, scale, count):
+        """What is found for 1 KB says of 600 and 800 times as much what 600 and 800 KB do."""
+        assert num_routes(1e3, scale=scale) == count
+
+    def test_has_nothing_to_share_on_one_route(self):
+        """Then the busiest link is as busy either way, and no route is longer."""
+        builder = TopologyBuilder("one route").device("gpu:0").device("gpu:1")
+        choice = find_routes(builder.link(*PAIR, gb_per_s=25, alpha_us=1).build(), {PAIR: 1e9})
+        assert (choice.alone_s, choice.shared_s, choice.longer_s) == (0.04, 0.04, 0)
+        assert choice.shared == choice.alone
+
+    def test_says_what_sharing_wins_and_costs(self):
+        """1 GB at 25 GB/s or at 37, and 9 µs."""
+        choice = find_routes(two_routes(), {PAIR: 1e9})
+        assert choice.alone_s == pytest.approx(1 / 25)
+        assert choice.shared_s == pytest.approx(1 / 37, rel=0.01)
+        assert choice.longer_s == pytest.approx(9e-6)
+
+    def test_looks_for_no_pair_that_is_known(self):
+        """A caller's alternatives are taken as they are, and those of other pairs are added."""
+        known = {PAIR: (("gpu:0", "sw", "gpu:1"),)}
+        choice = find_routes(two_routes(), {PAIR: 1e9, PAIR[::-1]: 1e9}, known=known)
+        assert [route.nodes for route in choice.alone[PAIR]] == [("gpu:0", "sw", "gpu:1")]
+        assert known[PAIR[::-1]] == alternatives(two_routes(), *PAIR[::-1])
+
+    @pytest.mark.parametrize(("messages", "count"), [(1, 2), (2, 1)])
+    def test_pays_them_for_every_message(self, messages, count):
         """800 KB in two messages cost 18 µs of latency, and win 10."""
-        assert num_ways(800e3, messages={PAIR: messages}) == ways
+        assert num_routes(800e3, messages={PAIR: messages}) == count
 
-    @pytest.mark.parametrize(("second_gb_per_s", "ways"), [(0.1, 1), (0.5, 2)])
-    def test_leaves_what_wins_less_than_a_hundredth(self, second_gb_per_s, ways):
-        """A second way of 0.4 % of the first is not worth a second look, one of 2 % is."""
-        assert num_ways(1e12, two_ways(second_gb_per_s)) == ways
+    @pytest.mark.parametrize(("second_gb_per_s", "count"), [(0.1, 1), (0.5, 2)])
+    def test_leaves_what_wins_less_than_a_hundredth(self, second_gb_per_s, count):
+        """A second route of 0.4 % of the first is not worth a second look, one of 2 % is."""
+        assert num_routes(1e12, two_routes(second_gb_per_s)) == count
 
     def test_shares_by_width(self):
         """25 and 12 of 37."""
-        shares = [route.share for route in choose_routes(two_ways(), {PAIR: 1e9})[PAIR]]
+        shares = [route.share for route in chosen(two_routes(), {PAIR: 1e9})[PAIR]]
         assert shares == pytest.approx([25 / 37, 12 / 37], rel=0.01)
 
     def test_says_what_a_route_is(self):
         """Its nodes, links and latency, the shorter first."""
-        routes = choose_routes(two_ways(), {PAIR: 1e9})[PAIR]
+        routes = chosen(two_routes(), {PAIR: 1e9})[PAIR]
         assert [route.nodes for route in routes] == [PAIR, ("gpu:0", "sw", "gpu:1")]
         assert [route.alpha_s for route in routes] == pytest.approx([1e-6, 10e-6])
         assert routes[1].links == (("gpu:0", "sw"), ("sw", "gpu:1"))
@@ -76,18 +109,26 @@ class TestBusiest:
         for number in range(3):
             builder.device(f"gpu:{number}").link(f"gpu:{number}", "sw", gb_per_s=10, kind="pcie")
         traffic = {("gpu:0", "gpu:1"): 1e9, ("gpu:0", "gpu:2"): 3e9}
-        routes = choose_routes(builder.build(), traffic)
+        routes = find_routes(builder.build(), traffic).alone
         assert busiest_s(builder.build(), traffic, routes) == pytest.approx(0.4)
 
     def test_of_nothing_is_nothing(self):
         """No copy, no time."""
-        assert busiest_s(two_ways(), {}, {}) == 0
+        assert busiest_s(two_routes(), {}, {}) == 0
 
 
-class TestSetting:
-    @pytest.mark.parametrize(("num_packs", "ways"), [(1, 2), (2, 1), (3, 1)])
-    def test_counts_a_message_for_every_pack(self, num_packs, ways):
+class TestPlanOnMachine:
+    @pytest.mark.parametrize(("num_packs", "count"), [(1, 2), (2, 1), (3, 1)])
+    def test_counts_a_message_for_every_pack(self, num_packs, count):
         """Packs to one root are messages of one pair, so 800 KB in two of them stay on the NVLink."""
-        shares = [Fraction(1, num_packs)] * num_packs
-        plan = plan_packs(one_array(PAIR), shares, lambda builder, pack, _: add_star(builder, pack, "gpu:0"), "star")
-        assert len(Setting.of(plan, two_ways(), 800e3).routes["gpu:1", "gpu:0"]) == ways
+        shares = (Fraction(1, num_packs),) * num_packs
+        method = Method(shares, lambda builder, pack, _: add_star(builder, pack, "gpu:0"), "star")
+        setting = PlanOnMachine(method.plan(one_array(PAIR)), two_routes()).at(800e3)
+        assert len(setting.routes["gpu:1", "gpu:0"]) == count
+
+    @pytest.mark.parametrize(("nbytes", "gb_per_s"), [(600e3, 25), (1e9, 37)])
+    def test_is_busy_as_the_chosen_routes_are(self, nbytes, gb_per_s):
+        """Small values keep the NVLink busy alone, large ones both routes."""
+        plan = star("gpu:0").plan(one_array(PAIR))
+        setting = PlanOnMachine(plan, two_routes()).at(nbytes)
+        assert setting.busy_s == pytest.approx(nbytes / gb_per_s / 1e9, rel=0.01)

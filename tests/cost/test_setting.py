@@ -4,16 +4,18 @@ import importlib
 import itertools
 from fractions import Fraction
 
+import closed_forms
 import pytest
 
-from treefold.cost import model, simulate
-from treefold.cost.setting import Setting
+from treefold.cost import simulate
+from treefold.cost.setting import PlanOnMachine
 from treefold.cost.tasks import fractional_cuts, make_tasks, whole_cuts
 from treefold.plan.ir import Concat, Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_concat
-from treefold.planners.methods import one_array, plan_along, plan_star
+from treefold.planners.method import one_array
 from treefold.planners.ring import ring_trees
-from treefold.planners.tree_packing import Tree
+from treefold.planners.star import star
+from treefold.planners.tree_packing import Tree, along
 from treefold.topology import TopologyBuilder, known_topology
 
 LINE = {"bytes_per_s": 25e9, "alpha_s": 0.7e-6}
@@ -27,7 +29,8 @@ def gpus(count):
 def chain_plan(count):
     """Return the plan that folds along a line of devices, from the last to the first, and back."""
     up = tuple(itertools.pairwise(gpus(count)[::-1]))
-    return plan_along(one_array(gpus(count)), [Tree(Fraction(1), "gpu:0", up, tuple((b, a) for a, b in up[::-1]))], "")
+    tree = Tree(Fraction(1), "gpu:0", up, tuple((b, a) for a, b in up[::-1]))
+    return along([tree], "").plan(one_array(gpus(count)))
 
 
 class TestEstimate:
@@ -36,38 +39,38 @@ class TestEstimate:
     @pytest.mark.parametrize("nbytes", [1e3, 1e9])
     def test_of_a_chain_is_the_formula(self, depth, num_chunks, nbytes):
         """(2D + k − 1)·(alpha + m/(k·c)), whatever the size."""
-        setting = Setting.of(chain_plan(depth + 1), known_topology(f"line:{depth + 1}"), nbytes)
-        expected = model.pipelined_tree_s(nbytes, depth=depth, num_chunks=num_chunks, **LINE)
+        setting = PlanOnMachine(chain_plan(depth + 1), known_topology(f"line:{depth + 1}")).at(nbytes)
+        expected = closed_forms.pipelined_tree_s(nbytes, depth=depth, num_chunks=num_chunks, **LINE)
         assert setting.estimate_s(num_chunks) == pytest.approx(expected, rel=1e-6)
 
     @pytest.mark.parametrize("nbytes", [1e3, 1e9])
     def test_of_a_ring_is_the_formula(self, nbytes):
         """2·(n − 1) steps of a n-th part each."""
-        plan = plan_along(one_array(gpus(4)), ring_trees(gpus(4)), "ring")
-        setting = Setting.of(plan, known_topology("ring:4:50"), nbytes)
-        expected = model.ring_s(nbytes, count=4, bytes_per_s=50e9, alpha_s=0.7e-6)
+        plan = along(ring_trees(gpus(4)), "ring").plan(one_array(gpus(4)))
+        setting = PlanOnMachine(plan, known_topology("ring:4:50")).at(nbytes)
+        expected = closed_forms.ring_s(nbytes, count=4, bytes_per_s=50e9, alpha_s=0.7e-6)
         assert setting.estimate_s(1) == pytest.approx(expected, rel=1e-5)
 
     def test_chooses_the_number_of_chunks(self):
         """That of chunk*; one where nothing is to be sent, and no more than 4,096 where latency costs nothing."""
         machine = known_topology("line:3")
-        best = model.best_chunk_bytes(1e9, depth=2, **LINE)
-        assert Setting.of(chain_plan(3), machine, 1e9).best_num_chunks() == pytest.approx(1e9 / best, abs=1)
-        assert Setting.of(chain_plan(3), machine, 0).best_num_chunks() == 1
-        assert Setting.of(chain_plan(3), machine, 1e15).best_num_chunks() == 4096
+        best = closed_forms.best_chunk_bytes(1e9, depth=2, **LINE)
+        assert PlanOnMachine(chain_plan(3), machine).at(1e9).best_num_chunks() == pytest.approx(1e9 / best, abs=1)
+        assert PlanOnMachine(chain_plan(3), machine).at(0).best_num_chunks() == 1
+        assert PlanOnMachine(chain_plan(3), machine).at(1e15).best_num_chunks() == 4096
         builder = TopologyBuilder("no latency").device("gpu:0").device("gpu:1")
         still = builder.link("gpu:0", "gpu:1", gb_per_s=25, alpha_us=0).build()
-        assert Setting.of(chain_plan(2), still, 1e3).best_num_chunks() == 4096
+        assert PlanOnMachine(chain_plan(2), still).at(1e3).best_num_chunks() == 4096
 
 
 class TestSimulation:
-    def test_sends_each_share_its_own_way(self):
+    def test_sends_each_share_along_its_own_route(self):
         """NVLink of 25 GB/s and a switch of 12 between two devices: 37 GB up and down take a second each."""
-        builder = TopologyBuilder("two ways").device("gpu:0").device("gpu:1").switch("sw")
+        builder = TopologyBuilder("two routes").device("gpu:0").device("gpu:1").switch("sw")
         builder.link("gpu:0", "gpu:1", gb_per_s=25, alpha_us=1, kind="nvlink")
         for device in gpus(2):
             builder.link(device, "sw", gb_per_s=12, alpha_us=5, kind="pcie")
-        line = simulate(plan_star(one_array(gpus(2))), builder.build(), 37e9, chunk_bytes=None)
+        line = simulate(star("gpu:0").plan(one_array(gpus(2))), builder.build(), 37e9, chunk_bytes=None)
         assert line.duration_s == pytest.approx(2, rel=0.01)
         assert line.links["gpu:1", "gpu:0"].nbytes == pytest.approx(25e9, rel=0.01)
         assert line.links["gpu:1", "sw"].nbytes == pytest.approx(12e9, rel=0.01)
