@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -16,10 +15,13 @@ from treefold.values.sparse import IndexedSlices
 
 #: Dataclasses that treefold registers on sight are known in this namespace only, not to the user's own optree calls.
 _NAMESPACE = "treefold"
-_registering = threading.Lock()
 _registered: set[type] = set()
 #: Leaves that need no second look.
 _plain_types = frozenset({np.ndarray, int, float, type(None), IndexedSlices})
+
+#: What arrays raise where a truth is asked of them. Whatever else comes out of a comparison was raised by a handler of
+#: signals, and is not ours to turn into something else.
+_INCOMPARABLE = (TypeError, ValueError, RuntimeError)
 
 
 def flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
@@ -56,8 +58,8 @@ def are_same(one: optree.PyTreeSpec, other: optree.PyTreeSpec) -> bool:
     """
     try:
         return bool(one == other)
-    except Exception:  # noqa: BLE001 - whatever the == of a user's class raises
-        raise ArgumentError.static_data() from None
+    except _INCOMPARABLE as error:
+        raise ArgumentError.static_data() from error
 
 
 class StructureKey:
@@ -134,9 +136,12 @@ def _register_dataclass(kind: type) -> None:
 
 
 def _register(kind: type, take_apart: Any, put_together: Any, entry_type: type[optree.PyTreeEntry]) -> None:
-    with _registering:
-        if kind not in _registered:
-            optree.register_pytree_node(
-                kind, take_apart, put_together, path_entry_type=entry_type, namespace=_NAMESPACE
-            )
-            _registered.add(kind)
+    if kind in _registered:
+        return
+    try:
+        optree.register_pytree_node(kind, take_apart, put_together, path_entry_type=entry_type, namespace=_NAMESPACE)
+    except ValueError:
+        # There already, from another thread or from what interrupted this one? Else nobody could ever take it apart.
+        if optree.register_pytree_node.get(kind, namespace=_NAMESPACE) is None:
+            raise
+    _registered.add(kind)
