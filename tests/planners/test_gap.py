@@ -22,6 +22,12 @@ class TestGap:
         assert packing.algbw == packing.certificate.bound
         assert packing.gap == 0
 
+    def test_is_proved_by_whole_numbers(self):
+        """The certificate's prices and cost are whole, so that anyone can check it without rounding."""
+        certificate = optimal_packing(known_topology("dgx1_v100")).certificate
+        assert type(certificate.cost) is int
+        assert {type(price) for _, _, price in certificate.prices} == {int}
+
     def test_of_one_device_is_nothing(self):
         """It reaches what nothing bounds, by one tree of no edges."""
         packing = optimal_packing(known_topology("ring:1"))

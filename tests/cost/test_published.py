@@ -1,0 +1,28 @@
+"""Published times of machines, and what they say of the sizes between and beyond them."""
+
+import pytest
+
+from treefold.cost.published import CHECKED_FROM, published_for, published_s
+from treefold.topology import known_topology
+
+
+class TestPublishedTimes:
+    def test_of_one_size_are_its_bandwidth(self):
+        """One figure of an MI300X serves all sizes: twice the bytes take twice as long."""
+        machine = known_topology("mi300x")
+        [known] = published_for(machine)
+        assert published_s(machine, 2 * known.nbytes) == pytest.approx(2 * known.seconds)
+
+    def test_of_two_sizes_lie_on_a_line_between_them(self):
+        """Half way in size is half way in time; above the largest, its bandwidth holds."""
+        machine = known_topology("dgx_h100")
+        low, *_, high = published_for(machine)
+        assert published_s(machine, (low.nbytes + high.nbytes) / 2) == pytest.approx((low.seconds + high.seconds) / 2)
+        assert published_s(machine, low.nbytes) == pytest.approx(low.seconds)
+        assert published_s(machine, 2 * high.nbytes) == pytest.approx(2 * high.seconds)
+
+    def test_are_none_below_what_was_checked(self):
+        """And of machines of which nothing is published."""
+        assert published_s(known_topology("mi300x"), CHECKED_FROM - 1) is None
+        assert published_s(known_topology("mi300x"), CHECKED_FROM) is not None
+        assert published_s(known_topology("dgx2"), 2**30) is None
