@@ -14,6 +14,7 @@ import json
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,11 @@ PATIENCE_S = 60
 LENGTHS = (7, 5_003, 70_001, 400_009)
 HALF, FIFTH = 0.5, 0.2
 SOON_S = 2e-6  # a timer of 0 never rings
+LATER_S = 5e-4  # when the handler is long over
 HOME = Path(treefold.__file__).parent
 ANYWHERE = frozenset(map(str, HOME.rglob("*.py")))
 AT_LOCKS = frozenset(name for name in ANYWHERE if "Lock(" in Path(name).read_text(encoding="utf-8"))
+TENSORFLOWS = ("/tensorflow/python/", "/backends/tensorflow.py")
 
 
 class Interruption(Exception):  # noqa: N818 - what a handler of signals raises is no error
@@ -45,10 +48,10 @@ class Alarm:
         signal.signal(signal.SIGALRM, self._ring)
 
     def _ring(self, _, frame):
-        # TensorFlow's EagerTensor._copy_to_device looks its context up in Python, does not ask whether that went well,
-        # and reads from address 0 if a handler raised there: nothing that its callers could mend.
-        if frame is not None and "/tensorflow/python/" in frame.f_code.co_filename:
-            signal.setitimer(signal.ITIMER_REAL, SOON_S)
+        # TensorFlow looks its context up in Python and makes an error of its own of what a handler raises there, or
+        # reads from address 0: nothing that its callers could mend.
+        if any(part in one.f_code.co_filename for one, _ in traceback.walk_stack(frame) for part in TENSORFLOWS):
+            signal.setitimer(signal.ITIMER_REAL, LATER_S)
             return
         kind, self.kind = self.kind, None
         if kind is not None:
