@@ -119,3 +119,14 @@ class TestPaths:
         """Half a character is in no file's name."""
         with pytest.raises(ParseError, match=r"^There is no file "):
             treefold.load_topology("\ud800")
+
+
+class TestPlan:
+    @pytest.mark.parametrize("missing", ["shape", "dtype"])
+    def test_of_what_has_no_shape_or_no_dtype_is_refused(self, missing):
+        """Both are needed; one alone is no array."""
+        value = Shaped((2,))
+        delattr(value, missing)
+        for given in (value, PerReplica([value, value])):
+            with pytest.raises(ArgumentError, match="is a Shaped, which is no array of a loaded framework"):
+                OPS.plan(given, "cpu:0")

@@ -15,6 +15,7 @@ from treefold import (
     ReduceOp,
     ReductionToOneDevice,
 )
+from treefold.errors import OutputError
 
 OPS = {
     "one device": ReductionToOneDevice,
@@ -146,6 +147,14 @@ class TestOut:
         ops.batch_reduce("sum", [(a, a), (b, b)], out=[a, b])
         assert np.array_equal(a[1], 3 * np.arange(1, 6))
         assert np.array_equal(b[0], 3 * np.arange(1, 4))
+
+    @pytest.mark.parametrize(("entries", "got"), [(0, "0 entries"), (1, "1 entry"), (3, "3 entries")])
+    def test_of_a_batch_with_another_number_of_entries_is_refused(self, ops, entries, got):
+        """And nothing is written."""
+        value, out = owned(2), [np.zeros(5, np.float32) for _ in range(entries)]
+        with pytest.raises(OutputError, match=f"^out has {got} for 2 pairs. Give one entry for each. Nothing was"):
+            ops.batch_reduce("sum", [(value, "cpu:0"), (value, "cpu:0")], out=out)
+        assert not any(array.any() for array in out)
 
     def test_is_untouched_when_a_callback_fails(self):
         """Nothing is written before everything is known."""

@@ -89,6 +89,14 @@ class OutputError(TreefoldError, ValueError):
         return cls(f"out is {short(got)}. It takes {expected}. Nothing was written.")
 
     @classmethod
+    def entries(cls, got: int, num_pairs: int) -> Self:
+        """``out`` of a batch has not one entry per pair."""
+        got_words = counted(got, "entry", "entries")
+        return cls(
+            f"out has {got_words} for {counted(num_pairs, 'pair')}. Give one entry for each. Nothing was written."
+        )
+
+    @classmethod
     def count(cls, num_components: int, destinations: Sequence[str]) -> Self:
         """``out`` has not one component per destination."""
         got, wanted = counted(num_components, "component"), counted(len(destinations), "destination")

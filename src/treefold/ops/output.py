@@ -22,8 +22,10 @@ def read_out(out: object, entries: Sequence[Entry], fold: Fold) -> Results:
             that overlaps a value's without being exactly that value's, or an array's own.
 
     """
-    if not isinstance(out, list | tuple) or len(out) != len(entries):
+    if not isinstance(out, list | tuple):
         raise OutputError.form(out, f"a list with one entry per pair, {len(entries)} here")
+    if len(out) != len(entries):
+        raise OutputError.entries(len(out), len(entries))
     results: Results = []
     for value, entry in zip(out, entries, strict=True):
         results.extend(_read_entry(value, entry, fold))
