@@ -255,7 +255,7 @@ class TestAutograd:
         with pytest.raises(OutputError, match=r"^Component 0 of out has a tensor with grad_fn"):
             treefold.all_reduce([torch.ones(3)], out=[made])
 
-    @pytest.mark.parametrize("calls", [1, 2])
+    @pytest.mark.parametrize("calls", [1, 2, 3])
     def test_sees_what_is_written_in_place(self, calls):
         """A backward pass that needs what was there says so, and does not compute with what is there now."""
         leaves = [torch.ones(3).requires_grad_(), torch.ones(3)]

@@ -104,6 +104,11 @@ class TestBytesPerPack:
         assert contents(policy, items(4, 4, 4, dtype="float16")) == [[0, 1], [2]]
         assert contents(policy, items(4, 4, 4, dtype="float64")) == [[0], [1], [2]]
 
+    def test_leaves_out_values_without_elements(self):
+        """Wherever they stand, and those behind them travel."""
+        assert contents(PackingPolicy(bytes_per_pack=8), items(0, 1, 0, 1, 0, 1, 0)) == [[1, 3], [5]]
+        assert contents(PackingPolicy(bytes_per_pack=8), items(0, 0)) == []
+
     def test_does_not_fill_an_earlier_pack_later(self):
         """Values stay in input order, small ones behind a large one too."""
         assert contents(PackingPolicy(bytes_per_pack=8), items(1, 9, 1, 1)) == [[0], [1], [2, 3]]
