@@ -19,6 +19,7 @@ from treefold.tensorflow.values import (
     Pair,
     as_distributed,
     chosen_options,
+    copied,
     from_treefold,
     read_destinations,
     read_options,
@@ -135,7 +136,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         pair = read_pair(tensor, destinations, "tensor")
         [component] = pair.components
         if self._ops is None or not tf.executing_eagerly():
-            return regrouped(traced.copied(component, pair.targets))
+            return regrouped(copied(component, pair.targets))
         copies = self._ops.broadcast(to_treefold(component), pair.targets)
         return regrouped([from_treefold(copy, component) for copy in copies])
 

@@ -1,11 +1,10 @@
-"""Reductions inside ``tf.function``: on CPU devices one call into host memory, elsewhere the plan as TensorFlow ops."""
+"""Reductions inside ``tf.function``: by one fold where all values are in host memory, elsewhere the plan as TensorFlow ops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.saved_model import save_context
@@ -18,8 +17,9 @@ from treefold.ops.entry import check_devices, common_backend
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow.callbacks import Callbacks
-from treefold.tensorflow.values import Pair, from_treefold, tensors_of, to_treefold
-from treefold.values import IndexedSlices, PerReplica
+from treefold.tensorflow.on_host import HostReduction
+from treefold.tensorflow.values import Pair, copied, from_treefold, tensors_of, to_treefold
+from treefold.values import PerReplica
 
 
 def reduced(
@@ -41,17 +41,8 @@ def reduced(
     for pair in pairs:
         _check(pair, fold)
     if fold.accumulation_fn is None and _may_leave_the_graph(pairs):
-        return _by_kernel(ops, op, pairs, options, callbacks)
+        return HostReduction(ops, fold, options, callbacks).traced(pairs)
     return _as_ops(ops, fold, pairs, options)
-
-
-def copied(component: Any, devices: Sequence[str]) -> list[Any]:
-    """Return a copy of a tensor or ``tf.IndexedSlices`` on every device, by TensorFlow, eagerly too."""
-    copies = []
-    for device in devices:
-        with tf.device(device):
-            copies.append(tf.nest.map_structure(tf.identity, component, expand_composites=True))
-    return copies
 
 
 def gathered(pair: Pair, axis: int) -> list[Any]:
@@ -66,7 +57,7 @@ def _check(pair: Pair, fold: Fold) -> None:
     backend = common_backend("", [tensors_of(component)[0] for component in pair.components])
     if not pair.is_in_cluster:
         check_devices(backend, (*pair.places, *pair.targets))
-    fold.check_dtype(_dtype(pair.components[0]))
+    fold.check_dtype(pair.dtype)
 
 
 def _may_leave_the_graph(pairs: Sequence[Pair]) -> bool:
@@ -74,75 +65,6 @@ def _may_leave_the_graph(pairs: Sequence[Pair]) -> bool:
     is_host = all(device_type(device) == "cpu" for pair in pairs for device in (*pair.places, *pair.targets))
     in_xla = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
     return is_host and not in_xla and not save_context.in_save_context()
-
-
-def _by_kernel(
-    ops: treefold.ops.CrossDeviceOps,
-    op: ReduceOp,
-    pairs: Sequence[Pair],
-    options: CommunicationOptions | None,
-    callbacks: Callbacks,
-) -> list[list[Any]]:
-    """Reduce by one call into host memory, which the graph's tensors are read from as they lie."""
-    counts = tuple(tuple(len(tensors_of(component)) for component in pair.components) for pair in pairs)
-    # One result serves all CPU destinations, as tensors never change.
-    wanted = tuple((pair.places, pair.targets[:1]) for pair in pairs)
-    types: list[Any] = []
-    for pair in pairs:
-        types.append(tf.as_dtype(Fold(op).result_dtype(_dtype(pair.components[0]))))
-        types += [pair.components[0].indices.dtype] if pair.is_sparse else []
-    flat = [tensor for pair in pairs for tensor in pair.tensors()]
-    made = callbacks.call(
-        (op, wanted, counts, options), lambda: _reduction_of_arrays(ops, op, wanted, counts, options), flat, types
-    )
-    remaining = iter(made)
-    return [copied(_with_shape(pair, remaining), pair.targets) for pair in pairs]
-
-
-def _reduction_of_arrays(
-    ops: treefold.ops.CrossDeviceOps,
-    op: ReduceOp,
-    wanted: Sequence[tuple[tuple[str, ...], tuple[str, ...]]],
-    counts: Sequence[Sequence[int]],
-    options: CommunicationOptions | None,
-) -> Callable[..., list[Any]]:
-    """Return a function of the arrays of all pairs in order, which returns those of their results.
-
-    ``wanted``: where each pair's contributions are and its result goes; ``counts``: of how many arrays each
-    contribution is made.
-    """
-
-    def reduce_arrays(*arrays: Any) -> list[Any]:
-        remaining = iter(arrays)
-        given = []
-        for (places, target), numbers in zip(wanted, counts, strict=True):
-            parts = [[np.asarray(next(remaining)) for _ in range(number)] for number in numbers]
-            components = [part[0] if len(part) == 1 else IndexedSlices(*part) for part in parts]
-            given.append((PerReplica(components, places), target))
-        made = [result[0] for result in ops.batch_reduce(op, given, options)]
-        return [a for c in made for a in ([c.values, c.indices] if isinstance(c, IndexedSlices) else [c])]
-
-    return reduce_arrays
-
-
-def _with_shape(pair: Pair, remaining: Any) -> Any:
-    """Return a result with what is known of its shape, which a call into Python loses."""
-    first = pair.components[0]
-    if pair.is_sparse:
-        values, indices = next(remaining), next(remaining)
-        rows = _sum_or_none([component.values.shape[:1] for component in pair.components])
-        values.set_shape(tf.TensorShape([rows]).concatenate(first.values.shape[1:]))
-        indices.set_shape([rows])
-        return tf.IndexedSlices(values, indices, first.dense_shape)
-    result = next(remaining)
-    for component in pair.components:
-        result.set_shape(component.shape)
-    return result
-
-
-def _sum_or_none(lengths: Sequence[Any]) -> int | None:
-    """Return the sum of 1-d shapes' lengths, None if one is not known."""
-    return sum(shape[0] for shape in lengths) if all(shape.is_fully_defined() for shape in lengths) else None
 
 
 def _as_ops(
@@ -190,7 +112,7 @@ def _on_one_device(pair: Pair, fold: Fold, root: str) -> list[Any]:
         if pair.is_sparse:
             values = tf.concat([component.values for component in pair.components], 0)
             if fold.op is ReduceOp.MEAN:
-                count, dtype = len(pair.components), fold.result_dtype(_dtype(pair.components[0]))
+                count, dtype = len(pair.components), fold.result_dtype(pair.dtype)
                 flat = common_backend("", [values]).scale(tf.reshape(values, [-1]), count, dtype)
                 values = tf.reshape(flat, tf.shape(values))
             indices = tf.concat([component.indices for component in pair.components], 0)
@@ -214,8 +136,3 @@ def _folded(dense: list[Any], fold: Fold) -> Any:
     flat = [tf.reshape(array, [-1]) for array in dense]
     made = backend.combine(flat, fold, dtype=dtype, divisor=count, result=fold.result_dtype(dtype))
     return tf.reshape(made, tf.shape(dense[0]))
-
-
-def _dtype(component: Any) -> str:
-    name: str = component.dtype.base_dtype.name
-    return name

@@ -36,6 +36,12 @@ class Pair:
         return all(isinstance(component, tf.IndexedSlices) for component in self.components)
 
     @property
+    def dtype(self) -> str:
+        """Return NumPy's name of the first contribution's dtype."""
+        name: str = self.components[0].dtype.base_dtype.name
+        return name
+
+    @property
     def is_in_cluster(self) -> bool:
         """Whether some of the devices may be another process's: those are named at length."""
         return any(name.startswith("/") for name in (*self.places, *self.targets))
@@ -43,6 +49,16 @@ class Pair:
     def tensors(self) -> list[Any]:
         """Return all tensors that the components are made of, in order."""
         return [tensor for component in self.components for tensor in tensors_of(component)]
+
+
+def is_alike(pair: Pair) -> bool:
+    """Whether all contributions are dense, and known to be of one shape and dtype."""
+    if any(isinstance(component, tf.IndexedSlices) for component in pair.components):
+        return False
+    first = pair.components[0]
+    return first.shape.is_fully_defined() and all(
+        component.shape == first.shape and component.dtype == first.dtype for component in pair.components[1:]
+    )
 
 
 def as_distributed(value: Any, what: str = "per_replica_value") -> Any:
@@ -166,6 +182,15 @@ def from_treefold(component: Any, like: Any) -> Any:
     if not isinstance(component, treefold.values.IndexedSlices):
         return component
     return tf.IndexedSlices(component.values, component.indices, like.dense_shape)
+
+
+def copied(component: Any, devices: Sequence[str]) -> list[Any]:
+    """Return a copy of a tensor or ``tf.IndexedSlices`` on every device, by TensorFlow, eagerly too."""
+    copies = []
+    for device in devices:
+        with tf.device(device):
+            copies.append(tf.nest.map_structure(tf.identity, component, expand_composites=True))
+    return copies
 
 
 def regrouped(components: Sequence[Any]) -> Any:
