@@ -6,7 +6,6 @@ so the call goes straight to the kernel.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +15,18 @@ import tensorflow as tf
 
 import treefold.ops
 from treefold.backends import HostArray
-from treefold.dtypes import itemsize
 from treefold.execution.kernel import Job, fold_batch
 from treefold.execution.native import new_result
 from treefold.fold import Fold
 from treefold.options import CommunicationOptions
 from treefold.tensorflow.callbacks import Callbacks
 from treefold.tensorflow.in_graph import folded, is_foldable
-from treefold.tensorflow.packing import grouped, packed, unpacked
+from treefold.tensorflow.packing import MOST_BYTES, grouped, packed, unpacked
 from treefold.tensorflow.values import Pair, copied, is_alike, tensors_of
 from treefold.values import IndexedSlices, PerReplica
 
-# Up to so many bytes of contributions operations take less time than the call: ADR 36.
-_MOST_BYTES_IN_GRAPH = 1 << 16
+#: The contributions to all values of a batch that is folded in the graph; larger batches are faster by the call.
+_MOST_BYTES_IN_GRAPH = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -49,48 +47,52 @@ class HostReduction:
                 results[index] = copied(pair.components[0], pair.targets)
             else:
                 several.append(index)
-        stays = self._stays([pairs[index] for index in several])
-        groups = [[several[index] for index in group] for group in grouped([pairs[index] for index in several])]
-        members = [[pairs[index] for index in group] for group in groups]
-        loads = [packed(one) if stays or len(one) > 1 else one[0] for one in members]
-        made = [folded(load, self.fold, self._call_for_one) for load in loads] if stays else self._call(loads)
-        for group, one, load, result in zip(groups, members, loads, made, strict=True):
-            parts = unpacked(result, one) if load is not one[0] else [copied(result, load.targets)]
-            for index, part in zip(group, parts, strict=True):
-                results[index] = part
+        for index, result in zip(several, self._reduced([pairs[index] for index in several]), strict=True):
+            results[index] = result
         return results
 
     def _is_the_result(self, pair: Pair) -> bool:
-        """Whether the only contribution is the result, whatever the op."""
+        """Tell whether the only contribution is the result, whatever the op."""
         return len(pair.components) == 1 and is_alike(pair) and self.fold.result_dtype(pair.dtype) == pair.dtype
 
-    def _stays(self, pairs: Sequence[Pair]) -> bool:
-        return (
-            all(is_foldable(pair, self.fold) for pair in pairs)
-            and sum(len(pair.components) * nbytes(pair) for pair in pairs) <= _MOST_BYTES_IN_GRAPH
-        )
+    def _reduced(self, pairs: Sequence[Pair]) -> list[list[Any]]:
+        stays = self._stays_in_graph(pairs)
+        groups = grouped(pairs, _MOST_BYTES_IN_GRAPH if stays else MOST_BYTES)
+        members = [[pairs[index] for index in group] for group in groups]
+        loads = [packed(group) if stays or len(group) > 1 else group[0] for group in members]
+        made = [folded(load, self.fold, self._call_for_one) for load in loads] if stays else self._call(loads)
+        results: list[list[Any]] = [[] for _ in pairs]
+        for indices, group, load, result in zip(groups, members, loads, made, strict=True):
+            parts = [copied(result, load.targets)] if load is group[0] else unpacked(result, group)
+            for index, part in zip(indices, parts, strict=True):
+                results[index] = part
+        return results
+
+    def _stays_in_graph(self, pairs: Sequence[Pair]) -> bool:
+        if not all(is_foldable(pair, self.fold) for pair in pairs):
+            return False
+        return sum(len(pair.components) * pair.nbytes for pair in pairs) <= _MOST_BYTES_IN_GRAPH
 
     def _call(self, pairs: Sequence[Pair]) -> list[Any]:
-        """Reduce by one call into Python, which reads the graph's tensors as they lie; on one device each."""
-        if not pairs:
-            return []
-        layout = tuple(_Layout.of(pair) for pair in pairs)
+        """Reduce by one call into Python, which reads the graph's tensors as they lie; each result is on one device."""
+        layouts = tuple(_Layout.of(pair) for pair in pairs)
         types: list[Any] = []
         for pair in pairs:
             types.append(tf.as_dtype(self.fold.result_dtype(pair.dtype)))
             types += [pair.components[0].indices.dtype] if pair.is_sparse else []
         flat = [tensor for pair in pairs for tensor in pair.tensors()]
-        key = (self.fold, layout, self.options)
-        remaining = iter(self.callbacks.call(key, lambda: _reduction(self, layout), flat, types))
+        key = (self.fold, layouts, self.options)
+        function = _reduction_of_arrays
+        made = self.callbacks.call(key, lambda: function(self.ops, self.fold, layouts, self.options), flat, types)
+        remaining = iter(made)
         return [_with_shape(pair, remaining) for pair in pairs]
 
     def _call_for_one(self, contributions: Any, count: int) -> Any:
-        """Reduce contributions of one value that lie behind each other."""
+        """Reduce ``count`` contributions to one flat value, which lie behind each other, by a call of their own."""
         fold = self.fold
 
         def reduce_array(array: Any) -> list[HostArray]:
-            sources = np.split(np.asarray(array), count)
-            return _folded([sources], fold)
+            return _folded([np.split(np.asarray(array), count)], fold)
 
         [result] = self.callbacks.call((fold, count), lambda: reduce_array, [contributions], [contributions.dtype])
         result.set_shape([contributions.shape[0] // count])
@@ -102,7 +104,7 @@ class _Layout:
     """Of which arrays a value of a call is made.
 
     ``counts``: of how many each contribution is; ``is_alike``: whether all are known to be of one shape and dtype.
-    One result serves all destinations, as tensors never change.
+    The result is wanted on one device: one serves all, as tensors never change.
     """
 
     places: tuple[str, ...]
@@ -116,31 +118,32 @@ class _Layout:
         return cls(pair.places, pair.targets[0], counts, is_alike(pair))
 
 
-def _reduction(reduction: HostReduction, layout: Sequence[_Layout]) -> Callable[..., list[Any]]:
+def _reduction_of_arrays(
+    ops: treefold.ops.CrossDeviceOps, fold: Fold, layouts: Sequence[_Layout], options: CommunicationOptions | None
+) -> Callable[..., list[Any]]:
     """Return a function of the arrays of all values in order, which returns those of their results."""
-    ops, fold, options = reduction.ops, reduction.fold, reduction.options
 
     def reduce_arrays(*arrays: Any) -> list[Any]:
         remaining = iter(arrays)
         alike, others = [], []
-        for value in layout:
-            parts = [[np.asarray(next(remaining)) for _ in range(count)] for count in value.counts]
-            if value.is_alike:
-                alike.append([part for [part] in parts])
+        for layout in layouts:
+            parts = [[np.asarray(next(remaining)) for _ in range(count)] for count in layout.counts]
+            if layout.is_alike:
+                alike.append([array for [array] in parts])
             else:
                 components = [part[0] if len(part) == 1 else IndexedSlices(*part) for part in parts]
-                others.append((PerReplica(components, value.places), value.target))
+                others.append((PerReplica(components, layout.places), layout.target))
         # First those that may still be refused.
         reduced = iter([result[0] for result in ops.batch_reduce(fold.op, others, options)])
         made = iter(_folded(alike, fold))
-        results = [next(made if value.is_alike else reduced) for value in layout]
+        results = [next(made if layout.is_alike else reduced) for layout in layouts]
         return [a for one in results for a in ([one.values, one.indices] if isinstance(one, IndexedSlices) else [one])]
 
     return reduce_arrays
 
 
 def _folded(values: Sequence[Sequence[HostArray]], fold: Fold) -> list[HostArray]:
-    """Return the folds of values whose contributions agree, in memory that TensorFlow adopts where they are large."""
+    """Return the folds of values whose contributions agree, in memory that TensorFlow adopts where it is large."""
     jobs = []
     for sources in values:
         dtype = sources[0].dtype.name
@@ -149,11 +152,6 @@ def _folded(values: Sequence[Sequence[HostArray]], fold: Fold) -> list[HostArray
     # TensorFlow's tensors are row-major and aligned.
     fold_batch(jobs, fold, are_plain=True)
     return [job.targets[0] for job in jobs]
-
-
-def nbytes(pair: Pair) -> int:
-    """Return the size of one of the contributions, which agree."""
-    return math.prod(pair.components[0].shape) * itemsize(pair.dtype)
 
 
 def _with_shape(pair: Pair, remaining: Any) -> Any:

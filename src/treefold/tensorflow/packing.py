@@ -13,18 +13,18 @@ from typing import Any
 import tensorflow as tf
 
 from treefold.backends.tensorflow_fold import as_it_is
-from treefold.dtypes import itemsize
 from treefold.tensorflow.values import Pair, is_alike
 
-# Where a copy into a pack and one out of it cost as much as sending and receiving: ADR 36.
-_MOST_BYTES = 1 << 14
+#: A larger value is sent as it is: a copy into the pack and one out of it would cost more than sending it.
+MOST_BYTES = 1 << 15
 
 
-def grouped(pairs: Sequence[Pair]) -> list[list[int]]:
-    """Return the indices of pairs that travel together, in order: groups of small values, and single ones."""
+def grouped(pairs: Sequence[Pair], most_bytes: int) -> list[list[int]]:
+    """Return the indices of pairs that travel together, in order; values above ``most_bytes`` travel alone."""
     groups: dict[object, list[int]] = {}
     for index, pair in enumerate(pairs):
-        key = (pair.dtype, pair.places, pair.targets) if _is_small(pair) else index
+        is_small = is_alike(pair) and pair.nbytes <= most_bytes
+        key = (pair.dtype, pair.places, pair.targets) if is_small else index
         groups.setdefault(key, []).append(index)
     return list(groups.values())
 
@@ -56,7 +56,3 @@ def unpacked(result: Any, pairs: Sequence[Pair]) -> list[list[Any]]:
 
 def _reshaped(flat: Any, shape: Sequence[int]) -> Any:
     return flat if len(flat.shape) == len(shape) == 1 else tf.reshape(flat, shape)
-
-
-def _is_small(pair: Pair) -> bool:
-    return is_alike(pair) and math.prod(pair.components[0].shape) * itemsize(pair.dtype) <= _MOST_BYTES

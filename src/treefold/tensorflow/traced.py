@@ -1,4 +1,4 @@
-"""Reductions inside ``tf.function``: by one fold where all values are in host memory, elsewhere the plan as TensorFlow ops."""
+"""Reductions inside ``tf.function``: in one pass where all values are in host memory, elsewhere the plan as ops."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import treefold.ops
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.fold import Fold
+from treefold.ops.arguments import check_honoured
 from treefold.ops.entry import check_devices, common_backend
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp
@@ -38,9 +39,12 @@ def reduced(
     if not pairs:
         return []
     fold = ops._fold(op, None)  # noqa: SLF001 - ours
+    own = ops._own_devices()  # noqa: SLF001
     for pair in pairs:
-        _check(pair, fold)
-    if fold.accumulation_fn is None and _may_leave_the_graph(pairs):
+        _check(pair, fold, own)
+    if fold.accumulation_fn is None and _may_leave_the_graph(pairs, own):
+        if options is not None:
+            check_honoured(options, "host")
         return HostReduction(ops, fold, options, callbacks).traced(pairs)
     return _as_ops(ops, fold, pairs, options)
 
@@ -53,16 +57,17 @@ def gathered(pair: Pair, axis: int) -> list[Any]:
         return copied(tf.concat(pair.components, axis), pair.targets)
 
 
-def _check(pair: Pair, fold: Fold) -> None:
+def _check(pair: Pair, fold: Fold, own: Sequence[str]) -> None:
     backend = common_backend("", [tensors_of(component)[0] for component in pair.components])
     if not pair.is_in_cluster:
-        check_devices(backend, (*pair.places, *pair.targets))
+        check_devices(backend, (*pair.places, *pair.targets, *own))
     fold.check_dtype(pair.dtype)
 
 
-def _may_leave_the_graph(pairs: Sequence[Pair]) -> bool:
+def _may_leave_the_graph(pairs: Sequence[Pair], own: Sequence[str]) -> bool:
     """Whether everything is on CPU devices of this process, in a graph that can call back into Python."""
-    is_host = all(device_type(device) == "cpu" for pair in pairs for device in (*pair.places, *pair.targets))
+    named = {*own, *(device for pair in pairs for device in (*pair.places, *pair.targets))}
+    is_host = all(device_type(device) == "cpu" for device in named)
     in_xla = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
     return is_host and not in_xla and not save_context.in_save_context()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from tensorflow.python.distribute.values import PerReplica as TensorflowPerRepli
 
 import treefold.values
 from treefold.devices import canonical_device
+from treefold.dtypes import itemsize
 from treefold.errors import ArgumentError, CallError
 from treefold.options import CommunicationOptions
 from treefold.tensorflow.errors import warn_without_timeouts
@@ -40,6 +42,12 @@ class Pair:
         """Return NumPy's name of the first contribution's dtype."""
         name: str = self.components[0].dtype.base_dtype.name
         return name
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the first contribution, which is dense and of a known shape."""
+        length: int = math.prod(self.components[0].shape)
+        return length * itemsize(self.dtype)
 
     @property
     def is_in_cluster(self) -> bool:

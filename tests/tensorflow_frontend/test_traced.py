@@ -1,0 +1,304 @@
+"""Reductions inside ``tf.function`` on CPU devices: the bits of NumPy, and what they cost the graph."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from treefold import CommunicationOptions
+from treefold.backends.numpy_fold import fold_block
+from treefold.errors import ArgumentError, DeviceError
+from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
+from treefold.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, on_host
+
+FLOATS = ("float16", np.dtype(ml_dtypes.bfloat16), "float32", "float64")
+OTHERS = ("int8", "uint16", "int32", "int64", "uint64", "complex64", "complex128")
+COMPLEX = ("complex64", "complex128")
+OPS = [
+    (op, dtype)
+    for op, dtype in itertools.product(("sum", "mean", "min", "max"), (*FLOATS, *OTHERS))
+    if not (op in {"min", "max"} and dtype in COMPLEX)
+]
+LARGE = 1 << 17  # elements: even one-byte contributions of two replicas are more than a graph folds by itself
+
+
+def usual(dtype, count, length):
+    """Return numbers that sums and means neither lose bits of nor overflow, and both zeros."""
+    random = np.random.default_rng(length + count)
+    numbers = random.normal(scale=50, size=(count, length))
+    numbers[:, 0], numbers[:, 1], numbers[:, 2] = 0.0, -0.0, 2.0 ** np.arange(count)
+    if np.dtype(dtype).kind == "u":
+        numbers = np.abs(numbers)
+    if np.dtype(dtype).kind == "c":
+        numbers = numbers + 1j * random.normal(scale=50, size=(count, length))
+    return list(numbers.astype(dtype))
+
+
+def special(dtype, count):
+    """Return each special number of a dtype in each replica beside each of the others in the next one."""
+    info = ml_dtypes.finfo(dtype)
+    tiny, small, huge = float(info.smallest_subnormal), float(info.tiny), float(info.max)
+    numbers = [0.0, -0.0, 1.0, -1.0, tiny, -tiny, 3 * tiny, small, -small, 1.5 * small, huge, -huge, huge / 2]
+    numbers += [float("inf"), float("-inf"), float("nan")]
+    pairs = np.array(list(itertools.product(numbers, numbers))).astype(dtype)
+    return [pairs[:, replica % 2] if replica < 2 else np.roll(pairs[:, 0], replica) for replica in range(count)]
+
+
+def reference(op, arrays):
+    """Return the fold of flat arrays by NumPy."""
+    fold, dtype = Fold(ReduceOp.parse(op)), arrays[0].dtype.name
+    return fold_block(arrays, fold, dtype=dtype, divisor=len(arrays), result=fold.result_dtype(dtype))
+
+
+def without_signs_of_nans(array):
+    """Return an array whose NaNs, which promise nothing but to be NaN, are all the same."""
+    if array.dtype.kind not in "fcV":
+        return array
+    parts = array.view({"c8": "float32", "c16": "float64"}.get(array.dtype.str[1:], array.dtype)).copy()
+    parts[np.isnan(parts)] = np.nan
+    return parts
+
+
+def assert_same_bits(found, expected):
+    """Compare a tensor with an array."""
+    array = np.asarray(found.numpy())
+    assert array.dtype == expected.dtype
+    assert without_signs_of_nans(array).tobytes() == without_signs_of_nans(expected).tobytes()
+
+
+def traced_total(op, value, destination="cpu:0"):
+    """Reduce inside ``tf.function``."""
+    return tf.function(lambda value: HierarchicalCopyAllReduce().reduce(op, value, destination))(value)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Return a list that grows by the number of values of each call from a graph into the kernel."""
+    made = []
+
+    def counted(jobs, fold, *, are_plain):
+        made.append(len(jobs))
+        return fold_batch(jobs, fold, are_plain=are_plain)
+
+    fold_batch = on_host.fold_batch
+    monkeypatch.setattr(on_host, "fold_batch", counted)
+    return made
+
+
+@pytest.fixture
+def operations():
+    """Return a function that lists the operations, constants aside, which a function adds to a graph.
+
+    Of a condition it lists the branch that is usually taken.
+    """
+
+    def count(function, value):
+        added = []
+
+        def counted(value):
+            graph = tf.compat.v1.get_default_graph()
+            before = len(graph.get_operations())
+            result = function(value)
+            added.extend(in_order(graph, graph.get_operations()[before:]))
+            return result
+
+        tf.function(counted).get_concrete_function(value)
+        return [kind for kind in added if kind not in {"Const", "Placeholder"}]
+
+    def in_order(graph, new):
+        for operation in new:
+            yield operation.type
+            if operation.type in {"If", "StatelessIf"}:
+                taken = graph._get_function(operation.get_attr("then_branch").name).graph
+                yield from in_order(taken, taken.get_operations())
+
+    return count
+
+
+class TestBits:
+    @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+    @pytest.mark.parametrize(("op", "dtype"), OPS, ids=str)
+    def test_of_small_values_are_numpys(self, op, dtype, count, on_devices):
+        """Whether they stay in the graph or not."""
+        arrays = usual(dtype, count, 37)
+        assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
+
+    @pytest.mark.parametrize("count", [2, 5])
+    @pytest.mark.parametrize(("op", "dtype"), OPS, ids=str)
+    def test_of_large_values_are_numpys(self, op, dtype, count, on_devices):
+        """They leave the graph."""
+        arrays = usual(dtype, count, LARGE)
+        assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
+
+    @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+    @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+    @pytest.mark.parametrize("op", ["sum", "mean"])
+    def test_of_special_values_are_numpys(self, op, dtype, count, on_devices):
+        """Zeros, denormals, what overflows on the way, infinities and NaN, each beside each."""
+        arrays = special(dtype, count)
+        assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
+
+    @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+    @pytest.mark.parametrize("op", ["sum", "mean"])
+    def test_of_each_special_value_alone_are_numpys(self, op, dtype, on_devices):
+        """None hides behind another that makes the whole batch leave the graph."""
+        one, two = special(dtype, 2)
+        reduce = tf.function(lambda value: HierarchicalCopyAllReduce().reduce(op, value, "cpu:0"))
+        for arrays in zip(one[:, None], two[:, None], strict=True):
+            assert_same_bits(reduce(on_devices(list(arrays))), reference(op, list(arrays)))
+
+    @pytest.mark.parametrize("exponent", range(-140, -85, 3))
+    @pytest.mark.parametrize("op", ["sum", "mean"])
+    def test_of_small_numbers_are_numpys(self, op, exponent, on_devices):
+        """Around the magnitudes at which means of normal numbers become denormal ones."""
+        numbers = np.random.default_rng(7).uniform(-4, 4, (5, 64)) * 2.0**exponent
+        arrays = list(numbers.astype("float32"))
+        assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
+
+    @pytest.mark.parametrize("count", [2, 3, 5])
+    @pytest.mark.parametrize("exponent", range(-106, -96))
+    def test_of_neighbouring_numbers_are_numpys(self, exponent, count, on_devices):
+        """Their difference is the last bit of either, whose mean may be a denormal number."""
+        arrays = [np.float32([2.0**exponent * factor]) for factor in (1, -1 - 2.0**-23, 0, 0, 0)[:count]]
+        assert_same_bits(traced_total("mean", on_devices(arrays)), reference("mean", arrays))
+
+    @pytest.mark.parametrize("exponent", range(121, 128))
+    @pytest.mark.parametrize("op", ["sum", "mean"])
+    def test_of_large_numbers_are_numpys(self, op, exponent, on_devices):
+        """Around the magnitudes at which sums of bfloat16 leave float32, in which they are added."""
+        numbers = np.random.default_rng(7).uniform(0.5, 1.99, (5, 64)) * 2.0**exponent
+        arrays = list(numbers.astype(ml_dtypes.bfloat16))
+        assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
+
+    def test_of_one_tensor_in_all_replicas_are_numpys(self, on_devices):
+        """TensorFlow's optimizer would add equal tensors by multiplying."""
+        array = np.random.default_rng(7).normal(size=64)
+
+        def reduce(value):
+            same = type(value)([value.values[0]] * 7)
+            return ReductionToOneDevice().reduce("sum", same, "cpu:0")
+
+        assert_same_bits(tf.function(reduce)(on_devices([array])), reference("sum", [array] * 7))
+
+    def test_of_a_mixed_batch_are_numpys(self, on_devices):
+        """Small and large, floats and integers, of several shapes and destinations."""
+        batch = [usual(dtype, 3, length) for dtype in ("float32", "int64", "float16") for length in (5, 8, LARGE)]
+        shapes = [(5,), (2, 4), (2, LARGE // 2)] * 3
+        values = [on_devices([a.reshape(shape) for a in arrays]) for arrays, shape in zip(batch, shapes, strict=True)]
+
+        def reduce(values):
+            pairs = [(value, ["cpu:1", "cpu:0"] if index % 2 else value) for index, value in enumerate(values)]
+            return [total.values for total in HierarchicalCopyAllReduce().batch_reduce("mean", pairs)]
+
+        results = tf.function(reduce)(values)
+        for index, (components, arrays, shape) in enumerate(zip(results, batch, shapes, strict=True)):
+            assert len(components) == (2 if index % 2 else 3)
+            for component in components:
+                assert_same_bits(component, reference("mean", arrays).reshape(shape))
+
+
+class TestCalls:
+    """From the graph into Python."""
+
+    @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+    def test_small_floats_make_none(self, dtype, calls, on_devices):
+        """As long as their magnitudes are usual."""
+        traced_total("mean", on_devices(usual(dtype, 3, 37)))
+        assert calls == []
+
+    @pytest.mark.parametrize("unusual", [1e-42, 2.0**-103])
+    def test_numbers_close_to_denormal_ones_make_one(self, unusual, calls, on_devices):
+        """TensorFlow's threads take denormals for zero."""
+        traced_total("mean", on_devices([np.float32([1, unusual]), np.float32([2, 2])]))
+        assert calls == [1]
+
+    def test_large_values_make_one_for_the_whole_batch(self, calls, on_devices):
+        """In which small values travel as one."""
+        values = [on_devices(usual("float32", 3, length)) for length in (5, LARGE, 8, 7, LARGE)]
+        reduce = tf.function(
+            lambda values: HierarchicalCopyAllReduce().batch_reduce("sum", [(value, "cpu:0") for value in values])
+        )
+        reduce(values)
+        assert calls == [3]
+
+    def test_one_replica_makes_none(self, calls, on_devices):
+        """Its value is the result."""
+        for op, dtype in (("sum", "float32"), ("max", "int64"), ("mean", "complex64")):
+            [array] = usual(dtype, 1, LARGE)
+            assert np.array_equal(traced_total(op, on_devices([array])).numpy(), array)
+        assert calls == []
+
+    def test_inside_a_loop(self, calls, on_devices):
+        """A training loop may be part of the graph; one of its rounds leaves it."""
+        value = on_devices([np.float32([2.0**replica]) for replica in range(3)])
+
+        @tf.function
+        def train(value):
+            total = tf.zeros([1])
+            for step in tf.range(3):
+                scale = tf.where(step == 1, 2.0**-120, 1.0)
+                scaled = type(value)([part * scale for part in value.values])
+                total += HierarchicalCopyAllReduce().reduce("sum", scaled, "cpu:0")
+            return total
+
+        assert train(value).numpy().tolist() == [14.0]
+        assert calls == [1]
+
+
+class TestOperations:
+    def test_of_60_small_gradients_are_few(self, operations, on_devices):
+        """One concatenation and one split on each of 4 devices, and the fold of one value; TensorFlow's are 300."""
+        values = [on_devices(usual("float32", 4, 8)) for _ in range(60)]
+
+        def reduce(ops):
+            return lambda values: ops.batch_reduce(ReduceOp.SUM.name, [(value, value) for value in values])
+
+        ours = operations(reduce(HierarchicalCopyAllReduce()), values)
+        assert (ours.count("ConcatV2"), ours.count("SplitV")) == (5, 4)
+        assert len(ours) == 30
+        theirs = tf.distribute.ReductionToOneDevice()
+        added = operations(
+            lambda values: theirs.batch_reduce(tf.distribute.ReduceOp.SUM, [(value, value) for value in values]), values
+        )
+        assert len(added) == 300
+
+    def test_other_shapes_are_flattened_and_shaped(self, operations, on_devices):
+        """By one operation for each on each device, which moves nothing."""
+        values = [on_devices([array.reshape(2, 4) for array in usual("float32", 2, 8)]) for _ in range(3)]
+        added = operations(
+            lambda values: HierarchicalCopyAllReduce().batch_reduce("sum", [(value, value) for value in values]), values
+        )
+        assert added.count("Reshape") == 12
+
+    def test_none_call_python_in_xla(self, on_devices):
+        """Small values are compiled whole."""
+        values = [on_devices(usual("float32", 3, length)) for length in (4, 8)]
+
+        @tf.function(jit_compile=True)
+        def reduce(values):
+            return HierarchicalCopyAllReduce().batch_reduce("mean", [(value, "cpu:0") for value in values])
+
+        for result, value in zip(reduce(values), values, strict=True):
+            assert_same_bits(result, reference("mean", [part.numpy() for part in value.values]))
+
+
+class TestRefusals:
+    """What is known while tracing is refused while tracing."""
+
+    def test_options_that_host_memory_cannot_honour(self, on_devices):
+        """As by eager calls."""
+        ops, value = HierarchicalCopyAllReduce(), on_devices(usual("float32", 2, 4))
+        options = CommunicationOptions(implementation="NCCL")
+        reduce = tf.function(lambda value: ops.reduce("sum", value, "cpu:0", options))
+        with pytest.raises(ArgumentError, match="NCCL"):
+            reduce.get_concrete_function(value)
+
+    def test_devices_of_the_ops_that_are_not_there(self, on_devices):
+        """As by eager calls."""
+        ops, value = ReductionToOneDevice("cpu:77"), on_devices(usual("float32", 2, 4))
+        reduce = tf.function(lambda value: ops.reduce("sum", value, "cpu:0"))
+        with pytest.raises(DeviceError, match="cpu:77"):
+            reduce.get_concrete_function(value)
