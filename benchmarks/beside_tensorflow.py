@@ -1,10 +1,12 @@
-"""How fast treefold's ops for ``tf.distribute`` are beside TensorFlow's own: prints the table of docs/migrating.md.
+"""How fast treefold's ops for ``tf.distribute`` are beside TensorFlow's own: prints the tables of docs/migrating.md.
 
-``python benchmarks/beside_tensorflow.py [ROUNDS]``. A ``MirroredStrategy`` of four CPU devices is given each ops object
-in turn. They reduce the same gradients, eagerly and inside ``tf.function``, and make the same training step. All take
-turns within a round, in bursts of some 10 ms; a ratio is taken within a round, and its median and quartiles are shown.
-Every result is compared with the sum of 2**r before it is timed. The number of devices is even, as TensorFlow's
-hierarchical copy loses the last replica of an odd one.
+``python benchmarks/beside_tensorflow.py [ROUNDS]``. A ``MirroredStrategy`` of CPU devices is given each ops object in
+turn. They reduce the same gradients, eagerly and inside ``tf.function``, and make the same training step. All take
+turns within a round, in bursts of some 10 ms; a ratio is taken within a round, and its median and quartiles are shown:
+of wall time, and of CPU time, which is summed over the threads of the process. Every result is compared with the sum of
+2**r before it is timed. The number of devices is even, as TensorFlow's hierarchical copy loses the last replica of an
+odd one. Its collective ops stay with one number of devices in a process, so other numbers are beside its
+``ReductionToOneDevice`` only.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 # Read when TensorFlow is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -23,26 +25,51 @@ import tensorflow as tf
 
 import treefold.tensorflow
 from treefold.bench.machine import describe_machine, describe_versions
+from treefold.bench.models import Shapes, resnet50
 from treefold.report.tables import markdown_table
 
-_DEVICES, _BURST_S = 4, 0.01
+_DEVICES, _MOST_DEVICES, _BURST_S = 4, 8, 0.01
 _KIB = 256  # elements of float32
 _CPU = tf.config.list_physical_devices("CPU")[0]
-_GRADIENTS = {"20 × 1 KiB": (20, _KIB), "20 × 64 KiB": (20, 64 * _KIB), "8 × 4 MiB": (8, 4096 * _KIB)}
+_GRADIENTS: Mapping[str, Shapes] = {
+    "20 × 1 KiB": ((_KIB,),) * 20,
+    "20 × 64 KiB": ((64 * _KIB,),) * 20,
+    "8 × 4 MiB": ((4096 * _KIB,),) * 8,
+}
 _LAYERS = {"2 layers of 16 KiB": 64, "2 layers of 16 MiB": 2048}
+_FEW, _MANY, _LARGE = ((8,),) * 4, ((8,),) * 60, ((1024 * _KIB,),) * 8
+_TRACED: Sequence[tuple[int, str, Shapes]] = (
+    (2, "4 × 32 B", _FEW),
+    (4, "4 × 32 B", _FEW),
+    (2, "60 × 32 B", _MANY),
+    (4, "60 × 32 B", _MANY),
+    (4, "8 × 1 MiB", _LARGE),
+    (8, "ResNet-50's", resnet50()),
+)
+_SMALL_STEP = 2.0**-20  # so that variables stay about 1 however often a step is repeated
 
 Call = Callable[[], Any]
 
 
-def strategies() -> dict[str, Any]:
+class Time(NamedTuple):
+    """What one call takes, in milliseconds."""
+
+    wall: float
+    cpu: float
+
+
+def strategies(devices: int, *, beside_all: bool) -> dict[str, Any]:
     """Return a strategy for each ops object, treefold's first."""
     ops = {
         "treefold": treefold.tensorflow.HierarchicalCopyAllReduce(),
         "ReductionToOneDevice": tf.distribute.ReductionToOneDevice(),
-        "HierarchicalCopyAllReduce": tf.distribute.HierarchicalCopyAllReduce(),
-        "the default (ring)": None,
     }
-    names = [f"cpu:{index}" for index in range(_DEVICES)]
+    if beside_all:
+        ops |= {
+            "HierarchicalCopyAllReduce": tf.distribute.HierarchicalCopyAllReduce(),
+            "the default (ring)": None,
+        }
+    names = [f"cpu:{index}" for index in range(devices)]
     return {name: tf.distribute.MirroredStrategy(names, cross_device_ops=made) for name, made in ops.items()}
 
 
@@ -52,9 +79,9 @@ def owned(shape: tuple[int, ...]) -> Any:
     return tf.fill(shape, 2.0 ** tf.cast(replica, tf.float32))
 
 
-def reduction(strategy: Any, count: int, length: int, *, is_traced: bool) -> Call:
+def reduction(strategy: Any, shapes: Shapes, *, is_traced: bool) -> Call:
     """Return a call that sums gradients as ``MirroredStrategy`` has its ops do it, checked once."""
-    values = [strategy.run(lambda: owned((length,))) for _ in range(count)]
+    values = [strategy.run(owned, args=(shape,)) for shape in shapes]
 
     def reduce(values: Any) -> list[Any]:
         pairs = [(value, value) for value in values]
@@ -62,9 +89,33 @@ def reduction(strategy: Any, count: int, length: int, *, is_traced: bool) -> Cal
 
     wrapped = tf.function(reduce) if is_traced else reduce
     for total in tf.nest.flatten(wrapped(values)):
-        if not bool(tf.reduce_all(total == 2.0**_DEVICES - 1)):
+        if not bool(tf.reduce_all(total == 2.0**strategy.num_replicas_in_sync - 1)):
             raise AssertionError(total)
     return lambda: wrapped(values)
+
+
+def update(strategy: Any, shapes: Shapes) -> Call:
+    """Return a traced step of as many variables, whose gradients are their values times 2**r: little but reductions."""
+    with strategy.scope():
+        variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
+    factors = strategy.run(lambda: owned(()) * _SMALL_STEP)
+
+    def step(factor: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(variable * variable) for variable in variables]) * factor / 2
+        gradients = tape.gradient(loss, variables)
+        means = tf.distribute.get_replica_context().all_reduce("MEAN", gradients)
+        for variable, mean in zip(variables, means, strict=True):
+            variable.assign_sub(mean)
+
+    run = tf.function(lambda factors: strategy.run(step, args=(factors,)))
+    run(factors)
+    replicas = strategy.num_replicas_in_sync
+    expected = 1 - tf.constant((2.0**replicas - 1) / replicas * _SMALL_STEP)
+    for component in (component for variable in variables for component in variable.values):
+        if not bool(tf.reduce_all(component == expected)):
+            raise AssertionError(component)
+    return lambda: run(factors)
 
 
 def training_step(strategy: Any, width: int) -> Call:
@@ -83,7 +134,8 @@ def training_step(strategy: Any, width: int) -> Call:
 
     run = tf.function(lambda inputs: strategy.run(step, args=(inputs,)))
     run(inputs)
-    expected = -8 * (2.0**_DEVICES - 1) / _DEVICES
+    replicas = strategy.num_replicas_in_sync
+    expected = -8 * (2.0**replicas - 1) / replicas
     for component in (component for layer in layers for component in layer.values):
         if not bool(tf.reduce_all(component == expected)):
             raise AssertionError(component)
@@ -91,33 +143,34 @@ def training_step(strategy: Any, width: int) -> Call:
 
 
 def workloads() -> Mapping[tuple[str, str], Callable[[Any], Call]]:
-    """Return what makes each row's call for a strategy."""
+    """Return what makes the call of each row beside all of TensorFlow's ops, for a strategy."""
     made: dict[tuple[str, str], Callable[[Any], Call]] = {}
     for way, is_traced in (("eager", False), ("in tf.function", True)):
-        for name, sizes in _GRADIENTS.items():
-            made[f"reduction, {way}", name] = lambda strategy, sizes=sizes, is_traced=is_traced: reduction(
-                strategy, *sizes, is_traced=is_traced
+        for name, shapes in _GRADIENTS.items():
+            made[f"reduction, {way}", name] = lambda strategy, shapes=shapes, is_traced=is_traced: reduction(
+                strategy, shapes, is_traced=is_traced
             )
     for name, width in _LAYERS.items():
         made["training step in tf.function", name] = lambda strategy, width=width: training_step(strategy, width)
     return made
 
 
-def burst(call: Call, count: int) -> float:
-    """Return the time of one of ``count`` calls, in milliseconds."""
-    start = time.perf_counter()
+def burst(call: Call, count: int) -> Time:
+    """Return the time of one of ``count`` calls."""
+    start, cpu_start = time.perf_counter(), time.process_time()
     for _ in range(count):
         call()
-    return (time.perf_counter() - start) / count * 1e3
+    cpu, wall = time.process_time() - cpu_start, time.perf_counter() - start
+    return Time(wall / count * 1e3, cpu / count * 1e3)
 
 
-def measure(calls: list[Call], rounds: int) -> list[list[float]]:
+def measure(calls: list[Call], rounds: int) -> list[list[Time]]:
     """Return the times of each call, one per round; the order turns around from round to round."""
     counts = []
     for call in calls:
         burst(call, 3)
-        counts.append(max(1, int(_BURST_S * 1e3 / burst(call, 3))))
-    times: list[list[float]] = [[] for _ in calls]
+        counts.append(max(1, int(_BURST_S * 1e3 / burst(call, 3).wall)))
+    times: list[list[Time]] = [[] for _ in calls]
     order = list(range(len(calls)))
     for _ in range(rounds):
         for index in order:
@@ -126,23 +179,50 @@ def measure(calls: list[Call], rounds: int) -> list[list[float]]:
     return times
 
 
-def main(rounds: int) -> None:
-    """Measure every row and print the table."""
-    tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * _DEVICES)
-    made = strategies()
-    machine, versions = describe_machine(), describe_versions(("tensorflow-cpu", "tensorflow"))
-    print(f"{machine['processor']}, {machine['cores']} cores; {', '.join(f'{k} {v}' for k, v in versions.items())}; ")
-    print(f"{_DEVICES} CPU devices, float32, {rounds} rounds\n")
+def compared(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Return how many times as long theirs take, round by round: the median and the quartiles."""
+    low, middle, high = statistics.quantiles([one / two for one, two in zip(theirs, ours, strict=True)], n=4)
+    return f"{middle:.2f} [{low:.2f}–{high:.2f}]"
+
+
+def beside_all(rounds: int) -> str:
+    """Return the table of wall times beside all of TensorFlow's ops."""
+    made = strategies(_DEVICES, beside_all=True)
     rows = []
     for (what, size), make in workloads().items():
-        ours, *theirs = measure([make(strategy) for strategy in made.values()], rounds)
-        row = [what, size, f"{statistics.median(ours):.2f}"]
-        for times in theirs:
-            low, middle, high = statistics.quantiles([one / two for one, two in zip(times, ours, strict=True)], n=4)
-            row.append(f"{middle:.2f} [{low:.2f}–{high:.2f}]")
-        rows.append(row)
+        ours, *others = measure([make(strategy) for strategy in made.values()], rounds)
+        wall = [one.wall for one in ours]
+        ratios = [compared(wall, [one.wall for one in theirs]) for theirs in others]
+        rows.append([what, size, f"{statistics.median(wall):.2f}", *ratios])
         print(f"measured: {what}, {size}", file=sys.stderr)
-    print(markdown_table(["what", "gradients", "treefold, ms", *list(made)[1:]], rows))
+    return markdown_table(["what", "gradients", "treefold, ms", *list(made)[1:]], rows)
+
+
+def in_graphs(rounds: int) -> str:
+    """Return the table of CPU and wall times inside ``tf.function`` beside TensorFlow's ``ReductionToOneDevice``."""
+    rows = []
+    for what, make in (("step", update), ("reduction", lambda *given: reduction(*given, is_traced=True))):
+        for devices, name, shapes in _TRACED:
+            made = strategies(devices, beside_all=False)
+            ours, theirs = measure([make(strategy, shapes) for strategy in made.values()], rounds)
+            row = [what, name, str(devices), f"{statistics.median(one.cpu for one in ours):.2f}"]
+            row.append(compared([one.cpu for one in ours], [one.cpu for one in theirs]))
+            row.append(f"{statistics.median(one.wall for one in ours):.2f}")
+            row.append(compared([one.wall for one in ours], [one.wall for one in theirs]))
+            rows.append(row)
+            print(f"measured: {what} in tf.function, {name}, {devices} devices", file=sys.stderr)
+    header = ["in tf.function", "gradients", "devices", "CPU, ms", "CPU, ratio", "wall, ms", "wall, ratio"]
+    return markdown_table(header, rows)
+
+
+def main(rounds: int) -> None:
+    """Measure every row and print the tables."""
+    tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * _MOST_DEVICES)
+    machine, versions = describe_machine(), describe_versions(("tensorflow-cpu", "tensorflow"))
+    print(f"{machine['processor']}, {machine['cores']} cores; {', '.join(f'{k} {v}' for k, v in versions.items())}; ")
+    print(f"CPU devices, float32, {rounds} rounds\n")
+    print(in_graphs(rounds))
+    print(beside_all(rounds))
 
 
 if __name__ == "__main__":
