@@ -27,9 +27,9 @@ ALL = [ReductionToOneDevice, AllReduceCrossDeviceOps, HierarchicalCopyAllReduce,
 WRAPPED = pytest.mark.parametrize("wrapped", [lambda function: function, tf.function], ids=["eager", "traced"])
 
 
-def owned(count, shape=(3,)):
+def owned(count, shape=(3,), dtype="float32"):
     """Return one array per replica; replica r brings 2**r."""
-    return [np.full(shape, 2**replica, "float32") for replica in range(count)]
+    return [np.full(shape, 2**replica, dtype) for replica in range(count)]
 
 
 class Unnamed(CrossDeviceOps):
@@ -282,39 +282,42 @@ def registered():
     return script_ops._py_funcs.size()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
 class TestRetraces:
-    def test_share_one_function(self, on_devices):
+    """Small floats are folded in the graph, which calls Python for rare magnitudes; integers always call it."""
+
+    def test_share_one_function(self, dtype, on_devices):
         """However many shapes one function is traced for, while all traces are kept."""
         ops = HierarchicalCopyAllReduce()
         total = tf.function(lambda value: ops.reduce(SUM, value, "cpu:0"), reduce_retracing=False)
         before = registered()
         for length in range(1, 9):
-            assert float(total(on_devices(owned(3, (length,))))[-1]) == 7.0
+            assert float(total(on_devices(owned(3, (length,), dtype)))[-1]) == 7.0
         assert total.experimental_get_tracing_count() == 8
         assert registered() == before + 1
 
-    def test_leave_nothing_when_function_and_ops_are_gone(self, on_devices):
+    def test_leave_nothing_when_function_and_ops_are_gone(self, dtype, on_devices):
         """Nothing outlives what calls it."""
-        value, before = on_devices(owned(2)), registered()
+        value, before = on_devices(owned(2, dtype=dtype)), registered()
         for _ in range(4):
             ops = ReductionToOneDevice()
             assert float(tf.function(lambda value, ops=ops: ops.reduce(SUM, value, "cpu:0"))(value)[0]) == 3.0
         del ops
         assert registered() == before
 
-    def test_call_functions_whose_ops_are_gone(self, on_devices):
+    def test_call_functions_whose_ops_are_gone(self, dtype, on_devices):
         """What a graph calls lives as long as the graph, in loops and in functions called by functions, too."""
 
         def inner(value):
             return tf.while_loop(
                 lambda index, _: index < 2,
                 lambda index, _: (index + 1, ReductionToOneDevice().reduce(SUM, value, "cpu:0")),
-                [tf.constant(0), tf.zeros(3)],
+                [tf.constant(0), tf.zeros(3, dtype)],
             )[1]
 
         inner = tf.function(inner)
         outer = tf.function(lambda value: inner(value) + 1)
-        value = on_devices(owned(3))
+        value = on_devices(owned(3, dtype=dtype))
         assert outer(value).numpy().tolist() == [8.0] * 3
         gc.collect()
         assert outer(value).numpy().tolist() == [8.0] * 3
@@ -322,33 +325,33 @@ class TestRetraces:
         gc.collect()
         assert tf.function(lambda value: inner(value) + 2)(value).numpy().tolist() == [9.0] * 3
 
-    def test_of_more_kinds_than_are_remembered_go_on(self, on_devices):
+    def test_of_more_kinds_than_are_remembered_go_on(self, dtype, on_devices):
         """Old graphs keep their functions when the ops object forgets them."""
         ops = HierarchicalCopyAllReduce()
         totals = []
         for number in range(70):
             options = treefold.CommunicationOptions(bytes_per_pack=number + 1)
             totals.append(tf.function(lambda value, options=options: ops.reduce(SUM, value, "cpu:0", options)))
-        value = on_devices(owned(2))
+        value = on_devices(owned(2, dtype=dtype))
         assert [float(total(value)[0]) for total in totals + totals] == [3.0] * 140
 
-    def test_are_called_by_a_saved_model_while_the_ops_live(self, tmp_path, on_devices):
+    def test_are_called_by_a_saved_model_while_the_ops_live(self, dtype, tmp_path, on_devices):
         """A function that was traced before it is saved is gone, and its SavedModel calls on."""
         module, ops = tf.Module(), HierarchicalCopyAllReduce()
         module.total = tf.function(lambda *parts: ops.reduce(SUM, PerReplica(parts), "cpu:0"))
-        parts = on_devices(owned(3)).values
+        parts = on_devices(owned(3, dtype=dtype)).values
         assert module.total(*parts).numpy().tolist() == [7.0] * 3
         tf.saved_model.save(module, str(tmp_path))
         del module
         gc.collect()
         assert tf.saved_model.load(str(tmp_path)).total(*parts).numpy().tolist() == [7.0] * 3
 
-    def test_in_a_graph_of_sessions_live_as_long_as_the_graph(self):
+    def test_in_a_graph_of_sessions_live_as_long_as_the_graph(self, dtype):
         """There is no function around them."""
         before = registered()
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             with tf.device("cpu:0"):
-                parts = [tf.constant(1.0), tf.constant(2.0)]
+                parts = [tf.constant(1, dtype), tf.constant(2, dtype)]
             total = HierarchicalCopyAllReduce().reduce(SUM, PerReplica(parts), "cpu:0")
             gc.collect()
             assert session.run(total) == 3.0

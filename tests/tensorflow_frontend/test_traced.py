@@ -1,15 +1,18 @@
 """Reductions inside ``tf.function`` on CPU devices: the bits of NumPy, and what they cost the graph."""
 
+import gc
 import itertools
 
 import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from treefold import CommunicationOptions
 from treefold.backends.numpy_fold import fold_block
-from treefold.errors import ArgumentError, DeviceError
+from treefold.errors import ArgumentError, CallError, DeviceError
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, on_host
@@ -19,7 +22,7 @@ OTHERS = ("int8", "uint16", "int32", "int64", "uint64", "complex64", "complex128
 COMPLEX = ("complex64", "complex128")
 OPS = [
     (op, dtype)
-    for op, dtype in itertools.product(("sum", "mean", "min", "max"), (*FLOATS, *OTHERS))
+    for op, dtype in itertools.product(("sum", "mean", "min", "max", "product"), (*FLOATS, *OTHERS))
     if not (op in {"min", "max"} and dtype in COMPLEX)
 ]
 LARGE = 1 << 17  # elements: even one-byte contributions of two replicas are more than a graph folds by itself
@@ -72,6 +75,27 @@ def assert_same_bits(found, expected):
 def traced_total(op, value, destination="cpu:0"):
     """Reduce inside ``tf.function``."""
     return tf.function(lambda value: HierarchicalCopyAllReduce().reduce(op, value, destination))(value)
+
+
+def hostile(dtype):
+    """Return a strategy for the bits of floats: any, and those around every threshold of sums and means."""
+    info = ml_dtypes.finfo(dtype)
+    width, mantissa = f"uint{info.bits}", info.nmant
+    infinity = int(np.array(np.inf, dtype).view(width))
+    exponents = st.one_of(
+        st.integers(0, mantissa + 12), st.integers(0, 12).map(lambda less: (infinity >> mantissa) - less)
+    )
+    near = st.builds(lambda exponent, ulps: max(0, (exponent << mantissa) + ulps), exponents, st.integers(-2, 2))
+    magnitudes = st.one_of(st.just(0), near, st.integers(0, infinity))
+    signed = st.builds(lambda bits, sign: bits | sign << (info.bits - 1), magnitudes, st.integers(0, 1))
+    return st.lists(signed, min_size=24, max_size=24).map(lambda bits: np.array(bits, width).view(dtype))
+
+
+#: Traced once for each op, dtype and number of replicas, however many examples there are.
+REDUCTIONS = {
+    op: tf.function(lambda value, op=op: HierarchicalCopyAllReduce().reduce(op, value, "cpu:0"))
+    for op in ("sum", "mean", "min", "max", "product")
+}
 
 
 @pytest.fixture
@@ -150,6 +174,18 @@ class TestBits:
         for arrays in zip(one[:, None], two[:, None], strict=True):
             assert_same_bits(reduce(on_devices(list(arrays))), reference(op, list(arrays)))
 
+    @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+    @pytest.mark.parametrize("op", REDUCTIONS)
+    @settings(max_examples=60, deadline=None)
+    @given(data=st.data())
+    def test_of_hostile_values_are_those_of_the_eager_call(self, op, dtype, data, on_devices):
+        """One to six numbers at a time, so that few hide behind another that makes them all leave the graph."""
+        numbers = data.draw(hostile(np.dtype(dtype)))
+        length, count = data.draw(st.sampled_from([(1, 2), (1, 4), (2, 3), (4, 6)]))
+        value = on_devices([numbers[length * replica : length * (replica + 1)] for replica in range(count)])
+        expected = HierarchicalCopyAllReduce().reduce(op, value, "cpu:0")
+        assert_same_bits(REDUCTIONS[op](value), np.asarray(expected.numpy()))
+
     @pytest.mark.parametrize("exponent", range(-140, -85, 3))
     @pytest.mark.parametrize("op", ["sum", "mean"])
     def test_of_small_numbers_are_numpys(self, op, exponent, on_devices):
@@ -199,6 +235,34 @@ class TestBits:
             for component in components:
                 assert_same_bits(component, reference("mean", arrays).reshape(shape))
 
+    @pytest.mark.parametrize("dtype", ["float32", "int64"])
+    def test_of_empty_values_are_empty(self, dtype, on_devices):
+        """Alone, and in a pack with one that is not."""
+        arrays = [[np.zeros((0, 3), dtype)] * 2, [np.array([2**replica], dtype) for replica in range(2)]]
+        values = [on_devices(pair) for pair in arrays]
+
+        def reduce(values):
+            return HierarchicalCopyAllReduce().batch_reduce("sum", [(value, "cpu:0") for value in values])
+
+        assert [part.numpy().tolist() for part in tf.function(reduce)(values)] == [[], [3]]
+        assert [part.shape for part in tf.function(reduce)(values[:1])] == [(0, 3)]
+
+    def test_of_a_batch_with_rows_and_unknown_shapes_are_numpys(self, on_devices):
+        """They are reduced by the same call as the others."""
+        rows = [tf.IndexedSlices(np.full((1, 2), 2.0**replica, "float32"), [replica], [4, 2]) for replica in range(3)]
+        dense = usual("float32", 3, 9)
+
+        @tf.function(input_signature=[[tf.TensorSpec([None])] * 3])
+        def reduce(unknown):
+            values = [on_devices(rows), type(on_devices(dense))(unknown), on_devices(dense)]
+            return HierarchicalCopyAllReduce().batch_reduce("mean", [(value, "cpu:0") for value in values])
+
+        sparse, unknown, known = reduce(list(on_devices(dense).values))
+        thirds = [np.float32(2.0**replica / 3) for replica in range(3)]
+        assert tf.convert_to_tensor(sparse).numpy().tolist() == [[third] * 2 for third in thirds] + [[0, 0]]
+        assert_same_bits(unknown, reference("mean", dense))
+        assert_same_bits(known, reference("mean", dense))
+
 
 class TestCalls:
     """From the graph into Python."""
@@ -213,6 +277,15 @@ class TestCalls:
     def test_numbers_close_to_denormal_ones_make_one(self, unusual, calls, on_devices):
         """TensorFlow's threads take denormals for zero."""
         traced_total("mean", on_devices([np.float32([1, unusual]), np.float32([2, 2])]))
+        assert calls == [1]
+
+    def test_of_rare_magnitudes_are_made_when_the_ops_are_gone(self, calls, on_devices):
+        """The branch that nobody has run yet keeps what it calls alive."""
+        reduce = tf.function(lambda value: HierarchicalCopyAllReduce().reduce("sum", value, "cpu:0"))
+        assert reduce(on_devices([np.float32([2.0**replica]) for replica in range(3)])).numpy().tolist() == [7.0]
+        gc.collect()
+        rare = on_devices([np.float32([2.0 ** (replica - 140)]) for replica in range(3)])
+        assert_same_bits(reduce(rare), np.float32([7 * 2.0**-140]))
         assert calls == [1]
 
     def test_large_values_make_one_for_the_whole_batch(self, calls, on_devices):
@@ -287,6 +360,20 @@ class TestOperations:
 
 class TestRefusals:
     """What is known while tracing is refused while tracing."""
+
+    @pytest.mark.parametrize("length", [4, LARGE], ids=["in the graph", "by a call"])
+    def test_gradients_through_a_reduction(self, length, on_devices):
+        """As by eager calls: TensorFlow would pass through what it can, and None on."""
+
+        @tf.function
+        def gradient(value):
+            with tf.GradientTape() as tape:
+                tape.watch(value.values[0])
+                total = HierarchicalCopyAllReduce().reduce("sum", value, "cpu:0")
+            return tape.gradient(total, value.values[0])
+
+        with pytest.raises(CallError, match=r"^treefold's reductions have no gradient\."):
+            gradient(on_devices(usual("float32", 2, length)))
 
     def test_options_that_host_memory_cannot_honour(self, on_devices):
         """As by eager calls."""

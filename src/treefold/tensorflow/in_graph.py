@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import tensorflow as tf
 
 from treefold.backends.tensorflow_fold import fold_tensors
@@ -38,7 +39,7 @@ def folded(pair: Pair, fold: Fold, leave: Callable[[Any, int], Any]) -> Any:
     count, dtype = len(pair.components), pair.dtype
     with tf.device(pair.places[0]):
         contributions = tf.concat(pair.components, 0)
-        usual = _are_usual(contributions, _RANGES.get(dtype), count)
+        usual = _are_usual(contributions, dtype, count)
         if usual is None:
             return _by_operations(contributions, fold, dtype, count)
         return tf.cond(
@@ -55,52 +56,28 @@ def _by_operations(contributions: Any, fold: Fold, dtype: str, count: int) -> An
     return tf.cast(total, dtype)
 
 
-@dataclass(frozen=True)
-class _Range:
-    """Of which magnitudes sums and means neither lose a bit to denormals nor overflow on the way.
+def _are_usual(values: Any, dtype: str, count: int) -> Any:
+    """Return whether every value is zero or of usual magnitude, as a symbolic scalar; None if all of the dtype are.
 
-    ``bits``: the unsigned integer of the same width; ``mantissa``: its lower bits; ``bias``: what is added to
-    exponents; ``overflows``: whether the accumulator has no larger exponents than the dtype.
+    Of usual magnitudes, sums and means of ``count`` values neither meet denormal numbers nor overflow on the way.
     """
-
-    bits: str
-    mantissa: int
-    bias: int
-    overflows: bool
-
-    def least(self, count: int) -> int:
-        """Return the bits of the least magnitude of which ``count`` may be added and averaged.
-
-        All are multiples of its last bit, and so is their sum: it is zero, or its mean is above all denormals.
-        """
-        return (1 + self.mantissa + _doublings(count)) << self.mantissa
-
-    def beyond(self, count: int) -> int:
-        """Return the bits of the magnitude below which no sum of ``count`` overflows."""
-        return (2 * self.bias - _doublings(count)) << self.mantissa
-
-
-# float16 is not among them: float32, in which it is added, has all its denormals as normal numbers.
-_RANGES = {
-    "bfloat16": _Range("uint16", 7, 127, overflows=True),
-    "float32": _Range("uint32", 23, 127, overflows=False),
-    "float64": _Range("uint64", 52, 1023, overflows=True),
-}
-
-
-def _doublings(count: int) -> int:
-    return math.ceil(math.log2(count))
-
-
-def _are_usual(values: Any, usual: _Range | None, count: int) -> Any:
-    """Return whether every value is zero or of usual magnitude, as a symbolic scalar; None if all of the dtype are."""
-    if usual is None:
+    if dtype == "float16":  # added in float32, which has its denormals as normal numbers
         return None
-    whole = tf.bitcast(values, usual.bits)
+    numpy_dtype = tf.as_dtype(dtype).as_numpy_dtype
+    info, doublings = ml_dtypes.finfo(numpy_dtype), math.ceil(math.log2(count))
+    bits = f"uint{info.bits}"
+
+    def doubled_bits(number: float) -> Any:
+        return tf.constant(2 * int(np.asarray(number, numpy_dtype).view(bits)), bits)
+
+    whole = tf.bitcast(values, bits)
     doubled = whole + whole  # the sign is gone, and the magnitude keeps its order
-    # Zero becomes the largest number of all.
-    smallest = tf.reduce_min(doubled - tf.constant(1, usual.bits))
-    are_usual = smallest >= tf.constant(2 * usual.least(count) - 1, usual.bits)
-    if not usual.overflows:
+    one = tf.constant(1, bits)
+    # All are multiples of the last bit of the least, and so is their sum: it is zero, or its mean is above all
+    # denormals. Less one, zero is the largest number of all.
+    least = float(info.smallest_normal) / float(info.eps) * 2.0**doublings
+    are_usual = tf.reduce_min(doubled - one) >= doubled_bits(least) - one
+    if dtype == "float32":  # added in float64, which has larger exponents
         return are_usual
-    return tf.logical_and(are_usual, tf.reduce_max(doubled) < tf.constant(2 * usual.beyond(count), usual.bits))
+    beyond = 2.0 ** (info.maxexp - 1 - doublings)
+    return tf.logical_and(are_usual, tf.reduce_max(doubled) < doubled_bits(beyond))

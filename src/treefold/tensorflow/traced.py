@@ -19,6 +19,7 @@ from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow.callbacks import Callbacks
 from treefold.tensorflow.on_host import HostReduction
+from treefold.tensorflow.ops_internals import fold_of, own_devices, root_of
 from treefold.tensorflow.values import Pair, copied, from_treefold, tensors_of, to_treefold
 from treefold.values import PerReplica
 
@@ -38,8 +39,8 @@ def reduced(
     """
     if not pairs:
         return []
-    fold = ops._fold(op, None)  # noqa: SLF001 - ours
-    own = ops._own_devices()  # noqa: SLF001
+    fold = fold_of(ops, op)
+    own = own_devices(ops)
     for pair in pairs:
         _check(pair, fold, own)
     if fold.accumulation_fn is None and _may_leave_the_graph(pairs, own):
@@ -91,7 +92,7 @@ def _as_ops(
         results[index] = [from_treefold(component, placed[index].components[0]) for component in result]
     for index, pair in enumerate(placed):
         if index not in planned:
-            results[index] = _on_one_device(pair, fold, ops._root(pair.targets))  # noqa: SLF001 - ours
+            results[index] = _on_one_device(pair, fold, root_of(ops, pair.targets))
     return results
 
 
