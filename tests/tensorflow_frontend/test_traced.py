@@ -249,15 +249,19 @@ class TestBits:
 
     def test_of_a_batch_with_rows_and_unknown_shapes_are_numpys(self, on_devices):
         """They are reduced by the same call as the others."""
-        rows = [tf.IndexedSlices(np.full((1, 2), 2.0**replica, "float32"), [replica], [4, 2]) for replica in range(3)]
+        rows = [
+            tf.IndexedSlices(tf.fill((1, 2), 2.0**replica), tf.constant([replica]), tf.constant([4, 2]))
+            for replica in range(3)
+        ]
         dense = usual("float32", 3, 9)
+        sparse_value, value = on_devices(rows), on_devices(dense)
 
         @tf.function(input_signature=[[tf.TensorSpec([None])] * 3])
         def reduce(unknown):
-            values = [on_devices(rows), type(on_devices(dense))(unknown), on_devices(dense)]
+            values = [sparse_value, type(value)(unknown), value]
             return HierarchicalCopyAllReduce().batch_reduce("mean", [(value, "cpu:0") for value in values])
 
-        sparse, unknown, known = reduce(list(on_devices(dense).values))
+        sparse, unknown, known = reduce(list(value.values))
         thirds = [np.float32(2.0**replica / 3) for replica in range(3)]
         assert tf.convert_to_tensor(sparse).numpy().tolist() == [[third] * 2 for third in thirds] + [[0, 0]]
         assert_same_bits(unknown, reference("mean", dense))
@@ -372,7 +376,7 @@ class TestRefusals:
                 total = HierarchicalCopyAllReduce().reduce("sum", value, "cpu:0")
             return tape.gradient(total, value.values[0])
 
-        with pytest.raises(CallError, match=r"^treefold's reductions have no gradient\."):
+        with pytest.raises(CallError, match=r"treefold's reductions have no gradient\."):
             gradient(on_devices(usual("float32", 2, length)))
 
     def test_options_that_host_memory_cannot_honour(self, on_devices):

@@ -67,17 +67,16 @@ def _are_usual(values: Any, dtype: str, count: int) -> Any:
     info, doublings = ml_dtypes.finfo(numpy_dtype), math.ceil(math.log2(count))
     bits = f"uint{info.bits}"
 
-    def doubled_bits(number: float) -> Any:
-        return tf.constant(2 * int(np.asarray(number, numpy_dtype).view(bits)), bits)
+    def doubled_bits(number: float) -> int:
+        return 2 * int(np.asarray(number, numpy_dtype).view(bits))
 
     whole = tf.bitcast(values, bits)
     doubled = whole + whole  # the sign is gone, and the magnitude keeps its order
-    one = tf.constant(1, bits)
     # All are multiples of the last bit of the least, and so is their sum: it is zero, or its mean is above all
     # denormals. Less one, zero is the largest number of all.
     least = float(info.smallest_normal) / float(info.eps) * 2.0**doublings
-    are_usual = tf.reduce_min(doubled - one) >= doubled_bits(least) - one
+    are_usual = tf.reduce_min(doubled - tf.constant(1, bits)) >= tf.constant(doubled_bits(least) - 1, bits)
     if dtype == "float32":  # added in float64, which has larger exponents
         return are_usual
     beyond = 2.0 ** (info.maxexp - 1 - doublings)
-    return tf.logical_and(are_usual, tf.reduce_max(doubled) < doubled_bits(beyond))
+    return tf.logical_and(are_usual, tf.reduce_max(doubled) < tf.constant(doubled_bits(beyond), bits))
