@@ -1,11 +1,11 @@
 """How fast treefold's ops for ``tf.distribute`` are beside TensorFlow's own: prints the tables of docs/migrating.md.
 
 ``python benchmarks/beside_tensorflow.py [ROUNDS]``. A ``MirroredStrategy`` of CPU devices is given each ops object in
-turn. They reduce the same gradients, eagerly and inside ``tf.function``, and make the same training step. All take
-turns within a round, in bursts of some 10 ms; a ratio is taken within a round, and its median and quartiles are shown:
-of wall time, and of CPU time, which is summed over the threads of the process. Every result is compared with the sum of
+turn. They reduce the same gradients, eagerly and inside ``tf.function``, and make the same step. All take turns within
+a round, in bursts of some 10 ms; a ratio is taken within a round, and its median and quartiles are shown: of wall time,
+and in graphs of CPU time, which is summed over the threads of the process. Every result is compared with the sum of
 2**r before it is timed. The number of devices is even, as TensorFlow's hierarchical copy loses the last replica of an
-odd one. Its collective ops stay with one number of devices in a process, so other numbers are beside its
+odd one. Its collective ops stay with one number of devices in a process, so graphs are beside its
 ``ReductionToOneDevice`` only.
 """
 
@@ -36,7 +36,6 @@ _GRADIENTS: Mapping[str, Shapes] = {
     "20 × 64 KiB": ((64 * _KIB,),) * 20,
     "8 × 4 MiB": ((4096 * _KIB,),) * 8,
 }
-_LAYERS = {"2 layers of 16 KiB": 64, "2 layers of 16 MiB": 2048}
 _FEW, _MANY, _LARGE = ((8,),) * 4, ((8,),) * 60, ((1024 * _KIB,),) * 8
 _TRACED: Sequence[tuple[int, str, Shapes]] = (
     (2, "4 × 32 B", _FEW),
@@ -118,43 +117,6 @@ def update(strategy: Any, shapes: Shapes) -> Call:
     return lambda: run(factors)
 
 
-def training_step(strategy: Any, width: int) -> Call:
-    """Return a traced step of two layers, gradients averaged over the replicas; its first is checked."""
-    with strategy.scope():
-        layers = [tf.Variable(tf.zeros([width, width])) for _ in range(2)]
-    inputs = strategy.run(lambda: owned((8, width)))
-
-    def step(inputs: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = sum(tf.reduce_sum(inputs @ layer) for layer in layers)
-        gradients = tape.gradient(loss, layers)
-        means = tf.distribute.get_replica_context().all_reduce("MEAN", gradients)
-        for layer, mean in zip(layers, means, strict=True):
-            layer.assign_sub(mean)
-
-    run = tf.function(lambda inputs: strategy.run(step, args=(inputs,)))
-    run(inputs)
-    replicas = strategy.num_replicas_in_sync
-    expected = -8 * (2.0**replicas - 1) / replicas
-    for component in (component for layer in layers for component in layer.values):
-        if not bool(tf.reduce_all(component == expected)):
-            raise AssertionError(component)
-    return lambda: run(inputs)
-
-
-def workloads() -> Mapping[tuple[str, str], Callable[[Any], Call]]:
-    """Return what makes the call of each row beside all of TensorFlow's ops, for a strategy."""
-    made: dict[tuple[str, str], Callable[[Any], Call]] = {}
-    for way, is_traced in (("eager", False), ("in tf.function", True)):
-        for name, shapes in _GRADIENTS.items():
-            made[f"reduction, {way}", name] = lambda strategy, shapes=shapes, is_traced=is_traced: reduction(
-                strategy, shapes, is_traced=is_traced
-            )
-    for name, width in _LAYERS.items():
-        made["training step in tf.function", name] = lambda strategy, width=width: training_step(strategy, width)
-    return made
-
-
 def burst(call: Call, count: int) -> Time:
     """Return the time of one of ``count`` calls."""
     start, cpu_start = time.perf_counter(), time.process_time()
@@ -185,17 +147,18 @@ def compared(ours: Sequence[float], theirs: Sequence[float]) -> str:
     return f"{middle:.2f} [{low:.2f}–{high:.2f}]"
 
 
-def beside_all(rounds: int) -> str:
-    """Return the table of wall times beside all of TensorFlow's ops."""
+def eager(rounds: int) -> str:
+    """Return the table of wall times of eager reductions beside all of TensorFlow's ops."""
     made = strategies(_DEVICES, beside_all=True)
     rows = []
-    for (what, size), make in workloads().items():
-        ours, *others = measure([make(strategy) for strategy in made.values()], rounds)
+    for name, shapes in _GRADIENTS.items():
+        calls = [reduction(strategy, shapes, is_traced=False) for strategy in made.values()]
+        ours, *others = measure(calls, rounds)
         wall = [one.wall for one in ours]
         ratios = [compared(wall, [one.wall for one in theirs]) for theirs in others]
-        rows.append([what, size, f"{statistics.median(wall):.2f}", *ratios])
-        print(f"measured: {what}, {size}", file=sys.stderr)
-    return markdown_table(["what", "gradients", "treefold, ms", *list(made)[1:]], rows)
+        rows.append([name, f"{statistics.median(wall):.2f}", *ratios])
+        print(f"measured: eager reduction, {name}", file=sys.stderr)
+    return markdown_table(["eager, gradients", "treefold, ms", *list(made)[1:]], rows)
 
 
 def in_graphs(rounds: int) -> str:
@@ -222,7 +185,7 @@ def main(rounds: int) -> None:
     print(f"{machine['processor']}, {machine['cores']} cores; {', '.join(f'{k} {v}' for k, v in versions.items())}; ")
     print(f"CPU devices, float32, {rounds} rounds\n")
     print(in_graphs(rounds))
-    print(beside_all(rounds))
+    print(eager(rounds))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@
 >>> isinstance(strategy.extended._cross_device_ops, tf.distribute.CrossDeviceOps)
 True
 
-Eager and traced values on CPU devices are folded in host memory, by one pass over the tensors as they lie. Traced,
-that pass is a call into Python, as by ``tf.numpy_function``: it has no gradient (``all_reduce`` of the replica context
-has TensorFlow's own), and a SavedModel that contains it runs only in the process that saved it, while the ops object or
-the traced function lives; a training step is not part of what Keras saves. Graphs for XLA or GPUs, and what is traced
+Values on CPU devices are folded in host memory, by one pass over the tensors as they lie. Traced, that pass is a call
+into Python, as by ``tf.numpy_function``; small floats stay in the graph as operations with the same bits, and call where
+numbers are close to denormal or to overflowing. Either has no gradient (``all_reduce`` of the replica context has TensorFlow's
+own), and a SavedModel that contains a call runs only in the process that saved it, while the ops object or the traced
+function lives; a training step is not part of what Keras saves. Graphs for XLA or GPUs, and what is traced
 while a model is saved, run the plan as TensorFlow ops.
 """
 

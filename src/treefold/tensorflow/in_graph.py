@@ -64,7 +64,8 @@ def _are_usual(values: Any, dtype: str, count: int) -> Any:
     if dtype == "float16":  # added in float32, which has its denormals as normal numbers
         return None
     numpy_dtype = tf.as_dtype(dtype).as_numpy_dtype
-    info, doublings = ml_dtypes.finfo(numpy_dtype), math.ceil(math.log2(count))
+    info: Any = ml_dtypes.finfo(numpy_dtype)  # type: ignore[no-untyped-call] # NumPy's does not know bfloat16
+    doublings = math.ceil(math.log2(count))
     bits = f"uint{info.bits}"
 
     def doubled_bits(number: float) -> int:
