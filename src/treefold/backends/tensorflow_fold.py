@@ -77,18 +77,17 @@ def _accumulated(parts: Sequence[Any], accumulator: str, combine: Any) -> Any:
 
 
 def _added(one: Any, two: Any) -> Any:
-    return as_it_is(one) + two
+    return _as_it_is(one) + two
 
 
 def _divided(values: Any, divisor: float) -> Any:
-    return values / as_it_is(tf.constant(divisor, values.dtype))
+    return values / _as_it_is(tf.constant(divisor, values.dtype))
 
 
-def as_it_is(value: Any) -> Any:
+def _as_it_is(value: Any) -> Any:
     """Return the value behind an op that Grappler does not look through.
 
-    It would order a chain of sums anew, and multiply with a reciprocal, itself rounded, instead of dividing. It would
-    merge a concatenation with one on another device, and send the parts.
+    It would order a chain of sums anew, and multiply with a reciprocal, itself rounded, instead of dividing.
     """
     return tf.raw_ops.PlaceholderWithDefault(input=value, shape=value.shape)
 

@@ -7,11 +7,11 @@
 True
 
 Values on CPU devices are folded in host memory, by one pass over the tensors as they lie. Traced, that pass is a call
-into Python, as by ``tf.numpy_function``; small floats stay in the graph as operations with the same bits, and call where
-numbers are close to denormal or to overflowing. Either has no gradient (``all_reduce`` of the replica context has TensorFlow's
-own), and a SavedModel that contains a call runs only in the process that saved it, while the ops object or the traced
-function lives; a training step is not part of what Keras saves. Graphs for XLA or GPUs, and what is traced
-while a model is saved, run the plan as TensorFlow ops.
+into Python, as by ``tf.numpy_function``. Small floats stay in the graph, with the same bits, and call where numbers are
+close to denormal or to overflowing. Either has no gradient (``all_reduce`` of the replica context has its own),
+and a SavedModel that contains a call runs only in the process that saved it, while the ops object or the traced
+function lives; a training step is not part of what Keras saves. Graphs for XLA or GPUs, and what is traced while a
+model is saved, run the plan as TensorFlow ops.
 """
 
 from treefold.errors import FrameworkError

@@ -31,27 +31,25 @@ def is_foldable(pair: Pair, fold: Fold) -> bool:
     return is_sum and pair.dtype in FLOATS and len(pair.components) <= _MOST_REPLICAS and is_alike(pair)
 
 
-def folded(pair: Pair, fold: Fold, leave: Callable[[Any, int], Any]) -> Any:
+def folded(pair: Pair, fold: Fold, leave: Callable[[Any], Any]) -> Any:
     """Return the fold of flat tensors on the device of the first of them.
 
-    ``leave``: calls the kernel for so many contributions laid behind each other, and returns its result.
+    ``leave``: calls the kernel for contributions stacked in one tensor, and returns its result.
     """
     count, dtype = len(pair.components), pair.dtype
     with tf.device(pair.places[0]):
-        contributions = tf.concat(pair.components, 0)
+        contributions = tf.stack(pair.components)  # Grappler would merge concatenations, and send every value alone
         usual = _are_usual(contributions, dtype, count)
         if usual is None:
             return _by_operations(contributions, fold, dtype, count)
-        return tf.cond(
-            usual, lambda: _by_operations(contributions, fold, dtype, count), lambda: leave(contributions, count)
-        )
+        return tf.cond(usual, lambda: _by_operations(contributions, fold, dtype, count), lambda: leave(contributions))
 
 
 def _by_operations(contributions: Any, fold: Fold, dtype: str, count: int) -> Any:
     accumulator = fold.accumulator_dtype(dtype)
     # Wide is the accumulator's own arithmetic; only float64, which has none wider, needs more.
     own = fold if accumulator == dtype else Fold(fold.op, "native")
-    parts = tf.split(tf.cast(contributions, accumulator), count)
+    parts = tf.unstack(tf.cast(contributions, accumulator))
     total = fold_tensors(parts, own, dtype=accumulator, divisor=count, result=accumulator)
     return tf.cast(total, dtype)
 

@@ -87,15 +87,15 @@ class HostReduction:
         remaining = iter(made)
         return [_with_shape(pair, remaining) for pair in pairs]
 
-    def _call_for_one(self, contributions: Any, count: int) -> Any:
-        """Reduce ``count`` contributions to one flat value, which lie behind each other, by a call of their own."""
+    def _call_for_one(self, contributions: Any) -> Any:
+        """Reduce the contributions to one flat value, stacked in one tensor, by a call of their own."""
         fold = self.fold
 
         def reduce_array(array: Any) -> list[HostArray]:
-            return _folded([np.split(np.asarray(array), count)], fold)
+            return _folded([list(array)], fold)
 
-        [result] = self.callbacks.call((fold, count), lambda: reduce_array, [contributions], [contributions.dtype])
-        result.set_shape([contributions.shape[0] // count])
+        [result] = self.callbacks.call(fold, lambda: reduce_array, [contributions], [contributions.dtype])
+        result.set_shape(contributions.shape[1:])
         return result
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from treefold.backends.tensorflow_fold import as_it_is
 from treefold.tensorflow.values import Pair, is_alike
 
 #: A larger value is sent as it is: a copy into the pack and one out of it would cost more than sending it.
@@ -36,7 +35,7 @@ def packed(pairs: Sequence[Pair]) -> Pair:
     for replica, place in enumerate(first.places):
         with tf.device(place):
             flat = [_reshaped(pair.components[replica], [-1]) for pair in pairs]
-            components.append(flat[0] if len(flat) == 1 else as_it_is(tf.concat(flat, 0)))
+            components.append(flat[0] if len(flat) == 1 else tf.concat(flat, 0))
     return Pair(tuple(components), first.places, first.targets)
 
 
