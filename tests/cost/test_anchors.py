@@ -15,7 +15,7 @@ from treefold.cost import simulate
 from treefold.cost.published import CHECKED_ERRORS, CHECKED_FROM, PUBLISHED, published_for, published_s
 from treefold.planners.method import one_array
 from treefold.planners.ring import pack_rings
-from treefold.planners.tree_packing import optimal_packing, plan_trees
+from treefold.planners.tree_packing import along_packing, optimal_packing
 from treefold.topology import Topology, TopologyBuilder, known_topology
 
 LARGE = 2**33  # bytes: so many that latency is nothing beside them
@@ -69,8 +69,8 @@ def busbw_of_rings(machine):
 
 def algbw_of_trees(machine):
     """Return GB/s of the optimal trees."""
-    plan = plan_trees(one_array(machine.devices), optimal_packing(machine))
-    return simulate(plan, machine, LARGE).algbw_bytes_per_s / 1e9
+    movement = along_packing(optimal_packing(machine)).movement(one_array(machine.devices))
+    return simulate(movement, machine, LARGE).algbw_bytes_per_s / 1e9
 
 
 def busbw_of_switch(gb_per_s):

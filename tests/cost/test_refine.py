@@ -76,7 +76,7 @@ class TestFromCopies:
         for a, b in (("gpu:0", "gpu:1"), ("gpu:2", "gpu:1")):
             machine = from_copies(["gpu:0", "gpu:1", "gpu:2"], self.MEASURED)
             pair = machine.restricted([a, b])
-            line = simulate(star(b).plan(one_array([b, a])), pair, 12e9, chunk_bytes=None, launch_s=0)
+            line = simulate(star(b).movement(one_array([b, a])), pair, 12e9, chunk_bytes=None, launch_s=0)
             there, back = self.MEASURED[a, b], self.MEASURED[b, a]
             assert line.duration_s == pytest.approx(12e9 / there[0] + there[1] + 12e9 / back[0] + back[1])
 
@@ -86,9 +86,9 @@ class TestFromCopies:
         assert machine.capacity("gpu:0", "out of gpu:0") == 24e9
         assert machine.capacity("into gpu:2", "gpu:2") == 12e9
         alike = dict.fromkeys(self.MEASURED, (10e9, 0.0))
-        plan = one_shot().plan(one_array(["gpu:0", "gpu:1", "gpu:2"]))
+        movement = one_shot().movement(one_array(["gpu:0", "gpu:1", "gpu:2"]))
         machine = from_copies(["gpu:0", "gpu:1", "gpu:2"], alike)
-        assert simulate(plan, machine, 10e9, chunk_bytes=None, launch_s=0).duration_s == pytest.approx(2.0)
+        assert simulate(movement, machine, 10e9, chunk_bytes=None, launch_s=0).duration_s == pytest.approx(2.0)
 
     def test_no_way_leads_through_the_port_of_a_third(self):
         """A slow pair stays slow: packets are not passed on by a device that has no part in the copy."""

@@ -8,7 +8,7 @@ import closed_forms
 import pytest
 
 from treefold.cost import simulate
-from treefold.cost.setting import PlanOnMachine
+from treefold.cost.setting import MovementOnMachine
 from treefold.cost.tasks import fractional_cuts, make_tasks, whole_cuts
 from treefold.plan.ir import Concat, Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_concat
@@ -30,7 +30,7 @@ def chain_plan(count):
     """Return the plan that folds along a line of devices, from the last to the first, and back."""
     up = tuple(itertools.pairwise(gpus(count)[::-1]))
     tree = Tree(Fraction(1), "gpu:0", up, tuple((b, a) for a, b in up[::-1]))
-    return along([tree], "").plan(one_array(gpus(count)))
+    return along([tree], "").movement(one_array(gpus(count)))
 
 
 class TestEstimate:
@@ -39,15 +39,15 @@ class TestEstimate:
     @pytest.mark.parametrize("nbytes", [1e3, 1e9])
     def test_of_a_chain_is_the_formula(self, depth, num_chunks, nbytes):
         """(2D + k − 1)·(alpha + m/(k·c)), whatever the size."""
-        setting = PlanOnMachine(chain_plan(depth + 1), known_topology(f"line:{depth + 1}")).at(nbytes)
+        setting = MovementOnMachine(chain_plan(depth + 1), known_topology(f"line:{depth + 1}")).at(nbytes)
         expected = closed_forms.pipelined_tree_s(nbytes, depth=depth, num_chunks=num_chunks, **LINE)
         assert setting.estimate_s(num_chunks) == pytest.approx(expected, rel=1e-6)
 
     @pytest.mark.parametrize("nbytes", [1e3, 1e9])
     def test_of_a_ring_is_the_formula(self, nbytes):
         """2·(n − 1) steps of a n-th part each."""
-        plan = along(ring_trees(gpus(4)), "ring").plan(one_array(gpus(4)))
-        setting = PlanOnMachine(plan, known_topology("ring:4:50")).at(nbytes)
+        movement = along(ring_trees(gpus(4)), "ring").movement(one_array(gpus(4)))
+        setting = MovementOnMachine(movement, known_topology("ring:4:50")).at(nbytes)
         expected = closed_forms.ring_s(nbytes, count=4, bytes_per_s=50e9, alpha_s=0.7e-6)
         assert setting.estimate_s(1) == pytest.approx(expected, rel=1e-5)
 
@@ -55,12 +55,12 @@ class TestEstimate:
         """That of chunk*; one where nothing is to be sent, and no more than 4,096 where latency costs nothing."""
         machine = known_topology("line:3")
         best = closed_forms.best_chunk_bytes(1e9, depth=2, **LINE)
-        assert PlanOnMachine(chain_plan(3), machine).at(1e9).best_num_chunks() == pytest.approx(1e9 / best, abs=1)
-        assert PlanOnMachine(chain_plan(3), machine).at(0).best_num_chunks() == 1
-        assert PlanOnMachine(chain_plan(3), machine).at(1e15).best_num_chunks() == 4096
+        assert MovementOnMachine(chain_plan(3), machine).at(1e9).best_num_chunks() == pytest.approx(1e9 / best, abs=1)
+        assert MovementOnMachine(chain_plan(3), machine).at(0).best_num_chunks() == 1
+        assert MovementOnMachine(chain_plan(3), machine).at(1e15).best_num_chunks() == 4096
         builder = TopologyBuilder("no latency").device("gpu:0").device("gpu:1")
         still = builder.link("gpu:0", "gpu:1", gb_per_s=25, alpha_us=0).build()
-        assert PlanOnMachine(chain_plan(2), still).at(1e3).best_num_chunks() == 4096
+        assert MovementOnMachine(chain_plan(2), still).at(1e3).best_num_chunks() == 4096
 
 
 class TestSimulation:
@@ -70,7 +70,7 @@ class TestSimulation:
         builder.link("gpu:0", "gpu:1", gb_per_s=25, alpha_us=1, kind="nvlink")
         for device in gpus(2):
             builder.link(device, "sw", gb_per_s=12, alpha_us=5, kind="pcie")
-        line = simulate(star("gpu:0").plan(one_array(gpus(2))), builder.build(), 37e9, chunk_bytes=None)
+        line = simulate(star("gpu:0").movement(one_array(gpus(2))), builder.build(), 37e9, chunk_bytes=None)
         assert line.duration_s == pytest.approx(2, rel=0.01)
         assert line.links["gpu:1", "gpu:0"].nbytes == pytest.approx(25e9, rel=0.01)
         assert line.links["gpu:1", "sw"].nbytes == pytest.approx(12e9, rel=0.01)
@@ -121,10 +121,9 @@ class TestTasks:
 
     def test_wait_for_nothing_that_they_do_not_touch(self):
         """Of two arrays laid behind each other, the first half needs nothing of the copy that brings the second."""
-        work = (LeafWork(Leaf("", "float32", Goal.GATHER), (10, 10), gpus(2), gpus(2)),)
+        work = (LeafWork(Leaf("float32", Goal.GATHER), (10, 10), gpus(2), gpus(2)),)
         builder = PlanBuilder(work)
         add_concat(builder, 0, "gpu:0")
-        words = {"algorithm": "", "executor": "local", "kernel": "", "accumulate": "wide", "notes": ()}
-        tasks = make_tasks(builder.draft(collective="gather", **words), 2)
+        tasks = make_tasks(builder.movement(), 2)
         [laid] = [task for task in tasks if isinstance(task.action, Concat) and len(task.action.sources) == 2]
         assert [chunks for _, chunks in laid.needs] == [(0, 2)]

@@ -10,14 +10,14 @@ from treefold.cost import predict_s
 from treefold.cost import simulate as simulate_call
 from treefold.cost.clock import Clock
 from treefold.cost.pipeline import HAS_NATIVE
-from treefold.cost.setting import PlanOnMachine
+from treefold.cost.setting import MovementOnMachine
 from treefold.cost.simulate import _run
 from treefold.errors import SimulationError
 from treefold.planners.method import one_array
 from treefold.planners.one_shot import one_shot
 from treefold.planners.ring import pack_rings, ring_trees
 from treefold.planners.star import star, two_shot
-from treefold.planners.tree_packing import Tree, along, optimal_packing, plan_trees
+from treefold.planners.tree_packing import Tree, along, along_packing, optimal_packing
 from treefold.planners.two_level import two_level
 from treefold.topology import TopologyBuilder, known_topology
 
@@ -36,9 +36,9 @@ MACHINES = [
 ]
 
 
-def simulate(plan, machine, nbytes, **options):
+def simulate(movement, machine, nbytes, **options):
     """Simulate links alone, as closed forms do: launching is left out."""
-    return simulate_call(plan, machine, nbytes, launch_s=0, **options)
+    return simulate_call(movement, machine, nbytes, launch_s=0, **options)
 
 
 def gpus(count):
@@ -67,20 +67,20 @@ class TestClosedForms:
     def test_of_rings(self, count, nbytes):
         """2·(n − 1) steps of a n-th part each."""
         machine = known_topology(f"ring:{count}:50")
-        plan = along(ring_trees(gpus(count)), "ring").plan(one_array(gpus(count)))
+        movement = along(ring_trees(gpus(count)), "ring").movement(one_array(gpus(count)))
         expected = closed_forms.ring_s(nbytes, count=count, bytes_per_s=50 * GB, alpha_s=0.7 * US)
-        assert simulate(plan, machine, nbytes, chunk_bytes=None).duration_s == pytest.approx(expected, rel=0.01)
+        assert simulate(movement, machine, nbytes, chunk_bytes=None).duration_s == pytest.approx(expected, rel=0.01)
 
     @pytest.mark.parametrize("nbytes", SIZES)
     @pytest.mark.parametrize(("depth", "num_chunks"), [(1, 1), (1, 7), (2, 1), (3, 16), (7, 100), (7, 3000)])
     def test_of_chains(self, depth, num_chunks, nbytes):
         """(2D + k − 1)·(alpha + m/(k·r)), the chunks of up and down in flight together."""
         machine = known_topology(f"line:{depth + 1}")
-        plan = along(chain(depth + 1), "chain").plan(one_array(gpus(depth + 1)))
+        movement = along(chain(depth + 1), "chain").movement(one_array(gpus(depth + 1)))
         expected = closed_forms.pipelined_tree_s(
             nbytes, depth=depth, bytes_per_s=25 * GB, alpha_s=0.7 * US, num_chunks=num_chunks
         )
-        line = simulate(plan, machine, nbytes, chunk_bytes=nbytes / num_chunks)
+        line = simulate(movement, machine, nbytes, chunk_bytes=nbytes / num_chunks)
         assert line.num_chunks == num_chunks
         assert line.duration_s == pytest.approx(expected, rel=0.01)
 
@@ -89,8 +89,8 @@ class TestClosedForms:
     def test_of_the_best_chunk(self, depth, nbytes):
         """What "auto" takes is T* to 1 %."""
         machine = known_topology(f"line:{depth + 1}")
-        plan = along(chain(depth + 1), "chain").plan(one_array(gpus(depth + 1)))
-        line = simulate(plan, machine, nbytes)
+        movement = along(chain(depth + 1), "chain").movement(one_array(gpus(depth + 1)))
+        line = simulate(movement, machine, nbytes)
         given = {"depth": depth, "bytes_per_s": 25 * GB, "alpha_s": 0.7 * US}
         assert line.duration_s == pytest.approx(closed_forms.best_tree_s(nbytes, **given), rel=0.01)
         assert nbytes / line.num_chunks == pytest.approx(closed_forms.best_chunk_bytes(nbytes, **given), rel=0.05)
@@ -100,7 +100,7 @@ class TestClosedForms:
     def test_of_stars(self, count, nbytes):
         """All copies share the root's port, up and then down."""
         expected = closed_forms.star_s(nbytes, count=count, port_bytes_per_s=100 * GB, alpha_s=4 * US)
-        found = simulate(star("gpu:0").plan(one_array(gpus(count))), switched(count), nbytes, chunk_bytes=None)
+        found = simulate(star("gpu:0").movement(one_array(gpus(count))), switched(count), nbytes, chunk_bytes=None)
         assert found.duration_s == pytest.approx(expected, rel=0.01)
 
     @pytest.mark.parametrize("nbytes", SIZES)
@@ -111,15 +111,15 @@ class TestClosedForms:
     def test_of_meshes(self, method, form, nbytes):
         """Each pair has its own link, and all links of a device are its port."""
         expected = form(nbytes, count=6, port_bytes_per_s=5 * 25 * GB, alpha_s=0.7 * US)
-        found = simulate(method.plan(one_array(gpus(6))), known_topology("mesh:6"), nbytes, chunk_bytes=None)
+        found = simulate(method.movement(one_array(gpus(6))), known_topology("mesh:6"), nbytes, chunk_bytes=None)
         assert found.duration_s == pytest.approx(expected, rel=0.01)
 
     @pytest.mark.parametrize("count", [2, 4, 7, 8])
     def test_of_two_levels(self, count):
         """Four copies one after another, all others beside them."""
         expected = closed_forms.two_level_s(2**28, count=count, link_bytes_per_s=25 * GB, alpha_s=0.7 * US)
-        plan = two_level().plan(one_array(gpus(count)))
-        found = simulate(plan, known_topology(f"mesh:{count}"), 2**28, chunk_bytes=None)
+        movement = two_level().movement(one_array(gpus(count)))
+        found = simulate(movement, known_topology(f"mesh:{count}"), 2**28, chunk_bytes=None)
         assert found.duration_s == pytest.approx(expected, rel=0.01)
 
     @pytest.mark.parametrize("name", MACHINES)
@@ -127,9 +127,9 @@ class TestClosedForms:
     def test_of_any_plan_are_near(self, name, nbytes):
         """What predicts large machines is within a third of the simulation on small ones."""
         machine = known_topology(name)
-        plan = plan_trees(one_array(machine.devices), optimal_packing(machine))
-        exact = simulate(plan, machine, nbytes).duration_s
-        assert exact * 2 / 3 < predict_s(plan, machine, nbytes, launch_s=0) < exact * 4 / 3
+        movement = along_packing(optimal_packing(machine)).movement(one_array(machine.devices))
+        exact = simulate(movement, machine, nbytes).duration_s
+        assert exact * 2 / 3 < predict_s(movement, machine, nbytes, launch_s=0) < exact * 4 / 3
 
 
 class TestOptimalPackings:
@@ -138,7 +138,7 @@ class TestOptimalPackings:
         """At 4 GiB, 95 % of S/X and never more than X."""
         machine = known_topology(name)
         packing = optimal_packing(machine)
-        line = simulate(plan_trees(one_array(machine.devices), packing), machine, 2**32)
+        line = simulate(along_packing(packing).movement(one_array(machine.devices)), machine, 2**32)
         assert 0.95 < line.algbw_bytes_per_s / packing.algbw_bytes_per_s < 1 + 1e-5
 
     @pytest.mark.parametrize("name", MACHINES)
@@ -146,15 +146,15 @@ class TestOptimalPackings:
         """TensorFlow's tree in one pack; on a DGX-1V it takes more than twice as long."""
         machine = known_topology(name)
         work = one_array(machine.devices)
-        mine = simulate(plan_trees(work, optimal_packing(machine)), machine, 2**28).duration_s
-        theirs = simulate(two_level().plan(work), machine, 2**28).duration_s
+        mine = simulate(along_packing(optimal_packing(machine)).movement(work), machine, 2**28).duration_s
+        theirs = simulate(two_level().movement(work), machine, 2**28).duration_s
         assert mine * (2 if name == "dgx1_v100" else 1) < theirs
 
 
 class TestTimeline:
     def test_counts_the_bytes_of_every_link(self):
         """A star of three: everything up once and down once."""
-        line = simulate(star("gpu:0").plan(one_array(gpus(3))), switched(3), 3e6)
+        line = simulate(star("gpu:0").movement(one_array(gpus(3))), switched(3), 3e6)
         up, down = (
             (("gpu:1", "sw"), ("gpu:2", "sw"), ("sw", "gpu:0")),
             (("gpu:0", "sw"), ("sw", "gpu:1"), ("sw", "gpu:2")),
@@ -166,7 +166,7 @@ class TestTimeline:
     def test_loads_no_link_beyond_its_capacity(self):
         """Whatever shares, the bytes of a link fit into the time."""
         machine = known_topology("a100_pcie_8gpu")
-        line = simulate(two_shot(machine.devices).plan(one_array(machine.devices)), machine, 2**26)
+        line = simulate(two_shot(machine.devices).movement(one_array(machine.devices)), machine, 2**26)
         for link, use in line.links.items():
             assert use.nbytes <= float(machine.capacities[link]) * use.busy_s * (1 + 1e-9)
             assert use.busy_s <= line.duration_s * (1 + 1e-9)
@@ -174,7 +174,7 @@ class TestTimeline:
     def test_has_a_critical_path_without_gaps(self):
         """It begins at 0, ends at the end, and each part starts when the one before stops."""
         machine = known_topology("dgx1_v100")
-        line = simulate(plan_trees(one_array(machine.devices), optimal_packing(machine)), machine, 2**24)
+        line = simulate(along_packing(optimal_packing(machine)).movement(one_array(machine.devices)), machine, 2**24)
         path = line.critical_path
         assert path[0].start_s == 0
         assert path[-1].stop_s == line.duration_s
@@ -184,26 +184,26 @@ class TestTimeline:
     def test_starts_nothing_before_what_it_reads(self):
         """The copies down of every pack and chunk start after some copy up has stopped."""
         machine = known_topology("line:3")
-        line = simulate(along(chain(3), "chain").plan(one_array(gpus(3))), machine, 1e6, chunk_bytes=1e5)
+        line = simulate(along(chain(3), "chain").movement(one_array(gpus(3))), machine, 1e6, chunk_bytes=1e5)
         up, down = ([a for a in line.activities if a.route == way] for way in (("gpu:1", "gpu:0"), ("gpu:0", "gpu:1")))
         assert all(d[0] >= u[1] for u, d in zip(up[0].spans, down[0].spans, strict=True))
         assert down[0].spans[0][0] < up[0].spans[-1][0], "chunks go down while others go up"
 
     def test_folds_at_the_rate_given(self):
         """Two contributions of 1 GB are read at 4 GB/s in half a second; folding may cost more than sending."""
-        plan = star("gpu:0").plan(one_array(gpus(2)))
-        free = simulate(plan, known_topology("ring:2"), 1e9, chunk_bytes=None)
-        paid = simulate(plan, known_topology("ring:2"), 1e9, chunk_bytes=None, reduce_bytes_per_s=4e9)
+        movement = star("gpu:0").movement(one_array(gpus(2)))
+        free = simulate(movement, known_topology("ring:2"), 1e9, chunk_bytes=None)
+        paid = simulate(movement, known_topology("ring:2"), 1e9, chunk_bytes=None, reduce_bytes_per_s=4e9)
         assert paid.duration_s - free.duration_s == pytest.approx(0.5 + 0.25, rel=0.5)
         assert paid.devices["gpu:0"].busy_s >= 0.5
 
     def test_of_one_device_is_empty(self):
         """Nothing travels, and nothing takes time."""
-        assert simulate(star("gpu:0").plan(one_array(gpus(1))), known_topology("ring:1"), 1e9).duration_s == 0
+        assert simulate(star("gpu:0").movement(one_array(gpus(1))), known_topology("ring:1"), 1e9).duration_s == 0
 
     def test_of_nothing_is_latency(self):
         """Values without bytes still pay for their copies."""
-        line = simulate(star("gpu:0").plan(one_array(gpus(2))), known_topology("ring:2"), 0)
+        line = simulate(star("gpu:0").movement(one_array(gpus(2))), known_topology("ring:2"), 0)
         assert line.duration_s == pytest.approx(1.4 * US)
 
 
@@ -212,35 +212,39 @@ class TestLaunch:
     def test_is_paid_once_before_anything_moves(self, nbytes):
         """Whatever the size; 7 µs unless told otherwise, the least that others have measured of a few bytes."""
         machine = known_topology("dgx_a100")
-        plan = two_shot(machine.devices).plan(one_array(machine.devices))
-        links = simulate(plan, machine, nbytes).duration_s
-        line = simulate_call(plan, machine, nbytes)
+        movement = two_shot(machine.devices).movement(one_array(machine.devices))
+        links = simulate(movement, machine, nbytes).duration_s
+        line = simulate_call(movement, machine, nbytes)
         assert line.duration_s == pytest.approx(links + 7 * US)
         assert line.critical_path[0].start_s == pytest.approx(7 * US)
-        assert simulate_call(plan, machine, nbytes, launch_s=1).duration_s == pytest.approx(links + 1)
-        assert predict_s(plan, machine, nbytes) == pytest.approx(predict_s(plan, machine, nbytes, launch_s=0) + 7 * US)
+        assert simulate_call(movement, machine, nbytes, launch_s=1).duration_s == pytest.approx(links + 1)
+        assert predict_s(movement, machine, nbytes) == pytest.approx(
+            predict_s(movement, machine, nbytes, launch_s=0) + 7 * US
+        )
 
     @pytest.mark.parametrize("name", ["dgx1_v100", "dgx_a100", "dgx_h100", "mi300x"])
     def test_puts_few_bytes_where_they_were_measured(self, name):
         """4 KiB between eight GPUs of a host: no method below 7 µs, and rings within the 12 to 20 of NCCL and RCCL."""
         machine = known_topology(name)
-        assert 7 * US < simulate_call(one_shot().plan(one_array(machine.devices)), machine, 2**12).duration_s < 20 * US
+        assert (
+            7 * US < simulate_call(one_shot().movement(one_array(machine.devices)), machine, 2**12).duration_s < 20 * US
+        )
         assert 12 * US < pack_rings(machine).predict_s(2**12) < 20 * US
 
     def test_costs_nothing_on_one_device(self):
         """Where nothing travels there is no call."""
-        plan, machine = star("gpu:0").plan(one_array(gpus(1))), known_topology("ring:1")
-        assert simulate_call(plan, machine, 1e9).duration_s == predict_s(plan, machine, 1e9) == 0
+        movement, machine = star("gpu:0").movement(one_array(gpus(1))), known_topology("ring:1")
+        assert simulate_call(movement, machine, 1e9).duration_s == predict_s(movement, machine, 1e9) == 0
 
     @pytest.mark.parametrize("launch_s", [-1, math.inf, math.nan, "7 µs", True])
     def test_is_a_time(self, launch_s):
         """Finite, and not negative."""
-        plan, machine = star("gpu:0").plan(one_array(gpus(2))), known_topology("ring:2")
+        movement, machine = star("gpu:0").movement(one_array(gpus(2))), known_topology("ring:2")
         for price in (simulate_call, predict_s):
             with pytest.raises(
                 SimulationError, match=r"^launch_s is .*\. It takes a finite number of seconds, 0 or more\.$"
             ):
-                price(plan, machine, 1, launch_s=launch_s)
+                price(movement, machine, 1, launch_s=launch_s)
 
 
 class TestClock:
@@ -249,8 +253,8 @@ class TestClock:
     def test_is_the_same_in_python(self, name):
         """Every start and stop of every chunk, to rounding."""
         machine = known_topology(name)
-        plan = plan_trees(one_array(machine.devices), optimal_packing(machine))
-        line = _run(PlanOnMachine(plan, machine).at(2**26), 6, 6, 1e12).pipeline
+        movement = along_packing(optimal_packing(machine)).movement(one_array(machine.devices))
+        line = _run(MovementOnMachine(movement, machine).at(2**26), 6, 6, 1e12).pipeline
         capacities = [*map(float, machine.capacities.values()), *[1e12] * len(machine.devices)]
         clock = Clock(line.lanes, line.needs, capacities, 6)
         for mine, theirs in ((clock.starts, line.starts), (clock.stops, line.stops)):
@@ -261,11 +265,11 @@ class TestClock:
     def test_draws_long_pipelines_out(self, name, monkeypatch):
         """Fewer chunks of the same size foretell all of them to two percent."""
         machine = known_topology(name)
-        plan = plan_trees(one_array(machine.devices), optimal_packing(machine))
+        movement = along_packing(optimal_packing(machine)).movement(one_array(machine.devices))
         monkeypatch.setattr(importlib.import_module("treefold.cost.simulate"), "_MOST_SPANS", 10**9)
-        whole = simulate(plan, machine, 2**30)
+        whole = simulate(movement, machine, 2**30)
         monkeypatch.setattr(importlib.import_module("treefold.cost.simulate"), "_MOST_SPANS", 1)
-        drawn = simulate(plan, machine, 2**30)
+        drawn = simulate(movement, machine, 2**30)
         assert drawn.chunks_per_span > 2
         assert drawn.duration_s == pytest.approx(whole.duration_s, rel=0.02)
         assert {link: use.nbytes for link, use in drawn.links.items()} == pytest.approx(
@@ -281,13 +285,13 @@ class TestRefusals:
             r"on one that has them\.$"
         )
         with pytest.raises(SimulationError, match=sentence):
-            treefold.simulate(star("gpu:0").plan(one_array(gpus(3))), known_topology("ring:2"), 1)
+            treefold.simulate(star("gpu:0").movement(one_array(gpus(3))), known_topology("ring:2"), 1)
 
     @pytest.mark.parametrize("nbytes", [-1, math.inf, math.nan, "1M", True])
     def test_of_sizes_that_nothing_has(self, nbytes):
         """Also infinite ones."""
         with pytest.raises(SimulationError, match=r"^nbytes is .*\. It takes a finite number of bytes, 0 or more\.$"):
-            simulate(star("gpu:0").plan(one_array(gpus(2))), known_topology("ring:2"), nbytes)
+            simulate(star("gpu:0").movement(one_array(gpus(2))), known_topology("ring:2"), nbytes)
 
     @pytest.mark.parametrize("chunk_bytes", [0, -1, math.inf, "best", True])
     def test_of_chunks_that_nothing_has(self, chunk_bytes):
@@ -296,7 +300,7 @@ class TestRefusals:
             r"^chunk_bytes is .*\. It takes a finite number of bytes above 0, None for whole packs, or \"auto\"\.$"
         )
         with pytest.raises(SimulationError, match=sentence):
-            simulate(star("gpu:0").plan(one_array(gpus(2))), known_topology("ring:2"), 1, chunk_bytes=chunk_bytes)
+            simulate(star("gpu:0").movement(one_array(gpus(2))), known_topology("ring:2"), 1, chunk_bytes=chunk_bytes)
 
     @pytest.mark.parametrize("rate", [0, -1, math.nan, "fast"])
     def test_of_rates_at_which_nothing_is_folded(self, rate):
@@ -305,4 +309,4 @@ class TestRefusals:
             r"^reduce_bytes_per_s is .*\. It takes a number above 0; infinity means that folding costs nothing\.$"
         )
         with pytest.raises(SimulationError, match=sentence):
-            simulate(star("gpu:0").plan(one_array(gpus(2))), known_topology("ring:2"), 1, reduce_bytes_per_s=rate)
+            simulate(star("gpu:0").movement(one_array(gpus(2))), known_topology("ring:2"), 1, reduce_bytes_per_s=rate)

@@ -4,10 +4,11 @@ import re
 import pytest
 
 from treefold.errors import PlanError
-from treefold.plan import PlanDraft, finish
+from treefold.plan import Movement
+from treefold.plan.check import Proof
 from treefold.plan.ir import Buffer, Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
 
-FOLD, ROWS, COPY = (Leaf("['w']", "float32", goal) for goal in (Goal.FOLD, Goal.ROWS, Goal.COPY))
+FOLD, ROWS, COPY = (Leaf("float32", goal) for goal in (Goal.FOLD, Goal.ROWS, Goal.COPY))
 IN0, IN1 = Buffer("in0", "gpu:0", 4, Role.INPUT, 0, 0), Buffer("in1", "gpu:0", 4, Role.INPUT, 0, 1)
 OUT = Buffer("out", "gpu:0", 4, Role.OUTPUT, 0, 0)
 OUT1 = Buffer("out1", "gpu:0", 4, Role.OUTPUT, 0, 1)
@@ -16,12 +17,16 @@ HERE = Buffer("here", "gpu:0", 4, Role.SCRATCH, 0)
 SUM, DONE = Buffer("sum", "gpu:0", 4, Role.PARTIAL, 0), Buffer("done", "gpu:0", 4, Role.RESULT, 0)
 
 
-def draft(*steps, buffers=(IN0, IN1, OUT), leaves=(FOLD,), **head):
-    """Return a draft of steps over buffers that are given by their names."""
+def parts_of(*steps, buffers=(IN0, IN1, OUT), leaves=(FOLD,)):
+    """Return the parts of a movement, whose steps give buffers by their names."""
     index = {buffer.name: number for number, buffer in enumerate(buffers)}
-    fields = {"collective": "reduce", "algorithm": "a test", "executor": "local", "kernel": "", "accumulate": "wide"}
     made = tuple(Step(tuple(_numbered(action, index) for action in step)) for step in steps)
-    return PlanDraft(**{**fields, "num_packs": 1, **head}, leaves=leaves, buffers=buffers, steps=made)
+    return {"leaves": leaves, "buffers": buffers, "steps": made}
+
+
+def prove(*steps, **parts):
+    """Return the movement, which is proved as it is made."""
+    return Movement(**parts_of(*steps, **parts))
 
 
 def at(name, start=0, stop=4):
@@ -54,13 +59,7 @@ def _numbered(action, index):
 
 
 WHOLE = combine(at("in0"), at("in1"), to=at("out"))
-HEADS = [
-    ({"collective": "scatter"}, 'collective \'scatter\' is not "all_reduce", "reduce", "broadcast" or "gather".'),
-    ({"executor": "moon"}, 'executor \'moon\' is not "host", "local", "cuda" or "nccl".'),
-    ({"kernel": "fast"}, 'kernel \'fast\' is not "native", "numpy" or "".'),
-    ({"accumulate": "narrow"}, 'accumulate \'narrow\' is not "wide", "native" or "callback".'),
-    ({"num_packs": -1}, "there cannot be -1 packs."),
-    ({"executor": "host"}, "the host executor cannot reach gpu:0."),
+BUFFERS = [
     ({"buffers": (IN0, IN0, OUT)}, "two buffers have the same name."),
     (
         {"buffers": (IN0, IN1, OUT, Buffer("x", "gpu:0", 4, Role.SCRATCH, 1))},
@@ -72,14 +71,14 @@ HEADS = [
     ),
     (
         {"buffers": (IN0, dataclasses.replace(IN1, position=2), OUT)},
-        "leaf \"['w']\" has inputs at positions [0, 2], not 0, 1, 2 ….",
+        "leaf 0 has inputs at positions [0, 2], not 0, 1, 2 ….",
     ),
-    ({"buffers": (IN0, IN1)}, "leaf \"['w']\" has outputs at positions [], not 0, 1, 2 …."),
+    ({"buffers": (IN0, IN1)}, "leaf 0 has outputs at positions [], not 0, 1, 2 …."),
     (
         {"buffers": (IN0, dataclasses.replace(IN1, length=3), OUT)},
-        "leaf \"['w']\" has inputs of lengths [4, 3].",
+        "leaf 0 has inputs of lengths [4, 3].",
     ),
-    ({"leaves": (COPY,)}, "leaf \"['w']\" has inputs of lengths [4, 4]."),
+    ({"leaves": (COPY,)}, "leaf 0 has inputs of lengths [4, 4]."),
 ]
 TWICE = "finishes what is finished already, or what must be folded or copied"
 STEPS = [
@@ -90,7 +89,7 @@ STEPS = [
     ((copy(at("in0", 3, 1), at("here", 3, 1)),), "3:1 is outside in0."),
     ((copy(at("in0", 2, 2), at("here", 2, 2)),), "it acts on no elements."),
     ((combine(at("in0", 2, 2), to=at("out", 2, 2)),), "it acts on no elements."),
-    ((dataclasses.replace(WHOLE, pack=1),), "pack 1 is not one of 1."),
+    ((dataclasses.replace(WHOLE, pack=-2),), "there is no pack -2."),
     ((copy(at("in0", 0, 3), at("here")),), "it copies 3 elements into 4."),
     ((copy(at("in0"), at("sum")),), "moving cannot turn contributions into partial folds, or back."),
     ((concat(at("in0"), to=at("sum")),), "moving cannot turn contributions into partial folds, or back."),
@@ -109,7 +108,7 @@ STEPS = [
         (combine(at("in1"), at("in0"), to=at("out")),),
         "contributions starting at replicas [1, 0] are not combined in replica order.",
     ),
-    ((combine(at("in1"), to=at("out")),), "the result of \"['w']\" is finished without replica 0."),
+    ((combine(at("in1"), to=at("out")),), "the result of leaf 0 is finished without replica 0."),
     (
         (combine(at("in0", 0, 3), at("in1", 1, 4), to=at("out", 0, 3)),),
         "contributions to different elements are combined at element 0 of leaf 0.",
@@ -119,8 +118,7 @@ STEPS = [
     ((copy(at("in0"), at("out")),), "out, of role output, cannot hold this."),
     ((copy(at("in0"), at("done")),), "done, of role result, cannot hold this."),
     ((combine(at("in0"), at("in1"), to=at("sum")),), "sum, of role partial, cannot hold this."),
-    ((combine(at("in0"), at("in1"), to=at("away")),), "it needs sources and one device, and has ['gpu:0', 'gpu:1']."),
-    ((combine(to=at("out")),), "it needs sources and one device, and has ['gpu:0']."),
+    ((combine(to=at("out")),), "it has no sources."),
     (
         (copy(at("in0"), at("here")), copy(at("in1", 0, 2), at("here", 2, 4))),
         "elements 2:4 of here are written while another action of the step uses them.",
@@ -133,30 +131,30 @@ STEPS = [
 ALL = (IN0, IN1, OUT, AWAY, HERE, SUM, DONE)
 
 
-class TestFinish:
-    def test_proves_a_plan_that_holds(self):
+class TestProve:
+    def test_proves_a_movement_that_holds(self):
         """Both contributions meet once, on the destination."""
-        assert finish(draft([WHOLE])).guarantee == "replica_order"
+        assert prove([WHOLE]).proof == Proof(is_flat=True, folds_whole=True, reaches_across=False)
 
-    @pytest.mark.parametrize(("changes", "sentence"), HEADS)
-    def test_refuses_a_wrong_head(self, changes, sentence):
-        """Words, counts and buffers are checked before the first step."""
+    @pytest.mark.parametrize(("changes", "sentence"), BUFFERS)
+    def test_refuses_wrong_buffers(self, changes, sentence):
+        """Names, lengths and positions are checked before the first step."""
         with pytest.raises(PlanError, match=rf"^The plan does not hold: {re.escape(sentence)}$"):
-            finish(draft([WHOLE], **changes))
+            prove([WHOLE], **changes)
 
     @pytest.mark.parametrize(("step", "sentence"), STEPS)
     def test_refuses_a_wrong_step(self, step, sentence):
         """Each fault has its own sentence, which says in which step it is."""
         with pytest.raises(PlanError, match=rf"^The plan does not hold: in step 1, {re.escape(sentence)}$"):
-            finish(draft(step, buffers=ALL))
+            prove(step, buffers=ALL)
 
     def test_refuses_to_fold_a_result(self):
         """What is finished is not folded again."""
         again = combine(at("done"), at("in1"), to=at("out"))
-        wrong = draft([combine(at("in0"), at("in1"), to=at("done"))], [again], buffers=(IN0, IN1, OUT, DONE))
+        steps = [combine(at("in0"), at("in1"), to=at("done"))], [again]
         sentence = "in step 2, it folds what is already a result, or what must not be folded."
         with pytest.raises(PlanError, match=rf"^The plan does not hold: {re.escape(sentence)}$"):
-            finish(wrong)
+            prove(*steps, buffers=(IN0, IN1, OUT, DONE))
 
     def test_refuses_to_divide_rows_twice(self):
         """Rows that were divided by the number of replicas are not divided again."""
@@ -166,27 +164,27 @@ class TestFinish:
             [concat(at("done"), at("in1"), to=at("out", 0, 8), final=True)],
         )
         with pytest.raises(PlanError, match=rf"^The plan does not hold: in step 2, it {TWICE}\.$"):
-            finish(draft(*steps, buffers=(IN0, IN1, out, DONE), leaves=(ROWS,)))
+            prove(*steps, buffers=(IN0, IN1, out, DONE), leaves=(ROWS,))
 
     def test_refuses_to_overwrite_what_is_still_needed(self):
         """A write over something unread is a lost contribution."""
         steps = [copy(at("in0"), at("here"))], [copy(at("in1"), at("here"))]
         sentence = r"^The plan does not hold: in step 2, elements 0:4 of here are overwritten before they are read\.$"
         with pytest.raises(PlanError, match=sentence):
-            finish(draft(*steps, buffers=ALL))
+            prove(*steps, buffers=ALL)
 
     def test_refuses_work_for_nobody(self):
         """What is computed is used."""
         sentence = r"^The plan does not hold: elements 0:4 of here are computed and never used\.$"
         with pytest.raises(PlanError, match=sentence):
-            finish(draft([WHOLE, copy(at("in0"), at("here"))], buffers=(IN0, IN1, OUT, HERE)))
+            prove([WHOLE, copy(at("in0"), at("here"))], buffers=(IN0, IN1, OUT, HERE))
 
     def test_refuses_an_incomplete_output(self):
         """Every element of every output must be there."""
         half = combine(at("in0", 0, 2), at("in1", 0, 2), to=at("out", 0, 2))
         sentence = r"^The plan does not hold: out does not end up with its 4 elements of the result\.$"
         with pytest.raises(PlanError, match=sentence):
-            finish(draft([half]))
+            prove([half])
 
     def test_refuses_elements_in_the_wrong_place(self):
         """The result must be in order."""
@@ -194,17 +192,17 @@ class TestFinish:
             combine(at("in0", a, a + 2), at("in1", a, a + 2), to=at("out", b, b + 2)) for a, b in ((0, 2), (2, 0))
         ]
         with pytest.raises(PlanError, match=r"^The plan does not hold: out does not end up with its 4 elements"):
-            finish(draft(halves))
+            prove(halves)
 
     def test_refuses_results_that_differ_in_their_bits(self):
         """A partial fold that was rounded on its way is another result than a fold at once."""
         steps = [[WHOLE, combine(at("in0"), at("in1"), to=at("sum"), final=False)], [combine(at("sum"), to=at("out1"))]]
-        sentence = r"^The plan does not hold: the destinations of \"\['w'\]\" get results of different associations\.$"
+        sentence = r"^The plan does not hold: the destinations of leaf 0 get results of different associations\.$"
         with pytest.raises(PlanError, match=sentence):
-            finish(draft(*steps, buffers=(IN0, IN1, OUT, OUT1, SUM)))
+            prove(*steps, buffers=(IN0, IN1, OUT, OUT1, SUM))
 
     @pytest.mark.parametrize(
-        "stranger", [Leaf("b", "int32", Goal.FOLD), Leaf("b", "float32", Goal.ROWS), Leaf("b", "float32", Goal.FOLD)]
+        "stranger", [Leaf("int32", Goal.FOLD), Leaf("float32", Goal.ROWS), Leaf("float32", Goal.FOLD)]
     )
     def test_refuses_a_buffer_of_another_kind_of_leaf(self, stranger):
         """The leaf of a buffer decides dtype, goal and the number that MEAN divides by, so all three must agree."""
@@ -213,24 +211,22 @@ class TestFinish:
             Buffer("bout", "gpu:0", 4, Role.OUTPUT, 1, 0),
             Buffer("bdone", "gpu:0", 4, Role.RESULT, 1),
         )
-        wrong = draft(
-            [combine(at("in0"), at("in1"), to=at("bdone"))],
-            [copy(at("bdone"), at("out"))],
-            buffers=(IN0, IN1, OUT, *others),
-            leaves=(FOLD, stranger),
-        )
+        steps = [combine(at("in0"), at("in1"), to=at("bdone"))], [copy(at("bdone"), at("out"))]
         sentence = "in step 1, it puts another dtype, goal or number of replicas into bdone."
         with pytest.raises(PlanError, match=rf"^The plan does not hold: {re.escape(sentence)}$"):
-            finish(wrong)
+            prove(*steps, buffers=(IN0, IN1, OUT, *others), leaves=(FOLD, stranger))
 
-    def test_refuses_to_hand_parts_to_a_callback(self):
-        """``accumulation_fn`` is called once per leaf, with whole arrays."""
+    def test_finds_folds_of_parts(self):
+        """A callback is called once per leaf, with whole arrays, so the proof says where it cannot be."""
         halves = [combine(at("in0", a, b), at("in1", a, b), to=at("out", a, b)) for a, b in ((0, 2), (2, 4))]
-        partial = [combine(at("in0"), at("in1"), to=at("sum"), final=False)]
-        sentence = "in step 1, accumulation_fn takes the whole arrays of all replicas at once."
-        for step in (halves, partial):
-            with pytest.raises(PlanError, match=rf"^The plan does not hold: {re.escape(sentence)}$"):
-                finish(draft(step, buffers=(IN0, IN1, OUT, SUM), accumulate="callback"))
+        partial = [combine(at("in0"), at("in1"), to=at("sum"), final=False)], [combine(at("sum"), to=at("out"))]
+        for steps in ([halves], partial):
+            assert not prove(*steps, buffers=(IN0, IN1, OUT, SUM)).proof.folds_whole
+
+    def test_finds_folds_across_devices(self):
+        """What folds ranges of two devices holds, and needs one memory."""
+        away = dataclasses.replace(IN1, device="gpu:1")
+        assert prove([WHOLE], buffers=(IN0, away, OUT)).proof.reaches_across
 
     def test_allows_folding_into_its_own_source(self):
         """Adding x to acc reads and writes one range, which is no conflict."""
@@ -240,9 +236,11 @@ class TestFinish:
             [combine(at("sum"), at("in2"), to=at("sum"), final=False)],
             [combine(at("sum"), to=at("out"))],
         )
-        assert finish(draft(*steps, buffers=(IN0, IN1, third, OUT, SUM))).guarantee == "per_plan"
+        assert prove(*steps, buffers=(IN0, IN1, third, OUT, SUM)).proof == Proof(
+            is_flat=False, folds_whole=False, reaches_across=False
+        )
 
     def test_accepts_a_leaf_without_elements(self):
         """Nothing is to be done for it, and nothing is done."""
         buffers = tuple(dataclasses.replace(buffer, length=0) for buffer in (IN0, IN1, OUT))
-        assert finish(draft(buffers=buffers, num_packs=0)).steps == ()
+        assert prove(buffers=buffers).steps == ()

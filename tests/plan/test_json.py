@@ -101,6 +101,7 @@ class TestFromJson:
             (written(num_packs=True), "True stands where a whole number is meant"),
             (written(num_packs=2**63), "9223372036854775808 stands where a whole number is meant"),
             (written(num_packs=float("nan")), "nan stands where a whole number is meant"),
+            (written(num_packs=2), "num_packs is 2, and its steps carry 1"),
             (written(notes="abc"), "'abc' stands where a list is meant"),
             (written(notes=[None]), "None stands where text is meant"),
             (written(leaves={"abc": 1}), "a dict stands where a list is meant"),

@@ -14,7 +14,7 @@ import pytest
 
 from treefold.errors import PlanError
 from treefold.packing import Item, PackingPolicy
-from treefold.plan import finish
+from treefold.plan import Plan
 from treefold.plan.ir import Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_star, add_two_level
 from treefold.planners.one_shot import add_one_shot
@@ -154,7 +154,7 @@ def drafts(count):
 def folding(planner, policy, sources, destinations):
     """Return a plan that folds leaves of 1, 5 and 3 elements."""
     lengths = (1, 5, 3)
-    work = [LeafWork(Leaf(f"[{i}]", "int8", Goal.FOLD), (n,) * len(sources), sources, destinations)
+    work = [LeafWork(Leaf("int8", Goal.FOLD), (n,) * len(sources), sources, destinations)
             for i, n in enumerate(lengths)]  # fmt: skip
     builder = PlanBuilder(work)
     items = [Item(index, "int8", length) for index, length in enumerate(lengths)]
@@ -166,7 +166,7 @@ def folding(planner, policy, sources, destinations):
                 add_one_shot(builder, pack)
             else:
                 add_two_level(builder, pack, number)
-    return drafted(builder)
+    return Draft(builder.leaves, builder.buffers, builder.steps)
 
 
 def moving(goal, sources, destinations):
@@ -174,19 +174,26 @@ def moving(goal, sources, destinations):
     lengths = tuple((2, 0, 1)[r % 3] for r in range(len(sources)))
     if goal is Goal.COPY:
         sources, lengths = sources[:1], lengths[:1]
-    builder = PlanBuilder([LeafWork(Leaf("", "int8", goal), lengths, sources, destinations)])
+    builder = PlanBuilder([LeafWork(Leaf("int8", goal), lengths, sources, destinations)])
     if goal is Goal.COPY:
         add_broadcast(builder, 0)
     else:
         add_concat(builder, 0, destinations[0])
-    return drafted(builder)
+    return Draft(builder.leaves, builder.buffers, builder.steps)
 
 
-def drafted(builder):
-    """Return what a builder has collected."""
-    return builder.draft(
-        collective="all_reduce", algorithm="", executor="local", kernel="", accumulate="wide", notes=()
-    )
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """The parts of a plan that nobody has proved."""
+
+    leaves: tuple
+    buffers: tuple
+    steps: tuple
+
+    def proved(self):
+        """Return the plan that runs them, by an executor that needs every fold on one device."""
+        words = {"collective": "all_reduce", "algorithm": "", "paths": ("",) * len(self.leaves)}
+        return Plan(leaves=self.leaves, buffers=self.buffers, steps=self.steps, **words)
 
 
 class Mutator:
@@ -342,7 +349,7 @@ def verdicts(draft, mutator, number):
             continue
         kind, changed = made
         try:
-            finish(changed)
+            changed.proved()
         except PlanError:
             counts[kind, "refused"] += 1
         else:
@@ -350,7 +357,7 @@ def verdicts(draft, mutator, number):
     return counts
 
 
-class TestFinish:
+class TestProve:
     @pytest.mark.parametrize("count", range(2, 10))
     def test_refuses_every_broken_plan(self, count):
         """Whatever is changed in a plan: it is refused, or it still gives every destination the right number."""
@@ -365,5 +372,5 @@ class TestFinish:
     def test_accepts_what_planners_make(self, count):
         """The plans themselves hold, by the proof and by the interpreter."""
         for draft in drafts(count):
-            assert finish(draft).steps == draft.steps
+            assert draft.proved().steps == draft.steps
             assert Interpreter(draft).is_right()

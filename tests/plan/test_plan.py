@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -10,18 +11,31 @@ from treefold.backends import additional_backend
 from treefold.errors import PlanError
 from treefold.execution import Operand, execute
 from treefold.fold import Fold
-from treefold.plan import Plan, PlanDraft, finish, from_json
-from treefold.plan.ir import Hop, draft_fields
+from treefold.plan import Movement, Plan, from_json
+from treefold.plan.ir import Hop
 from treefold.reduce_op import ReduceOp
 from treefold.testing import FakeBackend, owned
 
-UNPROVED = r"^A Plan comes from treefold\.plan\.finish\(draft\), which proves it\. Make a PlanDraft and finish it\.$"
+BROKEN = r"^The plan does not hold: out0\.0 does not end up with its 8 elements of the result\.$"
+WORDS = [
+    ({"collective": "scatter"}, 'collective \'scatter\' is not "all_reduce", "reduce", "broadcast" or "gather".'),
+    ({"executor": "moon"}, 'executor \'moon\' is not "host", "local", "cuda" or "nccl".'),
+    ({"kernel": "fast"}, 'kernel \'fast\' is not "native", "numpy" or "".'),
+    ({"accumulate": "narrow"}, 'accumulate \'narrow\' is not "wide", "native" or "callback".'),
+    ({"paths": ("a", "b")}, "there are 2 paths for 1 leaves."),
+    ({"accumulate": "callback"}, "accumulation_fn takes the whole arrays of all replicas at once."),
+]
 
 
 def made(num_replicas=3, length=8, ops=None, *, walked=True):
     """Return the plan for an all-reduce of one float32 array per replica."""
     value = PerReplica([owned(r, (length,)) for r in range(num_replicas)])
     return (ops or HierarchicalCopyAllReduce()).plan(value, value, walked=walked)
+
+
+def movement_of(plan):
+    """Return what a plan moves."""
+    return Movement(leaves=plan.leaves, buffers=plan.buffers, steps=plan.steps)
 
 
 class TestPlan:
@@ -58,29 +72,39 @@ class TestPlan:
         plans = [ops.reduce(op, value, value).plan for op in ("sum", "max") for value in values]
         assert plans == [made(walked=False)] * 4
 
-    def test_cannot_be_made_by_hand(self):
-        """A plan without a proof does not exist."""
-        fields = draft_fields(made())
-        with pytest.raises(PlanError, match=UNPROVED):
-            Plan(**fields, guarantee="replica_order", proof=None)
-        with pytest.raises(TypeError, match=r"missing 1 required keyword-only argument: 'proof'$"):
-            Plan(**fields, guarantee="replica_order")
-
-    def test_cannot_be_changed_by_replace(self):
-        """``dataclasses.replace`` needs the proof, which nobody has."""
-        with pytest.raises(ValueError, match=r"^InitVar 'proof' must be specified with replace\(\)$"):
+    def test_is_proved_as_it_is_made(self):
+        """A plan that does not hold does not exist, made by hand or by ``dataclasses.replace``."""
+        fields = {field.name: getattr(made(), field.name) for field in dataclasses.fields(Plan) if field.init}
+        assert Plan(**fields) == made()
+        with pytest.raises(PlanError, match=BROKEN):
+            Plan(**{**fields, "steps": ()})
+        with pytest.raises(PlanError, match=BROKEN):
             dataclasses.replace(made(), steps=())
-        with pytest.raises(PlanError, match=UNPROVED):
-            dataclasses.replace(made(), steps=(), proof=object())
+
+    def test_has_no_proof_but_its_own(self):
+        """A proof cannot be handed in."""
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'proof'$"):
+            Plan(**{field.name: getattr(made(), field.name) for field in dataclasses.fields(Plan)})
+
+    @pytest.mark.parametrize(("changes", "sentence"), WORDS)
+    def test_refuses_how_it_cannot_run(self, changes, sentence):
+        """Each fault has its own sentence."""
+        with pytest.raises(PlanError, match=rf"^The plan does not hold: {re.escape(sentence)}$"):
+            dataclasses.replace(made(), **changes)
+
+    def test_refuses_an_executor_that_does_not_reach_its_devices(self):
+        """The host executor has host memory, and the others fold on one device at a time."""
+        plan = made(walked=False)
+        with pytest.raises(PlanError, match=r"^The plan does not hold: the local executor cannot fold or concatenate"):
+            dataclasses.replace(plan, executor="local")
+        buffers = tuple(dataclasses.replace(buffer, device="gpu:0") for buffer in plan.buffers)
+        with pytest.raises(PlanError, match=r"^The plan does not hold: the host executor cannot reach gpu:0\.$"):
+            dataclasses.replace(plan, buffers=buffers)
 
     @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))])  # noqa: S301
     def test_survives_copying(self, duplicate):
         """A copy of a proved plan is the same plan."""
         assert duplicate(made()) == made()
-
-    def test_is_proved_again_from_its_draft(self):
-        """The fields of a plan, finished again, give the plan."""
-        assert finish(PlanDraft(**draft_fields(made()))) == made()
 
     def test_names_its_devices_in_order(self):
         """The devices are those of the buffers, each once."""
@@ -105,22 +129,22 @@ class TestExecute:
     @pytest.mark.parametrize(
         ("stranger", "shown"),
         [
-            (PlanDraft(**draft_fields(made())), "a PlanDraft"),
+            (movement_of(made()), "a Movement"),
             (None, "None"),
             ("plan", "'plan'"),
             (made().to_json, "a method"),
         ],
     )
     def test_takes_nothing_but_a_plan(self, stranger, shown):
-        """A draft, or anything else, is refused before anything moves."""
-        sentence = rf"^An executor runs a proved Plan and got {shown}\. Call treefold\.plan\.finish\(draft\) first\.$"
+        """A movement, or anything else, is refused before anything moves."""
+        sentence = rf"^An executor runs a Plan and got {shown}\. Make one with ops\.plan or treefold\.plan\.Plan\.$"
         with pytest.raises(PlanError, match=sentence):
             execute(stranger, [], Fold(ReduceOp.SUM))
 
     def test_does_not_take_a_subclass(self):
         """A class that only looks like a plan has no proof."""
         disguised = object.__new__(type("Disguised", (Plan,), {}))
-        with pytest.raises(PlanError, match=r"^An executor runs a proved Plan and got a Disguised\. "):
+        with pytest.raises(PlanError, match=r"^An executor runs a Plan and got a Disguised\. "):
             execute(disguised, [])
 
     def test_runs_a_plan_that_was_read_from_json(self):

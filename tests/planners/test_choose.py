@@ -49,11 +49,11 @@ class TestChoose:
         machine = known_topology(name)
         comparison, work, rings = Comparison(machine), one_array(machine.devices), pack_rings(machine)
         table = choose(comparison)
-        plans = {method: comparison.plan(method) for method in {row.method for row in table.rows}}
+        movements = {method: comparison.movement(method) for method in {row.method for row in table.rows}}
         for nbytes in SIZES:
-            mine = simulate(plans[method_for(table, nbytes)], machine, nbytes).duration_s
-            assert mine <= simulate(star("gpu:0").plan(work), machine, nbytes).duration_s * 1.02
-            assert mine <= simulate(two_level().plan(work), machine, nbytes).duration_s
+            mine = simulate(movements[method_for(table, nbytes)], machine, nbytes).duration_s
+            assert mine <= simulate(star("gpu:0").movement(work), machine, nbytes).duration_s * 1.02
+            assert mine <= simulate(two_level().movement(work), machine, nbytes).duration_s
             assert mine <= rings.predict_s(nbytes) * 1.02
 
     def test_takes_rings_where_they_are_quickest(self):
@@ -62,7 +62,7 @@ class TestChoose:
         table = choose(comparison)
         assert table.rows[-1].method == "rings"
         assert "rings, every device passes on to the next, around rings that share no capacity; " in table.reasons[-1]
-        assert comparison.plan("rings").algorithm == "6 rings packed into the links of the topology"
+        assert comparison.methods["rings"].words == "6 rings packed into the links of the topology"
 
     def test_is_not_changed_by_what_all_methods_pay(self):
         """Methods count as equally good within 1 % of their times without the launch, which is most of a small one."""

@@ -1,19 +1,19 @@
 import pytest
 
-from treefold.plan import finish
+from treefold.plan import Plan
 from treefold.plan.ir import Combine, Concat, Copy, Goal, Leaf, Range, Step
 from treefold.planners import LeafWork, PlanBuilder, add_one_pass
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
-HEAD = {"executor": "host", "kernel": "native", "accumulate": "wide", "notes": ()}
+HEAD = {"collective": "all_reduce", "algorithm": "test", "executor": "host", "paths": ("",)}
 
 
 def planned(goal, lengths, results):
     """Return the proved plan of one leaf, with a replica for each length, on host memory."""
-    work = LeafWork(Leaf("", "float32", goal), lengths, DEVICES[: len(lengths)], DEVICES[:results])
+    work = LeafWork(Leaf("float32", goal), lengths, DEVICES[: len(lengths)], DEVICES[:results])
     builder = PlanBuilder([work])
     add_one_pass(builder, 0)
-    return finish(builder.draft(collective="all_reduce", algorithm="test", **HEAD))
+    return Plan(leaves=builder.leaves, buffers=builder.buffers, steps=builder.steps, **HEAD)
 
 
 class TestAddOnePass:

@@ -134,7 +134,7 @@ class TestTwoLevel:
         with additional_backend(FakeBackend(1)) as fake:
             value = PerReplica([fake.array(owned(r, (6,)), "gpu:0") for r in range(4)])
             result = HierarchicalCopyAllReduce().reduce("sum", value, "gpu:0")
-        assert result.plan.guarantee == "replica_order"
+        assert result.plan.proof.is_flat
         np.testing.assert_array_equal(result[0].data, owned_sum(4, (6,)))
 
     @pytest.mark.parametrize("destinations", [gpus(2, 1, 0), gpus(1, 2, 0), gpus(0, 0, 1, 2), gpus(2, 1, 1, 0, 2)])
@@ -184,8 +184,8 @@ class TestBatch:
         with additional_backend(FakeBackend(3)) as fake:
             kinds = ("float32", "int32", "float32", "float16")
             value = PerReplica([[fake.array(owned(r, (2,), k), d) for k in kinds] for r, d in enumerate(fake.devices)])
-            plan = AllReduceCrossDeviceOps("hierarchical_copy", num_packs=0).plan(value, value)
-        roots = [next(h.target for h in reversed(plan.hops) if h.pack == p and h.step == 3) for p in range(4)]
+            movement = AllReduceCrossDeviceOps("hierarchical_copy", num_packs=0).plan(value, value)
+        roots = [next(h.target for h in reversed(movement.hops) if h.pack == p and h.step == 3) for p in range(4)]
         assert roots == ["gpu:0", "gpu:1", "gpu:2", "gpu:0"]
 
     def test_packs_values_of_the_same_devices_only(self):
@@ -196,18 +196,18 @@ class TestBatch:
                 for devices in (gpus(0, 1), gpus(0, 1), gpus(2, 3), gpus(0, 1))
             ]
             pairs = [(value, value) for value in values[:3]] + [(values[3], "gpu:3")]
-            plan = HierarchicalCopyAllReduce().plan(pairs)
+            movement = HierarchicalCopyAllReduce().plan(pairs)
             results = HierarchicalCopyAllReduce().batch_reduce("sum", pairs)
-        assert plan.num_packs == 3
-        assert Counter(hop.nbytes for hop in plan.hops) == {16: 2, 8: 4}
+        assert movement.num_packs == 3
+        assert Counter(hop.nbytes for hop in movement.hops) == {16: 2, 8: 4}
         assert [[array.data.tolist() for array in result] for result in results] == [[[3, 6]] * 2] * 3 + [[[3, 6]]]
 
     def test_gathers_along_a_star(self):
         """Each part travels once to the first destination, and the whole from there."""
         with additional_backend(FakeBackend(3)) as fake:
             parts = [fake.array(owned(r, (r, 2)), d) for r, d in enumerate(fake.devices)]
-            plan = HierarchicalCopyAllReduce().gather(PerReplica(parts), fake.devices, 0).plan
-        assert [(hop.source, hop.target, hop.nbytes) for hop in plan.hops] == [
+            movement = HierarchicalCopyAllReduce().gather(PerReplica(parts), fake.devices, 0).plan
+        assert [(hop.source, hop.target, hop.nbytes) for hop in movement.hops] == [
             ("gpu:1", "gpu:0", 8),
             ("gpu:2", "gpu:0", 16),
             ("gpu:0", "gpu:1", 24),
@@ -217,5 +217,5 @@ class TestBatch:
     def test_broadcasts_along_a_star(self):
         """One copy for each other device."""
         with additional_backend(FakeBackend(4)) as fake:
-            plan = HierarchicalCopyAllReduce().broadcast(fake.array(owned(0, (2,)), "gpu:2"), fake.devices).plan
-        assert links(plan.hops) == ["2 0", "2 1", "2 3"]
+            movement = HierarchicalCopyAllReduce().broadcast(fake.array(owned(0, (2,)), "gpu:2"), fake.devices).plan
+        assert links(movement.hops) == ["2 0", "2 1", "2 3"]

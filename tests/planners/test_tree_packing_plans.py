@@ -1,7 +1,6 @@
 import dataclasses
 import itertools
 import math
-import re
 from collections import Counter
 from fractions import Fraction
 
@@ -9,15 +8,15 @@ import numpy as np
 import pytest
 
 from treefold import ReduceOp, known_topology, optimal_packing
-from treefold.errors import PlanError, TopologyError
+from treefold.errors import PlanError
 from treefold.execution import execute
 from treefold.execution.operands import Operand
 from treefold.fold import Fold
 from treefold.packing import Item, split_by_shares
-from treefold.plan import from_json
+from treefold.plan import Plan
 from treefold.plan.ir import Combine, Goal, Leaf
 from treefold.planners import LeafWork
-from treefold.planners.tree_packing import plan_trees
+from treefold.planners.tree_packing import along_packing
 from treefold.testing import FakeBackend, owned, owned_sum
 from treefold.topology import TopologyBuilder
 
@@ -26,8 +25,7 @@ MACHINES = ["dgx1_v100", "dgx1_p100", "p3_8xlarge", "ring:5", "line:6", "dgx_h10
 
 def work_on(devices, *lengths, dtype="float32"):
     """Return leaves of these lengths, one replica per device, in the order of the devices."""
-    leaves = [Leaf(f"[{number}]", dtype, Goal.FOLD) for number in range(len(lengths))]
-    return [LeafWork(leaf, (n,) * len(devices), devices, devices) for leaf, n in zip(leaves, lengths, strict=True)]
+    return [LeafWork(Leaf(dtype, Goal.FOLD), (n,) * len(devices), devices, devices) for n in lengths]
 
 
 def uneven_ring(count):
@@ -40,36 +38,37 @@ def uneven_ring(count):
     return builder.build()
 
 
-def run(plan, sources, lengths):
-    """Run a plan on fake devices, replica r bringing its owned values; return results per leaf and component."""
+def run(movement, sources, lengths):
+    """Run a movement on fake devices, replica r bringing its owned values; return results per leaf and component."""
     fake = FakeBackend(16)
     operands = [
         Operand(fake, tuple(fake.array(owned(r, (n,)), device) for r, device in enumerate(sources)), (n,))
         for n in lengths
     ]
+    parts = {"leaves": movement.leaves, "buffers": movement.buffers, "steps": movement.steps}
+    plan = Plan(**parts, collective="all_reduce", algorithm="trees", paths=("",) * len(lengths))
     results = execute(plan, operands, Fold(ReduceOp.SUM))
     assert Counter((h.source, h.target, h.nbytes) for h in fake.hops) == Counter(
-        (h.source, h.target, h.nbytes) for h in plan.hops
+        (h.source, h.target, h.nbytes) for h in movement.hops
     )
     return [[(array.device, array.data) for array in leaf] for leaf in results]
 
 
-class TestPlanTrees:
+class TestAlongPacking:
     @pytest.mark.parametrize("name", MACHINES)
     def test_reduces_on_every_machine(self, name):
         """Every device gets every contribution once, of leaves of any length, by 2·(n − 1) hops per pack."""
         topology = known_topology(name)
         packing = optimal_packing(topology)
         lengths = (1000, 1, 77)
-        plan = plan_trees(work_on(topology.devices, *lengths), packing)
-        for length, results in zip(lengths, run(plan, topology.devices, lengths), strict=True):
+        movement = along_packing(packing).movement(work_on(topology.devices, *lengths))
+        for length, results in zip(lengths, run(movement, topology.devices, lengths), strict=True):
             assert [device for device, _ in results] == list(topology.devices)
             for _, data in results:
                 np.testing.assert_array_equal(data, owned_sum(len(topology.devices), (length,)))
-        hops = Counter(hop.pack for hop in plan.hops)
+        hops = Counter(hop.pack for hop in movement.hops)
         assert set(hops.values()) == {2 * (len(topology.devices) - 1)}
-        assert plan.num_packs == len(hops) == len(packing.trees)
-        assert from_json(plan.to_json()) == plan
+        assert movement.num_packs == len(hops) == len(packing.trees)
 
     @pytest.mark.parametrize("name", [*MACHINES, "uneven"])
     def test_loads_no_link_beyond_its_capacity(self, name):
@@ -77,12 +76,12 @@ class TestPlanTrees:
         topology = uneven_ring(5) if name == "uneven" else known_topology(name)
         packing = optimal_packing(topology)
         length = math.lcm(*(tree.share.denominator for tree in packing.trees))  # so that no pack is rounded
-        plan = plan_trees(work_on(topology.devices, length), packing)
+        movement = along_packing(packing).movement(work_on(topology.devices, length))
         loads = Counter()
         for pack, tree in enumerate(packing.trees):
             routes = {(route[0], route[-1]): route for route in tree.up}
             down = {(route[0], route[-1]): route for route in tree.down}
-            hops = [hop for hop in plan.hops if hop.pack == pack]
+            hops = [hop for hop in movement.hops if hop.pack == pack]
             assert Counter((hop.source, hop.target) for hop in hops) == Counter([*routes, *down])
             for number, hop in enumerate(hops):
                 route = (routes if number < len(routes) else down)[hop.source, hop.target]
@@ -94,25 +93,27 @@ class TestPlanTrees:
         """They are folded where they are, and travel as one."""
         topology = known_topology("p3_8xlarge")
         devices = ("gpu:2", "gpu:0", "gpu:0", "gpu:3", "gpu:1", "gpu:2")
-        work = [LeafWork(Leaf("", "float32", Goal.FOLD), (60,) * 6, devices, topology.devices)]
-        plan = plan_trees(work, optimal_packing(topology))
-        for _, data in run(plan, devices, (60,))[0]:
+        work = [LeafWork(Leaf("float32", Goal.FOLD), (60,) * 6, devices, topology.devices)]
+        movement = along_packing(optimal_packing(topology)).movement(work)
+        for _, data in run(movement, devices, (60,))[0]:
             np.testing.assert_array_equal(data, owned_sum(6, (60,)))
-        assert set(Counter(hop.pack for hop in plan.hops).values()) == {6}
+        assert set(Counter(hop.pack for hop in movement.hops).values()) == {6}
 
     def test_folds_in_replica_order_at_each_device(self):
         """The same plan for the same packing, and partial folds by their first replica."""
         topology = known_topology("dgx1_v100")
-        plans = [plan_trees(work_on(topology.devices, 500), optimal_packing(topology)) for _ in range(2)]
-        assert plans[0] == plans[1]
-        assert plans[0].guarantee == "per_plan"
+        movements = [
+            along_packing(optimal_packing(topology)).movement(work_on(topology.devices, 500)) for _ in range(2)
+        ]
+        assert movements[0] == movements[1]
+        assert not movements[0].proof.is_flat
 
     def test_needs_no_partial_fold_on_a_star(self):
         """Where all contributions meet at the root, every plan gives the bits of replica order."""
         topology = known_topology("dgx_a100")
-        plan = plan_trees(work_on(topology.devices, 800), optimal_packing(topology))
-        assert plan.guarantee == "replica_order"
-        combines = [action for step in plan.steps for action in step.actions if isinstance(action, Combine)]
+        movement = along_packing(optimal_packing(topology)).movement(work_on(topology.devices, 800))
+        assert movement.proof.is_flat
+        combines = [action for step in movement.steps for action in step.actions if isinstance(action, Combine)]
         assert {len(action.sources) for action in combines} == {8}
 
     def test_packs_each_dtype_apart(self):
@@ -120,36 +121,26 @@ class TestPlanTrees:
         topology = known_topology("p3_8xlarge")
         packing = optimal_packing(topology)
         work = work_on(topology.devices, 300) + work_on(topology.devices, 3, dtype="float64")
-        plan = plan_trees(work, packing)
+        movement = along_packing(packing).movement(work)
         kinds = {}
-        for action in (action for step in plan.steps for action in step.actions):
-            kinds.setdefault(action.pack, set()).add(plan.leaves[plan.buffers[action.target.buffer].leaf].dtype)
+        for action in (action for step in movement.steps for action in step.actions):
+            kinds.setdefault(action.pack, set()).add(movement.leaves[movement.buffers[action.target.buffer].leaf].dtype)
         assert all(len(dtypes) == 1 for dtypes in kinds.values())
-        assert len(packing.trees) < plan.num_packs == len(kinds) <= len(packing.trees) + 3
+        assert len(packing.trees) < movement.num_packs == len(kinds) <= len(packing.trees) + 3
 
     def test_leaves_out_packs_without_elements(self):
         """Two elements need two packs at most, none need none."""
         topology = known_topology("dgx1_v100")
         packing = optimal_packing(topology)
-        assert plan_trees(work_on(topology.devices, 2), packing).num_packs <= 2
-        assert plan_trees(work_on(topology.devices, 0), packing).num_packs == 0
+        assert along_packing(packing).movement(work_on(topology.devices, 2)).num_packs <= 2
+        assert along_packing(packing).movement(work_on(topology.devices, 0)).num_packs == 0
 
     def test_runs_on_one_device(self):
         """Nothing travels."""
         packing = optimal_packing(known_topology("dgx2"), ["gpu:3"])
-        plan = plan_trees(work_on(("gpu:3",), 5), packing)
-        assert plan.hops == ()
-        np.testing.assert_array_equal(run(plan, ("gpu:3",), (5,))[0][0][1], owned_sum(1, (5,)))
-
-    def test_refuses_values_on_other_devices(self):
-        """Trees join certain devices."""
-        packing = optimal_packing(known_topology("ring:3"))
-        sentence = (
-            "The values are on gpu:0, gpu:7, and the trees join gpu:0, gpu:1, gpu:2. "
-            "Plan for the devices that have values."
-        )
-        with pytest.raises(TopologyError, match=f"^{re.escape(sentence)}$"):
-            plan_trees(work_on(("gpu:0", "gpu:7"), 5), packing)
+        movement = along_packing(packing).movement(work_on(("gpu:3",), 5))
+        assert movement.hops == ()
+        np.testing.assert_array_equal(run(movement, ("gpu:3",), (5,))[0][0][1], owned_sum(1, (5,)))
 
     def test_is_proved(self):
         """A packing whose tree forgets a device makes no plan."""
@@ -157,7 +148,7 @@ class TestPlanTrees:
         [tree] = packing.trees
         lame = dataclasses.replace(packing, trees=(dataclasses.replace(tree, up=tree.up[1:]),))
         with pytest.raises(PlanError, match="is finished without replica"):
-            plan_trees(work_on(packing.devices, 5), lame)
+            along_packing(lame).movement(work_on(packing.devices, 5))
 
 
 class TestSplitByShares:

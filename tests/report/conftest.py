@@ -3,9 +3,9 @@ from dataclasses import dataclass
 import pytest
 
 from treefold.cost import simulate
-from treefold.plan import Plan
+from treefold.plan import Movement
 from treefold.planners.method import one_array
-from treefold.planners.tree_packing import TreePacking, optimal_packing, plan_trees
+from treefold.planners.tree_packing import TreePacking, along_packing, optimal_packing
 from treefold.timeline import Timeline
 from treefold.topology import Topology, known_topology
 
@@ -14,7 +14,7 @@ from treefold.topology import Topology, known_topology
 class Planned:
     topology: Topology
     packing: TreePacking
-    plan: Plan
+    movement: Movement
     timeline: Timeline
 
 
@@ -25,7 +25,9 @@ def planned():
     def make(name, packs=4, nbytes=2**20):
         topology = known_topology(name)
         packing = optimal_packing(topology, packs=packs)
-        plan = plan_trees(one_array(topology.devices), packing)
-        return Planned(topology, packing, plan, simulate(plan, topology, nbytes, chunk_bytes=nbytes / packs / 4))
+        movement = along_packing(packing).movement(one_array(topology.devices))
+        return Planned(
+            topology, packing, movement, simulate(movement, topology, nbytes, chunk_bytes=nbytes / packs / 4)
+        )
 
     return make

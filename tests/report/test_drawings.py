@@ -7,7 +7,7 @@ import pytest
 from treefold import HierarchicalCopyAllReduce, NcclAllReduce, PerReplica, ReductionToOneDevice
 from treefold.report import svg
 from treefold.report.curves import Curve, draw_curves
-from treefold.report.plan_drawing import MAX_PACKS, draw_plan
+from treefold.report.plan_drawing import MAX_PACKS, draw_movement
 
 NS = "{http://www.w3.org/2000/svg}"
 
@@ -16,6 +16,11 @@ def plan_for(ops, *, replicas, devices=None, leaves=3):
     """Return the plan of ``ops`` for a few arrays on each replica."""
     value = PerReplica([[np.zeros(12, np.float32)] * leaves for _ in range(replicas)], devices=devices)
     return ops.plan(value, value, walked=True)
+
+
+def drawn(plan):
+    """Return the drawing of a plan under its own title."""
+    return draw_movement(plan, title=f"{plan.collective} by {plan.algorithm}")
 
 
 def find(drawing, kind):
@@ -37,34 +42,34 @@ PLANS = {
 every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 
 
-class TestDrawPlan:
+class TestDrawMovement:
     @every_plan
     def test_has_one_lifeline_for_each_device(self, plan):
         """Each device has its line and its name, once."""
-        names = [line.find(f"{NS}title").text for line in find(draw_plan(plan), "tf-lifeline")]
+        names = [line.find(f"{NS}title").text for line in find(drawn(plan), "tf-lifeline")]
         assert names == list(dict.fromkeys(buffer.device for buffer in plan.buffers))
 
     @every_plan
     def test_has_one_arrow_for_each_copy_between_devices(self, plan):
         """Arrows are the plan's hops: the same links, the same packs, in the order of the steps."""
-        arrows = find(draw_plan(plan), "tf-copy")
-        drawn = Counter(arrow.find(f"{NS}title").text for arrow in arrows)
-        assert drawn == Counter(f"pack {hop.pack}: {hop.source} to {hop.target}" for hop in plan.hops)
+        arrows = find(drawn(plan), "tf-copy")
+        counts = Counter(arrow.find(f"{NS}title").text for arrow in arrows)
+        assert counts == Counter(f"pack {hop.pack}: {hop.source} to {hop.target}" for hop in plan.hops)
 
     @every_plan
     def test_has_one_row_for_each_step(self, plan):
         """Time goes down, a row per step."""
-        assert len(find(draw_plan(plan), "tf-step")) == len(plan.steps)
+        assert len(find(drawn(plan), "tf-step")) == len(plan.steps)
 
     def test_marks_combinations_where_they_happen(self):
         """A two-level tree of 8 has three: one in each group, and the one that has every contribution."""
-        marks = find(draw_plan(plan_for(HierarchicalCopyAllReduce(), replicas=8)), "tf-combine")
+        marks = find(drawn(plan_for(HierarchicalCopyAllReduce(), replicas=8)), "tf-combine")
         words = sorted(mark.find(f"{NS}title").text for mark in marks)
         assert words == ["pack 0: combined", "pack 0: combined", "pack 0: combined, every contribution in"]
 
     def test_draws_the_first_packs_of_many_and_says_so(self):
         """Of eleven packs eight are drawn."""
-        drawing = draw_plan(plan_for(ReductionToOneDevice(), replicas=3, leaves=11))
+        drawing = drawn(plan_for(ReductionToOneDevice(), replicas=3, leaves=11))
         packs = {arrow.find(f"{NS}title").text.partition(":")[0] for arrow in find(drawing, "tf-copy")}
         assert packs == {f"pack {number}" for number in range(MAX_PACKS)}
         assert "3 more packs not drawn." in drawing
@@ -72,25 +77,25 @@ class TestDrawPlan:
     def test_names_the_packs_only_where_there_are_several(self):
         """One pack needs no legend of colours."""
         one, two = (plan_for(HierarchicalCopyAllReduce(num_packs=n), replicas=3) for n in (1, 2))
-        assert ">pack 1</text>" in draw_plan(two)
-        assert ">pack 0</text>" not in draw_plan(one)
+        assert ">pack 1</text>" in drawn(two)
+        assert ">pack 0</text>" not in drawn(one)
 
     def test_puts_replicas_that_share_a_device_on_one_line(self):
         """Two devices with two replicas each are two lines that name their replicas."""
         plan = plan_for(HierarchicalCopyAllReduce(), replicas=4, devices=["cpu:0", "cpu:0", "cpu:1", "cpu:1"])
-        lines = find(draw_plan(plan), "tf-lifeline")
+        lines = find(drawn(plan), "tf-lifeline")
         texts = ["|".join(text.text for text in line.iter(f"{NS}text")) for line in lines]
         assert texts == ["cpu:0|replicas 0, 1", "cpu:1|replicas 2, 3"]
 
     def test_draws_a_plan_that_moves_nothing(self):
         """Arrays without elements have a plan without steps, which is a picture all the same."""
         value = PerReplica([np.zeros(0, np.float32)] * 2)
-        drawing = draw_plan(HierarchicalCopyAllReduce().plan(value, value, walked=True))
+        drawing = drawn(HierarchicalCopyAllReduce().plan(value, value, walked=True))
         assert len(find(drawing, "tf-lifeline")) == 2
 
     def test_is_told_in_words(self):
         """A title and a description stand for the picture where it is not seen."""
-        root = ET.fromstring(draw_plan(plan_for(HierarchicalCopyAllReduce(), replicas=3)))  # noqa: S314
+        root = ET.fromstring(drawn(plan_for(HierarchicalCopyAllReduce(), replicas=3)))  # noqa: S314
         assert root.find(f"{NS}title").text == "all_reduce by HierarchicalCopyAllReduce(num_packs=1) on 3 devices"
         assert root.find(f"{NS}desc").text.startswith("3 devices, 1 pack, 8 steps, from top to bottom.")
         assert root.get("role") == "img"

@@ -20,7 +20,7 @@ def page(planned):
     times = {"treefold": [(4096.0, 1e-6), (2.0**20, 1e-4)]}
     checks = (Check("It holds", holds=True, found="yes"),)
     return render_plan_page(
-        PlanStory(one.topology, one.packing, one.plan, one.timeline, times, "table", "</script>", checks, ())
+        PlanStory(one.topology, one.packing, one.movement, one.timeline, times, "table", "</script>", checks, ())
     )
 
 

@@ -2,14 +2,13 @@ import numpy as np
 import pytest
 
 from treefold.errors import SimulationError
-from treefold.plan import finish
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_concat
 from treefold.planners.method import one_array
 from treefold.planners.one_shot import one_shot
 from treefold.planners.ring import pack_rings
 from treefold.planners.star import star, two_shot
-from treefold.planners.tree_packing import along, optimal_packing, plan_trees
+from treefold.planners.tree_packing import along, along_packing, optimal_packing
 from treefold.planners.two_level import two_level
 from treefold.testing import RealClock, VirtualClock, emulate, owned, owned_sum
 from treefold.topology import known_topology
@@ -19,13 +18,13 @@ def plans(machine, length, dtype="float32"):
     """Return plans of one array by name."""
     work = one_array(machine.devices, length, dtype)
     return {
-        "one shot": one_shot().plan(work),
-        "two shots": two_shot(machine.devices).plan(work),
-        "star": star("gpu:0").plan(work),
-        "two levels": two_level(len(machine.devices)).plan(work),
-        "rings": along(pack_rings(machine).trees, "rings").plan(work),
-        "three trees": plan_trees(work, optimal_packing(machine, packs=3)),
-        "packing": plan_trees(work, optimal_packing(machine)),
+        "one shot": one_shot().movement(work),
+        "two shots": two_shot(machine.devices).movement(work),
+        "star": star("gpu:0").movement(work),
+        "two levels": two_level(len(machine.devices)).movement(work),
+        "rings": along(pack_rings(machine).trees, "rings").movement(work),
+        "three trees": along_packing(optimal_packing(machine, packs=3)).movement(work),
+        "packing": along_packing(optimal_packing(machine)).movement(work),
     }
 
 
@@ -50,7 +49,7 @@ class TestEmulate:
     def test_folds_as_the_executors_do(self, dtype):
         """Partial folds travel wide, MEAN divides once, at the root."""
         machine = known_topology("p3_8xlarge")
-        plan = plan_trees(one_array(machine.devices, 50, dtype), optimal_packing(machine))
+        plan = along_packing(optimal_packing(machine)).movement(one_array(machine.devices, 50, dtype))
         done = emulate(machine, clock=VirtualClock()).run(plan, inputs(4, 50, dtype), "mean")
         expected = (owned_sum(4, (50,), "complex128" if dtype == "complex64" else "float64") / 4).astype(
             "float64" if dtype == "int32" else dtype
@@ -91,7 +90,7 @@ class TestEmulate:
         """In one line."""
         machine = known_topology("ring:2")
         done = emulate(machine, clock=VirtualClock()).run(
-            star("gpu:0").plan(one_array(machine.devices, 250)), inputs(2, 250)
+            star("gpu:0").movement(one_array(machine.devices, 250)), inputs(2, 250)
         )
         assert str(done) == "0.001 MB in 1 chunk: measured 0.00148 s, predicted 0.00148 s (+0.0%)"
 
@@ -117,15 +116,14 @@ class TestRefusals:
         )
         machine = known_topology("ring:2")
         with pytest.raises(SimulationError, match=sentence):
-            emulate(machine).run(star("gpu:0").plan(one_array(machine.devices, 6)), given)
+            emulate(machine).run(star("gpu:0").movement(one_array(machine.devices, 6)), given)
 
     def test_of_plans_that_do_not_fold(self):
         """Gathering is nothing to emulate yet."""
         devices = ("gpu:0", "gpu:1")
-        builder = PlanBuilder([LeafWork(Leaf("", "int8", Goal.GATHER), (2, 2), devices, devices)])
+        builder = PlanBuilder([LeafWork(Leaf("int8", Goal.GATHER), (2, 2), devices, devices)])
         add_concat(builder, 0, "gpu:0")
-        words = {"algorithm": "", "executor": "local", "kernel": "", "accumulate": "wide", "notes": ()}
-        plan = finish(builder.draft(collective="gather", **words))
+        plan = builder.movement()
         sentence = r"^Only plans that fold every leaf are emulated\. Plan an all-reduce or a reduce of dense values\.$"
         with pytest.raises(SimulationError, match=sentence):
             emulate(known_topology("ring:2")).run(plan, inputs(2, 2, "int8"))

@@ -1,4 +1,4 @@
-"""A plan on a machine at a size: what it sends where, and what a closed form says it takes."""
+"""A movement on a machine at a size: what it sends where, and what a closed form says it takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from functools import cached_property
 from treefold.cost.routes import Alternatives, Ends, Route, busiest_s, find_routes
 from treefold.cost.tasks import Task, make_tasks
 from treefold.dtypes import itemsize
-from treefold.plan.ir import PlanDraft, Role
+from treefold.plan import Movement
+from treefold.plan.ir import Role
 from treefold.topology import Topology
 
 _MOST_CHUNKS = 4096  # of one pack: without latency the best chunk would be infinitely small
@@ -18,7 +19,7 @@ _MOST_CHUNKS = 4096  # of one pack: without latency the best chunk would be infi
 
 @dataclass(frozen=True)
 class Load:
-    """What a plan's copies do to a machine's links on certain routes, at the size that the plan was made for."""
+    """What a movement's copies do to a machine's links on certain routes, at the movement's own size."""
 
     topology: Topology
     tasks: Sequence[Task]
@@ -66,16 +67,16 @@ class Load:
         return float(min(self.topology.capacities[link] for link in route.links))
 
 
-class PlanOnMachine:
-    """A plan on a machine: all that does not depend on the size.
+class MovementOnMachine:
+    """A movement on a machine: all that does not depend on the size.
 
-    ``known``: the alternatives of the machine's pairs that were found for other plans.
+    ``known``: the alternatives of the machine's pairs that were found for other movements.
     """
 
-    def __init__(self, plan: PlanDraft, topology: Topology, known: Alternatives | None = None) -> None:
-        """Cut the plan into tasks and find the routes that suit its traffic."""
-        self.plan, self.topology = plan, topology
-        self._tasks, self._own = make_tasks(plan, 1), input_bytes(plan)
+    def __init__(self, movement: Movement, topology: Topology, known: Alternatives | None = None) -> None:
+        """Cut the movement into tasks and find the routes that suit its traffic."""
+        self.movement, self.topology = movement, topology
+        self._tasks, self._own = make_tasks(movement, 1), input_bytes(movement)
         traffic: dict[Ends, float] = {}
         messages: dict[Ends, int] = {}
         for task in self._tasks:
@@ -88,17 +89,17 @@ class PlanOnMachine:
         self._shared = Load(topology, self._tasks, self._choice.shared, self._choice.shared_s)
 
     def at(self, nbytes: float) -> Setting:
-        """Return the plan drawn out until every replica brings ``nbytes`` bytes."""
+        """Return the movement drawn out until every replica brings ``nbytes`` bytes."""
         scale = nbytes / self._own if self._own else 0.0
         load = self._shared if self._choice.shares_at(scale) else self._alone
-        return Setting(self.plan, self.topology, nbytes, scale, self._tasks, load)
+        return Setting(self.movement, self.topology, nbytes, scale, self._tasks, load)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A plan on a machine at a size: all that does not depend on the number of chunks."""
+    """A movement on a machine at a size: all that does not depend on the number of chunks."""
 
-    plan: PlanDraft
+    movement: Movement
     topology: Topology
     nbytes: float
     scale: float
@@ -138,7 +139,7 @@ class Setting:
         return max(1, min(_MOST_CHUNKS, round(math.sqrt((hops - 1) * busy * hops / alphas))))
 
     def estimate_s(self, num_chunks: int) -> float:
-        """Return what the plan takes in k chunks, in closed form.
+        """Return what the movement takes in k chunks, in closed form.
 
         Σ over steps of (alpha + load/k), which the first chunk takes, and k − 1 times what lies between two chunks: the
         busiest link's load/k, or the alpha + m/(k·c) of one copy where that is more. ``load``: seconds of the step's
@@ -150,11 +151,11 @@ class Setting:
         return first + (num_chunks - 1) * between
 
 
-def input_bytes(plan: PlanDraft) -> int:
+def input_bytes(movement: Movement) -> int:
     """Return the bytes that one replica brings: the largest sum over the leaves, where these differ."""
     found: dict[int, int] = {}
-    for buffer in plan.buffers:
+    for buffer in movement.buffers:
         if buffer.role is Role.INPUT:
-            nbytes = buffer.length * itemsize(plan.leaves[buffer.leaf].dtype)
+            nbytes = buffer.length * itemsize(movement.leaves[buffer.leaf].dtype)
             found[buffer.position] = found.get(buffer.position, 0) + nbytes
     return max(found.values(), default=0)

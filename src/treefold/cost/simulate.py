@@ -1,4 +1,4 @@
-"""The price of a plan on a machine: every chunk of every copy, over links that are shared fairly."""
+"""The price of a movement on a machine: every chunk of every copy, over links that are shared fairly."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from treefold.cost.lanes import Lane
 from treefold.cost.model import LAUNCH_S
 from treefold.cost.pipeline import Pipeline
 from treefold.cost.routes import Alternatives
-from treefold.cost.setting import PlanOnMachine, Setting
+from treefold.cost.setting import MovementOnMachine, Setting
 from treefold.cost.tasks import Task, make_tasks
 from treefold.errors import SimulationError
-from treefold.plan.ir import Combine, Concat, Copy, Plan, PlanDraft
+from treefold.plan import Movement
+from treefold.plan.ir import Combine, Concat, Copy
 from treefold.timeline import Activity, Timeline, Wait
 from treefold.topology import Topology
 
@@ -23,7 +24,7 @@ _KINDS = {Copy: "copy", Combine: "combine", Concat: "concat"}
 
 
 def simulate(
-    plan: Plan,
+    movement: Movement,
     topology: Topology,
     nbytes: float,
     *,
@@ -31,80 +32,80 @@ def simulate(
     reduce_bytes_per_s: float = math.inf,
     launch_s: float = LAUNCH_S,
 ) -> Timeline:
-    """Return what a plan does on a machine when every replica brings ``nbytes`` bytes.
+    """Return what a movement does on a machine when every replica brings ``nbytes`` bytes.
 
-    One plan serves every size: its ranges are drawn out until each replica's inputs have ``nbytes``. Copies take the
-    routes of ``treefold.cost.routes``, each chunk pays the latency of the links it crosses, links carry their bandwidth
-    in each direction and are shared max-min fairly. ``chunk_bytes``: how much of a pack moves at once; ``None``: all of
-    it; ``"auto"``: the better of that and sqrt(m·r·alpha/(2D − 1)), the size at which latency and waiting for chunks
-    cost the same. ``reduce_bytes_per_s``: how fast a device reads what it folds or copies within itself; the default
-    counts links alone, as the theory does. ``launch_s``: what a call in which anything travels costs before its first
-    chunk starts; 0 leaves the links alone. A pipeline of very many chunks is simulated with two smaller numbers of them
-    and drawn out.
+    A plan is a movement, too. One serves every size: its ranges are drawn out until each replica's inputs have
+    ``nbytes``. Copies take the routes of ``treefold.cost.routes``, each chunk pays the latency of the links it crosses,
+    links carry their bandwidth in each direction and are shared max-min fairly. ``chunk_bytes``: how much of a pack
+    moves at once; ``None``: all of it; ``"auto"``: the better of that and sqrt(m·r·alpha/(2D − 1)), the size at which
+    latency and waiting for chunks cost the same. ``reduce_bytes_per_s``: how fast a device reads what it folds or
+    copies within itself; the default counts links alone, as the theory does. ``launch_s``: what a call in which
+    anything travels costs before its first chunk starts; 0 leaves the links alone. A pipeline of very many chunks is
+    simulated with two smaller numbers of them and drawn out.
 
     Raises:
-        SimulationError: a device of the plan that the topology does not have, or a number that cannot be.
+        SimulationError: a device of the movement that the topology does not have, or a number that cannot be.
 
     >>> from treefold.planners.method import one_array
     >>> from treefold.planners.star import star
     >>> from treefold.topology import known_topology
-    >>> plan = star("gpu:0").plan(one_array(["gpu:0", "gpu:1"]))
-    >>> round(simulate(plan, known_topology("ring:2"), 25e9, chunk_bytes=None).duration_s, 3)
+    >>> movement = star("gpu:0").movement(one_array(["gpu:0", "gpu:1"]))
+    >>> round(simulate(movement, known_topology("ring:2"), 25e9, chunk_bytes=None).duration_s, 3)
     2.0
     """
-    _check(plan, topology, nbytes, chunk_bytes, reduce_bytes_per_s)
+    _check(movement, topology, nbytes, chunk_bytes, reduce_bytes_per_s)
     _check_launch(launch_s)
-    setting = PlanOnMachine(plan, topology).at(nbytes)
+    setting = MovementOnMachine(movement, topology).at(nbytes)
     if chunk_bytes == "auto":
         return _quickest(setting, reduce_bytes_per_s).timeline(launch_s)
     num_chunks = 1 if chunk_bytes is None else math.ceil(setting.pack_bytes / float(chunk_bytes))
     return _run_all(setting, max(num_chunks, 1), reduce_bytes_per_s).timeline(launch_s)
 
 
-def predict_s(plan: Plan, topology: Topology, nbytes: float, *, launch_s: float = LAUNCH_S) -> float:
+def predict_s(movement: Movement, topology: Topology, nbytes: float, *, launch_s: float = LAUNCH_S) -> float:
     """Return about what ``simulate`` says, in closed form: for machines so large that each chunk cannot be followed.
 
     Raises:
         SimulationError: as ``simulate``.
 
     """
-    _check(plan, topology, nbytes, None, math.inf)
+    _check(movement, topology, nbytes, None, math.inf)
     _check_launch(launch_s)
-    return _closed_form_s(PlanOnMachine(plan, topology).at(nbytes), launch_s)
+    return _closed_form_s(MovementOnMachine(movement, topology).at(nbytes), launch_s)
 
 
-class PlanTimes:
-    """What ``plan`` takes on one machine, launch included, size by size, as ``simulate`` and ``predict_s`` say.
+class MovementTimes:
+    """What ``movement`` takes on one machine, launch included, size by size, as ``simulate`` and ``predict_s`` say.
 
     What does not depend on the size is worked out once, and each size is simulated once. ``known``: routes of the
-    machine's pairs that other plans needed already.
+    machine's pairs that other movements needed already.
     """
 
-    def __init__(self, plan: Plan, topology: Topology, known: Alternatives | None = None) -> None:
-        """Remember the plan; nothing is simulated yet.
+    def __init__(self, movement: Movement, topology: Topology, known: Alternatives | None = None) -> None:
+        """Remember the movement; nothing is simulated yet.
 
         Raises:
-            SimulationError: a device of the plan that the topology does not have.
+            SimulationError: a device of the movement that the topology does not have.
 
         """
-        _check_devices(plan, topology)
-        self.plan = plan
-        self._plan = PlanOnMachine(plan, topology, known)
+        _check_devices(movement, topology)
+        self.movement = movement
+        self._on_machine = MovementOnMachine(movement, topology, known)
         self._simulated: dict[float, float] = {}
 
     def predicted_s(self, nbytes: float) -> float:
         """Return the closed form."""
-        return _closed_form_s(self._plan.at(nbytes), LAUNCH_S)
+        return _closed_form_s(self._on_machine.at(nbytes), LAUNCH_S)
 
     def simulated_s(self, nbytes: float) -> float:
         """Return the end of the simulated timeline."""
         if nbytes not in self._simulated:
-            self._simulated[nbytes] = _quickest(self._plan.at(nbytes), math.inf).duration_s(LAUNCH_S)
+            self._simulated[nbytes] = _quickest(self._on_machine.at(nbytes), math.inf).duration_s(LAUNCH_S)
         return self._simulated[nbytes]
 
     def timeline(self, nbytes: float) -> Timeline:
         """Return the simulated timeline, which is not kept; its end is."""
-        timeline = _quickest(self._plan.at(nbytes), math.inf).timeline(LAUNCH_S)
+        timeline = _quickest(self._on_machine.at(nbytes), math.inf).timeline(LAUNCH_S)
         self._simulated[nbytes] = timeline.duration_s
         return timeline
 
@@ -132,7 +133,7 @@ def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _R
 
 
 def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: float) -> _Run:
-    tasks = setting.tasks if shown == 1 else make_tasks(setting.plan, shown)
+    tasks = setting.tasks if shown == 1 else make_tasks(setting.movement, shown)
     links = {ends: row for row, ends in enumerate(setting.topology.capacities)}
     capacities = [float(width) for width in setting.topology.capacities.values()]
     devices = {name: len(capacities) + row for row, name in enumerate(setting.topology.devices)}
@@ -207,9 +208,9 @@ class _Run:
 
 
 def _check(
-    plan: PlanDraft, topology: Topology, nbytes: float, chunk_bytes: float | str | None, reduce_bytes_per_s: float
+    movement: Movement, topology: Topology, nbytes: float, chunk_bytes: float | str | None, reduce_bytes_per_s: float
 ) -> None:
-    _check_devices(plan, topology)
+    _check_devices(movement, topology)
     if not _is_number(nbytes) or not 0 <= float(nbytes) < math.inf:
         raise SimulationError.nbytes(nbytes)
     if chunk_bytes not in {None, "auto"} and not (_is_number(chunk_bytes) and 0 < float(chunk_bytes) < math.inf):
@@ -218,8 +219,8 @@ def _check(
         raise SimulationError.reduce_rate(reduce_bytes_per_s)
 
 
-def _check_devices(plan: PlanDraft, topology: Topology) -> None:
-    strangers = sorted({buffer.device for buffer in plan.buffers} - set(topology.devices))
+def _check_devices(movement: Movement, topology: Topology) -> None:
+    strangers = sorted({buffer.device for buffer in movement.buffers} - set(topology.devices))
     if strangers:
         raise SimulationError.strangers(strangers, topology.devices)
 

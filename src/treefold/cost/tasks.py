@@ -1,4 +1,4 @@
-"""A plan as tasks that work chunk by chunk: each may take its next chunk when what it reads there is written.
+"""A movement as tasks that work chunk by chunk: each may take its next chunk when what it reads there is written.
 
 Steps say what may run at once; the pipeline needs more: chunk 3 can travel down while chunk 5 travels up. What a chunk
 waits for follows from the ranges. A task's chunks are done in order, so one number says how far it is.
@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from treefold.dtypes import itemsize
 from treefold.fold import Fold
-from treefold.plan.ir import Action, Combine, Copy, PlanDraft, Range, Role
+from treefold.plan import Movement
+from treefold.plan.ir import Action, Combine, Copy, Range, Role
 from treefold.reduce_op import ReduceOp
 
 Cuts = npt.NDArray[np.float64]
@@ -66,17 +67,17 @@ def whole_cuts(length: int, num_chunks: int) -> Cuts:
     return cuts
 
 
-def make_tasks(plan: PlanDraft, num_chunks: int, *, whole: bool = False) -> tuple[Task, ...]:
-    """Cut every action of a plan into ``num_chunks`` chunks and say what each waits for; earlier steps come first.
+def make_tasks(movement: Movement, num_chunks: int, *, whole: bool = False) -> tuple[Task, ...]:
+    """Cut every action of a movement into ``num_chunks`` chunks and say what each waits for; earlier steps come first.
 
     ``whole``: chunks hold whole elements, so that arrays can be cut like this; some may then be empty.
     """
     cut = whole_cuts if whole else fractional_cuts
     known: dict[int, Cuts] = {}
-    reads: list[list[_Access]] = [[] for _ in plan.buffers]
-    writes: list[list[_Access]] = [[] for _ in plan.buffers]
+    reads: list[list[_Access]] = [[] for _ in movement.buffers]
+    writes: list[list[_Access]] = [[] for _ in movement.buffers]
     tasks: list[Task] = []
-    for step, actions in enumerate((step.actions for step in plan.steps), start=1):
+    for step, actions in enumerate((step.actions for step in movement.steps), start=1):
         for action in actions:
             length = action.target.length
             if length not in known:
@@ -84,15 +85,15 @@ def make_tasks(plan: PlanDraft, num_chunks: int, *, whole: bool = False) -> tupl
             cuts = known[length]
             number = len(tasks)
             sources = [
-                (where.buffer, _Access(number, step, where.start, where.stop, where.start - offset, cuts))
-                for where, offset in zip(_sources(action), _offsets(action), strict=True)
+                (part.buffer, _Access(number, step, part.start, part.stop, part.start - offset, cuts))
+                for part, offset in zip(action.sources, _offsets(action), strict=True)
             ]
             target = action.target
             result = _Access(number, step, target.start, target.stop, target.start, cuts)
             # What is written must not be needed any more: readers and writers before it count as well.
             before = [(mine, other) for buffer, mine in sources for other in writes[buffer]]
             before += [(result, other) for other in (*reads[target.buffer], *writes[target.buffer])]
-            tasks.append(_task(plan, action, step, cuts, _needs(before)))
+            tasks.append(_task(movement, action, step, cuts, _needs(before)))
             for buffer, access in sources:
                 reads[buffer].append(access)
             writes[target.buffer].append(result)
@@ -100,23 +101,18 @@ def make_tasks(plan: PlanDraft, num_chunks: int, *, whole: bool = False) -> tupl
 
 
 def _task(
-    plan: PlanDraft, action: Action, step: int, cuts: Cuts, needs: tuple[tuple[int, tuple[int, ...]], ...]
+    movement: Movement, action: Action, step: int, cuts: Cuts, needs: tuple[tuple[int, tuple[int, ...]], ...]
 ) -> Task:
-    sources = _sources(action)
-    target = plan.buffers[action.target.buffer]
-    source = plan.buffers[sources[0].buffer]
-    nbytes = sum(_nbytes(plan, where) for where in sources)
+    target = movement.buffers[action.target.buffer]
+    source = movement.buffers[action.sources[0].buffer]
+    nbytes = sum(_nbytes(movement, part) for part in action.sources)
     return Task(action, step, source.device, target.device, float(nbytes), cuts, needs)
-
-
-def _sources(action: Action) -> Sequence[Range]:
-    return (action.source,) if isinstance(action, Copy) else action.sources
 
 
 def _offsets(action: Action) -> Sequence[int]:
     """Return where in the target each source begins."""
     if isinstance(action, Copy | Combine):
-        return [0] * len(_sources(action))
+        return [0] * len(action.sources)
     offsets, position = [], 0
     for source in action.sources:
         offsets.append(position)
@@ -124,10 +120,10 @@ def _offsets(action: Action) -> Sequence[int]:
     return offsets
 
 
-def _nbytes(plan: PlanDraft, where: Range) -> int:
-    buffer = plan.buffers[where.buffer]
-    dtype = plan.leaves[buffer.leaf].dtype
-    return where.length * itemsize(_PARTIAL(dtype) if buffer.role is Role.PARTIAL else dtype)
+def _nbytes(movement: Movement, part: Range) -> int:
+    buffer = movement.buffers[part.buffer]
+    dtype = movement.leaves[buffer.leaf].dtype
+    return part.length * itemsize(_PARTIAL(dtype) if buffer.role is Role.PARTIAL else dtype)
 
 
 def _needs(pairs: Sequence[tuple[_Access, _Access]]) -> tuple[tuple[int, tuple[int, ...]], ...]:

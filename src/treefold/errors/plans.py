@@ -10,17 +10,12 @@ from treefold.errors.words import listed, short
 
 
 class PlanError(TreefoldError, ValueError):
-    """A plan that fails its proof, or text that is no plan."""
-
-    @classmethod
-    def unproved(cls) -> Self:
-        """Somebody tried to make a ``Plan`` by hand."""
-        return cls("A Plan comes from treefold.plan.finish(draft), which proves it. Make a PlanDraft and finish it.")
+    """A movement that fails its proof, a plan that cannot run, or text that is no plan."""
 
     @classmethod
     def not_a_plan(cls, value: object) -> Self:
-        """An executor was handed something unproved."""
-        return cls(f"An executor runs a proved Plan and got {short(value)}. Call treefold.plan.finish(draft) first.")
+        """An executor was handed something else."""
+        return cls(f"An executor runs a Plan and got {short(value)}. Make one with ops.plan or treefold.plan.Plan.")
 
     @classmethod
     def unreadable(cls, problem: str) -> Self:
@@ -73,11 +68,10 @@ class PlanError(TreefoldError, ValueError):
         return cls(f"contributions starting at replicas {list(replicas)} are not combined in replica order.")
 
     @classmethod
-    def missing(cls, path: str, replicas: Sequence[int]) -> Self:
+    def missing(cls, leaf: int, replicas: Sequence[int]) -> Self:
         """A result without every contribution."""
-        return cls(
-            f"the result of {path!r} is finished without replica {listed([str(r) for r in replicas], quote=False)}."
-        )
+        numbers = listed([str(replica) for replica in replicas], quote=False)
+        return cls(f"the result of leaf {leaf} is finished without replica {numbers}.")
 
     @classmethod
     def incomplete(cls, buffer: str, length: int) -> Self:
@@ -85,9 +79,9 @@ class PlanError(TreefoldError, ValueError):
         return cls(f"The plan does not hold: {buffer} does not end up with its {length} elements of the result.")
 
     @classmethod
-    def differing(cls, path: str) -> Self:
+    def differing(cls, leaf: int) -> Self:
         """Destinations whose bits may differ."""
-        return cls(f"The plan does not hold: the destinations of {path!r} get results of different associations.")
+        return cls(f"The plan does not hold: the destinations of leaf {leaf} get results of different associations.")
 
     @classmethod
     def unused(cls, buffer: str, start: int, stop: int) -> Self:

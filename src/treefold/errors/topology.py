@@ -101,14 +101,6 @@ class TopologyError(TreefoldError, ValueError):
         )
 
     @classmethod
-    def not_planned(cls, devices: Sequence[str], planned: Sequence[str]) -> Self:
-        """Values on devices that the trees do not join."""
-        return cls(
-            f"The values are on {_some(devices)}, and the trees join {_some(planned)}. Plan for the devices that have "
-            f"values."
-        )
-
-    @classmethod
     def unknown_name(cls, name: object, names: Sequence[str]) -> Self:
         """A machine that is not known by name."""
         close = difflib.get_close_matches(name.lower(), names, 1, 0.0) if isinstance(name, str) else []

@@ -19,7 +19,8 @@ from treefold.execution.kernel import Job, fold_batch
 from treefold.execution.native import new_result
 from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold
-from treefold.plan.ir import Goal, Leaf, Plan, Role
+from treefold.plan import Plan
+from treefold.plan.ir import Goal, Leaf, Role
 from treefold.reduce_op import ReduceOp
 
 
@@ -30,7 +31,7 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
         if buffer.role is Role.OUTPUT:
             devices[buffer.leaf].append(buffer.device)
     # All memory is taken, and all callbacks run, before anything is written: a failure leaves out as it was.
-    made = [_own_result(leaf, operand, fold) for leaf, operand in zip(plan.leaves, inputs, strict=True)]
+    made = [_own_result(*each, fold) for each in zip(plan.leaves, plan.paths, inputs, strict=True)]
     targets = [
         [_view(operand, array) for array in out[index]]
         if out is not None
@@ -67,14 +68,14 @@ def _memories(operand: Operand, devices: list[str]) -> list[str]:
     return devices[:1] if operand.backend.shares_results else devices
 
 
-def _own_result(leaf: Leaf, operand: Operand, fold: Fold | None) -> HostArray | None:
+def _own_result(leaf: Leaf, path: str, operand: Operand, fold: Fold | None) -> HostArray | None:
     """Return the result of a leaf that is not folded by the kernel, row-major; None for the others."""
     views = [_view(operand, array) for array in operand.arrays]
     if leaf.goal is Goal.FOLD:
         if fold is None or fold.accumulation_fn is None:
             return None
         arrays = [operand.backend.from_host(_read_only(view), "cpu:0") for view in views]
-        return _view(operand, accumulate(operand.backend, arrays, fold, leaf.path)).copy()
+        return _view(operand, accumulate(operand.backend, arrays, fold, path)).copy()
     flat = np.concatenate([view.reshape(-1) for view in views])
     if leaf.goal is Goal.ROWS and fold is not None and fold.op is ReduceOp.MEAN:
         return scale_block(flat, len(views), operand.backend.result_dtype(fold, leaf.dtype))

@@ -14,7 +14,8 @@ from treefold.backends import ArrayBackend
 from treefold.execution.callback import accumulate
 from treefold.execution.operands import Operand, Results, handed_over
 from treefold.fold import Fold
-from treefold.plan.ir import Action, Combine, Copy, Goal, Plan, Range, Role
+from treefold.plan import Plan
+from treefold.plan.ir import Action, Combine, Copy, Goal, Range, Role
 from treefold.reduce_op import ReduceOp
 
 
@@ -87,7 +88,7 @@ class Walk:
             if self.plan.buffers[source.buffer].role is Role.INPUT:
                 arrays[index] = operand.backend.copy_to(arrays[index], target.device)
         shaped = [operand.backend.reshape(array, operand.shape) for array in arrays]
-        made = accumulate(operand.backend, shaped, fold, self.plan.leaves[target.leaf].path)
+        made = accumulate(operand.backend, shaped, fold, self.plan.paths[target.leaf])
         return operand.backend.copy_to(made, target.device)
 
     def read(self, source: Range) -> Any:

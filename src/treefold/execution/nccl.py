@@ -20,7 +20,8 @@ from treefold.errors.gpus import GpuError
 from treefold.execution.local import Walk
 from treefold.execution.operands import Operand, Results, handed_over
 from treefold.fold import Fold
-from treefold.plan.ir import Action, Combine, Copy, Plan, Range, Step
+from treefold.plan import Plan
+from treefold.plan.ir import Action, Combine, Copy, Range, Step
 from treefold.reduce_op import ReduceOp
 
 #: ncclRedOp_t. MEAN is a SUM that is divided afterwards, as everywhere.

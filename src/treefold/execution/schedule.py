@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 from treefold.dtypes import itemsize
 from treefold.execution.accesses import Accesses
-from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Plan, Range, Role
+from treefold.plan import Plan
+from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Range, Role
 
 #: No action is cut into more chunks than this: each costs a launch and an event.
 _MOST_CHUNKS = 256

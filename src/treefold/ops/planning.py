@@ -11,7 +11,7 @@ from treefold.execution.gpus import runs_on_gpus
 from treefold.ops.entry import Entry, in_host_memory
 from treefold.options import CommunicationOptions
 from treefold.packing import Item, Pack, PackingPolicy, PackLayout
-from treefold.plan import Plan, finish
+from treefold.plan import Plan
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_one_pass, add_star
 
@@ -55,14 +55,18 @@ class Request:
     @cached_property
     def work(self) -> tuple[LeafWork, ...]:
         """What the planners see: no arrays."""
+        return tuple(
+            LeafWork(Leaf(part.dtype, part.goal), part.lengths, entry.sources, entry.destinations)
+            for entry in self.entries
+            for part in entry.parts
+        )
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """Where each leaf stands in the caller's values."""
         is_batch = len(self.entries) > 1
         return tuple(
-            LeafWork(
-                Leaf(f"[{index}]{part.path}" if is_batch else part.path, part.dtype, part.goal),
-                part.lengths,
-                entry.sources,
-                entry.destinations,
-            )
+            f"[{index}]{part.path}" if is_batch else part.path
             for index, entry in enumerate(self.entries)
             for part in entry.parts
         )
@@ -106,7 +110,7 @@ class Request:
     def key(self) -> Hashable:
         """What a cached plan is found by."""
         how = (self.executor, self.accumulate, self.policy, self.is_weighted, self.notes)
-        return (self.collective, self.work, self.frameworks, *how)
+        return (self.collective, self.work, self.paths, self.frameworks, *how)
 
 
 def make_plan(request: Request, router: Router) -> Plan:
@@ -122,15 +126,18 @@ def make_plan(request: Request, router: Router) -> Plan:
             add_one_pass(builder, index)
     else:
         _add_packs(builder, request, router)
-    draft = builder.draft(
+    return Plan(
+        leaves=builder.leaves,
+        buffers=builder.buffers,
+        steps=builder.steps,
         collective=request.collective,
         algorithm=request.algorithm,
         executor=request.executor,
         kernel=KERNEL if request.executor == "host" else "",
         accumulate=request.accumulate,
+        paths=request.paths,
         notes=request.notes,
     )
-    return finish(draft)
 
 
 def _add_packs(builder: PlanBuilder, request: Request, router: Router) -> None:

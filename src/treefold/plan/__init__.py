@@ -1,7 +1,6 @@
-"""Plans: what moves where, as data that is proved before it runs."""
+"""Movements, which say what moves where and are proved, and plans, which say how a movement runs here."""
 
-from treefold.plan.check import finish
-from treefold.plan.ir import Plan, PlanDraft
-from treefold.plan.serialize import from_json
+from treefold.plan.movement import Movement
+from treefold.plan.plan import Plan, from_json
 
-__all__ = ["Plan", "PlanDraft", "finish", "from_json"]
+__all__ = ["Movement", "Plan", "from_json"]

@@ -1,4 +1,4 @@
-"""Plans as JSON: written plainly, read strictly, and proved again when read."""
+"""The parts of a movement as JSON: written plainly, read strictly."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from typing import Any
 
 from treefold.errors import PlanError
 from treefold.errors.words import listed, short
-from treefold.plan.check import finish
-from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Leaf, Plan, PlanDraft, Range, Role, Step
+from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
 
-_VERSION = 1
 _MAX_CHARACTERS = 64 * 2**20  # a plan of 16 devices and 1,000 arrays takes about 10 MB
 _GOALS, _ROLES = [goal.value for goal in Goal], [role.value for role in Role]
 _KINDS: dict[str, type[Combine | Concat]] = {"combine": Combine, "concat": Concat}
 
 
-def to_json(plan: Plan) -> str:
-    """Return a plan as JSON text."""
-    return json.dumps(
-        {
-            "treefold_plan": _VERSION,
-            "collective": plan.collective,
-            "algorithm": plan.algorithm,
-            "executor": plan.executor,
-            "kernel": plan.kernel,
-            "accumulate": plan.accumulate,
-            "num_packs": plan.num_packs,
-            "notes": list(plan.notes),
-            "leaves": [[leaf.path, leaf.dtype, leaf.goal.value] for leaf in plan.leaves],
-            "buffers": [[b.name, b.device, b.length, b.role.value, b.leaf, b.position] for b in plan.buffers],
-            "steps": [[_action_to_json(action) for action in step.actions] for step in plan.steps],
-        }
-    )
+def plain_buffer(buffer: Buffer) -> list[Any]:
+    """Return a buffer as it stands in JSON."""
+    return [buffer.name, buffer.device, buffer.length, buffer.role.value, buffer.leaf, buffer.position]
 
 
-def from_json(text: str) -> Plan:
-    """Read a plan back and prove it.
+def plain_steps(steps: Sequence[Step]) -> list[list[list[Any]]]:
+    """Return steps as they stand in JSON."""
+    return [[_plain_action(action) for action in step.actions] for step in steps]
+
+
+def _plain_action(action: Action) -> list[Any]:
+    if isinstance(action, Copy):
+        return ["copy", action.pack, _plain_range(action.source), _plain_range(action.target)]
+    kind = "combine" if isinstance(action, Combine) else "concat"
+    sources = [_plain_range(source) for source in action.sources]
+    return [kind, action.pack, action.final, sources, _plain_range(action.target)]
+
+
+def _plain_range(part: Range) -> list[int]:
+    return [part.buffer, part.start, part.stop]
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """Return the object that a text holds.
 
     Raises:
-        PlanError: the text is no plan, or the plan does not hold.
+        PlanError: it is no text, longer than any plan, no JSON, or no object with each field once.
 
     """
     if not isinstance(text, str):
@@ -53,92 +54,68 @@ def from_json(text: str) -> Plan:
         raise
     except (ValueError, RecursionError) as error:
         raise PlanError.unreadable(str(error)) from None
-    if not isinstance(data, dict) or type(data.get("treefold_plan")) is not int or data["treefold_plan"] != _VERSION:
-        raise PlanError.unreadable(f"it is not an object with treefold_plan: {_VERSION}")
-    return finish(_draft(data))
+    return data if isinstance(data, dict) else {}
 
 
-def _draft(data: dict[str, Any]) -> PlanDraft:
-    words = ("collective", "algorithm", "executor", "kernel", "accumulate")
-    known = {*words, "treefold_plan", "num_packs", "notes", "leaves", "buffers", "steps"}
-    if data.keys() != known:
-        raise PlanError.unreadable(f"fields {sorted(data.keys() ^ known)} are missing or unknown")
-    return PlanDraft(
-        **{word: _text(data[word]) for word in words},
-        num_packs=_number(data["num_packs"]),
-        notes=tuple(_text(note) for note in _list(data["notes"])),
-        leaves=tuple(
-            Leaf(_text(path), _text(dtype), Goal(_choice(goal, _GOALS)))
-            for path, dtype, goal in (_list(leaf, 3) for leaf in _list(data["leaves"]))
-        ),
-        buffers=tuple(
-            Buffer(
-                _text(name),
-                _text(device),
-                _number(length),
-                Role(_choice(role, _ROLES)),
-                _number(leaf),
-                _number(position),
-            )
-            for name, device, length, role, leaf, position in (_list(buffer, 6) for buffer in _list(data["buffers"]))
-        ),
-        steps=tuple(
-            Step(tuple(_action_from_json(_list(action)) for action in _list(actions)))
-            for actions in _list(data["steps"])
-        ),
-    )
+def read_leaf(data: object) -> tuple[str, Leaf]:
+    """Return the path of a leaf and the leaf."""
+    path, dtype, goal = read_list(data, 3)
+    return read_text(path), Leaf(read_text(dtype), Goal(_read_choice(goal, _GOALS)))
 
 
-def _action_to_json(action: Action) -> list[Any]:
-    if isinstance(action, Copy):
-        return ["copy", action.pack, _range(action.source), _range(action.target)]
-    kind = "combine" if isinstance(action, Combine) else "concat"
-    return [kind, action.pack, action.final, [_range(source) for source in action.sources], _range(action.target)]
+def read_buffer(data: object) -> Buffer:
+    """Return a buffer."""
+    name, device, length, role, leaf, position = read_list(data, 6)
+    numbers = read_number(length), Role(_read_choice(role, _ROLES)), read_number(leaf), read_number(position)
+    return Buffer(read_text(name), read_text(device), *numbers)
 
 
-def _action_from_json(data: list[Any]) -> Action:
-    kind = _choice(data[0] if data else None, ("copy", *_KINDS))
+def read_step(data: object) -> Step:
+    """Return a step."""
+    return Step(tuple(_read_action(read_list(action)) for action in read_list(data)))
+
+
+def _read_action(data: list[Any]) -> Action:
+    kind = _read_choice(data[0] if data else None, ("copy", *_KINDS))
     if kind == "copy":
-        _, pack, source, target = _list(data, 4)
-        return Copy(_place(source), _place(target), _number(pack))
-    _, pack, final, sources, target = _list(data, 5)
+        _, pack, source, target = read_list(data, 4)
+        return Copy(_read_range(source), _read_range(target), read_number(pack))
+    _, pack, final, sources, target = read_list(data, 5)
     if not isinstance(final, bool):
         raise PlanError.unreadable(f"{short(final)} stands where true or false is meant")
-    places = tuple(_place(source) for source in _list(sources))
-    return _KINDS[kind](places, _place(target), pack=_number(pack), final=final)
+    parts = tuple(_read_range(source) for source in read_list(sources))
+    return _KINDS[kind](parts, _read_range(target), pack=read_number(pack), final=final)
 
 
-def _range(where: Range) -> list[int]:
-    return [where.buffer, where.start, where.stop]
+def _read_range(data: object) -> Range:
+    return Range(*map(read_number, read_list(data, 3)))
 
 
-def _place(data: object) -> Range:
-    buffer, start, stop = _list(data, 3)
-    return Range(_number(buffer), _number(start), _number(stop))
-
-
-def _list(value: object, length: int | None = None) -> list[Any]:
+def read_list(value: object, length: int | None = None) -> list[Any]:
+    """Return a list, of that length if one is given."""
     if not isinstance(value, list) or length not in {None, len(value)}:
         meant = "a list" if length is None else f"a list of {length}"
         raise PlanError.unreadable(f"{short(value)} stands where {meant} is meant")
     return value
 
 
-def _choice(value: object, choices: Sequence[str]) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise PlanError.unreadable(f"{short(value)} stands where one of {listed(choices)} is meant")
-    return value
-
-
-def _number(value: object) -> int:
+def read_number(value: object) -> int:
+    """Return a whole number of 64 bits."""
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**63:
         raise PlanError.unreadable(f"{short(value)} stands where a whole number is meant")
     return value
 
 
-def _text(value: object) -> str:
+def read_text(value: object) -> str:
+    """Return a text."""
     if not isinstance(value, str):
         raise PlanError.unreadable(f"{short(value)} stands where text is meant")
+    return value
+
+
+def _read_choice(value: object, choices: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise PlanError.unreadable(f"{short(value)} stands where one of {listed(choices)} is meant")
     return value
 
 

@@ -6,12 +6,14 @@ independent of each other. Planners see lengths and devices, never an array.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treefold.packing import Pack
-from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Leaf, PlanDraft, Range, Role, Step
+from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
+from treefold.plan.movement import Movement
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,14 @@ class LeafWork:
 
 
 class PlanBuilder:
-    """Collects the buffers and steps of a plan."""
+    """Collects the buffers and steps of a movement."""
 
     def __init__(self, work: Sequence[LeafWork]) -> None:
         """Lay out the inputs and outputs of every leaf."""
         self.work = tuple(work)
         self._buffers: list[Buffer] = []
         self._stages: dict[int, list[Action]] = defaultdict(list)
-        self._num_packs = 0
+        self._pack_numbers = itertools.count()
         self._components_on: dict[tuple[str, ...], dict[str, list[int]]] = {}
         self.inputs: dict[tuple[int, int], Range] = {}
         self.outputs: dict[tuple[int, int], Range] = {}
@@ -51,8 +53,7 @@ class PlanBuilder:
 
     def new_pack(self) -> int:
         """Return the index of the next pack."""
-        self._num_packs += 1
-        return self._num_packs - 1
+        return next(self._pack_numbers)
 
     def device_of(self, where: Range) -> str:
         """Return the device that holds a range."""
@@ -122,22 +123,29 @@ class PlanBuilder:
                     self.act(stage, Copy(source, target, number))
                 position += fragment.length
 
-    def draft(
-        self, *, collective: str, algorithm: str, executor: str, kernel: str, accumulate: str, notes: tuple[str, ...]
-    ) -> PlanDraft:
-        """Return what was collected, ready for the proof."""
-        return PlanDraft(
-            collective=collective,
-            algorithm=algorithm,
-            executor=executor,
-            kernel=kernel,
-            accumulate=accumulate,
-            leaves=tuple(item.leaf for item in self.work),
-            buffers=tuple(self._buffers),
-            steps=tuple(Step(tuple(self._stages[stage])) for stage in sorted(self._stages)),
-            num_packs=self._num_packs,
-            notes=notes,
-        )
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The leaves that are planned."""
+        return tuple(item.leaf for item in self.work)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All buffers, inputs and outputs first."""
+        return tuple(self._buffers)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps, by their stages."""
+        return tuple(Step(tuple(self._stages[stage])) for stage in sorted(self._stages))
+
+    def movement(self) -> Movement:
+        """Return what was collected, proved.
+
+        Raises:
+            PlanError: it does not hold.
+
+        """
+        return Movement(leaves=self.leaves, buffers=self.buffers, steps=self.steps)
 
     def _components(self, leaf: int, device: str) -> Sequence[int]:
         """Return the components of a leaf's result that lie on a device."""

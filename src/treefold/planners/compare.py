@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from treefold.cost.model import is_as_good
 from treefold.cost.routes import Alternatives
-from treefold.cost.simulate import PlanTimes
-from treefold.plan import Plan
+from treefold.cost.simulate import MovementTimes
+from treefold.plan import Movement
 from treefold.planners.method import one_array
 from treefold.planners.registry import MachineMethods
 from treefold.topology import Topology
@@ -20,7 +20,7 @@ _PACKS = 8  # trees of an equal share that are compared beside the full packing
 
 
 class Comparison:
-    """What the methods of one machine take: each is planned once, and each plan is simulated once per size.
+    """What the methods of one machine take: each is planned once, and each movement is simulated once per size.
 
     Rings share no capacity, so their price is a closed form and needs no plan.
     """
@@ -30,22 +30,22 @@ class Comparison:
         self.methods = MachineMethods(topology)
         self.seconds: dict[int, Mapping[str, float]] = {}  # of all that was compared, by size and method
         self._topology = topology
-        self._plans: dict[str, Plan] = {}
-        self._times: dict[str, PlanTimes] = {}
+        self._movements: dict[str, Movement] = {}
+        self._times: dict[str, MovementTimes] = {}
         self._alternatives: Alternatives = {}
 
-    def plan(self, name: str) -> Plan:
-        """Return a method's plan of one array on every device."""
-        if name not in self._plans:
-            self._plans[name] = self.methods[name].plan(one_array(self._topology.devices))
-        return self._plans[name]
+    def movement(self, name: str) -> Movement:
+        """Return a method's movement of one array on every device."""
+        if name not in self._movements:
+            self._movements[name] = self.methods[name].movement(one_array(self._topology.devices))
+        return self._movements[name]
 
-    def times(self, name: str) -> PlanTimes:
-        """Return what a method's plan takes; on meshes and switches several methods do the same under other words."""
+    def times(self, name: str) -> MovementTimes:
+        """Return what a method takes; on meshes and switches several methods are the same movement."""
         if name not in self._times:
-            plan = self.plan(name)
-            twins = (times for times in self._times.values() if _is_same(plan, times.plan))
-            self._times[name] = next(twins, None) or PlanTimes(plan, self._topology, self._alternatives)
+            movement = self.movement(name)
+            twins = (times for times in self._times.values() if times.movement == movement)
+            self._times[name] = next(twins, None) or MovementTimes(movement, self._topology, self._alternatives)
         return self._times[name]
 
     def simulated_s(self, name: str, nbytes: int) -> float:
@@ -77,7 +77,3 @@ class Comparison:
     def _names(self) -> tuple[str, ...]:
         """Those that a table of sizes may have but rings, the simplest first."""
         return ("oneshot", "twoshot", "star", "tree", "trees", self.methods.shallow, f"trees#{_PACKS}")
-
-
-def _is_same(one: Plan, other: Plan) -> bool:
-    return (one.buffers, one.steps) == (other.buffers, other.steps)

@@ -1,4 +1,4 @@
-"""A method of an all-reduce: how it cuts values into packs, what adds a pack to a plan, and the plan of it alone."""
+"""A method of an all-reduce: how it cuts values into packs, what plans a pack, and the movement of it alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from treefold.devices import canonical_device
 from treefold.packing import Item, Pack, split_by_shares
-from treefold.plan import Plan, finish
+from treefold.plan import Movement
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners.builder import LeafWork, PlanBuilder
 
@@ -20,8 +20,8 @@ AddPack = Callable[[PlanBuilder, Pack, int], None]
 class Method:
     """How values travel between certain devices.
 
-    ``shares``: of the values, one per pack, in any unit. ``add_pack``: adds a pack to a plan, given which of the shares
-    it has, from 0. ``words``: the method, as its plans print it; ``notes``: of its plans.
+    ``shares``: of the values, one per pack, in any unit. ``add_pack``: plans a pack, given which of the shares it has,
+    from 0. ``words``: the method, as its plans print it; ``notes``: of its plans.
     """
 
     shares: tuple[Fraction, ...]
@@ -29,8 +29,8 @@ class Method:
     words: str
     notes: tuple[str, ...] = ()
 
-    def plan(self, work: Sequence[LeafWork]) -> Plan:
-        """Return the proved plan that all-reduces these leaves, those of each dtype cut into one pack per share.
+    def movement(self, work: Sequence[LeafWork]) -> Movement:
+        """Return the movement that all-reduces these leaves, those of each dtype cut into one pack per share.
 
         All leaves have the same sources, which are their destinations. Packs without elements are left out.
 
@@ -46,18 +46,10 @@ class Method:
             for number, pack in enumerate(split_by_shares(items, self.shares)):
                 if pack.length:
                     self.add_pack(builder, pack, number)
-        draft = builder.draft(
-            collective="all_reduce",
-            algorithm=self.words,
-            executor="local",
-            kernel="",
-            accumulate="wide",
-            notes=self.notes,
-        )
-        return finish(draft)
+        return builder.movement()
 
 
 def one_array(devices: Sequence[str], length: int = _LENGTH, dtype: str = "float32") -> tuple[LeafWork, ...]:
     """Return the work of all-reducing one array of ``length`` elements, a replica on every device."""
     names = tuple(canonical_device(device) for device in devices)
-    return (LeafWork(Leaf("", dtype, Goal.FOLD), (length,) * len(names), names, names),)
+    return (LeafWork(Leaf(dtype, Goal.FOLD), (length,) * len(names), names, names),)

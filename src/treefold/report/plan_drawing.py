@@ -1,6 +1,6 @@
-"""A plan as a picture: a lifeline per device, time downwards, an arrow for each copy between devices.
+"""A movement as a picture: a lifeline per device, time downwards, an arrow for each copy between devices.
 
-Any plan draws: only its buffers' devices and its steps' actions are read. Packs are laid below each other within a
+Any movement draws: only its buffers' devices and its steps' actions are read. Packs are laid below each other within a
 step, so that their arrows do not hide one another; in a step everything may happen at once.
 """
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from treefold.plan.ir import Action, Combine, Copy, PlanDraft, Role, Step
+from treefold.errors.words import counted
+from treefold.plan import Movement
+from treefold.plan.ir import Action, Combine, Copy, Role, Step
 from treefold.report import plan_marks
 from treefold.report.svg import LIGHT, drawing, element, text, titled
 
@@ -22,7 +24,7 @@ _ALONE, _SHARED, _LOCAL = 64.0, 34.0, 28.0  # heights: of arrows alone in a step
 class _Scene:
     """Where things are: the columns, and which packs are drawn."""
 
-    plan: PlanDraft
+    movement: Movement
     column: dict[str, float]
     packs: tuple[int, ...]
 
@@ -32,7 +34,7 @@ class _Scene:
 
     @property
     def hidden_packs(self) -> int:
-        return max(0, self.plan.num_packs - len(self.packs))
+        return max(0, self.movement.num_packs - len(self.packs))
 
     def tone(self, pack: int) -> str:
         return f"tf-tone-{self.packs.index(pack)}"
@@ -40,46 +42,46 @@ class _Scene:
     def ends(self, action: Action) -> tuple[str, str]:
         """Return the devices that an action reads and writes on."""
         source = action.source if isinstance(action, Copy) else action.target
-        return self.plan.buffers[source.buffer].device, self.plan.buffers[action.target.buffer].device
+        return self.movement.buffers[source.buffer].device, self.movement.buffers[action.target.buffer].device
 
     def crosses(self, action: Action) -> bool:
         source, target = self.ends(action)
         return source != target
 
 
-def draw_plan(plan: PlanDraft) -> str:
-    """Return the plan as one SVG element, for light and dark paper, with its title and description.
+def draw_movement(movement: Movement, *, title: str) -> str:
+    """Return the movement as one SVG element, for light and dark paper, with its title and description.
 
     Of more than ``MAX_PACKS`` packs the first are drawn and the drawing says so. Copies and concatenations that stay on
     a device are small squares, combinations are dots (with a ring where every contribution is in), and every copy
     between devices is an arrow; several copies of one pack along one link in one step are one arrow that counts them.
     """
-    scene = _make_scene(plan)
+    scene = _make_scene(movement)
     top, rows = float(_HEAD), list[str]()
-    for number, step in enumerate(plan.steps, start=1):
+    for number, step in enumerate(movement.steps, start=1):
         height = sum(_pack_heights(scene, step).values()) or _LOCAL
         rows.append(_draw_step(scene, step, number=number, top=top, height=height))
         top += height
     bottom = top + 14
     packs = [(scene.tone(pack), f"pack {pack}") for pack in scene.packs] if len(scene.packs) > 1 else []
-    note = f"{_count(scene.hidden_packs, 'more pack')} not drawn." if scene.hidden_packs else ""
+    note = f"{counted(scene.hidden_packs, 'more pack')} not drawn." if scene.hidden_packs else ""
     legend, end = plan_marks.legend(packs, note=note, width=scene.width, top=bottom + 36)
     return drawing(
         [_draw_lifelines(scene, bottom), *rows, legend],
         width=scene.width,
         height=end,
-        title=f"{plan.collective} by {plan.algorithm} on {_count(len(scene.column), 'device')}",
+        title=f"{title} on {counted(len(scene.column), 'device')}",
         description=_describe(scene),
     )
 
 
-def _make_scene(plan: PlanDraft) -> _Scene:
-    ends = [buffer for buffer in plan.buffers if buffer.role in {Role.INPUT, Role.OUTPUT}]
-    devices = list(dict.fromkeys(buffer.device for buffer in (*ends, *plan.buffers)))
+def _make_scene(movement: Movement) -> _Scene:
+    ends = [buffer for buffer in movement.buffers if buffer.role in {Role.INPUT, Role.OUTPUT}]
+    devices = list(dict.fromkeys(buffer.device for buffer in (*ends, *movement.buffers)))
     spacing = _spacing(len(devices))
     column = {name: _GUTTER + spacing * (index + 0.5) for index, name in enumerate(devices)}
-    packs = sorted({action.pack for step in plan.steps for action in step.actions})
-    return _Scene(plan, column, tuple(packs[:MAX_PACKS]))
+    packs = sorted({action.pack for step in movement.steps for action in step.actions})
+    return _Scene(movement, column, tuple(packs[:MAX_PACKS]))
 
 
 def _spacing(devices: int) -> float:
@@ -161,7 +163,7 @@ def _draw_mark(scene: _Scene, pack: int, *, combines: bool, final: bool, at: tup
 def _draw_lifelines(scene: _Scene, bottom: float) -> str:
     """Draw a line per device, from its name and contributions down to its result."""
     devices: dict[Role, set[str]] = defaultdict(set)
-    for buffer in scene.plan.buffers:
+    for buffer in scene.movement.buffers:
         devices[buffer.role].add(buffer.device)
     lines = []
     for name, x in scene.column.items():
@@ -180,7 +182,7 @@ def _draw_lifelines(scene: _Scene, bottom: float) -> str:
 
 
 def _replicas_on(scene: _Scene, device: str) -> str:
-    found = {b.position for b in scene.plan.buffers if b.role is Role.INPUT and b.device == device}
+    found = {b.position for b in scene.movement.buffers if b.role is Role.INPUT and b.device == device}
     if len(found) == 1:
         return f"replica {min(found)}"
     return f"replicas {', '.join(map(str, sorted(found)))}" if found else ""
@@ -189,16 +191,12 @@ def _replicas_on(scene: _Scene, device: str) -> str:
 def _describe(scene: _Scene) -> str:
     """Return the drawing in words, for those who hear it."""
     steps = [
-        f"Step {number}: {_verbs(scene, step)}, {_count(sum(map(scene.crosses, step.actions)), 'copy', 'copies')}"
+        f"Step {number}: {_verbs(scene, step)}, {counted(sum(map(scene.crosses, step.actions)), 'copy', 'copies')}"
         " between devices."
-        for number, step in enumerate(scene.plan.steps, start=1)
+        for number, step in enumerate(scene.movement.steps, start=1)
     ]
     head = (
-        f"{_count(len(scene.column), 'device')}, {_count(scene.plan.num_packs, 'pack')},"
-        f" {_count(len(steps), 'step')}, from top to bottom."
+        f"{counted(len(scene.column), 'device')}, {counted(scene.movement.num_packs, 'pack')},"
+        f" {counted(len(steps), 'step')}, from top to bottom."
     )
     return " ".join([head, *steps])
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"

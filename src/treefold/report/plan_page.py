@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from treefold.plan import Plan
+from treefold.plan import Movement
 from treefold.planners.tree_packing import TreePacking
 from treefold.report.bottleneck import describe_bottleneck
 from treefold.report.page import Check, Figure, Page, Section, render_page
@@ -24,7 +24,7 @@ class PlanStory:
 
     topology: Topology
     packing: TreePacking
-    plan: Plan
+    movement: Movement
     timeline: Timeline
     times: Mapping[str, Sequence[tuple[float, float]]]
     table: str
@@ -41,7 +41,7 @@ def render_plan_page(story: PlanStory) -> str:
             "The plan at work",
             f"{describe_picture(story.timeline)} Few chunks, so that they can be told apart; "
             "the times below are those of the best chunk.",
-            drawing=draw_player(topology, packing, story.plan, story.timeline),
+            drawing=draw_player(topology, packing, story.movement, story.timeline),
         )
     ]
     if story.times:

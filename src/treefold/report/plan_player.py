@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from treefold.plan import Plan
+from treefold.plan import Movement
 from treefold.plan.ir import Copy, Role
 from treefold.planners.tree_packing import TreePacking
 from treefold.report.machine_drawing import STYLE, draw_legend, machine_marks, machine_title
@@ -23,10 +23,10 @@ _WIDTH, _LEGEND, _LARGEST = 960.0, 46.0, 1.3
 _MICRO = 1e6
 
 
-def draw_player(topology: Topology, packing: TreePacking, plan: Plan, timeline: Timeline) -> str:
+def draw_player(topology: Topology, packing: TreePacking, movement: Movement, timeline: Timeline) -> str:
     """Return the player as HTML: style, drawings, controls, data and script, all inside; nothing is loaded.
 
-    ``plan``: the plan of ``packing`` that ``timeline`` is of. Without scripts the drawings are there all the same.
+    ``timeline``: of ``movement``, which is along ``packing``. Without scripts the drawings are there all the same.
     """
     layout = lay_out(topology)
     parts = [
@@ -39,7 +39,7 @@ def draw_player(topology: Topology, packing: TreePacking, plan: Plan, timeline: 
         f"<h3>Load of the links, so far, of all that they could carry until the end</h3>{_loads(timeline)}",
         f'<h3>Trees</h3><div class="scroll">{draw_trees(topology, layout, packing, width=_WIDTH)}</div>',
         f'<h3>Links over time</h3><div class="scroll">{draw_timeline(timeline, topology, width=_WIDTH)}</div>',
-        f'<script type="application/json">{_data(topology, layout, packing, plan, timeline)}</script>',
+        f'<script type="application/json">{_data(topology, layout, packing, movement, timeline)}</script>',
     ]
     body = "\n".join(parts)
     script = _resource("player.js")
@@ -91,7 +91,7 @@ def _links(timeline: Timeline) -> list[tuple[str, str]]:
     return list(dict.fromkeys([*shown_links(timeline), *timeline.links]))
 
 
-def _data(topology: Topology, layout: Layout, packing: TreePacking, plan: Plan, timeline: Timeline) -> str:
+def _data(topology: Topology, layout: Layout, packing: TreePacking, movement: Movement, timeline: Timeline) -> str:
     """Return what the script reads: times in microseconds, links as indexes, ``spans`` as starts and stops in turn."""
     numbers = {ends: number for number, ends in enumerate(_links(timeline))}
     lines = {ends: number for number, ends in enumerate(layout.lines)}
@@ -103,7 +103,7 @@ def _data(topology: Topology, layout: Layout, packing: TreePacking, plan: Plan, 
         }
         for ends in numbers
     ]
-    down = _ways_down(plan)
+    down = _ways_down(movement)
     moves = [_move(activity, numbers, down) for activity in timeline.activities if activity.links]
     whole = {
         "duration": timeline.duration_s * _MICRO,
@@ -129,14 +129,14 @@ def _move(
     }
 
 
-def _ways_down(plan: Plan) -> set[tuple[int, int, str, str]]:
+def _ways_down(movement: Movement) -> set[tuple[int, int, str, str]]:
     """Return (step, pack, sender, receiver) of the copies that carry results."""
     return {
-        (number, action.pack, plan.buffers[action.source.buffer].device, target.device)
-        for number, step in enumerate(plan.steps, start=1)
+        (number, action.pack, movement.buffers[action.source.buffer].device, target.device)
+        for number, step in enumerate(movement.steps, start=1)
         for action in step.actions
         if isinstance(action, Copy)
-        for target in (plan.buffers[action.target.buffer],)
+        for target in (movement.buffers[action.target.buffer],)
         if target.role in {Role.RESULT, Role.OUTPUT}
     }
 

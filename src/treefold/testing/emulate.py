@@ -20,13 +20,14 @@ from treefold.backends import HostArray
 from treefold.backends.numpy import NumpyBackend
 from treefold.cost import simulate
 from treefold.cost.routes import Ends, Route
-from treefold.cost.setting import PlanOnMachine
+from treefold.cost.setting import MovementOnMachine
 from treefold.cost.tasks import Task, make_tasks
 from treefold.errors import SimulationError
 from treefold.errors.words import counted
 from treefold.execution.kernel import fold_into
 from treefold.fold import Fold
-from treefold.plan.ir import Combine, Copy, Goal, Plan, Range, Role
+from treefold.plan import Movement
+from treefold.plan.ir import Combine, Copy, Goal, Range, Role
 from treefold.reduce_op import ReduceOp
 from treefold.testing.clocks import Clock, RealClock
 from treefold.timeline import Timeline
@@ -80,8 +81,8 @@ def emulate(topology: Topology, *, slower: float = 1000.0, clock: Clock | None =
     >>> from treefold.testing import VirtualClock
     >>> from treefold.topology import known_topology
     >>> machine = emulate(known_topology("ring:3"), clock=VirtualClock())
-    >>> plan = star("gpu:0").plan(one_array(["gpu:0", "gpu:1", "gpu:2"], 6))
-    >>> done = machine.run(plan, [[np.full(6, 2**r, "float32") for r in range(3)]])
+    >>> moved = star("gpu:0").movement(one_array(["gpu:0", "gpu:1", "gpu:2"], 6))
+    >>> done = machine.run(moved, [[np.full(6, 2**r, "float32") for r in range(3)]])
     >>> done.results[0][2].tolist()
     [7.0, 7.0, 7.0, 7.0, 7.0, 7.0]
     """
@@ -109,7 +110,7 @@ class Emulator:
 
     def run(
         self,
-        plan: Plan,
+        plan: Movement,
         inputs: Sequence[Sequence[Any]],
         op: str | ReduceOp = "sum",
         *,
@@ -127,14 +128,14 @@ class Emulator:
         arrays = _buffers(plan, inputs, fold)
         nbytes = sum(np.asarray(leaf[0]).nbytes for leaf in inputs)
         predicted = simulate(plan, self.topology, nbytes, chunk_bytes=chunk_bytes, launch_s=0.0)
-        routes = PlanOnMachine(plan, self.topology).at(nbytes).routes
+        routes = MovementOnMachine(plan, self.topology).at(nbytes).routes
         tasks = make_tasks(plan, predicted.num_chunks, whole=True)
         measured_s = _Machine(self.topology, self.clock, routes).run(tasks, _Work(plan, arrays, fold).do)
         results = _results(plan, inputs, arrays)
         return Emulation(results, measured_s, predicted)
 
 
-def _buffers(plan: Plan, inputs: Sequence[Sequence[Any]], fold: Fold) -> list[HostArray]:
+def _buffers(plan: Movement, inputs: Sequence[Sequence[Any]], fold: Fold) -> list[HostArray]:
     arrays = []
     for buffer in plan.buffers:
         dtype = plan.leaves[buffer.leaf].dtype
@@ -154,7 +155,7 @@ def _buffers(plan: Plan, inputs: Sequence[Sequence[Any]], fold: Fold) -> list[Ho
 
 
 def _results(
-    plan: Plan, inputs: Sequence[Sequence[Any]], arrays: Sequence[HostArray]
+    plan: Movement, inputs: Sequence[Sequence[Any]], arrays: Sequence[HostArray]
 ) -> tuple[tuple[HostArray, ...], ...]:
     found: list[list[HostArray]] = [[] for _ in plan.leaves]
     for buffer, array in zip(plan.buffers, arrays, strict=True):
@@ -167,7 +168,7 @@ def _results(
 class _Work:
     """What tasks do to arrays, chunk by chunk."""
 
-    plan: Plan
+    plan: Movement
     arrays: Sequence[HostArray]
     fold: Fold
     backend: NumpyBackend = field(default_factory=NumpyBackend)

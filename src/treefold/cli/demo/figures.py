@@ -10,7 +10,7 @@ from treefold.cli.demo.network import count_parameters
 from treefold.cli.demo.train import BATCH_SIZE, DemoResult
 from treefold.report.curves import Curve, draw_curves
 from treefold.report.page import Check, Figure, Page, Section
-from treefold.report.plan_drawing import draw_plan
+from treefold.report.plan_drawing import draw_movement
 from treefold.report.tables import plain_table
 
 
@@ -65,6 +65,7 @@ def tabulate(result: DemoResult) -> str:
 def make_page(result: DemoResult, checks: tuple[Check, ...], *, facts: tuple[tuple[str, str], ...]) -> Page:
     """Return the report of a run; ``facts`` are its small print."""
     plan = result.plan
+    drawing = draw_movement(result.tree, title=f"{plan.collective} by {result.tree.algorithm}")
     return Page(
         title=f"treefold demo: {name_devices(len(result.devices))}",
         summary=describe_work(result),
@@ -77,7 +78,7 @@ def make_page(result: DemoResult, checks: tuple[Check, ...], *, facts: tuple[tup
                 " parameters, so the curves lie on each other.",
                 drawing=_draw_losses(result),
             ),
-            Section("The plan", _explain_plan(plan.executor), drawing=draw_plan(result.tree), verbatim=str(plan)),
+            Section("The plan", _explain_plan(plan.executor), drawing=drawing, verbatim=str(plan)),
         ),
         facts=facts,
     )

@@ -24,7 +24,7 @@ from treefold.cli.demo.network import (
     measure_accuracy,
     zeros_like,
 )
-from treefold.plan.ir import Plan
+from treefold.plan import Plan
 
 BATCH_SIZE = 128
 SIZES = (64, 128, 64, 10)

@@ -28,9 +28,10 @@ from treefold.cost import simulate
 from treefold.cost.published import CHECKED_FROM
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
-from treefold.plan import Plan
+from treefold.plan import Movement, Plan
 from treefold.planners.choose import choose
 from treefold.planners.compare import Comparison
+from treefold.planners.method import Method
 from treefold.report.certificate import recomputed_bound
 from treefold.report.plan_page import PlanStory, render_plan_page
 from treefold.report.plan_picture import draw_packing
@@ -61,7 +62,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     if packs is not None and packs > sizes[0]:
         raise CommandError.packs_of_bytes(packs, sizes[0])
     comparison = Comparison(machine)
-    trees = comparison.plan(trees_name(packs))
+    trees = comparison.movement(trees_name(packs))
     timeline = comparison.times(trees_name(packs)).timeline(sizes[-1]) if trace is not None else None
     found = _find(comparison, sizes, packs, has_all=json, has_table=table)
     typer.echo(_as_json(found) if json else _in_words(found))
@@ -72,7 +73,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     if dot is not None:
         write_atomically(dot, to_dot(machine, found.packing))
     if save is not None:
-        write_atomically(save, trees.to_json())
+        write_atomically(save, _as_plan(trees, comparison.methods[trees_name(packs)]).to_json())
     for path in (draw, trace, dot, save):
         if path is not None:
             typer.echo(f"Written: {path}", err=json)  # stdout is JSON
@@ -119,7 +120,20 @@ def _predicted(found: Findings) -> str:
     return f"{table}\n\n{describe_checks(found.topology, found.rings)}"
 
 
-def _draw(path: Path, found: Findings, trees: Plan, nbytes: int) -> None:
+def _as_plan(movement: Movement, method: Method) -> Plan:
+    """Return the plan that any backend can run."""
+    return Plan(
+        leaves=movement.leaves,
+        buffers=movement.buffers,
+        steps=movement.steps,
+        collective="all_reduce",
+        algorithm=method.words,
+        paths=("",),
+        notes=method.notes,
+    )
+
+
+def _draw(path: Path, found: Findings, trees: Movement, nbytes: int) -> None:
     """Draw the plan with so few chunks that they can be told apart."""
     largest = nbytes * float(max(tree.share for tree in found.packing.trees))
     timeline = simulate(trees, found.topology, nbytes, chunk_bytes=max(largest / _SHOWN_CHUNKS, 1.0))

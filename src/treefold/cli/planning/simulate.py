@@ -16,7 +16,7 @@ from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import Prediction, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.published import describe_checks
-from treefold.cost.simulate import PlanTimes
+from treefold.cost.simulate import MovementTimes
 from treefold.files import write_atomically
 from treefold.plan import Plan, from_json
 from treefold.planners.compare import Comparison
@@ -57,7 +57,7 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     sizes = parse_sizes(size, _SIZES, machine)
     comparison = Comparison(machine)
     packing = comparison.methods.packer.packing(packs)
-    first = comparison.times(trees_name(packs)) if plan is None else PlanTimes(_read_plan(plan), machine)
+    first = comparison.times(trees_name(packs)) if plan is None else MovementTimes(_read_plan(plan), machine)
     timeline = first.timeline(sizes[-1]) if trace is not None else None
     if plan is None:
         predictions = predict(comparison, sizes, packs)

@@ -154,7 +154,7 @@ def list_checks(found: Findings) -> tuple[Check, ...]:
         return ()
     load = most_loaded(found.packing, found.topology)
     checks = [
-        Check("The plan is proved: every contribution once, everywhere", holds=True, found="by treefold.plan.finish"),
+        Check("The plan is proved: every contribution once, everywhere", holds=True, found="by treefold.plan.check"),
         Check("No link carries more than it can", holds=load <= 1, found=f"the most loaded one {float(load):.2%}"),
     ]
     if again is not None:

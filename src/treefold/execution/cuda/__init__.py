@@ -9,7 +9,7 @@ import torch
 from treefold.execution.cuda import one_device, several_devices
 from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold
-from treefold.plan.ir import Plan
+from treefold.plan import Plan
 
 _UNTOUCHED = (
     "treefold: nothing was written; every tensor holds what it held before the call. Reduce in place (out=), which"

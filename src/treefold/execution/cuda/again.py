@@ -12,7 +12,8 @@ import torch
 from treefold.backends import DeviceRow
 from treefold.execution.cuda.fused import Row, fold_rows, is_fused
 from treefold.fold import Fold
-from treefold.plan.ir import Goal, Plan, Role
+from treefold.plan import Plan
+from treefold.plan.ir import Goal, Role
 
 _MOST_REMEMBERED = 64
 

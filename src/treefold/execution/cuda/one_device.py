@@ -15,7 +15,8 @@ from treefold.execution.callback import accumulate
 from treefold.execution.cuda.fused import DeviceJob, fold_batch, is_fused
 from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold
-from treefold.plan.ir import Goal, Leaf, Plan, Role
+from treefold.plan import Plan
+from treefold.plan.ir import Goal, Leaf, Role
 from treefold.reduce_op import ReduceOp
 
 
@@ -36,7 +37,7 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
             made.append(tuple(job.targets))
             copies += [(end, part) for end, part in zip(given or (), job.targets, strict=False) if end is not part]
         else:
-            result = _made(leaf, operand, fold)
+            result = _made(leaf, plan.paths[index], operand, fold)
             if given is None:
                 device = operand.backend.device_of(result) or "cpu:0"
                 made.append(tuple(operand.backend.copy_to(result, device) for _ in range(counts[index])))
@@ -68,13 +69,13 @@ def _job(leaf: Leaf, operand: Operand, fold: Fold, count: int, given: tuple[Any,
 _ROWS = torch.contiguous_format
 
 
-def _made(leaf: Leaf, operand: Operand, fold: Fold | None) -> Any:
+def _made(leaf: Leaf, path: str, operand: Operand, fold: Fold | None) -> Any:
     """Return a result made by the backend's own operations; it may be a view of a contribution."""
     backend = operand.backend
     if leaf.goal is Goal.FOLD and fold is not None and fold.accumulation_fn is not None:
         device = backend.device_of(operand.arrays[0]) or "cpu:0"
         arrays = [backend.copy_to(array, device) for array in operand.arrays]
-        return backend.reshape(accumulate(backend, arrays, fold, leaf.path), operand.shape)
+        return backend.reshape(accumulate(backend, arrays, fold, path), operand.shape)
     flat = [backend.ravel_concat([array]) for array in operand.arrays]
     if leaf.goal is Goal.FOLD and fold is not None:
         dtype = fold.result_dtype(leaf.dtype)

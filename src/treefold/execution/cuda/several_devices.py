@@ -23,7 +23,8 @@ from treefold.execution.operands import Operand, Results, handed_over
 from treefold.execution.schedule import Operation, Schedule, Stream, make_schedule, sources_of
 from treefold.execution.streams import Driver, issue
 from treefold.fold import Fold
-from treefold.plan.ir import Buffer, Combine, Concat, Goal, Plan, Range, Role
+from treefold.plan import Plan
+from treefold.plan.ir import Buffer, Combine, Concat, Goal, Range, Role
 from treefold.reduce_op import ReduceOp
 
 #: Bytes of a chunk: at least what makes the bus worth the 0.1 ms that it takes to issue a chunk's operations, at most

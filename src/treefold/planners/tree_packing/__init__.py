@@ -2,16 +2,14 @@
 
 from treefold.planners.tree_packing.optimal import Packer, optimal_packing
 from treefold.planners.tree_packing.packing import Certificate, Tree, TreePacking
-from treefold.planners.tree_packing.steps import add_tree, along, along_packing, plan_trees
+from treefold.planners.tree_packing.steps import along, along_packing
 
 __all__ = [
     "Certificate",
     "Packer",
     "Tree",
     "TreePacking",
-    "add_tree",
     "along",
     "along_packing",
     "optimal_packing",
-    "plan_trees",
 ]

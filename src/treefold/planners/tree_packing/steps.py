@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from treefold.devices import canonical_device
-from treefold.errors import TopologyError
 from treefold.packing import Pack
-from treefold.plan import Plan
 from treefold.plan.ir import Range, Role
-from treefold.planners.builder import LeafWork, PlanBuilder
+from treefold.planners.builder import PlanBuilder
 from treefold.planners.method import Method
 from treefold.planners.tree_packing.packing import Tree, TreePacking
 
@@ -26,23 +23,6 @@ def along_packing(packing: TreePacking) -> Method:
     """Return the method of a packing: one pack per tree."""
     words = f"{len(packing.trees)} trees packed into the links of the topology"
     return along(packing.trees, words, packing.notes)
-
-
-def plan_trees(work: Sequence[LeafWork], packing: TreePacking) -> Plan:
-    """Return the proved plan that all-reduces these leaves along a machine's trees.
-
-    All leaves have the same sources, and these are their destinations. Costs 2·(n − 1) copies of every element between
-    n devices.
-
-    Raises:
-        TopologyError: the leaves are on other devices than the trees join.
-        PlanError: the leaves cannot be planned together.
-
-    """
-    for item in work:
-        if {canonical_device(device) for device in item.sources} != set(packing.devices):
-            raise TopologyError.not_planned(list(dict.fromkeys(item.sources)), packing.devices)
-    return along_packing(packing).plan(work)
 
 
 def add_tree(builder: PlanBuilder, pack: Pack, tree: Tree) -> None:

@@ -1,0 +1,83 @@
+"""A movement: what moves where, proved as it is made, and comparable between processes by its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+
+from treefold.dtypes import itemsize
+from treefold.plan.check import Proof, prove
+from treefold.plan.ir import Buffer, Copy, Hop, Leaf, Step
+from treefold.plan.serialize import plain_buffer, plain_steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Movement:
+    """Leaves, buffers and steps that give every destination every contribution exactly once.
+
+    Making one proves it, so a movement in hand is a proved movement. ``proof``: what the proof found out beside that.
+
+    Raises:
+        PlanError: naming the step and what is wrong with it.
+
+    """
+
+    leaves: tuple[Leaf, ...]
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    proof: Proof = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse to exist without a proof."""
+        object.__setattr__(self, "proof", prove(self.leaves, self.buffers, self.steps))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that the movement touches, in order of first mention."""
+        return tuple(dict.fromkeys(buffer.device for buffer in self.buffers))
+
+    @property
+    def num_packs(self) -> int:
+        """Number of packs that the steps carry; 0 where nothing is packed."""
+        return len({action.pack for step in self.steps for action in step.actions} - {-1})
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """The copies that cross from one device to another, in order of their steps."""
+        return hops_of(self)
+
+    @property
+    def digest(self) -> str:
+        """128 bits in hexadecimal: equal for equal movements, in every process and with every version of Python.
+
+        It covers the leaves' dtypes and goals, the buffers but for their names, and the steps. It is computed anew each
+        time, in about the time that ``to_json`` of a plan takes.
+        """
+        told = (
+            [(leaf.dtype, leaf.goal.value) for leaf in self.leaves],
+            [plain_buffer(buffer)[1:] for buffer in self.buffers],  # without their names
+            plain_steps(self.steps),
+        )
+        # JSON of text and whole numbers has one spelling; hash() and pickle change between processes and versions.
+        text = json.dumps(told, separators=(",", ":"))
+        return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
+
+
+def hops_of(movement: Movement) -> tuple[Hop, ...]:
+    """Return the copies of a movement that cross from one device to another, in order of their steps."""
+    buffers = movement.buffers
+    return tuple(
+        Hop(
+            number,
+            action.pack,
+            source.device,
+            target.device,
+            action.source.length * itemsize(movement.leaves[source.leaf].dtype),
+        )
+        for number, step in enumerate(movement.steps, start=1)
+        for action in step.actions
+        if isinstance(action, Copy)
+        for source, target in [(buffers[action.source.buffer], buffers[action.target.buffer])]
+        if source.device != target.device
+    )

@@ -1,0 +1,190 @@
+"""A plan: a movement, and how it runs here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from treefold.devices import device_type
+from treefold.errors import PlanError
+from treefold.errors.words import counted, listed, short
+from treefold.plan.ir import Combine, Goal, Hop
+from treefold.plan.movement import Movement, hops_of
+from treefold.plan.serialize import (
+    plain_buffer,
+    plain_steps,
+    read_buffer,
+    read_leaf,
+    read_list,
+    read_number,
+    read_object,
+    read_step,
+    read_text,
+)
+from treefold.plan.text import describe_amounts, describe_one_pass, describe_steps, shortened
+
+_VERSION = 1  # of the form in JSON
+_WORDS = {
+    "collective": ("all_reduce", "reduce", "broadcast", "gather"),
+    "executor": ("host", "local", "cuda", "nccl"),
+    "kernel": ("native", "numpy", ""),
+    "accumulate": ("wide", "native", "callback"),
+}
+_GUARANTEES = {
+    "replica_order": "every element is folded once, in replica order: the same bits whatever the packing or plan",
+    "per_plan": "the same bits on every destination and on every run of this plan",
+    "callback": "what accumulation_fn returns, copied to every destination",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Movement):
+    """A movement that is proved, and how it runs here.
+
+    ``collective``: ``"all_reduce"``, ``"reduce"``, ``"broadcast"`` or ``"gather"``. ``algorithm``: what planned it, in
+    words. ``executor``: ``"host"``, ``"local"``, ``"cuda"`` or ``"nccl"``. ``kernel``: what does the arithmetic on host
+    memory, ``"native"`` or ``"numpy"``, else empty. ``accumulate``: ``"wide"``, ``"native"`` or ``"callback"``.
+    ``paths``: where each leaf stands in the caller's structure. ``notes``: sentences a user should see, such as a
+    fallback and its reason. ``print(plan)`` shows what runs: one line per step, or, where one memory holds everything,
+    what its one pass does.
+
+    Raises:
+        PlanError: the movement does not hold, or its executor cannot run it.
+
+    """
+
+    collective: str
+    algorithm: str
+    paths: tuple[str, ...]
+    executor: str = "local"
+    kernel: str = ""
+    accumulate: str = "wide"
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Prove the movement, then check that it can run here."""
+        Movement.__post_init__(self)
+        problem = self._problem()
+        if problem:
+            raise PlanError.in_head(PlanError.malformed(problem))
+
+    def _problem(self) -> str:
+        """Return why the executor cannot run the movement, empty if it can."""
+        for name, choices in _WORDS.items():
+            if getattr(self, name) not in choices:
+                return f"{name} {getattr(self, name)!r} is not {listed(choices)}"
+        if len(self.paths) != len(self.leaves):
+            return f"there are {len(self.paths)} paths for {len(self.leaves)} leaves"
+        strangers = sorted({name for name in self.devices if device_type(name) != "cpu"})
+        if self.executor == "host" and strangers:
+            return f"the host executor cannot reach {', '.join(strangers)}"
+        if self.executor != "host" and self.proof.reaches_across:
+            return f"the {self.executor} executor cannot fold or concatenate what lies on several devices"
+        if self.accumulate == "callback" and not self.proof.folds_whole:
+            return "accumulation_fn takes the whole arrays of all replicas at once"
+        return ""
+
+    @property
+    def is_one_pass(self) -> bool:
+        """Whether the executor folds every element once, in replica order, and does not walk the steps.
+
+        On one memory there are no links to spare: on the host, and on a single GPU.
+        """
+        return self.executor == "host" or (self.executor == "cuda" and len(self.devices) == 1)
+
+    @property
+    def guarantee(self) -> str:
+        """Which promise about bits the plan keeps.
+
+        ``"replica_order"`` where all contributions to an element meet at once, in replica order, so that every plan
+        gives the same bits; ``"per_plan"`` where partial folds travel, so that the same plan gives the same bits on
+        every destination and every run (with NCCL: as far as it goes the same way); ``"callback"`` where an
+        ``accumulation_fn`` has the say.
+        """
+        if self.accumulate == "callback":
+            return "callback"
+        if self.is_one_pass:
+            return "replica_order"
+        if self.executor == "nccl" and any(isinstance(a, Combine) for step in self.steps for a in step.actions):
+            return "per_plan"  # the order in which NCCL adds is its own
+        return "replica_order" if self.proof.is_flat else "per_plan"
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """The copies that cross from one device to another, in order of their steps; none within host memory."""
+        return () if self.executor == "host" else hops_of(self)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text, which ``treefold.plan.from_json`` proves again as it reads it."""
+        pairs = zip(self.paths, self.leaves, strict=True)
+        return json.dumps(
+            {
+                "treefold_plan": _VERSION,
+                "collective": self.collective,
+                "algorithm": self.algorithm,
+                "executor": self.executor,
+                "kernel": self.kernel,
+                "accumulate": self.accumulate,
+                "num_packs": self.num_packs,
+                "notes": list(self.notes),
+                "leaves": [[path, leaf.dtype, leaf.goal.value] for path, leaf in pairs],
+                "buffers": [plain_buffer(buffer) for buffer in self.buffers],
+                "steps": plain_steps(self.steps),
+            }
+        )
+
+    def __str__(self) -> str:
+        """Return the plan as text that can be pasted into an issue."""
+        packs = "" if self.is_one_pass else f" {counted(self.num_packs, 'pack')},"
+        lines = [
+            f"{self.collective} by {self.algorithm}: {describe_amounts(self)},{packs} on {shortened(self.devices)}",
+            f"executor:  {self._describe_executor()}",
+            f"guarantee: {self.guarantee} - {self._describe_guarantee()}",
+            *(f"note:      {note}" for note in self.notes),
+        ]
+        return "\n".join([*lines, *(describe_one_pass(self) if self.is_one_pass else describe_steps(self))])
+
+    def _describe_executor(self) -> str:
+        if self.is_one_pass:
+            name = f"{self.executor} ({self.kernel} kernel)" if self.kernel else self.executor
+            is_fold = any(leaf.goal is Goal.FOLD for leaf in self.leaves)
+            return f"{name}, one pass in replica order" if is_fold else f"{self.executor}, one pass"
+        if self.executor == "nccl":
+            return "nccl, in place of the copies and combinations of a pack, wherever it does the same"
+        if self.executor == "cuda":
+            return "cuda, chunks of all steps in flight together"
+        return f"{self.executor}, step by step"
+
+    def _describe_guarantee(self) -> str:
+        if self.executor == "nccl" and self.guarantee == "per_plan":
+            return "the same bits on every destination; on every run, if NCCL chooses the same way"
+        return _GUARANTEES[self.guarantee]
+
+
+def from_json(text: str) -> Plan:
+    """Read a plan back and prove it.
+
+    Raises:
+        PlanError: the text is no plan, or the plan does not hold.
+
+    """
+    data = read_object(text)
+    if type(data.get("treefold_plan")) is not int or data["treefold_plan"] != _VERSION:
+        raise PlanError.unreadable(f"it is not an object with treefold_plan: {_VERSION}")
+    words = ("collective", "algorithm", "executor", "kernel", "accumulate")
+    known = {*words, "treefold_plan", "num_packs", "notes", "leaves", "buffers", "steps"}
+    if data.keys() != known:
+        raise PlanError.unreadable(f"fields {sorted(data.keys() ^ known)} are missing or unknown")
+    num_packs = read_number(data["num_packs"])
+    leaves = [read_leaf(leaf) for leaf in read_list(data["leaves"])]
+    plan = Plan(
+        **{word: read_text(data[word]) for word in words},
+        notes=tuple(read_text(note) for note in read_list(data["notes"])),
+        paths=tuple(path for path, _ in leaves),
+        leaves=tuple(leaf for _, leaf in leaves),
+        buffers=tuple(read_buffer(buffer) for buffer in read_list(data["buffers"])),
+        steps=tuple(read_step(step) for step in read_list(data["steps"])),
+    )
+    if num_packs != plan.num_packs:
+        raise PlanError.unreadable(f"num_packs is {short(num_packs)}, and its steps carry {plan.num_packs}")
+    return plan
