@@ -8,6 +8,7 @@ association on every destination. Ownership is proved, not sums: a contribution 
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -205,18 +206,35 @@ class _SymbolicRun:
             raise PlanError.malformed("moving cannot turn contributions into partial folds, or back")
 
     def check_outputs(self) -> None:
-        """Compare every output with its goal, and the outputs of a leaf with each other."""
+        """Compare every output with its goal, and the associations of a leaf's outputs with each other."""
         for leaf, indices in self.outputs.items():
-            expected = self._expected(leaf)
-            checked: list[tuple[int, list[_Part]]] = []
+            lengths = self._lengths(leaf)
+            is_laid_out = self.leaves[leaf].goal in _LAID_OUT
+            *begins, end = (0, *itertools.accumulate(lengths)) if is_laid_out else (0, lengths[0])
             for index in indices:
-                buffer, found = self.buffers[index], _merged(self.stores[index].pieces)
-                # Thousands of outputs hold the same: an association of all replicas is walked through once.
-                if (buffer.length, found) not in checked:
-                    self._check_output(buffer, found, expected)
-                    checked.append((buffer.length, found))
-            if len(checked) > 1:
+                self._check_output(index, begins if is_laid_out else [], end)
+            first, *others = (_associations(self.stores[index].pieces) for index in indices)
+            if any(other != first for other in others):
                 raise PlanError.differing(leaf)
+            if self.leaves[leaf].goal is Goal.FOLD:
+                self.associations.update(value for _, value in first)
+
+    def _check_output(self, index: int, begins: Sequence[int], length: int) -> None:
+        """Refuse an output whose elements are not all there, finished, each where it belongs.
+
+        ``begins``: where each replica's elements belong that are laid behind each other. That a finished fold has every
+        contribution needs no look: ``_join`` finishes no other.
+        """
+        buffer, pieces = self.buffers[index], self.stores[index].pieces
+        is_final = self.leaves[buffer.leaf].goal is not Goal.COPY
+        is_right = all(
+            piece.leaf == buffer.leaf
+            and piece.final == is_final
+            and piece.start == piece.offset + (begins[piece.value] if begins and isinstance(piece.value, int) else 0)
+            for piece in pieces
+        )
+        if not is_right or not sum(piece.stop - piece.start for piece in pieces) == buffer.length == length:
+            raise PlanError.incomplete(buffer.name, buffer.length)
 
     def check_all_used(self) -> None:
         """Refuse what was computed for nobody."""
@@ -225,58 +243,17 @@ class _SymbolicRun:
             if piece is not None and store.buffer.role is not Role.OUTPUT:
                 raise PlanError.unused(store.buffer.name, piece.start, piece.stop)
 
-    def _expected(self, leaf: int) -> list[tuple[int, int, int]]:
-        """Return (replica or -1 for all, offset, length) of the parts that make up an output."""
-        lengths = self._lengths(leaf)
-        if self.leaves[leaf].goal in _LAID_OUT:
-            return [(replica, 0, length) for replica, length in enumerate(lengths) if length]
-        return [(-1, 0, lengths[0])] if lengths[0] else []
-
-    def _check_output(self, buffer: Buffer, found: list[_Part], expected: list[tuple[int, int, int]]) -> None:
-        leaf, goal = buffer.leaf, self.leaves[buffer.leaf].goal
-        if any(part[1] != leaf for part in found) or sum(part[0] for part in found) != buffer.length:
-            raise PlanError.incomplete(buffer.name, buffer.length)
-        if goal is Goal.FOLD:
-            # A leaf may be folded in several associations, one per pack that carries a part of it.
-            whole = [(0, expected[0][2])] if expected else []
-            complete = _joined((offset, offset + length) for length, _, offset, _, _ in found) == whole
-            complete = complete and all(final for *_, final in found)
-            self.associations.update(value for *_, value, _ in found)
-            everyone = list(range(len(self.inputs[leaf])))
-            complete = complete and all(sorted(replicas_in(value)) == everyone for *_, value, _ in found)
-        else:
-            parts = [(-1 if goal is Goal.COPY else value, offset, length) for length, _, offset, value, _ in found]
-            complete = parts == expected and all(final == (goal is not Goal.COPY) for *_, final in found)
-        if not complete or sum(part[2] for part in expected) != buffer.length:
-            raise PlanError.incomplete(buffer.name, buffer.length)
-
     def _lengths(self, leaf: int) -> list[int]:
         return [self.buffers[index].length for index in self.inputs[leaf]]
 
 
-_Part = tuple[int, int, int, Association, bool]  # length, leaf, offset, value, final
-
-
-def _merged(pieces: Iterable[Piece]) -> list[_Part]:
-    """Return neighbours that continue each other as one part: how an output was cut on its way means nothing."""
-    parts: list[_Part] = []
+def _associations(pieces: Iterable[Piece]) -> list[tuple[int, Association]]:
+    """Return from which element on a buffer has which association: how else it is cut means nothing."""
+    found: list[tuple[int, Association]] = []
     for piece in pieces:
-        part = (piece.stop - piece.start, piece.leaf, piece.offset, piece.value, piece.final)
-        if parts and parts[-1][1] == part[1] and parts[-1][3:] == part[3:] and sum(parts[-1][0:3:2]) == part[2]:
-            part = (parts[-1][0] + part[0], *parts.pop()[1:])
-        parts.append(part)
-    return parts
-
-
-def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges, each of which that begins where the one before it ends made longer by it."""
-    joined: list[tuple[int, int]] = []
-    for start, stop in ranges:
-        if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], stop)
-        else:
-            joined.append((start, stop))
-    return joined
+        if not found or found[-1][1] != piece.value:
+            found.append((piece.start, piece.value))
+    return found
 
 
 def _piece_at(column: list[Piece], position: int) -> Piece:
