@@ -10,7 +10,7 @@ from treefold.packing import Item, PackingPolicy
 def packed(policy, *lengths):
     """Return the leaves of each pack of float32 values of these lengths, on two devices."""
     items = [Item(leaf, "float32", length) for leaf, length in enumerate(lengths)]
-    return [[f.leaf for f in pack.fragments] for layout in policy.layouts(items, 2) for pack in layout.packs]
+    return [[f.leaf for f in pack.fragments] for pack in policy.packs(items, 2)]
 
 
 class TestLimits:
@@ -39,10 +39,8 @@ class TestLimits:
     def test_of_one_are_limits(self):
         """Groups of values of at most 1 byte, and groups of 1."""
         ones = [Item(leaf, "int8", 1) for leaf in range(2)]
-        [layout] = PackingPolicy(agg_small_grads_max_bytes=1, agg_small_grads_max_group=2).layouts(ones, 2)
-        assert len(layout.packs) == 1
-        [layout] = PackingPolicy(agg_small_grads_max_bytes=1, agg_small_grads_max_group=1).layouts(ones, 2)
-        assert len(layout.packs) == 2
+        assert len(PackingPolicy(agg_small_grads_max_bytes=1, agg_small_grads_max_group=2).packs(ones, 2)) == 1
+        assert len(PackingPolicy(agg_small_grads_max_bytes=1, agg_small_grads_max_group=1).packs(ones, 2)) == 2
 
 
 class TestDefaults:

@@ -18,13 +18,18 @@ def items(*lengths, dtype="float32"):
 
 def sizes(policy, lengths, num_devices=4):
     """Return the lengths of the packs."""
-    return [pack.length for layout in policy.layouts(items(*lengths), num_devices) for pack in layout.packs]
+    return [pack.length for pack in policy.packs(items(*lengths), num_devices)]
 
 
 def contents(policy, values, num_devices=4):
     """Return the leaves of each pack, for policies that do not cut values."""
-    layouts = policy.layouts(values, num_devices)
-    return [[f.leaf for f in pack.fragments] for layout in layouts for pack in layout.packs]
+    return [[f.leaf for f in pack.fragments] for pack in policy.packs(values, num_devices)]
+
+
+def packs_by_dtype(policy, values):
+    """Return the dtypes and the packs of each, those of a dtype standing together, on four devices."""
+    groups = itertools.groupby(policy.packs(values, 4), key=lambda pack: pack.dtype)
+    return [(dtype, list(packs)) for dtype, packs in groups]
 
 
 class TestNumPacks:
@@ -48,8 +53,7 @@ class TestNumPacks:
 
     def test_cuts_values_where_it_must(self):
         """A value may lie in several packs, and a pack may hold parts of several values."""
-        [layout] = PackingPolicy(num_packs=3).layouts(items(4, 0, 1, 5), 4)
-        assert layout.packs == (
+        assert PackingPolicy(num_packs=3).packs(items(4, 0, 1, 5), 4) == (
             Pack("float32", (Fragment(0, 0, 4),)),
             Pack("float32", (Fragment(2, 0, 1), Fragment(3, 0, 2))),
             Pack("float32", (Fragment(3, 2, 5),)),
@@ -72,12 +76,9 @@ class TestNumPacks:
     def test_is_counted_per_dtype(self):
         """Each dtype is packed by itself, in order of first appearance, and no pack mixes them."""
         values = [Item(0, "float16", 3), Item(1, "int32", 4), Item(2, "float16", 3)]
-        layouts = PackingPolicy(num_packs=2).layouts(values, 4)
-        assert [(layout.dtype, [pack.length for pack in layout.packs]) for layout in layouts] == [
-            ("float16", [3, 3]),
-            ("int32", [2, 2]),
-        ]
-        assert {pack.dtype for pack in layouts[0].packs} == {"float16"}
+        packs = PackingPolicy(num_packs=2).packs(values, 4)
+        expected = [("float16", 3), ("float16", 3), ("int32", 2), ("int32", 2)]
+        assert [(pack.dtype, pack.length) for pack in packs] == expected
 
 
 class TestBytesPerPack:
@@ -186,25 +187,27 @@ VALUES = st.lists(
 ).map(lambda kinds: [Item(leaf, dtype, length) for leaf, (dtype, length) in enumerate(kinds)])  # fmt: skip
 
 
-class TestLayouts:
+class TestPacks:
     @given(policy=POLICIES, values=VALUES, num_devices=st.integers(1, 17))
     def test_put_every_element_into_exactly_one_pack(self, policy, values, num_devices):
         """Nothing is lost, nothing travels twice, no pack is empty, none mixes dtypes."""
-        layouts = policy.layouts(values, num_devices)
-        packs = [pack for layout in layouts for pack in layout.packs]
+        packs = policy.packs(values, num_devices)
         found = sorted((f.leaf, e) for pack in packs for f in pack.fragments for e in range(f.start, f.stop))
         assert found == [(item.leaf, element) for item in values for element in range(item.length)]
         assert all(fragment.length > 0 for pack in packs for fragment in pack.fragments)
         assert all(pack.length > 0 for pack in packs)
         assert all(values[f.leaf].dtype == pack.dtype for pack in packs for f in pack.fragments)
-        assert [layout.dtype for layout in layouts] == list(dict.fromkeys(item.dtype for item in values))
+        dtypes = [dtype for dtype, _ in itertools.groupby(packs, key=lambda pack: pack.dtype)]
+        assert dtypes == list(
+            dict.fromkeys(i.dtype for i in values if any(j.length for j in values if j.dtype == i.dtype))
+        )
 
     @given(policy=POLICIES, values=VALUES)
     def test_keep_the_input_order(self, policy, values):
         """Within a pack leaves ascend; without aggregation they ascend over all packs of a dtype."""
         aggregates = not policy.bytes_per_pack and policy.num_packs == 0
-        for layout in policy.layouts(values, 4):
-            places = [[(f.leaf, f.start) for f in pack.fragments] for pack in layout.packs]
+        for _dtype, packs in packs_by_dtype(policy, values):
+            places = [[(f.leaf, f.start) for f in pack.fragments] for pack in packs]
             assert all(place == sorted(place) for place in places)
             assert [place[0] for place in places] == sorted(place[0] for place in places)
             if not aggregates:
@@ -214,30 +217,28 @@ class TestLayouts:
     @given(values=VALUES, num_packs=st.integers(1, 20))
     def test_are_balanced(self, values, num_packs):
         """Packs of one dtype differ by at most one element, and the larger ones come first."""
-        for layout in PackingPolicy(num_packs=num_packs).layouts(values, 4):
-            lengths = [pack.length for pack in layout.packs]
+        for dtype, packs in packs_by_dtype(PackingPolicy(num_packs=num_packs), values):
+            lengths = [pack.length for pack in packs]
             assert lengths == sorted(lengths, reverse=True)
             assert max(lengths, default=0) - min(lengths, default=0) <= 1
-            total = sum(item.length for item in values if item.dtype == layout.dtype)
+            total = sum(item.length for item in values if item.dtype == dtype)
             assert len(lengths) == min(num_packs, total)
 
     @given(values=VALUES, max_bytes=st.integers(1, 200))
     def test_keep_to_their_bytes(self, values, max_bytes):
         """A pack over the limit holds one value, and the first value of the next pack would not have fitted."""
-        for layout in PackingPolicy(bytes_per_pack=max_bytes).layouts(values, 4):
-            nbytes = [pack.length * itemsize(pack.dtype) for pack in layout.packs]
-            assert all(n <= max_bytes or len(p.fragments) == 1 for n, p in zip(nbytes, layout.packs, strict=True))
-            following = [pack.fragments[0].length * itemsize(pack.dtype) for pack in layout.packs[1:]]
+        for _dtype, packs in packs_by_dtype(PackingPolicy(bytes_per_pack=max_bytes), values):
+            nbytes = [pack.length * itemsize(pack.dtype) for pack in packs]
+            assert all(n <= max_bytes or len(p.fragments) == 1 for n, p in zip(nbytes, packs, strict=True))
+            following = [pack.fragments[0].length * itemsize(pack.dtype) for pack in packs[1:]]
             assert all(n + after > max_bytes for n, after in zip(nbytes, following, strict=False))
 
     @given(values=VALUES, max_bytes=st.integers(1, 60), max_group=st.integers(1, 5))
     def test_group_small_values_only(self, values, max_bytes, max_group):
         """A group has at most ``max_group`` values, all small, and only the last group of a dtype may have room."""
         policy = PackingPolicy(agg_small_grads_max_bytes=max_bytes, agg_small_grads_max_group=max_group)
-        for layout in policy.layouts(values, 4):
-            is_small = [
-                [f.length * itemsize(layout.dtype) <= max_bytes for f in pack.fragments] for pack in layout.packs
-            ]
+        for dtype, packs in packs_by_dtype(policy, values):
+            is_small = [[f.length * itemsize(dtype) <= max_bytes for f in pack.fragments] for pack in packs]
             assert all(all(small) or len(small) == 1 for small in is_small)
             groups = [len(small) for small in is_small if all(small)]
             assert all(size == max_group for size in groups[:-1])

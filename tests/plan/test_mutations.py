@@ -158,14 +158,13 @@ def folding(planner, policy, sources, destinations):
             for i, n in enumerate(lengths)]  # fmt: skip
     builder = PlanBuilder(work)
     items = [Item(index, "int8", length) for index, length in enumerate(lengths)]
-    for layout in policy.layouts(items, len(set(sources))):
-        for number, pack in enumerate(layout.packs):
-            if planner == "star":
-                add_star(builder, pack, destinations[number % len(destinations)])
-            elif planner == "one_shot":
-                add_one_shot(builder, pack)
-            else:
-                add_two_level(builder, pack, number)
+    for number, pack in enumerate(policy.packs(items, len(set(sources)))):
+        if planner == "star":
+            add_star(builder, pack, destinations[number % len(destinations)])
+        elif planner == "one_shot":
+            add_one_shot(builder, pack)
+        else:
+            add_two_level(builder, pack, number)
     return Draft(builder.leaves, builder.buffers, builder.steps)
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from treefold.errors import SimulationError
 
-_NORMAL = 1.4826  # the standard deviation of normal errors over their median absolute deviation
 _MOST_PAIRS = 1000  # samples of one size beyond this many are thinned: pairs grow with their square
 _ROUNDS = 20
 
@@ -24,31 +23,11 @@ Sample = tuple[float, float]  # bytes, seconds
 Array = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkFit:
-    """What samples say of one link.
+class LinkFit(NamedTuple):
+    """What samples say of one link: its bandwidth, 1/beta, and its alpha; as ``refine`` reads it."""
 
-    ``alpha_s`` ± ``alpha_spread_s`` seconds per copy and ``beta_s_per_byte`` ± ``beta_spread_s_per_byte``; spreads are
-    standard deviations, from the samples' own scatter. ``num_outliers``: samples more than five standard deviations off
-    the line, which have no part in the spreads.
-    """
-
+    bytes_per_s: float
     alpha_s: float
-    alpha_spread_s: float
-    beta_s_per_byte: float
-    beta_spread_s_per_byte: float
-    num_samples: int
-    num_outliers: int
-
-    @property
-    def bytes_per_s(self) -> float:
-        """The bandwidth, 1/beta."""
-        return 1 / self.beta_s_per_byte
-
-    @property
-    def bytes_per_s_spread(self) -> float:
-        """Its standard deviation, to first order."""
-        return self.beta_spread_s_per_byte / self.beta_s_per_byte**2
 
 
 def fit_link(samples: Iterable[Sample]) -> LinkFit:
@@ -62,8 +41,8 @@ def fit_link(samples: Iterable[Sample]) -> LinkFit:
             no longer.
 
     >>> fit = fit_link([(0, 2e-6), (1e6, 42e-6), (2e6, 82e-6), (3e6, 900e-6), (4e6, 162e-6)])
-    >>> round(fit.alpha_s * 1e6, 3), round(fit.bytes_per_s / 1e9, 3), fit.num_outliers
-    (2.0, 25.0, 1)
+    >>> round(fit.alpha_s * 1e6, 3), round(fit.bytes_per_s / 1e9, 3)
+    (2.0, 25.0)
     """
     sizes, seconds = _columns(samples)
     if len(np.unique(sizes)) < 2:  # noqa: PLR2004 - a line needs two points
@@ -78,7 +57,7 @@ def fit_link(samples: Iterable[Sample]) -> LinkFit:
             raise SimulationError.no_slope()
         if abs(beta - before) <= 1e-12 * beta:
             break
-    return _with_spread(sizes, seconds, alpha, beta)
+    return LinkFit(1 / beta, alpha)
 
 
 def fit_links(samples: Mapping[tuple[str, str], Sequence[Sample]]) -> dict[tuple[str, str], LinkFit]:
@@ -112,16 +91,3 @@ def _weighted_median(values: Array, weights: Array) -> float:
     if index + 1 < len(values) and below[index] <= middle * (1 + 1e-12):
         return float(values[order[index]] + values[order[index + 1]]) / 2
     return float(values[order[index]])
-
-
-def _with_spread(sizes: Array, seconds: Array, alpha: float, beta: float) -> LinkFit:
-    expected = np.maximum(alpha + beta * sizes, max(float(seconds.max()), 1e-12) * 1e-6)
-    off = (seconds - expected) / expected
-    scatter = _NORMAL * float(np.median(np.abs(off - np.median(off))))
-    good = np.abs(off) <= max(5 * scatter, 1e-9)
-    # The covariance of weighted least squares, with what the good samples scatter by.
-    design = np.stack([np.ones(good.sum()), sizes[good]], 1) / expected[good, None]
-    scale = np.sqrt((design**2).sum(axis=0))
-    normal = (design / scale).T @ (design / scale)
-    spread = np.sqrt(np.maximum(np.diag(np.linalg.pinv(normal)), 0.0)) / scale * scatter
-    return LinkFit(alpha, float(spread[0]), beta, float(spread[1]), len(sizes), int((~good).sum()))

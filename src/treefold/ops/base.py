@@ -197,7 +197,7 @@ class CrossDeviceOps(abc.ABC):
     def _router(self, request: Request) -> Router:
         """Return how the values of a request travel."""
         policy = request.policy
-        return Router(lambda items, sources: policy.layouts(items, len(set(sources))), self._add_pack, self._root)
+        return Router(lambda items, sources: policy.packs(items, len(set(sources))), self._add_pack, self._root)
 
     def _root(self, destinations: Sequence[str]) -> str:
         """Return the device on which a value is reduced that does not travel by ``_add_pack``."""

@@ -10,7 +10,7 @@ from treefold.execution import KERNEL
 from treefold.execution.gpus import runs_on_gpus
 from treefold.ops.entry import Entry, in_host_memory
 from treefold.options import CommunicationOptions
-from treefold.packing import Item, Pack, PackingPolicy, PackLayout
+from treefold.packing import Item, Pack, PackingPolicy
 from treefold.plan import Plan
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_one_pass, add_star
@@ -25,12 +25,12 @@ AddPack = Callable[[PlanBuilder, Pack, int], None]
 class Router:
     """How values whose destinations are their own devices travel, and where the others meet.
 
-    ``layouts``: cuts the values of one list of devices into packs. ``add_pack``: plans one pack, by its number among
+    ``packs``: cuts the values of one list of devices into packs. ``add_pack``: plans one pack, by its number among
     all packs of the plan, those without elements included. ``root``: the device on which a value is reduced that does
     not travel this way. ``meets``: whether all contributions to a pack meet as they are, wherever they travel.
     """
 
-    layouts: Callable[[Sequence[Item], tuple[str, ...]], tuple[PackLayout, ...]]
+    packs: Callable[[Sequence[Item], tuple[str, ...]], tuple[Pack, ...]]
     add_pack: AddPack
     root: Callable[[Sequence[str]], str]
     meets: bool = False
@@ -154,14 +154,12 @@ def _add_packs(builder: PlanBuilder, request: Request, router: Router) -> None:
     number = 0
     for (sources, destinations, _), items in groups.items():
         matches = set(sources) == set(destinations)
-        layouts = router.layouts(items, sources) if matches else PackingPolicy().layouts(items, 0)
-        for layout in layouts:
-            for pack in layout.packs:
-                if matches and pack.length and (router.meets or not _must_meet(request, pack.dtype)):
-                    router.add_pack(builder, pack, number)
-                elif pack.length:
-                    add_star(builder, pack, router.root(destinations))
-                number += 1
+        for pack in router.packs(items, sources) if matches else PackingPolicy().packs(items, 0):
+            if matches and pack.length and (router.meets or not _must_meet(request, pack.dtype)):
+                router.add_pack(builder, pack, number)
+            elif pack.length:
+                add_star(builder, pack, router.root(destinations))
+            number += 1
 
 
 def _must_meet(request: Request, dtype: str) -> bool:

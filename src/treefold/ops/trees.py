@@ -12,7 +12,7 @@ from treefold.bounded_cache import BoundedCache
 from treefold.dtypes import itemsize
 from treefold.errors import ArgumentError
 from treefold.ops.planning import Router
-from treefold.packing import Item, Pack, PackingPolicy, PackLayout, split_by_shares
+from treefold.packing import Item, Pack, PackingPolicy, by_dtype, split_by_shares
 from treefold.planners import PlanBuilder
 
 if TYPE_CHECKING:
@@ -71,20 +71,19 @@ class MachineTrees:
 
     def router(self, policy: PackingPolicy, root: Callable[[Sequence[str]], str]) -> Router:
         """Return how the values of one call travel: one pack per tree, or packs as the policy says over the trees."""
-        methods: list[tuple[Method, int]] = []  # of each pack that layouts made, in order, and which share it has
+        methods: list[tuple[Method, int]] = []  # of each pack that packs made, in order, and which share it has
 
-        def layouts(items: Sequence[Item], sources: tuple[str, ...]) -> tuple[PackLayout, ...]:
+        def packs(items: Sequence[Item], sources: tuple[str, ...]) -> tuple[Pack, ...]:
             devices = tuple(dict.fromkeys(sources))
-            made = []
             if policy.bytes_per_pack or policy.num_packs == 0:
-                made = list(policy.layouts(items, len(devices)))
+                found = policy.packs(items, len(devices))
                 method = self._method(devices, sum(item.length * itemsize(item.dtype) for item in items))
-                num_packs = sum(len(one.packs) for one in made)
-                methods.extend((method, _in_turn(method.shares, number)) for number in range(num_packs))
-                return tuple(made)
-            for dtype, group in _by_dtype(items).items():
-                method = self._method(devices, sum(item.length for item in group) * itemsize(dtype))
-                made.append(PackLayout(dtype, split_by_shares(group, method.shares)))
+                methods.extend((method, _in_turn(method.shares, number)) for number in range(len(found)))
+                return found
+            made = list[Pack]()
+            for group in by_dtype(items):
+                method = self._method(devices, sum(item.length for item in group) * itemsize(group[0].dtype))
+                made += split_by_shares(group, method.shares)
                 methods.extend((method, number) for number in range(len(method.shares)))
             return tuple(made)
 
@@ -92,7 +91,7 @@ class MachineTrees:
             method, share = methods[number]
             method.add_pack(builder, pack, share)
 
-        return Router(layouts, add_pack, root)
+        return Router(packs, add_pack, root)
 
     def _method(self, devices: tuple[str, ...], nbytes: int) -> Method:
         """Return the method for so many bytes: sizes are told apart by factors of four.
@@ -117,13 +116,6 @@ class MachineTrees:
         while size < min(nbytes, LARGEST):
             size *= 4
         return comparison.methods[comparison.best(size)]
-
-
-def _by_dtype(items: Sequence[Item]) -> dict[str, list[Item]]:
-    found: dict[str, list[Item]] = {}
-    for item in items:
-        found.setdefault(item.dtype, []).append(item)
-    return found
 
 
 def _in_turn(shares: Sequence[Fraction], number: int) -> int:

@@ -1,7 +1,7 @@
 """Packing: which values travel together."""
 
-from treefold.packing.layout import Fragment, Item, Pack, PackLayout
+from treefold.packing.layout import Fragment, Item, Pack, by_dtype
 from treefold.packing.pack import split_by_shares
 from treefold.packing.policy import PackingPolicy
 
-__all__ = ["Fragment", "Item", "Pack", "PackLayout", "PackingPolicy", "split_by_shares"]
+__all__ = ["Fragment", "Item", "Pack", "PackingPolicy", "by_dtype", "split_by_shares"]

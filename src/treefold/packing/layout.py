@@ -1,7 +1,8 @@
-"""How values of one dtype are laid behind each other and cut into packs."""
+"""What is packed, and packs: parts of values of one dtype that travel together."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -41,9 +42,9 @@ class Pack:
         return sum(fragment.length for fragment in self.fragments)
 
 
-@dataclass(frozen=True, slots=True)
-class PackLayout:
-    """The packs of one dtype."""
-
-    dtype: str
-    packs: tuple[Pack, ...]
+def by_dtype(items: Iterable[Item]) -> list[list[Item]]:
+    """Return the items of each dtype, dtypes in order of first appearance."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(item.dtype, []).append(item)
+    return list(found.values())

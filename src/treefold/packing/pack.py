@@ -1,4 +1,4 @@
-"""The ways of cutting values of one dtype into packs. Values without elements are in no pack."""
+"""Values of one dtype cut into packs. Values without elements are in no pack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way of packing applies to a call: decided by the constructor's arguments and the call's options."""
+"""How a call's values are packed: decided by the constructor's arguments and the call's options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from treefold.dtypes import itemsize
 from treefold.errors import ArgumentError
-from treefold.packing.layout import Item, Pack, PackLayout
+from treefold.packing.layout import Item, Pack, by_dtype
 from treefold.packing.pack import aggregate_small, one_each, split_evenly, up_to_bytes
 
 
@@ -46,12 +46,9 @@ class PackingPolicy:
         """Return the policy of a call whose options say so many bytes per pack; 0 changes nothing."""
         return dataclasses.replace(self, bytes_per_pack=bytes_per_pack) if bytes_per_pack else self
 
-    def layouts(self, items: Sequence[Item], num_devices: int) -> tuple[PackLayout, ...]:
-        """Return the packs of ``items`` per dtype, dtypes in order of first appearance."""
-        by_dtype: dict[str, list[Item]] = {}
-        for item in items:
-            by_dtype.setdefault(item.dtype, []).append(item)
-        return tuple(PackLayout(dtype, self._packs(group, num_devices)) for dtype, group in by_dtype.items())
+    def packs(self, items: Sequence[Item], num_devices: int) -> tuple[Pack, ...]:
+        """Return the packs of ``items``, dtype after dtype in order of first appearance."""
+        return tuple(pack for group in by_dtype(items) for pack in self._packs(group, num_devices))
 
     def _packs(self, items: Sequence[Item], num_devices: int) -> tuple[Pack, ...]:
         nbytes = itemsize(items[0].dtype)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from treefold.devices import canonical_device
-from treefold.packing import Item, Pack, split_by_shares
+from treefold.packing import Item, Pack, by_dtype, split_by_shares
 from treefold.plan import Movement
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners.builder import LeafWork, PlanBuilder
@@ -39,10 +39,7 @@ class Method:
 
         """
         builder = PlanBuilder(work)
-        by_dtype: dict[str, list[Item]] = {}
-        for index, item in enumerate(work):
-            by_dtype.setdefault(item.leaf.dtype, []).append(Item(index, item.leaf.dtype, item.result_length))
-        for items in by_dtype.values():
+        for items in by_dtype(Item(index, one.leaf.dtype, one.result_length) for index, one in enumerate(work)):
             for number, pack in enumerate(split_by_shares(items, self.shares)):
                 if pack.length:
                     self.add_pack(builder, pack, number)
