@@ -92,19 +92,19 @@ class Store:
             return
         self._split_at(target.start)
         self._split_at(target.stop)
-        where = self._between(target.start, target.stop)
-        for piece in self.pieces[where]:
+        found = self._between(target.start, target.stop)
+        for piece in self.pieces[found]:
             if not piece.is_read:
                 raise PlanError.overwritten(self.buffer.name, piece.start, piece.stop)
-        self.pieces[where] = pieces
-        self._starts[where] = [piece.start for piece in pieces]
+        self.pieces[found] = pieces
+        self._starts[found] = [piece.start for piece in pieces]
 
     def first_unread(self) -> Piece | None:
         """Return the first piece that nobody read, if there is one."""
         return next((piece for piece in self.pieces if not piece.is_read), None)
 
     def _between(self, start: int, stop: int) -> slice:
-        """Return where the pieces stand that begin in a range."""
+        """Return the indices of the pieces that begin in a range."""
         return slice(bisect.bisect_left(self._starts, start), bisect.bisect_left(self._starts, max(start, stop)))
 
     def _split_at(self, position: int) -> None:

@@ -55,13 +55,13 @@ class PlanBuilder:
         """Return the index of the next pack."""
         return next(self._pack_numbers)
 
-    def device_of(self, where: Range) -> str:
+    def device_of(self, part: Range) -> str:
         """Return the device that holds a range."""
-        return self._buffers[where.buffer].device
+        return self._buffers[part.buffer].device
 
-    def leaf_of(self, where: Range) -> int:
+    def leaf_of(self, part: Range) -> int:
         """Return the leaf whose dtype a range has."""
-        return self._buffers[where.buffer].leaf
+        return self._buffers[part.buffer].leaf
 
     def scratch(self, role: Role, device: str, length: int, leaf: int) -> Range:
         """Return a new buffer of the dtype of ``leaf``."""

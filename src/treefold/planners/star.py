@@ -31,9 +31,9 @@ def add_star(builder: PlanBuilder, pack: Pack, root: str) -> None:
 
 def star(root: str) -> Method:
     """Return the method in which all values meet on ``root``, as in ``ReductionToOneDevice``."""
-    where = canonical_device(root)
-    words = f"all values meet on {where}"
-    return Method((Fraction(1),), lambda builder, pack, _: add_star(builder, pack, where), words)
+    device = canonical_device(root)
+    words = f"all values meet on {device}"
+    return Method((Fraction(1),), lambda builder, pack, _: add_star(builder, pack, device), words)
 
 
 def two_shot(devices: Sequence[str]) -> Method:

@@ -24,16 +24,16 @@ def describe_bottleneck(packing: TreePacking, topology: Topology) -> str:
             if (link.source, link.target) == (source, target):
                 is_nic = "nic" in {topology.kinds[source], topology.kinds[target]}
                 kinds[_where("net" if is_nic else link.kind), link.bytes_per_s / 1e9] = None
-    places = list(dict.fromkeys(where for where, _ in kinds))
+    spots = list(dict.fromkeys(where for where, _ in kinds))
     groups = _groups(certificate.parts)
     parts = len(certificate.parts)
     if certificate.is_partition or parts == 2:  # noqa: PLR2004 - then the bound is what joins the two
         whole = float(certificate.bound) / 1e9 * (parts - 1)
-        return f"{groups}: {whole:.4g} GB/s {' and '.join(places)}{' in all' if parts > 2 else ''}"  # noqa: PLR2004
+        return f"{groups}: {whole:.4g} GB/s {' and '.join(spots)}{' in all' if parts > 2 else ''}"  # noqa: PLR2004
     each = []
-    for place in places:
-        widths = sorted({f"{width:.4g}" for where, width in kinds if where == place}, key=float)
-        each.append(f"{', '.join(widths)} GB/s per link {place}")
+    for spot in spots:
+        widths = sorted({f"{width:.4g}" for where, width in kinds if where == spot}, key=float)
+        each.append(f"{', '.join(widths)} GB/s per link {spot}")
     return f"{groups}: {' and '.join(each)}"
 
 

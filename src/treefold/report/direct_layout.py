@@ -18,12 +18,12 @@ _SQUEEZE = 0.72  # drawings are wider than they are high
 _ROUNDS, _STARTS = 300, 8
 _SAME = 1e-6
 
-Places = dict[str, tuple[float, float]]
+Points = dict[str, tuple[float, float]]
 _Array = npt.NDArray[np.float64]
 
 
-def place_directly(topology: Topology, devices: Sequence[str]) -> Places:
-    """Return a place for each of these devices, which stand around (0, 0)."""
+def lay_out_directly(topology: Topology, devices: Sequence[str]) -> Points:
+    """Return a point for each of these devices, which stand around (0, 0)."""
     links = {name: [other for other in topology.neighbours(name) if other in set(devices)] for name in devices}
     count, degrees = len(devices), sorted(map(len, links.values()))
     if count == 1:
@@ -52,7 +52,7 @@ def _walk(start: str, links: dict[str, list[str]]) -> list[str]:
         order.append(at)
 
 
-def _circle(devices: Sequence[str]) -> Places:
+def _circle(devices: Sequence[str]) -> Points:
     radius = max(1.0, len(devices) / (2 * math.pi)) * _APART * 1.15
     angles = [2 * math.pi * (number - 0.5) / len(devices) - math.pi / 2 for number in range(len(devices))]
     return {
@@ -61,7 +61,7 @@ def _circle(devices: Sequence[str]) -> Places:
     }
 
 
-def _two_quads(devices: Sequence[str], links: dict[str, list[str]]) -> Places | None:
+def _two_quads(devices: Sequence[str], links: dict[str, list[str]]) -> Points | None:
     """Return the drawing of a DGX-1: two quads that mirror each other, with the links across lying level.
 
     The devices are two complete quads, the first of which holds the first device, joined one to one.
@@ -74,9 +74,9 @@ def _two_quads(devices: Sequence[str], links: dict[str, list[str]]) -> Places | 
         rest = set(devices) - set(quad)
         if set(others) == rest and len(others) == 4 and all(rest - {b} <= set(links[b]) for b in rest):  # noqa: PLR2004
             spots = [(-2.3, -1.0), (-0.95, -0.42), (-2.3, 1.0), (-0.95, 0.42)]
-            placed = dict(zip(quad, spots, strict=True))
-            placed |= {partner[a][0]: (-x, y) for a, (x, y) in list(placed.items())}
-            return {name: (x * _APART, y * _APART) for name, (x, y) in placed.items()}
+            found = dict(zip(quad, spots, strict=True))
+            found |= {partner[a][0]: (-x, y) for a, (x, y) in list(found.items())}
+            return {name: (x * _APART, y * _APART) for name, (x, y) in found.items()}
     return None
 
 
@@ -90,8 +90,8 @@ def _quads(devices: Sequence[str], links: dict[str, list[str]]) -> list[list[str
     return found
 
 
-def _by_distance(topology: Topology, devices: Sequence[str], links: dict[str, list[str]]) -> Places:
-    """Return places whose distances are those of the graph as nearly as may be, wide links being shorter.
+def _by_distance(topology: Topology, devices: Sequence[str], links: dict[str, list[str]]) -> Points:
+    """Return points whose distances are those of the graph as nearly as may be, wide links being shorter.
 
     Stress majorisation (Gansner, Koren, North 2004) from several circles; the drawing with the fewest crossings wins.
     """
@@ -101,10 +101,10 @@ def _by_distance(topology: Topology, devices: Sequence[str], links: dict[str, li
     for start in range(_STARTS):
         order = np.random.default_rng(start).permutation(len(devices)) if start else np.arange(len(devices))
         angles = 2 * np.pi * order / len(devices)
-        places = _relaxed(np.column_stack([np.cos(angles), np.sin(angles)]) * wanted.max() / 2, wanted)
-        crossings = _crossings(places, edges)
+        points = _relaxed(np.column_stack([np.cos(angles), np.sin(angles)]) * wanted.max() / 2, wanted)
+        crossings = _crossings(points, edges)
         if crossings < fewest:
-            best, fewest = places, crossings
+            best, fewest = points, crossings
     best = _upright(best)
     nearest = min(float(np.linalg.norm(best[i] - best[j])) for i in range(len(best)) for j in range(i))
     best *= max(1.0, 0.75 / max(nearest, 0.05)) * _APART
@@ -124,22 +124,22 @@ def _distances(topology: Topology, devices: Sequence[str], links: dict[str, list
     return reached
 
 
-def _relaxed(places: _Array, wanted: _Array) -> _Array:
+def _relaxed(points: _Array, wanted: _Array) -> _Array:
     weight = 1 / np.square(wanted + np.eye(len(wanted)))
     np.fill_diagonal(weight, 0)
     for _ in range(_ROUNDS):
-        apart = places[:, None] - places[None]
+        apart = points[:, None] - points[None]
         distance = np.sqrt(np.square(apart).sum(-1)) + _SAME
-        moved = weight[..., None] * (places[None] + apart * (wanted / distance)[..., None])
-        places = moved.sum(1) / weight.sum(1)[:, None]
-    return places
+        moved = weight[..., None] * (points[None] + apart * (wanted / distance)[..., None])
+        points = moved.sum(1) / weight.sum(1)[:, None]
+    return points
 
 
-def _crossings(places: _Array, edges: Sequence[tuple[int, int]]) -> float:
+def _crossings(points: _Array, edges: Sequence[tuple[int, int]]) -> float:
     """Return how many pairs of edges cross, and more for edges that pass close to a device."""
 
     def side(a: int, b: int, c: int) -> float:
-        ab, ac = places[b] - places[a], places[c] - places[a]
+        ab, ac = points[b] - points[a], points[c] - points[a]
         return float(ab[0] * ac[1] - ab[1] * ac[0])
 
     count = 0.0
@@ -147,17 +147,17 @@ def _crossings(places: _Array, edges: Sequence[tuple[int, int]]) -> float:
         for c, d in edges[number + 1 :]:
             if len({a, b, c, d}) == 4 and side(a, b, c) * side(a, b, d) < 0 and side(c, d, a) * side(c, d, b) < 0:  # noqa: PLR2004
                 count += 1
-        length = float(np.linalg.norm(places[b] - places[a]))
-        for c in range(len(places)):
-            along = float((places[c] - places[a]) @ (places[b] - places[a])) / length**2
+        length = float(np.linalg.norm(points[b] - points[a]))
+        for c in range(len(points)):
+            along = float((points[c] - points[a]) @ (points[b] - points[a])) / length**2
             if c not in {a, b} and 0 < along < 1 and abs(side(a, b, c)) / length < 0.3:  # noqa: PLR2004 - about a box
                 count += 3
     return count
 
 
-def _upright(places: _Array) -> _Array:
-    """Return the places turned so that the drawing is wide rather than high, and its first device stands left."""
-    middle = places - places.mean(0)
+def _upright(points: _Array) -> _Array:
+    """Return the points turned so that the drawing is wide rather than high, and its first device stands left."""
+    middle = points - points.mean(0)
     _, axes = np.linalg.eigh(middle.T @ middle)
     turned = middle @ axes[:, ::-1]
     turned[:, 0] *= -1 if turned[0, 0] > 0 else 1

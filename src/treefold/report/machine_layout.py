@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from treefold.report.direct_layout import place_directly
+from treefold.report.direct_layout import lay_out_directly
 from treefold.topology import Topology
 
 _ADDRESS = re.compile(r"(?:[0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})\.[0-9a-f]")
@@ -151,16 +151,16 @@ def _lay_out_island(island: _Island, left: float) -> None:
     topology = island.topology
     devices, carriers = island.of_kind("device"), island.of_kind("host", "switch")
     if not carriers:
-        places = place_directly(topology, devices)
-        x0 = min((x for x, _ in places.values()), default=0.0)
-        for name, (x, y) in places.items():
+        points = lay_out_directly(topology, devices)
+        x0 = min((x for x, _ in points.values()), default=0.0)
+        for name, (x, y) in points.items():
             island.boxes[name] = Box(left + DEVICE[0] / 2 + x - x0, y, *DEVICE, "device")
         _hang_nics(island, max(box.y for box in island.boxes.values()) + _ROW)
         return
     fabrics = [name for name in carriers if set(topology.neighbours(name)) <= set(topology.devices)]
     upper = [name for name in carriers if name not in fabrics] or fabrics
     heights = _heights(topology, upper)
-    _place_leaves(island, upper, left)
+    _lay_out_leaves(island, upper, left)
     rows: dict[int, list[str]] = defaultdict(list)
     for name in upper:
         rows[heights[name]].append(name)
@@ -202,7 +202,7 @@ def _breadth_first(
     return order + lost, after | {name: [] for name in lost}
 
 
-def _place_leaves(island: _Island, upper: Sequence[str], left: float) -> None:
+def _lay_out_leaves(island: _Island, upper: Sequence[str], left: float) -> None:
     """Place devices, and NICs that hang on carriers, in a row; those below one carrier together."""
     topology = island.topology
     leaves = set(island.of_kind("device")) | {
@@ -244,14 +244,14 @@ def _hang_nics(island: _Island, y: float) -> None:
     nics = [name for name in island.of_kind("nic") if island.boxes[name].y == y]
     nics.sort(key=lambda name: island.boxes[name].x)
     wanted = [island.boxes[name].x for name in nics]
-    places = list(wanted)
+    centres = list(wanted)
     for number in range(1, len(nics)):
-        places[number] = max(wanted[number], places[number - 1] + _NIC[0] + 8)
+        centres[number] = max(wanted[number], centres[number - 1] + _NIC[0] + 8)
     # Pushed to the right so that none overlap, then back by as much as they were pushed in the mean.
-    shift = (sum(places) - sum(wanted)) / max(len(places), 1)
+    shift = (sum(centres) - sum(wanted)) / max(len(centres), 1)
     first = min((box.x for box in island.boxes.values() if box.kind == "device"), default=0.0)
-    shift = min(shift, max(0.0, min(places, default=0.0) - first))
-    for name, x in zip(nics, places, strict=True):
+    shift = min(shift, max(0.0, min(centres, default=0.0) - first))
+    for name, x in zip(nics, centres, strict=True):
         island.boxes[name] = Box(x - shift, y, *_NIC, "nic")
 
 

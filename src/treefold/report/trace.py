@@ -45,7 +45,7 @@ class _Tracks:
         self._tracks: dict[tuple[int, str], list[int]] = {}
         self._busy: dict[int, list[Span]] = {}
 
-    def place(self, process: int, name: str, spans: Iterable[Span]) -> int:
+    def find(self, process: int, name: str, spans: Iterable[Span]) -> int:
         """Return the number of the first track of this name on which all these spans are free."""
         found = self._tracks.setdefault((process, name), [])
         wanted = sorted(spans)
@@ -65,11 +65,13 @@ def _events(activity: Activity, topology: Topology, tracks: _Tracks) -> Iterable
     name = f"pack {activity.pack}"
     part = activity.nbytes / max(len(activity.spans), 1)
     about = {"kind": activity.kind, "step": activity.step, "bytes": part, "route": " → ".join(activity.route)}
-    places = [(_LINKS, f"{a} → {b} ({float(topology.capacity(a, b)) / 1e9:.4g} GB/s)") for a, b in activity.links]
-    for process, track in places or [(_DEVICES, activity.route[0])]:
-        spans = [span for span in activity.spans if places or span[1] > span[0]]
+    tracks_of_links = [
+        (_LINKS, f"{a} → {b} ({float(topology.capacity(a, b)) / 1e9:.4g} GB/s)") for a, b in activity.links
+    ]
+    for process, track in tracks_of_links or [(_DEVICES, activity.route[0])]:
+        spans = [span for span in activity.spans if tracks_of_links or span[1] > span[0]]
         if spans:
-            number = tracks.place(process, track, spans)
+            number = tracks.find(process, track, spans)
             for chunk, span in enumerate(spans):
                 yield _event(name, activity.kind, span, process, number, {**about, "chunk": chunk})
 

@@ -32,12 +32,12 @@ def tree_marks(
     order = sorted(range(len(packing.trees)), key=lambda number: -packing.trees[number].share)[:MAX_TREES]
     shown = sorted(order)
     columns = max(1, int((width - 2 * _MARGIN + _GAP) / (_WIDTH + _GAP)))
-    places = _places(topology, layout, packing)
+    points = _points(topology, layout, packing)
     parts, pitch = list[str](), _HEIGHT + _HEAD + _GAP
     for index, number in enumerate(shown):
         x = _MARGIN + (index % columns) * (_WIDTH + _GAP)
         y = top + _MARGIN + (index // columns) * pitch
-        tree = _tree(packing.trees[number], number, places)
+        tree = _tree(packing.trees[number], number, points)
         parts.append(element("g", tree, transform=f"translate({x:.1f} {y:.1f})"))
     bottom = top + _MARGIN + -(-len(shown) // columns) * pitch
     hidden = len(packing.trees) - len(shown)
@@ -57,7 +57,7 @@ def _words(tree: Tree) -> str:
     return f"{float(tree.share):.2%} of the values, root {tree.root}; {edges}."
 
 
-def _places(topology: Topology, layout: Layout, packing: TreePacking) -> dict[str, _Point]:
+def _points(topology: Topology, layout: Layout, packing: TreePacking) -> dict[str, _Point]:
     """Return where devices stand in a small drawing: as in the large one, or around a circle where a bar joins them."""
     if all(kind == "device" for kind in topology.kinds.values()):
         raw = {name: (layout.boxes[name].x, layout.boxes[name].y) for name in packing.devices}
@@ -75,7 +75,7 @@ def _places(topology: Topology, layout: Layout, packing: TreePacking) -> dict[st
     }
 
 
-def _tree(tree: Tree, number: int, places: dict[str, _Point]) -> str:
+def _tree(tree: Tree, number: int, points: dict[str, _Point]) -> str:
     head = f"pack {number}: {float(tree.share):.1%}"
     parts = [
         titled(f"pack {number}: {_words(tree)}"),
@@ -83,9 +83,9 @@ def _tree(tree: Tree, number: int, places: dict[str, _Point]) -> str:
         text(head, 10, 18, class_="tf-tone-text tf-strong", font_size=12),
         text(f"depth {tree.depth}", _WIDTH - 10, 18, class_="tf-quiet", text_anchor="end", font_size=11),
     ]
-    dot = min(_DOT, 64.0 / math.sqrt(len(places)))
-    parts += [_edge(places[sender], places[receiver], dot) for sender, receiver in tree.pairs]
-    for name, (x, middle) in places.items():
+    dot = min(_DOT, 64.0 / math.sqrt(len(points)))
+    parts += [_edge(points[sender], points[receiver], dot) for sender, receiver in tree.pairs]
+    for name, (x, middle) in points.items():
         is_root = name == tree.root
         label = name.partition(":")[2]
         parts.append(
