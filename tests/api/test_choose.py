@@ -10,7 +10,7 @@ import pytest
 import treefold
 from treefold import HierarchicalCopyAllReduce, NcclAllReduce, PerReplica, ReductionToOneDevice, simulate
 from treefold.backends import additional_backend
-from treefold.cost import from_copies, predict_s, refine
+from treefold.cost import MovementTimes, from_copies, refine
 from treefold.errors import ArgumentError, DeviceError, MissingExtraError, ParseError, TopologyError
 from treefold.execution import links
 from treefold.execution.links import LinkResult
@@ -100,7 +100,7 @@ class TestPredictedTimes:
         with additional_backend(RecordingBackend(18)) as backend:
             value = PerReplica([backend.empty((MIB // 4,), "float32", name) for name in names])
             plan = HierarchicalCopyAllReduce("auto").plan(value, value)
-        assert choice.predicted[PACKS] == predict_s(plan, treefold.known_topology("ring:18"), MIB)
+        assert choice.predicted[PACKS] == MovementTimes(plan, treefold.known_topology("ring:18")).predicted_s(MIB)
 
     @pytest.mark.usefixtures("nccl")
     def test_are_the_rings_where_nccl_can_be_used(self):

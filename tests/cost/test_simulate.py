@@ -6,9 +6,10 @@ import closed_forms
 import pytest
 
 import treefold
-from treefold.cost import predict_s
+from treefold.cost import MovementTimes
 from treefold.cost import simulate as simulate_call
 from treefold.cost.clock import Clock
+from treefold.cost.model import LAUNCH_S
 from treefold.cost.pipeline import HAS_NATIVE
 from treefold.cost.setting import MovementOnMachine
 from treefold.cost.simulate import _run
@@ -129,7 +130,7 @@ class TestClosedForms:
         machine = known_topology(name)
         movement = along_packing(optimal_packing(machine)).movement(one_array(machine.devices))
         exact = simulate(movement, machine, nbytes).duration_s
-        assert exact * 2 / 3 < predict_s(movement, machine, nbytes, launch_s=0) < exact * 4 / 3
+        assert exact * 2 / 3 < MovementTimes(movement, machine).predicted_s(nbytes) - LAUNCH_S < exact * 4 / 3
 
 
 class TestOptimalPackings:
@@ -218,9 +219,7 @@ class TestLaunch:
         assert line.duration_s == pytest.approx(links + 7 * US)
         assert line.critical_path[0].start_s == pytest.approx(7 * US)
         assert simulate_call(movement, machine, nbytes, launch_s=1).duration_s == pytest.approx(links + 1)
-        assert predict_s(movement, machine, nbytes) == pytest.approx(
-            predict_s(movement, machine, nbytes, launch_s=0) + 7 * US
-        )
+        assert MovementTimes(movement, machine).simulated_s(nbytes) == line.duration_s
 
     @pytest.mark.parametrize("name", ["dgx1_v100", "dgx_a100", "dgx_h100", "mi300x"])
     def test_puts_few_bytes_where_they_were_measured(self, name):
@@ -234,17 +233,17 @@ class TestLaunch:
     def test_costs_nothing_on_one_device(self):
         """Where nothing travels there is no call."""
         movement, machine = star("gpu:0").movement(one_array(gpus(1))), known_topology("ring:1")
-        assert simulate_call(movement, machine, 1e9).duration_s == predict_s(movement, machine, 1e9) == 0
+        assert (
+            simulate_call(movement, machine, 1e9).duration_s == MovementTimes(movement, machine).predicted_s(1e9) == 0
+        )
 
     @pytest.mark.parametrize("launch_s", [-1, math.inf, math.nan, "7 µs", True])
     def test_is_a_time(self, launch_s):
         """Finite, and not negative."""
         movement, machine = star("gpu:0").movement(one_array(gpus(2))), known_topology("ring:2")
-        for price in (simulate_call, predict_s):
-            with pytest.raises(
-                SimulationError, match=r"^launch_s is .*\. It takes a finite number of seconds, 0 or more\.$"
-            ):
-                price(movement, machine, 1, launch_s=launch_s)
+        sentence = r"^launch_s is .*\. It takes a finite number of seconds, 0 or more\.$"
+        with pytest.raises(SimulationError, match=sentence):
+            simulate_call(movement, machine, 1, launch_s=launch_s)
 
 
 class TestClock:

@@ -9,7 +9,7 @@ from treefold.plan import Movement
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_concat
 from treefold.planners.method import one_array
-from treefold.planners.star import star
+from treefold.planners.star import star, two_shot
 from treefold.planners.two_level import two_level
 from treefold.testing import owned
 
@@ -17,14 +17,14 @@ GPUS = ("gpu:0", "gpu:1", "gpu:2")
 PRINT_DIGEST = """
 from treefold.planners import LeafWork, PlanBuilder, add_concat
 from treefold.planners.method import one_array
-from treefold.planners.two_level import two_level
-print(two_level(2).movement(one_array(["gpu:0", "gpu:1", "gpu:2"], 100)).digest)
+from treefold.planners.star import two_shot
+print(two_shot(["gpu:0", "gpu:1", "gpu:2"]).movement(one_array(["gpu:0", "gpu:1", "gpu:2"], 100)).digest)
 """
 
 
 def made(devices=GPUS, length=100, dtype="float32", method=None):
     """Return the movement of an all-reduce of one array."""
-    return (method or two_level(2)).movement(one_array(devices, length, dtype))
+    return (method or two_shot(devices)).movement(one_array(devices, length, dtype))
 
 
 def plan(ops=None, name="w"):
@@ -52,7 +52,7 @@ def gathered(goal):
 class TestMovement:
     def test_counts_its_packs(self):
         """As many as its actions name."""
-        assert made().num_packs == 2
+        assert made().num_packs == 3
         assert made(length=1).num_packs == 1
 
     def test_is_equal_if_it_moves_the_same(self):
@@ -95,7 +95,7 @@ class TestDigest:
             made(dtype="float64"),
             made(("gpu:0", "gpu:1", "gpu:3")),
             made(("gpu:1", "gpu:0", "gpu:2")),
-            made(method=two_level(1)),
+            made(method=two_level()),
             made(method=star("gpu:0")),
         ],
         ids=["length", "dtype", "device", "order", "packs", "method"],

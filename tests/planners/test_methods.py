@@ -1,18 +1,19 @@
 import itertools
 from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from treefold.cost import from_copies, simulate
 from treefold.cost.routes import alternatives
-from treefold.planners.method import one_array
+from treefold.planners.method import Method, one_array
 from treefold.planners.one_shot import one_shot
 from treefold.planners.ring import pack_rings, ring_trees
 from treefold.planners.ring_search import around
 from treefold.planners.star import star, two_shot
 from treefold.planners.tree_packing import along
-from treefold.planners.two_level import two_level
+from treefold.planners.two_level import add_two_level
 from treefold.testing import VirtualClock, emulate, owned, owned_sum
 from treefold.topology import known_topology
 
@@ -78,7 +79,7 @@ class TestStar:
 class TestTwoLevel:
     def test_is_that_of_the_ops(self):
         """Fourteen copies per pack between eight devices."""
-        movement = two_level(2).movement(one_array(gpus(8), 16))
+        movement = Method((Fraction(1, 2),) * 2, add_two_level, "").movement(one_array(gpus(8), 16))
         assert Counter(hop.pack for hop in movement.hops) == {0: 14, 1: 14}
 
 

@@ -1,15 +1,17 @@
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from treefold.errors import SimulationError
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_concat
-from treefold.planners.method import one_array
+from treefold.planners.method import Method, one_array
 from treefold.planners.one_shot import one_shot
 from treefold.planners.ring import pack_rings
 from treefold.planners.star import star, two_shot
 from treefold.planners.tree_packing import along, along_packing, optimal_packing
-from treefold.planners.two_level import two_level
+from treefold.planners.two_level import add_two_level
 from treefold.testing import RealClock, VirtualClock, emulate, owned, owned_sum
 from treefold.topology import known_topology
 
@@ -21,7 +23,7 @@ def plans(machine, length, dtype="float32"):
         "one shot": one_shot().movement(work),
         "two shots": two_shot(machine.devices).movement(work),
         "star": star("gpu:0").movement(work),
-        "two levels": two_level(len(machine.devices)).movement(work),
+        "two levels": Method((Fraction(1),) * len(machine.devices), add_two_level, "").movement(work),
         "rings": along(pack_rings(machine).trees, "rings").movement(work),
         "three trees": along_packing(optimal_packing(machine, packs=3)).movement(work),
         "packing": along_packing(optimal_packing(machine)).movement(work),

@@ -2,6 +2,6 @@
 
 from treefold.cost.calibrate import LinkFit, fit_link, fit_links
 from treefold.cost.refine import from_copies, refine
-from treefold.cost.simulate import predict_s, simulate
+from treefold.cost.simulate import MovementTimes, simulate
 
-__all__ = ["LinkFit", "fit_link", "fit_links", "from_copies", "predict_s", "refine", "simulate"]
+__all__ = ["LinkFit", "MovementTimes", "fit_link", "fit_links", "from_copies", "refine", "simulate"]

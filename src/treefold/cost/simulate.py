@@ -53,8 +53,8 @@ def simulate(
     >>> round(simulate(movement, known_topology("ring:2"), 25e9, chunk_bytes=None).duration_s, 3)
     2.0
     """
-    _check(movement, topology, nbytes, chunk_bytes, reduce_bytes_per_s)
-    _check_launch(launch_s)
+    _check_devices(movement, topology)
+    _check_numbers(nbytes, chunk_bytes, reduce_bytes_per_s, launch_s)
     setting = MovementOnMachine(movement, topology).at(nbytes)
     if chunk_bytes == "auto":
         return _quickest(setting, reduce_bytes_per_s).timeline(launch_s)
@@ -62,20 +62,8 @@ def simulate(
     return _run_all(setting, max(num_chunks, 1), reduce_bytes_per_s).timeline(launch_s)
 
 
-def predict_s(movement: Movement, topology: Topology, nbytes: float, *, launch_s: float = LAUNCH_S) -> float:
-    """Return about what ``simulate`` says, in closed form: for machines so large that each chunk cannot be followed.
-
-    Raises:
-        SimulationError: as ``simulate``.
-
-    """
-    _check(movement, topology, nbytes, None, math.inf)
-    _check_launch(launch_s)
-    return _closed_form_s(MovementOnMachine(movement, topology).at(nbytes), launch_s)
-
-
 class MovementTimes:
-    """What ``movement`` takes on one machine, launch included, size by size, as ``simulate`` and ``predict_s`` say.
+    """What ``movement`` takes on one machine, launch included, size by size: as simulated, and in closed form.
 
     What does not depend on the size is worked out once, and each size is simulated once. ``known``: routes of the
     machine's pairs that other movements needed already.
@@ -94,8 +82,10 @@ class MovementTimes:
         self._simulated: dict[float, float] = {}
 
     def predicted_s(self, nbytes: float) -> float:
-        """Return the closed form."""
-        return _closed_form_s(self._on_machine.at(nbytes), LAUNCH_S)
+        """Return about what is simulated, in closed form: for machines so large that no chunk can be followed."""
+        setting = self._on_machine.at(nbytes)
+        links_s = min(setting.estimate_s(num_chunks) for num_chunks in (1, setting.best_num_chunks()))
+        return setting.launch_s(LAUNCH_S) + links_s
 
     def simulated_s(self, nbytes: float) -> float:
         """Return the end of the simulated timeline."""
@@ -108,10 +98,6 @@ class MovementTimes:
         timeline = _quickest(self._on_machine.at(nbytes), math.inf).timeline(LAUNCH_S)
         self._simulated[nbytes] = timeline.duration_s
         return timeline
-
-
-def _closed_form_s(setting: Setting, launch_s: float) -> float:
-    return setting.launch_s(launch_s) + min(setting.estimate_s(count) for count in (1, setting.best_num_chunks()))
 
 
 def _quickest(setting: Setting, reduce_bytes_per_s: float) -> _Run:
@@ -207,25 +193,19 @@ class _Run:
         return path[::-1]
 
 
-def _check(
-    movement: Movement, topology: Topology, nbytes: float, chunk_bytes: float | str | None, reduce_bytes_per_s: float
-) -> None:
-    _check_devices(movement, topology)
+def _check_devices(movement: Movement, topology: Topology) -> None:
+    strangers = sorted(set(movement.devices) - set(topology.devices))
+    if strangers:
+        raise SimulationError.strangers(strangers, topology.devices)
+
+
+def _check_numbers(nbytes: float, chunk_bytes: float | str | None, reduce_bytes_per_s: float, launch_s: float) -> None:
     if not _is_number(nbytes) or not 0 <= float(nbytes) < math.inf:
         raise SimulationError.nbytes(nbytes)
     if chunk_bytes not in {None, "auto"} and not (_is_number(chunk_bytes) and 0 < float(chunk_bytes) < math.inf):
         raise SimulationError.chunk_bytes(chunk_bytes)
     if not _is_number(reduce_bytes_per_s) or not reduce_bytes_per_s > 0:
         raise SimulationError.reduce_rate(reduce_bytes_per_s)
-
-
-def _check_devices(movement: Movement, topology: Topology) -> None:
-    strangers = sorted({buffer.device for buffer in movement.buffers} - set(topology.devices))
-    if strangers:
-        raise SimulationError.strangers(strangers, topology.devices)
-
-
-def _check_launch(launch_s: float) -> None:
     if not _is_number(launch_s) or not 0 <= launch_s < math.inf:
         raise SimulationError.launch(launch_s)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treefold.backends import loaded_backends
-from treefold.cost import predict_s, simulate
+from treefold.cost import MovementTimes
 from treefold.cost.model import is_as_good
 from treefold.devices import device_type
 from treefold.dtypes import itemsize
@@ -19,7 +19,6 @@ from treefold.ops.arguments import NO_OPTIONS
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.entry import Entry, LeafForm, Part
 from treefold.ops.one_device import ReductionToOneDevice
-from treefold.plan import Plan
 from treefold.plan.ir import Goal
 from treefold.planners.compare import MOST_SIMULATED
 from treefold.planners.ring import pack_rings
@@ -129,10 +128,6 @@ def _one_value(names: tuple[str, ...], nbytes: int) -> Entry:
 
 def _priced(ops: CrossDeviceOps, words: str, entry: Entry, machine: Topology, nbytes: int) -> Candidate:
     request = ops._request((entry,), ops._fold(ReduceOp.SUM, None), NO_OPTIONS)  # noqa: SLF001 - ours
-    return Candidate(ops, words, _seconds(ops._plan_for(request), machine, nbytes))  # noqa: SLF001 - ours
-
-
-def _seconds(plan: Plan, machine: Topology, nbytes: int) -> float:
-    if len(machine.devices) > MOST_SIMULATED:
-        return predict_s(plan, machine, nbytes)
-    return simulate(plan, machine, nbytes).duration_s
+    times = MovementTimes(ops._plan_for(request), machine)  # noqa: SLF001 - ours
+    is_large = len(machine.devices) > MOST_SIMULATED
+    return Candidate(ops, words, times.predicted_s(nbytes) if is_large else times.simulated_s(nbytes))

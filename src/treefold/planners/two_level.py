@@ -62,10 +62,9 @@ def add_two_level(builder: PlanBuilder, pack: Pack, index: int) -> None:
     _spread(builder, pack, result, number, groups, heads)
 
 
-def two_level(num_packs: int = 1) -> Method:
-    """Return the method of TensorFlow's ``HierarchicalCopyAllReduce``, with the roots of its packs rotating."""
-    shares = (Fraction(1, num_packs),) * num_packs
-    return Method(shares, add_two_level, f"two groups of devices, {num_packs} packs")
+def two_level() -> Method:
+    """Return the method of TensorFlow's ``HierarchicalCopyAllReduce`` with one pack."""
+    return Method((Fraction(1),), add_two_level, "two groups of devices")
 
 
 def _group_fold(
