@@ -159,7 +159,7 @@ def work(monkeypatch):
             "treefold.cost.simulate",
             "_quickest",
             "simulations",
-            lambda at, _: (at.plan.buffers, at.plan.steps, at.nbytes),
+            lambda at, _: (at.movement, at.nbytes),
         ),
         ("treefold.planners.registry", "pack_rings", "rings", lambda machine: machine.devices),
     )

@@ -72,7 +72,7 @@ def from_copies(devices: Sequence[str], measured: Measured) -> Topology:
         for (source, target), (width, alpha_s) in measured.items()
     ]
     nodes = [Node(device, "device") for device in devices]
-    nodes += [Node(f"{way} {device}", "switch") for device in devices for way in ("out of", "into")]
+    nodes += [Node(f"{side} {device}", "switch") for device in devices for side in ("out of", "into")]
     note = "Links are as measured between each two devices, and a device's port is as wide as its widest link."
     return Topology("measured links", tuple(nodes), tuple(links), (note,))
 

@@ -171,6 +171,7 @@ def _balanced(
     logs, total, pressure = np.zeros(len(flat)), np.zeros(len(flat)), np.zeros(len(rows))
     best, lowest = total.copy(), math.inf
     for number in range(1, _ROUNDS + 1):
+        # The shares of a pair's routes are proportional to the exponentials of their logs.
         weights = np.exp(logs - np.maximum.reduceat(logs, firsts)[pair_of])
         share = weights / np.bincount(pair_of, weights)[pair_of]
         total += share
@@ -181,6 +182,8 @@ def _balanced(
         ):
             if highest < lowest:
                 best, lowest = candidate, highest
+        # A link's price grows exponentially with how busy it has been; a route loses by the prices of its links, in
+        # proportion to the dearest route of its pair, and by less in later rounds.
         pressure += seconds / seconds.max()
         heat = np.exp((pressure - pressure.max()) / math.sqrt(number))
         cost = np.atleast_1d((heat / heat.sum()) @ load)

@@ -147,5 +147,5 @@ def _chunks_needed(mine: _Access, other: _Access, start: int, stop: int) -> tupl
     near = 1e-9 * max(float(mine.cuts[-1]), 1.0)
     needed = np.searchsorted(other.cuts, to - other.base - near)
     touches = np.maximum(from_, start) < to - near
-    # Chunks are taken in order, so what one needs the next ones need no more than that.
+    # Chunks are done in order, so a chunk also waits for whatever an earlier one waits for.
     return tuple(int(chunk) for chunk in np.maximum.accumulate(np.where(touches, needed, 0)))

@@ -24,7 +24,8 @@ from treefold.plan.serialize import (
 from treefold.plan.text import describe_amounts, describe_one_pass, describe_steps, shortened
 
 _VERSION = 1  # of the form in JSON
-_WORDS = {
+_HEAD = ("collective", "algorithm", "executor", "kernel", "accumulate")  # as it stands in JSON
+_CHOICES = {
     "collective": ("all_reduce", "reduce", "broadcast", "gather"),
     "executor": ("host", "local", "cuda", "nccl"),
     "kernel": ("native", "numpy", ""),
@@ -70,7 +71,7 @@ class Plan(Movement):
 
     def _problem(self) -> str:
         """Return why the executor cannot run the movement, empty if it can."""
-        for name, choices in _WORDS.items():
+        for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 return f"{name} {getattr(self, name)!r} is not {listed(choices)}"
         if len(self.paths) != len(self.leaves):
@@ -120,11 +121,7 @@ class Plan(Movement):
         return json.dumps(
             {
                 "treefold_plan": _VERSION,
-                "collective": self.collective,
-                "algorithm": self.algorithm,
-                "executor": self.executor,
-                "kernel": self.kernel,
-                "accumulate": self.accumulate,
+                **{word: getattr(self, word) for word in _HEAD},
                 "num_packs": self.num_packs,
                 "notes": list(self.notes),
                 "leaves": [[path, leaf.dtype, leaf.goal.value] for path, leaf in pairs],
@@ -171,14 +168,13 @@ def from_json(text: str) -> Plan:
     data = read_object(text)
     if type(data.get("treefold_plan")) is not int or data["treefold_plan"] != _VERSION:
         raise PlanError.unreadable(f"it is not an object with treefold_plan: {_VERSION}")
-    words = ("collective", "algorithm", "executor", "kernel", "accumulate")
-    known = {*words, "treefold_plan", "num_packs", "notes", "leaves", "buffers", "steps"}
+    known = {*_HEAD, "treefold_plan", "num_packs", "notes", "leaves", "buffers", "steps"}
     if data.keys() != known:
         raise PlanError.unreadable(f"fields {sorted(data.keys() ^ known)} are missing or unknown")
     num_packs = read_number(data["num_packs"])
     leaves = [read_leaf(leaf) for leaf in read_list(data["leaves"])]
     plan = Plan(
-        **{word: read_text(data[word]) for word in words},
+        **{word: read_text(data[word]) for word in _HEAD},
         notes=tuple(read_text(note) for note in read_list(data["notes"])),
         paths=tuple(path for path, _ in leaves),
         leaves=tuple(leaf for _, leaf in leaves),

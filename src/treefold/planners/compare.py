@@ -75,5 +75,5 @@ class Comparison:
 
     @functools.cached_property
     def _names(self) -> tuple[str, ...]:
-        """Those that a table of sizes may have but rings, the simplest first."""
+        """The methods that a table of sizes may name besides rings, the simplest first."""
         return ("oneshot", "twoshot", "star", "tree", "trees", self.methods.shallow, f"trees#{_PACKS}")

@@ -1,4 +1,4 @@
-"""No tree: on one memory every contribution is where it is needed, so each element is folded once."""
+"""One pass: on one memory no tree is needed, and each element is folded once, from all contributions."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class MachineMethods:
 
     @functools.cached_property
     def _hops(self) -> dict[str, dict[str, int]]:
-        """By how many edges every device is away from every other, where devices forward."""
+        """The number of edges between every two devices, where devices forward."""
         adjacent = {device: _adjacent(self.topology, device) for device in self.topology.devices}
         found = {}
         for start in adjacent:

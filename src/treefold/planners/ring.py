@@ -95,6 +95,7 @@ def pack_rings(topology: Topology) -> RingPacking:
     inner = pack_rings(topology.restricted(hosts[0])).orders if len(hosts) > 1 else ()
     best = RingPacking((), Fraction(0), 0.0)
     for width in _widths(topology):
+        # A link has room for as many rings of this width as fit into it side by side.
         slots = {ends: int(capacity // width) for ends, capacity in topology.capacities.items()}
         most = most_rings(topology, slots)
         if most and most * width >= best.total:
@@ -106,7 +107,7 @@ def pack_rings(topology: Topology) -> RingPacking:
 
 
 def _widths(topology: Topology) -> list[Fraction]:
-    """Return the widths that links have, the narrowest first; of many, as measured links have, some from end to end."""
+    """Return the widths of links, the narrowest first; of many, as measured links have, a few from end to end."""
     found = sorted(set(topology.capacities.values()))
     if len(found) <= _MOST_WIDTHS:
         return found
@@ -132,6 +133,6 @@ def _forwarded(topology: Topology) -> RingPacking:
 
 
 def _latency_s(topology: Topology, routes: Sequence[Route]) -> float:
-    """Return the mean latency of the hops of a ring but the quickest, which one pack has no need of."""
+    """Return the mean latency of a ring's hops but the quickest: a pack crosses all but one, at worst these."""
     alphas = sorted(alpha_s(topology, route) for route in routes)
     return sum(alphas[1:]) / (len(alphas) - 1)

@@ -25,7 +25,7 @@ def around(order: Sequence[str]) -> Iterator[Ends]:
 
 
 def shortest_hops(topology: Topology) -> dict[Ends, Route]:
-    """Return the route of every pair of devices that one leads between without a third: the shortest, then widest."""
+    """Return a route for every pair of devices that are joined without a third: the shortest, of these the widest."""
     found: dict[Ends, Route] = {}
     for start in topology.devices:
         widest: dict[str, tuple[Fraction, Route]] = {start: (max(topology.capacities.values()), (start,))}
@@ -45,7 +45,12 @@ def shortest_hops(topology: Topology) -> dict[Ends, Route]:
 
 
 def most_rings(topology: Topology, slots: Slots) -> int:
-    """Return a number of rings that is not exceeded: each leaves every device, and every group of near ones, once."""
+    """Return a number of rings that no packing exceeds.
+
+    Every ring leaves each group of devices at least once and comes back to it, so the slots on the links out of a group
+    bound the number of rings, and so do those into it. The groups are single devices, and devices that links wider than
+    some width join.
+    """
     groups = {frozenset([device]) for device in topology.devices}
     for width in set(topology.capacities.values()):
         joined: dict[str, frozenset[str]] = {}
@@ -167,9 +172,9 @@ class _Room:
             self._before[target].append(source)
 
     def take_ring(self) -> Order:
-        """Take a ring out of the slots and return it; nothing where none was found in a fair number of steps.
+        """Take a ring out of the slots and return it, or () if the search gives up after a fair number of steps.
 
-        Depth first, with a stack of its own: there may be more devices than Python has frames.
+        The search is depth first, with a stack of its own: there may be more devices than Python has frames.
         """
         path = [max(self._devices, key=self._free)]
         seen = set(path)
@@ -186,7 +191,7 @@ class _Room:
                     self._use((device, path[0]), 1)
                     return tuple(path)
                 todo.append(iter(self._onward(path, seen)))
-            else:
+            else:  # a dead end: give the last hop back and try the next device before it
                 todo.pop()
                 seen.discard(path[-1])
                 if len(path) > 1:
@@ -207,12 +212,16 @@ class _Room:
         return True
 
     def _free(self, device: str) -> int:
-        """Return on how many links to a device or from it there is room."""
+        """Return the number of links to or from a device that have room."""
         slots = self._slots
         return sum([slots[link] > 0 for link in self._beside[device]])
 
     def _onward(self, path: Sequence[str], seen: set[str]) -> list[str]:
-        """Return where a path may go next: over the widest links first, then to the devices with the least choice."""
+        """Return the devices that a path may go to next: over the widest links first.
+
+        Of equally wide ones those with the fewest free links come first, as in Warnsdorff's rule for knight's tours: a
+        device that is left for later may have become unreachable.
+        """
         here, first = path[-1], path[0]
         if not any(self._width((device, first)) for device in self._before[first] if device not in seen):
             return []  # no device is left that leads back to the first one
@@ -222,7 +231,7 @@ class _Room:
         return sorted(found, key=lambda device: (-self._width((here, device)), self._free(device)))
 
     def _width(self, pair: Ends) -> int:
-        """Return for how many rings a hop has room; a route may use a link that the path uses already."""
+        """Return the number of rings that a hop still has room for; its route may share links with the path."""
         # Asked a million times on large machines: a list is quicker than a generator.
         slots, links = self._slots, self._links.get(pair)
         return min([slots[link] for link in links]) if links else 0

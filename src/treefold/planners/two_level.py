@@ -26,6 +26,7 @@ def two_level_roots(num_devices: int, index: int) -> tuple[int, int | None]:
     root = index % num_devices
     if num_devices == 1:
         return root, None
+    # Device i of the first group faces device i of the second; where the first is one longer, its last faces the first.
     return root, half + root % (num_devices - half) if root < half else root - half
 
 

@@ -1,4 +1,4 @@
-"""What holds a machine back, in words: the certificate of a packing, read aloud."""
+"""The bottleneck of a machine in words, as the certificate of its packing proves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A certificate and a packing checked again, by nothing that made them: whole numbers, Dijkstra and Prim."""
+"""A second check of a packing and its certificate, by code that made neither: whole numbers, Dijkstra and Prim."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ def recomputed_bound(packing: TreePacking, topology: Topology) -> Fraction | Non
         return None
     machine = topology.restricted(packing.devices)
     prices = {(source, target): price for source, target, price in certificate.prices}
+    # In a second all links together earn at most Σ c·l. Every byte that is reduced and broadcast pays for some tree, up
+    # and down, at least what the cheapest one costs. So no more bytes than the quotient get through.
     earned = sum((machine.capacity(*ends) * price for ends, price in prices.items()), Fraction(0))
     cost = {device: _cheapest_routes(machine, prices, device) for device in machine.devices}
     tree = _cheapest_tree(machine.devices, cost)

@@ -37,6 +37,7 @@ def add_tree(builder: PlanBuilder, pack: Pack, tree: Tree) -> None:
     for replica, device in enumerate(work.sources):
         packed = builder.packed_input(pack, number, replica, _PACK)
         held.setdefault(device, []).append((replica, packed))
+    # A device of height h folds in stage 2h + 1 and sends in stage 2h + 2: whatever climbs at one height shares a step.
     heights = _heights(tree.pairs)
     for sender, receiver in tree.pairs:
         first, fold = _folded(builder, held[sender], number, 2 * heights[sender] + 1)
