@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import bisect
 import functools
+import operator
 from dataclasses import dataclass
 
 from treefold.errors import PlanError
 from treefold.plan.ir import Buffer, Range
+
+_start = operator.attrgetter("start")
 
 #: Whose contributions, and in which association: 2 is replica 2's own value, ((0, 1), 2) is (r0 + r1) + r2.
 Association = int | tuple["Association", ...]
@@ -54,7 +57,6 @@ class Store:
         """Start empty: nothing can be read before it is written."""
         self.buffer = buffer
         self.pieces: list[Piece] = []
-        self._starts: list[int] = []  # of the pieces, for bisection: a buffer may hold thousands
 
     def read(self, wanted: Range, at: int) -> list[Piece]:
         """Return copies of the pieces that make up a range, moved to begin at ``at``, and note that they were read.
@@ -88,7 +90,7 @@ class Store:
 
         """
         if not self.pieces:
-            self.pieces, self._starts = pieces, [piece.start for piece in pieces]
+            self.pieces = pieces
             return
         self._split_at(target.start)
         self._split_at(target.stop)
@@ -97,7 +99,6 @@ class Store:
             if not piece.is_read:
                 raise PlanError.overwritten(self.buffer.name, piece.start, piece.stop)
         self.pieces[found] = pieces
-        self._starts[found] = [piece.start for piece in pieces]
 
     def first_unread(self) -> Piece | None:
         """Return the first piece that nobody read, if there is one."""
@@ -105,12 +106,15 @@ class Store:
 
     def _between(self, start: int, stop: int) -> slice:
         """Return the indices of the pieces that begin in a range."""
-        return slice(bisect.bisect_left(self._starts, start), bisect.bisect_left(self._starts, max(start, stop)))
+        return slice(self._index(start), self._index(max(start, stop)))
 
     def _split_at(self, position: int) -> None:
-        index = bisect.bisect_left(self._starts, position) - 1
+        index = self._index(position) - 1
         if index >= 0 and self.pieces[index].stop > position:
             piece = self.pieces[index]
             self.pieces.insert(index + 1, piece.cut(position, piece.stop))
-            self._starts.insert(index + 1, position)
             piece.stop = position
+
+    def _index(self, position: int) -> int:
+        """Return how many pieces begin before a position, by bisection: a buffer may hold thousands."""
+        return bisect.bisect_left(self.pieces, position, key=_start)

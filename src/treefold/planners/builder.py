@@ -59,10 +59,6 @@ class PlanBuilder:
         """Return the device that holds a range."""
         return self._buffers[part.buffer].device
 
-    def leaf_of(self, part: Range) -> int:
-        """Return the leaf whose dtype a range has."""
-        return self._buffers[part.buffer].leaf
-
     def scratch(self, role: Role, device: str, length: int, leaf: int) -> Range:
         """Return a new buffer of the dtype of ``leaf``."""
         return self._add(Buffer(f"{role.value}{len(self._buffers)}", device, length, role, leaf))
@@ -97,6 +93,18 @@ class PlanBuilder:
         """Fold ranges, given in replica order, into ``target``."""
         self.act(stage, Combine(tuple(sources), target, number, final))
         return target
+
+    def partial_fold(self, held: Sequence[tuple[int, Range]], number: int, stage: int) -> tuple[int, Range]:
+        """Fold what one device holds, in replica order, and return the first replica and the range of the fold.
+
+        ``held``: contributions and partial folds, each with its first replica. One alone is returned as it is.
+        """
+        in_order = sorted(held, key=lambda item: item[0])
+        first, part = in_order[0]
+        if len(in_order) == 1:
+            return first, part
+        target = self.scratch(Role.PARTIAL, self.device_of(part), part.length, self._buffers[part.buffer].leaf)
+        return first, self.combine([item for _, item in in_order], target, number, stage, final=False)
 
     def landing(self, pack: Pack, device: str) -> Range:
         """Return where a pack's result is to arrive on a device: in an output if that is one piece, else in scratch."""

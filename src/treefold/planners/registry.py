@@ -13,6 +13,7 @@ from treefold.errors.words import counted
 from treefold.planners.method import Method
 from treefold.planners.one_shot import one_shot
 from treefold.planners.ring import RingPacking, pack_rings
+from treefold.planners.ring_search import shortest_hops
 from treefold.planners.star import star, two_shot
 from treefold.planners.tree_packing import Packer, along, along_packing
 from treefold.planners.two_level import two_level
@@ -67,7 +68,9 @@ class MachineMethods:
     @functools.cached_property
     def _hops(self) -> dict[str, dict[str, int]]:
         """The number of edges between every two devices, where devices forward."""
-        adjacent = {device: _adjacent(self.topology, device) for device in self.topology.devices}
+        adjacent: dict[str, set[str]] = {device: set() for device in self.topology.devices}
+        for source, target in shortest_hops(self.topology):
+            adjacent[source].add(target)
         found = {}
         for start in adjacent:
             hops, layer = {start: 0}, [start]
@@ -133,17 +136,3 @@ METHODS: Mapping[str, Entry] = {
 def entry_of(name: str) -> Entry:
     """Return what is said of a method, whatever its number."""
     return METHODS[name.partition("#")[0]]
-
-
-def _adjacent(topology: Topology, start: str) -> set[str]:
-    """Return the devices that a device reaches through no other."""
-    seen, todo, found = {start}, [start], set[str]()
-    while todo:
-        for name in topology.neighbours(todo.pop()):
-            if name not in seen:
-                seen.add(name)
-                if topology.kinds[name] == "device":
-                    found.add(name)
-                else:
-                    todo.append(name)
-    return found

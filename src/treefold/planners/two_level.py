@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from treefold.packing import Pack
-from treefold.plan.ir import Range, Role
+from treefold.plan.ir import Range
 from treefold.planners.builder import PlanBuilder
 from treefold.planners.method import Method
 
@@ -47,18 +47,13 @@ def add_two_level(builder: PlanBuilder, pack: Pack, index: int) -> None:
     half = (len(devices) + 1) // 2
     groups = [group for group in (devices[:half], devices[half:]) if group]
     heads = [devices[root] if devices[root] in group else devices[head or 0] for group in groups]
-    if len(devices) == 1:
-        folds = packed
-    else:
-        folds = [
-            builder.send(
-                _group_fold(builder, packed, {name: replicas[name] for name in group}, top, number),
-                devices[root],
-                number,
-                _ACROSS,
-            )
+    folds = packed
+    if len(devices) > 1:
+        parts = [
+            _group_fold(builder, packed, {name: replicas[name] for name in group}, top, number)
             for group, top in zip(groups, heads, strict=True)
         ]
+        folds = [builder.send(part, devices[root], number, _ACROSS) for part in parts]
     result = builder.combine(folds, builder.landing(pack, devices[root]), number, _FINAL, final=True)
     _spread(builder, pack, result, number, groups, heads)
 
@@ -74,37 +69,22 @@ def _group_fold(
     """Return the fold of a group's replicas, listed by device, on ``device``; that of one is its contribution."""
     arrived: list[tuple[int, Range]] = []
     for name, own in replicas.items():
-        if name == device or len(own) == 1:
-            arrived += [(replica, builder.send(packed[replica], device, number, _UP)) for replica in own]
-        else:
-            fold = _partial(builder, [packed[replica] for replica in own], name, number, _HOME)
-            arrived.append((own[0], builder.send(fold, device, number, _UP)))
-    sources = [source for _, source in sorted(arrived, key=lambda one: one[0])]
-    return sources[0] if len(sources) == 1 else _partial(builder, sources, device, number, _COMBINE)
-
-
-def _partial(builder: PlanBuilder, sources: Sequence[Range], device: str, number: int, stage: int) -> Range:
-    target = builder.scratch(Role.PARTIAL, device, sources[0].length, builder.leaf_of(sources[0]))
-    return builder.combine(sources, target, number, stage, final=False)
+        held = [(replica, packed[replica]) for replica in own]
+        if name != device:  # replicas that share another device are folded there, and travel as one
+            held = [builder.partial_fold(held, number, _HOME)]
+        arrived += [(first, builder.send(part, device, number, _UP)) for first, part in held]
+    return builder.partial_fold(arrived, number, _COMBINE)[1]
 
 
 def _spread(
-    builder: PlanBuilder,
-    pack: Pack,
-    result: Range,
-    number: int,
-    groups: Sequence[tuple[str, ...]],
-    heads: Sequence[str],
+    builder: PlanBuilder, pack: Pack, result: Range, number: int, groups: Sequence[Sequence[str]], heads: Sequence[str]
 ) -> None:
     """Send a result to the head of the other group, and from both heads to their groups."""
-    root_device = builder.device_of(result)
+    root = builder.device_of(result)
     builder.unpack(result, pack, number, _UNPACK)
     for group, head in zip(groups, heads, strict=True):
-        relay = result
-        if head != root_device:
-            relay = builder.deliver(result, pack, head, number, _BACK)
-            builder.unpack(relay, pack, number, _UNPACK)
-        for device in group:
-            if device != head:
-                here = builder.deliver(relay, pack, device, number, _DOWN)
-                builder.unpack(here, pack, number, _UNPACK)
+        here = {head: result if head == root else builder.deliver(result, pack, head, number, _BACK)}
+        here |= {name: builder.deliver(here[head], pack, name, number, _DOWN) for name in group if name != head}
+        for name, part in here.items():
+            if name != root:
+                builder.unpack(part, pack, number, _UNPACK)

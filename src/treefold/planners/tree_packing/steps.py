@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from treefold.packing import Pack
-from treefold.plan.ir import Range, Role
+from treefold.plan.ir import Range
 from treefold.planners.builder import PlanBuilder
 from treefold.planners.method import Method
 from treefold.planners.tree_packing.packing import Tree, TreePacking
@@ -40,23 +40,13 @@ def add_tree(builder: PlanBuilder, pack: Pack, tree: Tree) -> None:
     # A device of height h folds in stage 2h + 1 and sends in stage 2h + 2: whatever climbs at one height shares a step.
     heights = _heights(tree.pairs)
     for sender, receiver in tree.pairs:
-        first, fold = _folded(builder, held[sender], number, 2 * heights[sender] + 1)
+        first, fold = builder.partial_fold(held[sender], number, 2 * heights[sender] + 1)
         arrived = builder.send(fold, receiver, number, 2 * heights[sender] + 2)
         held[receiver].append((first, arrived))
     stage = 2 * heights.get(tree.root, 0) + 1
-    sources = [where for _, where in sorted(held[tree.root], key=lambda item: item[0])]
+    sources = [part for _, part in sorted(held[tree.root], key=lambda item: item[0])]
     result = builder.combine(sources, builder.landing(pack, tree.root), number, stage, final=True)
     _spread(builder, pack, tree, result, number, stage + 1)
-
-
-def _folded(builder: PlanBuilder, held: Sequence[tuple[int, Range]], number: int, stage: int) -> tuple[int, Range]:
-    """Return the fold of what a device holds, in replica order; of one thing, that thing."""
-    in_order = sorted(held, key=lambda item: item[0])
-    first, where = in_order[0]
-    if len(in_order) == 1:
-        return first, where
-    target = builder.scratch(Role.PARTIAL, builder.device_of(where), where.length, builder.leaf_of(where))
-    return first, builder.combine([item for _, item in in_order], target, number, stage, final=False)
 
 
 def _heights(pairs: Sequence[tuple[str, str]]) -> Mapping[str, int]:
