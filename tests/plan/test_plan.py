@@ -106,6 +106,14 @@ class TestPlan:
         """A copy of a proved plan is the same plan."""
         assert duplicate(made()) == made()
 
+    def test_names_the_leaves_of_its_own_call(self):
+        """Calls that move the same from other structures do not share a plan: errors name leaves by their paths."""
+        ops = HierarchicalCopyAllReduce()
+        values = [PerReplica([{name: owned(r, (8,))} for r in range(2)]) for name in ("a", "b")]
+        plans = [ops.plan(value, value) for value in (*values, values[0])]
+        assert [plan.paths for plan in plans] == [("['a']",), ("['b']",), ("['a']",)]
+        assert plans[0].digest == plans[1].digest
+
     def test_names_its_devices_in_order(self):
         """The devices are those of the buffers, each once."""
         assert made(3).devices == ("cpu:0", "cpu:1", "cpu:2")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, field
 
@@ -54,6 +53,8 @@ class Movement:
         It covers the leaves' dtypes and goals, the buffers but for their names, and the steps. It is computed anew each
         time, in about the time that ``to_json`` of a plan takes.
         """
+        import hashlib  # noqa: PLC0415 - loads OpenSSL: callers that compare nothing do not pay for it
+
         told = (
             [(leaf.dtype, leaf.goal.value) for leaf in self.leaves],
             [plain_buffer(buffer)[1:] for buffer in self.buffers],  # without their names

@@ -1,4 +1,4 @@
-"""Where devices stand that are joined by links of their own: ring, line, mesh, two quads, or as far as their links are.
+"""Points for devices that have links of their own: a ring, a line, a mesh, two quads, or as far apart as their links.
 
 Coordinates are pixels; neighbours are about ``_APART`` from each other.
 """

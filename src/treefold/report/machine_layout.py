@@ -1,4 +1,4 @@
-"""Where a machine's parts stand on paper: as a person would draw it.
+"""The layout of a machine on paper, as a person would draw it.
 
 Devices stand in a row with what joins them above it, NICs and the network below; devices that are only joined by links
 of their own stand as their graph asks for (``direct_layout``).

@@ -38,7 +38,7 @@ def write_trace(timeline: Timeline, topology: Topology) -> str:
 
 
 class _Tracks:
-    """Gives every span a track that is free then."""
+    """Tracks by process and name, and when each is in use."""
 
     def __init__(self) -> None:
         self.names: dict[tuple[int, int], str] = {}
