@@ -24,7 +24,7 @@ _KINDS = {Copy: "copy", Combine: "combine", Concat: "concat"}
 
 
 def simulate(
-    movement: Movement,
+    plan: Movement,
     topology: Topology,
     nbytes: float,
     *,
@@ -32,19 +32,19 @@ def simulate(
     reduce_bytes_per_s: float = math.inf,
     launch_s: float = LAUNCH_S,
 ) -> Timeline:
-    """Return what a movement does on a machine when every replica brings ``nbytes`` bytes.
+    """Return what a plan, or any movement, does on a machine when every replica brings ``nbytes`` bytes.
 
-    A plan is a movement, too. One serves every size: its ranges are drawn out until each replica's inputs have
-    ``nbytes``. Copies take the routes of ``treefold.cost.routes``, each chunk pays the latency of the links it crosses,
-    links carry their bandwidth in each direction and are shared max-min fairly. ``chunk_bytes``: how much of a pack
-    moves at once; ``None``: all of it; ``"auto"``: the better of that and sqrt(m·r·alpha/(2D − 1)), the size at which
-    latency and waiting for chunks cost the same. ``reduce_bytes_per_s``: how fast a device reads what it folds or
-    copies within itself; the default counts links alone, as the theory does. ``launch_s``: what a call in which
-    anything travels costs before its first chunk starts; 0 leaves the links alone. A pipeline of very many chunks is
-    simulated with two smaller numbers of them and drawn out.
+    One serves every size: its ranges are drawn out until each replica's inputs have ``nbytes``. Copies take the routes
+    of ``treefold.cost.routes``, each chunk pays the latency of the links it crosses, links carry their bandwidth in
+    each direction and are shared max-min fairly. ``chunk_bytes``: how much of a pack moves at once; ``None``: all of
+    it; ``"auto"``: the better of that and sqrt(m·r·alpha/(2D − 1)), the size at which latency and waiting for chunks
+    cost the same. ``reduce_bytes_per_s``: how fast a device reads what it folds or copies within itself; the default
+    counts links alone, as the theory does. ``launch_s``: what a call in which anything travels costs before its first
+    chunk starts; 0 leaves the links alone. A pipeline of very many chunks is simulated with two smaller numbers of them
+    and drawn out.
 
     Raises:
-        SimulationError: a device of the movement that the topology does not have, or a number that cannot be.
+        SimulationError: a device that the topology does not have, or a number that cannot be.
 
     >>> from treefold.planners.method import one_array
     >>> from treefold.planners.star import star
@@ -53,9 +53,9 @@ def simulate(
     >>> round(simulate(movement, known_topology("ring:2"), 25e9, chunk_bytes=None).duration_s, 3)
     2.0
     """
-    _check_devices(movement, topology)
+    _check_devices(plan, topology)
     _check_numbers(nbytes, chunk_bytes, reduce_bytes_per_s, launch_s)
-    setting = MovementOnMachine(movement, topology).at(nbytes)
+    setting = MovementOnMachine(plan, topology).at(nbytes)
     if chunk_bytes == "auto":
         return _quickest(setting, reduce_bytes_per_s).timeline(launch_s)
     num_chunks = 1 if chunk_bytes is None else math.ceil(setting.pack_bytes / float(chunk_bytes))
