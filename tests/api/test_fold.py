@@ -4,7 +4,7 @@ import pytest
 
 from treefold.dtypes import INTEGERS, REDUCIBLE
 from treefold.errors import DtypeError
-from treefold.fold import Fold
+from treefold.fold import Fold, headroom
 from treefold.reduce_op import ReduceOp
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -95,3 +95,11 @@ class TestWeights:
         """As is the function in place of the fold; and accumulation is wide."""
         fold = Fold(ReduceOp.MEAN)
         assert (fold.accumulate, fold.weights, fold.accumulation_fn) == ("wide", None, None)
+
+
+class TestHeadroom:
+    def test_is_the_least_power_of_two_that_no_sum_exceeds(self):
+        """As many terms as it is, of the largest finite value each, do not overflow once they are divided by it."""
+        for count in range(1, 1025):
+            assert headroom(count) >= count > headroom(count) // 2
+            assert headroom(count).bit_count() == 1

@@ -175,3 +175,9 @@ class TestErrors:
         arrays = PerReplica([np.ones(3), np.ones(3)])
         with pytest.raises(TopologyError, match=r"^There is no cpu:0, cpu:1 in this topology\. It has gpu:0"):
             ops.reduce("sum", arrays, arrays)
+
+    def test_devices_that_the_machine_does_not_have_may_bring_values_to_one_of_their_own(self):
+        """Nothing travels along the machine's links when one memory holds all."""
+        arrays = PerReplica([owned(replica, (3,)) for replica in range(3)])
+        [total] = HierarchicalCopyAllReduce("auto", topology=MACHINE).reduce("sum", arrays, "cpu:1")
+        assert_same_bits(total, owned_sum(3, (3,)))

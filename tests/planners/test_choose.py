@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 
@@ -79,6 +80,18 @@ class TestChoose:
         assert "oneshot, one copy after none" in choice.reasons[0]
         assert choice.reasons[-1].startswith("Above ")
         assert all("µs" in reason for reason in choice.reasons)
+
+    def test_compares_each_method_with_the_next_best(self):
+        """In microseconds, at the largest size that the method serves."""
+        comparison = Comparison(known_topology("ring:5"))
+        for reason, row in zip(choose(comparison).reasons, choose(comparison).rows, strict=True):
+            size = max(size for size in comparison.seconds if size <= row.up_to_bytes)
+            mine, (others_s, other) = (
+                comparison.seconds[size][row.method],
+                min((seconds, name) for name, seconds in comparison.seconds[size].items() if name != row.method),
+            )
+            times = rf"; {mine * 1e6:.4g} µs at \S+B, {re.escape(other)} {others_s * 1e6:.4g} µs\.$"
+            assert re.search(times, reason)
 
     def test_needs_no_table_for_one_device(self):
         """Nothing travels."""

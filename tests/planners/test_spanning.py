@@ -114,3 +114,10 @@ class TestCheapestPaths:
             for parent, child in cheapest_paths(cost, 0):
                 found[child] = found[parent] + cost[parent, child]
             assert found == {node: far for node, far in enumerate(reach.tolist()) if math.isfinite(far)}
+
+    def test_reach_on_as_far_as_edges_do(self):
+        """What no edge leads to is left out, wherever it is numbered."""
+        cost = np.full((4, 4), np.inf)
+        cost[1, 3] = cost[3, 1] = 2
+        assert cheapest_paths(cost, 1) == [(1, 3)]
+        assert cheapest_paths(cost, 0) == []
