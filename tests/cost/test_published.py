@@ -2,7 +2,7 @@
 
 import pytest
 
-from treefold.cost.published import CHECKED_FROM, published_for, published_s
+from treefold.cost.published import CHECKED_FROM, PUBLISHED, published_for, published_s
 from treefold.topology import known_topology
 
 
@@ -20,6 +20,21 @@ class TestPublishedTimes:
         assert published_s(machine, (low.nbytes + high.nbytes) / 2) == pytest.approx((low.seconds + high.seconds) / 2)
         assert published_s(machine, low.nbytes) == pytest.approx(low.seconds)
         assert published_s(machine, 2 * high.nbytes) == pytest.approx(2 * high.seconds)
+
+    def test_bound_what_is_claimed(self):
+        """As busbw, which reports quote: S/t times 2·(n - 1)/n."""
+        busbw = {
+            (one.machine, one.nbytes): round(one.nbytes / one.seconds / 1e9 * 2 * (1 - 1 / count))
+            for one in PUBLISHED
+            for count in [len(known_topology(one.machine).devices)]
+        }
+        assert busbw == {
+            ("dgx_h100", 2**28): 438,
+            ("dgx_h100", 2**33): 481,
+            ("2x8_h100", 2**28): 342,
+            ("2x8_h100", 2**33): 488,
+            ("mi300x", 2**28): 353,
+        }
 
     def test_are_none_below_what_was_checked(self):
         """And of machines of which nothing is published."""

@@ -8,7 +8,7 @@ from treefold.errors import TopologyError
 from treefold.planners.method import one_array
 from treefold.planners.one_shot import one_shot
 from treefold.planners.star import star
-from treefold.topology import TopologyBuilder
+from treefold.topology import known_topology, TopologyBuilder
 
 
 def two_sockets():
@@ -54,6 +54,12 @@ class TestRefine:
         for switch in ("a", "b"):
             builder.link("gpu:0", switch, gb_per_s=5).link("gpu:1", switch, gb_per_s=5)
         assert refine(builder.build(), {("gpu:0", "gpu:1"): (10e9, 0.0)}).capacity("gpu:0", "a") == 5_000_000_000
+
+    def test_copies_through_a_third_device_say_nothing_of_its_links(self):
+        """Whether that device hands bytes on is not known."""
+        machine = refine(known_topology("line:3"), {("gpu:0", "gpu:2"): (99e9, 1e-6)})
+        assert machine.capacities == known_topology("line:3").capacities
+        assert machine.notes[-1] == "0 of 4 directed links are as measured between devices."
 
     def test_devices_that_are_not_there(self):
         """The sentence names them."""
