@@ -8,7 +8,7 @@ from treefold.errors import TopologyError
 from treefold.planners.method import one_array
 from treefold.planners.one_shot import one_shot
 from treefold.planners.star import star
-from treefold.topology import known_topology, TopologyBuilder
+from treefold.topology import TopologyBuilder, known_topology
 
 
 def two_sockets():
