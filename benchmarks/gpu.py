@@ -20,10 +20,10 @@ with contextlib.suppress(ImportError):
     import triton  # noqa: F401
 
 from treefold.bench.clock import Pace
-from treefold.bench.errors import BenchError
 from treefold.bench.gpu.machine import CudaMachine
 from treefold.bench.gpu.report import GpuRun, make_page, run_all, write
 from treefold.bench.machine import describe_versions
+from treefold.errors import BenchError
 
 _RESULTS = Path(__file__).parent / "results"
 _EMPTY = (

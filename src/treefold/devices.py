@@ -1,77 +1,106 @@
-"""Names of devices, in every spelling that users bring, made one.
+"""Names of devices: every spelling that users bring becomes a ``Device``, and frameworks' own names come from it.
 
 Only names live here. Whether a device exists is a question for the backends.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 
 from treefold.errors import DeviceError
 
-_PART = re.compile(r"(?P<key>[A-Za-z_]\w*)(?::(?P<value>[^:]+))?(?::(?P<index>[^:]+))?")
+_NAME = re.compile(
+    r"(?:(?P<rank>\d+)/|/?(?:job:(?P<job>[^:/]+)/)?(?:replica:0/)?(?:task:(?P<task>\d+)/)?)"
+    r"(?:device:)?(?P<type>(?!(?:job|replica|task|device)\b)[a-z_]\w*)(?::(?P<index>\d+))?",
+    re.ASCII | re.IGNORECASE,
+)
 _OTHER_TYPES = {"cuda": "gpu"}
 _LONGEST = 256  # characters of a name; TensorFlow's long form has some fifty
 
 
-def canonical_device(name: object) -> str:
-    """Return the short name, such as ``"gpu:1"``, of a device in this process.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """A device by its name: its type, its index among its process's, and that process's rank, None for this process.
 
-    Accepted: ``"gpu:1"``, ``"GPU:1"``, ``"/gpu:1"``, ``"cuda:1"``, ``"/device:GPU:1"`` and TensorFlow's long form
-    ``"/job:worker/replica:0/task:0/device:GPU:1"``. A missing index means 0.
+    >>> str(Device("gpu", 1)), str(Device("gpu", 0, rank=2))
+    ('gpu:1', '2/gpu:0')
+    """
+
+    type: str
+    index: int
+    rank: int | None = None
+
+    @classmethod
+    def parse(cls, name: object) -> Device:
+        """Return the device that a name means.
+
+        Accepted: ``"gpu:1"``, ``"GPU:1"``, ``"/gpu:1"``, ``"cuda:1"``, ``"/device:GPU:1"``, where a missing index means
+        0; with a rank ``"2/gpu:1"``; and TensorFlow's long form, whose task is the rank. Without a task, or with task 0
+        of TensorFlow's local job, the device is one of this process.
+
+        Raises:
+            DeviceError: it is no name, or does not parse.
+
+        >>> Device.parse("/job:worker/task:2/device:GPU:0")
+        Device(type='gpu', index=0, rank=2)
+        """
+        found = _NAME.fullmatch(name.strip()) if isinstance(name, str) and len(name) <= _LONGEST else None
+        if found is None:
+            raise DeviceError.unparsable(name)
+        kind, task = found["type"].lower(), found["task"] or found["rank"]
+        is_here = task is None or ((found["job"] or "").lower() == "localhost" and int(task) == 0)
+        return cls(_OTHER_TYPES.get(kind, kind), int(found["index"] or 0), None if is_here else int(task))
+
+    def __str__(self) -> str:
+        """Return the canonical name."""
+        return f"{'' if self.rank is None else f'{self.rank}/'}{self.type}:{self.index}"
+
+
+def canonical_device(name: object) -> str:
+    """Return the canonical name, such as ``"gpu:1"``, of a device of this process.
 
     Raises:
-        DeviceError: it is no name, does not parse, or names a device of another task or replica job.
+        DeviceError: it is no name, does not parse, or has a rank, which needs a group of processes.
 
     >>> canonical_device("/job:localhost/replica:0/task:0/device:CPU:3")
     'cpu:3'
     """
-    if not isinstance(name, str) or len(name) > _LONGEST:
-        raise DeviceError.unparsable(name)
-    return _canonical(name)
+    return _canonical(name) if isinstance(name, str) else str(Device.parse(name))
 
 
 @functools.lru_cache(maxsize=1024)
 def _canonical(name: str) -> str:
-    device: str | None = None
-    for part in name.strip().removeprefix("/").split("/"):
-        found = _PART.fullmatch(part)
-        if found is None:
-            raise DeviceError.unparsable(name)
-        key, value, index = found["key"].lower(), found["value"], found["index"]
-        if key in {"job", "replica", "task"}:
-            _check_is_here(name, key, value, index)
-        elif device is not None:
-            raise DeviceError.unparsable(name)
-        elif key == "device":
-            device = _short_name(name, value, index)
-        elif index is None:
-            device = _short_name(name, key, value)
-        else:
-            raise DeviceError.unparsable(name)
-    if device is None:
-        raise DeviceError.unparsable(name)
-    return device
+    device = Device.parse(name)
+    if device.rank is not None:
+        raise DeviceError.needs_group(name, device.rank, str(dataclasses.replace(device, rank=None)))
+    return str(device)
 
 
+@functools.lru_cache(maxsize=1024)
 def device_type(device: str) -> str:
-    """Return the kind of a canonical device name, such as ``"cpu"``."""
-    return device.partition(":")[0]
+    """Return the type of a device, such as ``"cpu"``, by its name; ``"2/cpu"`` on rank 2: not this process's memory."""
+    return str(Device.parse(device)).partition(":")[0]
 
 
-def _check_is_here(name: str, key: str, value: str | None, index: str | None) -> None:
-    if value is None or index is not None:
-        raise DeviceError.unparsable(name)
-    if key == "job":
-        return
-    if not value.isdecimal():
-        raise DeviceError.unparsable(name)
-    if int(value) != 0:
-        raise DeviceError.in_another_process(name, key, int(value))
+@functools.lru_cache(maxsize=1024)
+def torch_device(device: str) -> str:
+    """Return PyTorch's name of a device of this process; every ``cpu:k`` is its one CPU.
+
+    >>> torch_device("gpu:1"), torch_device("cpu:1")
+    ('cuda:1', 'cpu')
+    """
+    found = Device.parse(device)
+    return {"cpu": "cpu", "gpu": f"cuda:{found.index}"}.get(found.type, device)
 
 
-def _short_name(name: str, kind: str | None, index: str | None) -> str:
-    if kind is None or not kind.isidentifier() or not (index is None or index.isdecimal()):
-        raise DeviceError.unparsable(name)
-    return f"{_OTHER_TYPES.get(kind.lower(), kind.lower())}:{int(index or 0)}"
+@functools.lru_cache(maxsize=1024)
+def tensorflow_device(device: str) -> str:
+    """Return TensorFlow's long name of a device of this process.
+
+    >>> tensorflow_device("gpu:1")
+    '/job:localhost/replica:0/task:0/device:GPU:1'
+    """
+    found = Device.parse(device)
+    return f"/job:localhost/replica:0/task:0/device:{found.type.upper()}:{found.index}"

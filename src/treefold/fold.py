@@ -1,7 +1,7 @@
 """The arithmetic of a reduction as data: which op, in which precision, with which weights.
 
-MEAN, accumulators and result dtypes are decided here and nowhere else. The rule is the same for all: accumulate wide,
-in replica order, and round once. Dtypes are NumPy's names (``"bfloat16"`` included), whatever the framework.
+MEAN, accumulators and result dtypes are decided here, by the table of dtypes, and nowhere else. The rule is the same
+for all: accumulate wide, in replica order, and round once.
 """
 
 from __future__ import annotations
@@ -13,15 +13,9 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE, SIGNED
+from treefold.dtypes import COMPLEX, DTYPES, FOLDABLE, HALVES, INTEGERS
 from treefold.errors import DtypeError
 from treefold.reduce_op import ReduceOp
-
-_WIDE = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128"}
-# TensorFlow divides integers by the same table (math_ops._TRUEDIV_TABLE).
-_INTEGER_MEAN = dict.fromkeys(("int8", "int16", "uint8", "uint16"), "float32") | dict.fromkeys(
-    ("int32", "int64", "uint32", "uint64"), "float64"
-)
 
 _SMALLEST = 5e-324  # the smallest float64 above 0
 
@@ -69,22 +63,19 @@ class Fold:
         if dtype == "bool":
             if self.op not in {ReduceOp.MIN, ReduceOp.MAX}:
                 raise DtypeError.boolean(self.op.name, where)
-        elif dtype not in REDUCIBLE:
-            raise DtypeError.unknown(dtype, where, (*REDUCIBLE, "bool"))
+        elif dtype not in FOLDABLE:
+            raise DtypeError.unknown(dtype, where, FOLDABLE)
         elif dtype in COMPLEX and self.op in {ReduceOp.MIN, ReduceOp.MAX}:
             raise DtypeError.unordered(self.op.name, dtype, where)
 
     def result_dtype(self, dtype: str) -> str:
         """Return the dtype of the result: that of the input, but float for the MEAN of integers."""
-        return _INTEGER_MEAN.get(dtype, dtype) if self.op is ReduceOp.MEAN else dtype
+        return (self.op is ReduceOp.MEAN and dtype in DTYPES and DTYPES[dtype].mean) or dtype
 
     def accumulator_dtype(self, dtype: str) -> str:
         """Return the dtype in which contributions of ``dtype`` are accumulated."""
-        if self.op in {ReduceOp.MIN, ReduceOp.MAX}:
-            return dtype
-        if dtype in INTEGERS:
-            return "int64" if dtype in SIGNED else "uint64"
-        return _WIDE.get(dtype, dtype) if self.accumulate == "wide" else dtype
+        is_wide = self.op not in {ReduceOp.MIN, ReduceOp.MAX} and (self.accumulate == "wide" or dtype in INTEGERS)
+        return (is_wide and DTYPES[dtype].accumulator) or dtype
 
     def partial_dtype(self, dtype: str) -> str:
         """Return the dtype in which a partial fold travels between devices.
@@ -92,11 +83,8 @@ class Fold:
         16-bit floats travel as float32, so that they are rounded once, at the root; the partial sums of a MEAN of
         small integers travel in 64 bits, so that they cannot wrap; all else travels as it is.
         """
-        if self.op is ReduceOp.MEAN and dtype in INTEGERS:
-            return self.accumulator_dtype(dtype)
-        if dtype in {"float16", "bfloat16"}:
-            return self.accumulator_dtype(dtype)
-        return dtype
+        is_wide = dtype in HALVES or (self.op is ReduceOp.MEAN and dtype in INTEGERS)
+        return self.accumulator_dtype(dtype) if is_wide else dtype
 
 
 def headroom(num_terms: int) -> int:

@@ -3,8 +3,15 @@ import re
 
 import pytest
 
-from treefold import CollectiveHints, CommunicationImplementation, CommunicationOptions, PerReplica, ReduceOp
-from treefold.devices import canonical_device
+from treefold import (
+    CollectiveHints,
+    CommunicationImplementation,
+    CommunicationOptions,
+    PerReplica,
+    ReduceOp,
+    ReductionToOneDevice,
+)
+from treefold.devices import Device, canonical_device, device_type, tensorflow_device, torch_device
 from treefold.errors import ArgumentError, DeviceError
 
 
@@ -37,6 +44,9 @@ class TestDeviceNames:
             ("GPU:01", "gpu:1"),
             ("/job:localhost/replica:0/task:0/device:CPU:3", "cpu:3"),
             ("/job:worker/cpu:2", "cpu:2"),
+            ("job:localhost/task:0/cpu:1", "cpu:1"),
+            ("/replica:0/cpu:1", "cpu:1"),
+            (" gpu:1 ", "gpu:1"),
             ("mps:0", "mps:0"),
         ],
     )
@@ -45,13 +55,29 @@ class TestDeviceNames:
         assert canonical_device(name) == short
 
     @pytest.mark.parametrize(
-        "name", ["/", "garbage:x", "cpu:-1", "cpu:1:2", "/cpu:0/gpu:0", "/task:0", "gpu:*", "a b:0"]
+        "name",
+        [
+            "/",
+            "garbage:x",
+            "cpu:-1",
+            "cpu:1:2",
+            "/cpu:0/gpu:0",
+            "/task:0",
+            "gpu:*",
+            "a b:0",
+            "device:1",
+            "2/",
+            "2/3/cpu:0",
+            "-1/cpu:0",
+            "/replica:1/cpu:0",
+            "2/task:1/cpu:0",
+        ],
     )
     def test_that_mean_nothing_are_refused(self, name):
         """What does not parse is an error that shows the spellings."""
         sentence = (
             rf"^{name!r} is no device name\. Write "
-            r'"cpu:0", "gpu:1", "cuda:1", "/device:GPU:1" or "/job:worker/replica:0/task:0/device:GPU:1"\.$'
+            r'"cpu:0", "gpu:1", "cuda:1", "/device:GPU:1" or "/job:localhost/replica:0/task:0/device:GPU:1"\.$'
         )
         with pytest.raises(ValueError, match=sentence.replace("*", r"\*")):
             canonical_device(name)
@@ -74,6 +100,52 @@ class TestDeviceNames:
         """However long, and whatever they are; the sentence stays short."""
         with pytest.raises(DeviceError, match=rf"^{re.escape(shown)} is no device name\. Write "):
             canonical_device(name)
+
+    @pytest.mark.parametrize(
+        ("name", "rank"),
+        [
+            ("2/gpu:0", 2),
+            ("02/CUDA:0", 2),
+            ("0/gpu:0", 0),
+            ("/job:worker/task:2/device:GPU:0", 2),
+            ("/job:worker/replica:0/task:0/device:GPU:0", 0),
+            ("/job:localhost/replica:0/task:1/device:GPU:0", 1),
+            ("/task:3/gpu", 3),
+        ],
+    )
+    def test_may_have_a_rank(self, name, rank):
+        """The number in front, or TensorFlow's task but for that of its local job; one spelling is canonical."""
+        assert Device.parse(name) == Device("gpu", 0, rank)
+        assert str(Device.parse(name)) == f"{rank}/gpu:0"
+        assert Device.parse(f"{rank}/gpu:0") == Device("gpu", 0, rank)
+
+    @pytest.mark.parametrize("name", ["2/gpu:0", "/job:worker/task:2/device:GPU:0"])
+    def test_with_a_rank_need_a_group(self, name):
+        """Until there is one, a call takes devices of its own process, and says how to write them."""
+        sentence = (
+            rf"^'{name}' is a device of rank 2, and ranks need a group of processes, which this call does not have\. "
+            r'Names without a rank mean devices of this process: write "gpu:0" for its own\.$'
+        )
+        for call in (
+            lambda: canonical_device(name),
+            lambda: PerReplica([1.0], [name]),
+            lambda: ReductionToOneDevice().reduce("sum", PerReplica([1.0]), ["cpu:0", name]),
+            lambda: ReductionToOneDevice(name),
+        ):
+            with pytest.raises(DeviceError, match=sentence):
+                call()
+
+    def test_become_those_of_frameworks(self):
+        """In one place, whatever the spelling."""
+        assert [torch_device(name) for name in ("gpu:1", "CUDA:1", "cpu:3", "mps:0")] == [
+            "cuda:1",
+            "cuda:1",
+            "cpu",
+            "mps:0",
+        ]
+        assert tensorflow_device("gpu:1") == "/job:localhost/replica:0/task:0/device:GPU:1"
+        assert Device.parse(tensorflow_device("cpu:2")) == Device("cpu", 2)
+        assert [device_type(name) for name in ("cpu:0", "cuda:1", "2/gpu:0")] == ["cpu", "gpu", "2/gpu"]
 
     @pytest.mark.parametrize("devices", [3, {"cpu:0"}, {"cpu:0": 1}, b"cpu:0", iter(["cpu:0"])])
     def test_of_components_are_a_list_or_a_tuple(self, devices):

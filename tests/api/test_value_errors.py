@@ -85,13 +85,13 @@ MISTAKES = [
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), "nonsense:x"),
         DeviceError,
         '\'nonsense:x\' is no device name. Write "cpu:0", "gpu:1", "cuda:1", "/device:GPU:1" or '
-        '"/job:worker/replica:0/task:0/device:GPU:1".',
+        '"/job:localhost/replica:0/task:0/device:GPU:1".',
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), "/job:worker/task:3/device:GPU:1"),
         DeviceError,
-        "'/job:worker/task:3/device:GPU:1' is a device of task 3; this process is task 0. treefold reduces "
-        "between the devices of one process: name one of its own.",
+        "'/job:worker/task:3/device:GPU:1' is a device of rank 3, and ranks need a group of processes, which this call "
+        'does not have. Names without a rank mean devices of this process: write "gpu:1" for its own.',
     ),
     (
         lambda: ONE_DEVICE.batch_reduce("sum", [(per_replica(1.0), "cpu:0"), (per_replica(1.0, 2), "cpu:0")]),

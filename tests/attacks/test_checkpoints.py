@@ -13,8 +13,8 @@ from attack import cases, drawing, in_shards, replayable
 from damage import KINDS, damaged, tensors
 from safetensors.torch import load_file
 
-from treefold.cli.average.errors import CheckpointError
 from treefold.cli.average.run import Run
+from treefold.errors import CheckpointError
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.testing import assert_same_bits, fold_arrays

@@ -8,7 +8,6 @@ from matplotlib.patches import Rectangle
 
 from treefold.bench.clock import Pace, Spread, calls_per_round, clocked, interleave, spread_of_ratios
 from treefold.bench.contents import count_wrong, fill, new_input, pattern
-from treefold.bench.errors import BenchError
 from treefold.bench.figures import make_entries, make_figures
 from treefold.bench.limit import best_of, find_quickest, make_loops
 from treefold.bench.models import MODELS
@@ -16,9 +15,11 @@ from treefold.bench.ours import Arrays, check_call
 from treefold.bench.page import make_page
 from treefold.bench.picture import make_figure
 from treefold.bench.schema import Rival, Row, Run, rows_from_csv, rows_to_csv
-from treefold.bench.sizes import format_size, parse_size, sweep_sizes
+from treefold.bench.sizes import parse_size, sweep_sizes
 from treefold.bench.sweep import Progress, Variant, measure
 from treefold.bench.work import PLACEMENTS, Work, named_size, shapes_of_size
+from treefold.errors import BenchError
+from treefold.errors.words import bytes_in_words
 from treefold.execution import native
 
 SPREAD = Spread(0.001, 0.0009, 0.0012, 0.002)
@@ -54,7 +55,7 @@ class TestSizes:
 
     def test_names_sizes_back(self):
         """A power of two reads as it was written."""
-        assert [format_size(n) for n in (1, 4096, 1 << 28, 1 << 30)] == ["1 B", "4 KiB", "256 MiB", "1 GiB"]
+        assert [bytes_in_words(n) for n in (1, 4096, 1 << 28, 1 << 30)] == ["1 B", "4 KiB", "256 MiB", "1 GiB"]
 
     def test_sweeps_up_to_the_end(self):
         """The end is in, and nothing beyond it."""

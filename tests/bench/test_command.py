@@ -54,7 +54,7 @@ class TestBenchCommand:
                 ("--model", "resnet51"),
                 "--model got 'resnet51'. It takes one of resnet50, vgg16, bert-base, bert-large, gpt2, vit-b-16.",
             ),
-            (("--json", "no/such/run.json"), "--json cannot write 'no/such/run.json': No such file or directory."),
+            (("--json", "no/such/run.json"), "--json cannot write 'no/such/run.json': no such file or directory."),
         ],
     )
     def test_refuses_in_one_sentence_with_exit_code_2(self, arguments, sentence, capsys):

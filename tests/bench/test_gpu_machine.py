@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from treefold.bench.errors import BenchError
 from treefold.bench.gpu import machine as machines
 from treefold.bench.gpu.machine import CudaMachine
+from treefold.errors import BenchError
 
 
 class FakeEvent:

@@ -3,9 +3,10 @@ import dataclasses
 import pytest
 
 from treefold.bench.clock import Pace
-from treefold.bench.peers import PEERS, Team, TeamError, find_missing
+from treefold.bench.peers import PEERS, Team, find_missing
 from treefold.bench.sweep import Progress, measure
 from treefold.bench.work import Work
+from treefold.errors import PeerError
 
 WORK = Work("w", ((1001,), (7, 3)), devices=3, threads=1)
 
@@ -66,5 +67,5 @@ class TestPeers:
             for process in team._processes:
                 process.kill()
             for _ in range(2):
-                with pytest.raises(TeamError, match=r"^its process ended$"):
+                with pytest.raises(PeerError, match=r"^its process ended$"):
                     team.count_wrong("np.add(out=)")

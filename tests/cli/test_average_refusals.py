@@ -15,8 +15,8 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
 from treefold.cli.average import stream
-from treefold.cli.average.errors import CheckpointError
 from treefold.cli.average.run import Run
+from treefold.errors import CheckpointError
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 

@@ -17,7 +17,7 @@ from treefold.backends.numpy_fold import fold_block
 from treefold.backends.torch import TorchBackend
 from treefold.bounded_cache import BoundedCache
 from treefold.dtypes import REDUCIBLE
-from treefold.errors.gpus import GpuError
+from treefold.errors import GpuError
 from treefold.execution import cuda
 from treefold.execution.cuda import fused
 from treefold.execution.cuda.fused import DeviceJob, fold_batch, is_fused

@@ -12,8 +12,7 @@ import torch
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionToOneDevice
 from treefold.backends import additional_backend
 from treefold.backends.torch import TorchBackend
-from treefold.errors import TreefoldError
-from treefold.errors.gpus import GpuError
+from treefold.errors import GpuError, TreefoldError
 from treefold.execution import Operand, links
 from treefold.execution.cuda import several_devices
 from treefold.execution.links import LinkResult

@@ -3,7 +3,6 @@
 ``FakeNccl`` stands for ``torch.cuda.nccl``: it takes what that takes, and adds in an order of its own.
 """
 
-import sys
 import types
 
 import numpy as np
@@ -23,9 +22,10 @@ from treefold import (
 )
 from treefold.backends.torch import TorchBackend
 from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE
-from treefold.errors.gpus import GpuError
+from treefold.errors import GpuError
 from treefold.execution.nccl import wire_dtype
 from treefold.fold import Fold
+from treefold.ops import all_reduce_ops
 from treefold.plan import from_json
 from treefold.testing import assert_same_bits, owned
 from treefold.testing.pretended import pretended_gpus
@@ -247,7 +247,7 @@ class TestPlans:
         """And hold without it."""
         tensors = [gpus.put(torch.full((4,), 2.0**index), device) for index, device in enumerate(devices)]
         value = PerReplica(tensors)
-        sys.modules["treefold.ops.all_reduce"]._warn_without_nccl.cache_clear()
+        all_reduce_ops._warn_without_nccl.cache_clear()
         with pytest.warns(RuntimeWarning, match="NCCL is not used, because"):
             made = NcclAllReduce().reduce("sum", value, destinations or value)
         assert made.plan.notes[0].startswith(f"NCCL is not used, because {why}")

@@ -135,9 +135,9 @@ class TestStr:
         """Equal actions of a step are counted, and bytes added up in binary units."""
         text = on_hosts(AllReduceCrossDeviceOps("nccl", num_packs=3), 2, 3072, walked=True)
         assert text.splitlines()[-3:] == [
-            "step 1: copy cpu:1→cpu:0 ×3 (12.0 KiB)",
-            "step 2: combine 2 parts on cpu:0 ×3 (12.0 KiB)",
-            "step 3: copy cpu:0→cpu:1 ×3 (12.0 KiB)",
+            "step 1: copy cpu:1→cpu:0 ×3 (12 KiB)",
+            "step 2: combine 2 parts on cpu:0 ×3 (12 KiB)",
+            "step 3: copy cpu:0→cpu:1 ×3 (12 KiB)",
         ]
 
     def test_shortens_long_lists(self):

@@ -14,15 +14,12 @@ import numpy.typing as npt
 
 from treefold.backends.numpy_product import product
 from treefold.backends.numpy_rounding import put, rounded
-from treefold.dtypes import COMPLEX, INTEGERS
+from treefold.dtypes import COMPLEX, INTEGERS, OVERFLOWING, REAL
 from treefold.fold import Fold, headroom
 from treefold.reduce_op import ReduceOp
 
 Array = npt.NDArray[Any]
 
-_REAL = {"complex64": "float32", "complex128": "float64"}
-#: Sums of float16 fit float32 and sums of float32 fit float64: only these can overflow on the way.
-_OVERFLOWING = frozenset({"bfloat16", "float64"})
 _EXACT_DOUBLE = 2**53  # whole numbers up to here are float64 values
 
 
@@ -39,9 +36,9 @@ def fold_block(parts: Sequence[Array], fold: Fold, *, dtype: str, divisor: int |
         if fold.op is ReduceOp.PRODUCT:
             return rounded(product(parts, fold, dtype), result)
         if dtype in COMPLEX:
-            real = [part.view(_REAL[part.dtype.name]) for part in parts]
-            folded = _sum(real, fold, dtype=_REAL[dtype], divisor=divisor)
-            return folded.astype(_REAL[result], copy=False).view(result)
+            real = [part.view(REAL[part.dtype.name]) for part in parts]
+            folded = _sum(real, fold, dtype=REAL[dtype], divisor=divisor)
+            return folded.astype(REAL[result], copy=False).view(result)
         return rounded(_sum(parts, fold, dtype=dtype, divisor=divisor), result)
 
 
@@ -53,8 +50,8 @@ def scale_block(part: Array, divisor: int, result: str) -> Array:
             return _integer_mean([part], divisor).astype(result, copy=False)
         if part.dtype.name in COMPLEX:
             # Part by part: a complex quotient would make NaN of an infinite part, and round twice.
-            wide = part.view(_REAL[part.dtype.name]).astype("float64") / divisor
-            return wide.astype(_REAL[result], copy=False).view(result)
+            wide = part.view(REAL[part.dtype.name]).astype("float64") / divisor
+            return wide.astype(REAL[result], copy=False).view(result)
         return rounded(part.astype("float64") / divisor, result)
 
 
@@ -67,12 +64,12 @@ def add_rows(rows: Array, indices: Array, shape: tuple[int, ...]) -> Array:
     accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)
     with np.errstate(all="ignore"):
         if dtype in COMPLEX:  # part by part: one infinite part says nothing of the other
-            pairs = np.ascontiguousarray(rows, dtype)[..., None].view(_REAL[dtype])
+            pairs = np.ascontiguousarray(rows, dtype)[..., None].view(REAL[dtype])
             return add_rows(pairs, indices, (*shape, 2)).view(dtype)[..., 0]
         dense = np.zeros(shape, accumulator)
         np.add.at(dense, indices, rows.astype(accumulator, copy=False))
         flat = dense.reshape(-1)
-        if dtype in _OVERFLOWING and (where := np.flatnonzero(~np.isfinite(flat))).size:
+        if dtype in OVERFLOWING and (where := np.flatnonzero(~np.isfinite(flat))).size:
             scale = headroom(len(indices))
             small = np.zeros(shape)
             np.add.at(small, indices, rows.astype("float64") / scale)
@@ -94,7 +91,7 @@ def _sum(parts: list[Array], fold: Fold, *, dtype: str, divisor: int | None) -> 
         return total if mean_of is None else total.astype(wide, copy=False) / mean_of
     if mean_of is not None:
         total /= mean_of
-    if dtype in _OVERFLOWING:
+    if dtype in OVERFLOWING:
         _refold_overflows(total, parts, mean_of)
     # On devices parts may be partial sums, which say nothing of the hull.
     return _clamp(total, parts) if mean_of == len(parts) and dtype == "float64" else total

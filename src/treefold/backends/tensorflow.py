@@ -19,8 +19,8 @@ from treefold.backends.interface import ArrayBackend, HostArray, Refusal
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.numpy_fold import fold_block, scale_block
 from treefold.backends.tensorflow_fold import add_rows, fold_tensors, scale_tensor
-from treefold.devices import canonical_device
-from treefold.dtypes import REDUCIBLE
+from treefold.devices import canonical_device, tensorflow_device
+from treefold.dtypes import FOLDABLE
 from treefold.fold import Fold
 
 _HOST = NumpyBackend()
@@ -136,13 +136,13 @@ class TensorflowBackend(ArrayBackend):
 
     def from_host(self, array: HostArray, device: str) -> Any:
         """Adopt memory that begins where TensorFlow wants it, at a multiple of 64 bytes; else copy it."""
-        return EagerTensor(array, device=_long_name(device), dtype=None)
+        return EagerTensor(array, device=tensorflow_device(device), dtype=None)
 
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
         """Adopt the one memory once, and let TensorFlow share it between its CPU devices."""
         first = self.from_host(arrays[0], devices[0])
         # What tf.identity does between CPU devices, in 1 µs instead of 20.
-        return [first, *[first._copy_to_device(_long_name(device)) for device in devices[1:]]]  # noqa: SLF001
+        return [first, *[first._copy_to_device(tensorflow_device(device)) for device in devices[1:]]]  # noqa: SLF001
 
     def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
         """Look at eager tensors in host memory."""
@@ -169,7 +169,7 @@ class TensorflowBackend(ArrayBackend):
         return self.from_host(made, canonical_device(array.device))
 
 
-_SEEN = frozenset((*REDUCIBLE, "bool"))
+_SEEN = frozenset(FOLDABLE)
 
 
 def _read_only(tensor: EagerTensor) -> HostArray:
@@ -181,12 +181,6 @@ def _read_only(tensor: EagerTensor) -> HostArray:
 @functools.cache
 def _logical_devices() -> frozenset[str]:
     return frozenset(canonical_device(device.name) for device in tf.config.list_logical_devices())
-
-
-@functools.cache
-def _long_name(device: str) -> str:
-    kind, _, index = device.partition(":")
-    return f"/job:localhost/replica:0/task:0/device:{kind.upper()}:{index}"
 
 
 def _dtype_name(dtype: Any) -> str:

@@ -13,13 +13,10 @@ import tensorflow as tf
 
 from treefold.backends.tensorflow_product import product
 from treefold.backends.tensorflow_rounding import rounded, to_accumulator
-from treefold.dtypes import COMPLEX, INTEGERS
+from treefold.dtypes import COMPLEX, HALVES, INTEGERS, OVERFLOWING, REAL
 from treefold.fold import Fold, headroom
 from treefold.reduce_op import ReduceOp
 
-_REAL = {"complex64": "float32", "complex128": "float64"}
-_SIXTEEN_BITS = frozenset({"float16", "bfloat16"})
-_OVERFLOWING = frozenset({"bfloat16", "float64"})
 _MANY = 2.0**64  # more rows than any tensor has
 _EXACT_DOUBLE = 2**53  # whole numbers up to here are float64 values
 
@@ -30,9 +27,7 @@ def fold_tensors(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int |
         return _extreme(parts, fold.op, dtype)
     if dtype in COMPLEX and fold.op is not ReduceOp.PRODUCT:
         real, imaginary = (
-            fold_tensors(
-                [view(part) for part in parts], fold, dtype=_REAL[dtype], divisor=divisor, result=_REAL[result]
-            )
+            fold_tensors([view(part) for part in parts], fold, dtype=REAL[dtype], divisor=divisor, result=REAL[result])
             for view in (tf.math.real, tf.math.imag)
         )
         return tf.complex(real, imaginary)
@@ -52,18 +47,18 @@ def scale_tensor(part: Any, divisor: int, result: str) -> Any:
         return tf.cast(_integer_mean([part], divisor, dtype), result)
     if dtype in COMPLEX:
         parts = (_divided(tf.cast(view(part), "float64"), divisor) for view in (tf.math.real, tf.math.imag))
-        return tf.complex(*(tf.cast(wide, _REAL[result]) for wide in parts))
+        return tf.complex(*(tf.cast(wide, REAL[result]) for wide in parts))
     return rounded(_divided(tf.cast(part, "float64"), divisor), result)
 
 
 def add_rows(rows: Any, indices: Any, num_rows: int, dtype: str) -> Any:
     """Return an array of zeros to which rows are added by index, in the accumulator's dtype, rounded once."""
     if dtype in COMPLEX:
-        parts = [add_rows(view(rows), indices, num_rows, _REAL[dtype]) for view in (tf.math.real, tf.math.imag)]
+        parts = [add_rows(view(rows), indices, num_rows, REAL[dtype]) for view in (tf.math.real, tf.math.imag)]
         return tf.complex(*parts)
     accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)
     dense = tf.math.unsorted_segment_sum(tf.cast(rows, accumulator), indices, num_rows)
-    if dtype in _OVERFLOWING:
+    if dtype in OVERFLOWING:
         small = tf.math.unsorted_segment_sum(tf.cast(rows, "float64") / _MANY, indices, num_rows)
         dense = tf.where(tf.math.is_finite(dense), dense, to_accumulator(small * _MANY, accumulator))
     return rounded(dense, dtype)
@@ -107,7 +102,7 @@ def _mean(parts: Sequence[Any], fold: Fold, dtype: str, divisor: int) -> Any:
     total = _accumulated(parts, fold.accumulator_dtype(dtype), _added)
     if fold.accumulate == "native":
         # The count itself may not fit a 16-bit float, so even here these are divided in float32.
-        return _divided(tf.cast(total, "float32") if dtype in _SIXTEEN_BITS else total, divisor)
+        return _divided(tf.cast(total, "float32") if dtype in HALVES else total, divisor)
     mean = _refolded(_divided(total, divisor), parts, dtype, divisor)
     # Parts may be partial sums, which say nothing of the hull.
     return _clamped(mean, parts) if divisor == len(parts) and dtype == "float64" else mean
@@ -115,7 +110,7 @@ def _mean(parts: Sequence[Any], fold: Fold, dtype: str, divisor: int) -> Any:
 
 def _refolded(total: Any, parts: Sequence[Any], dtype: str, divisor: int) -> Any:
     """Sum again what is not finite, on a smaller scale, where no sum of finite values overflows."""
-    if dtype not in _OVERFLOWING:
+    if dtype not in OVERFLOWING:
         return total
     scale = float(headroom(len(parts)))
     small = _accumulated([tf.cast(part, "float64") / scale for part in parts], "float64", _added)
@@ -162,4 +157,4 @@ def _extreme(parts: Sequence[Any], op: ReduceOp, dtype: str) -> Any:
         return tf.where(is_special, sign * (sign * one + sign * two), choose(one, two))
 
     # float32 holds every 16-bit float.
-    return tf.cast(_accumulated(parts, "float32" if dtype in _SIXTEEN_BITS else dtype, best_of), dtype)
+    return tf.cast(_accumulated(parts, "float32" if dtype in HALVES else dtype, best_of), dtype)

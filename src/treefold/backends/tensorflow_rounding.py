@@ -6,10 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from treefold.dtypes import HALVES
+
 
 def rounded(values: Any, dtype: str) -> Any:
     """Round once. TensorFlow goes from float64 to 16 bits by way of float32, which would be twice."""
-    if dtype in {"float16", "bfloat16"}:
+    if dtype in HALVES:
         values = to_accumulator(values, "float32")
     return tf.cast(values, dtype)
 

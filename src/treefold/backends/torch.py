@@ -31,6 +31,7 @@ from treefold.backends.torch_memory import (
     on_host,
     resolved,
 )
+from treefold.devices import Device, torch_device
 from treefold.errors import ArgumentError
 from treefold.fold import Fold
 
@@ -60,8 +61,8 @@ class TorchBackend(ArrayBackend):
 
     def has_device(self, device: str) -> bool:
         """Have every ``cpu:k``, which share the host's memory, and the CUDA (or ROCm) devices that PyTorch reports."""
-        kind, _, index = device.partition(":")
-        return kind == "cpu" or (kind == "gpu" and int(index) < torch.cuda.device_count())
+        found = Device.parse(device)
+        return found.type == "cpu" or (found.type == "gpu" and found.index < torch.cuda.device_count())
 
     def device_of(self, array: Any) -> str | None:
         """Return None for the CPU, and for the meta device, where nothing is."""
@@ -98,10 +99,8 @@ class TorchBackend(ArrayBackend):
 
     def copy_to(self, array: Any, device: str) -> Any:
         """Return a row-major copy without gradients; copies between GPUs go as PyTorch sends them."""
-        kind, _, index = device.partition(":")
-        place = "cpu" if kind == "cpu" else f"cuda:{index}"
         with torch.no_grad():
-            copy = torch.empty(array.shape, dtype=array.dtype, device=place)
+            copy = torch.empty(array.shape, dtype=array.dtype, device=torch_device(device))
             return copy.copy_(array.detach())
 
     def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:

@@ -11,19 +11,17 @@ from typing import Any
 
 import torch
 
-from treefold.dtypes import COMPLEX, INTEGERS
+from treefold.dtypes import COMPLEX, HALVES, INTEGERS, OVERFLOWING, REAL, WIDE_INTEGERS
 from treefold.fold import Fold, headroom
 from treefold.reduce_op import ReduceOp
 
-_REAL = {"complex64": "float32", "complex128": "float64"}
-_WIDE_INTEGERS = ("int64", "uint64")
-_HALVES = (torch.float16, torch.bfloat16)
+_HALVES = tuple(getattr(torch, name) for name in HALVES)
 
 
 def folds_on_device(fold: Fold, dtype: str) -> bool:
     """Tell whether ``fold_on_device`` serves this op for contributions of ``dtype``."""
     if fold.op is ReduceOp.MEAN:
-        return dtype not in _WIDE_INTEGERS
+        return dtype not in WIDE_INTEGERS
     return fold.op is ReduceOp.SUM or (fold.op is not ReduceOp.PRODUCT and dtype != "uint64")
 
 
@@ -34,7 +32,7 @@ def fold_on_device(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int
             return _extreme(parts, fold.op).to(result)
         if dtype in COMPLEX:
             real = [_as_real(part) for part in parts]
-            folded = _sum(real, fold, dtype=_REAL[dtype], divisor=divisor)
+            folded = _sum(real, fold, dtype=REAL[dtype], divisor=divisor)
             return _as_complex(folded, result)
         return _rounded(_sum(parts, fold, dtype=dtype, divisor=divisor), result)
 
@@ -68,7 +66,7 @@ def _sum(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None) -
         # int64 holds the sum of 2^31 contributions of 32 bits, and native 16-bit sums cannot hold the count itself.
         wide = torch.float64 if dtype in INTEGERS else torch.float32 if total.dtype in _HALVES else total.dtype
         total = total.to(wide) / mean_of
-    if fold.accumulate == "wide" and dtype in {"bfloat16", "float64"}:
+    if fold.accumulate == "wide" and dtype in OVERFLOWING:
         total = _refolded(total, parts, mean_of)
         # Parts may be partial sums, which say nothing of the hull.
         return _clamp(total, parts) if mean_of == len(parts) and dtype == "float64" else total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,51 +10,41 @@ import numpy as np
 import torch
 
 from treefold.backends.interface import DeviceRow, HostArray
+from treefold.compiled import HAS_NATIVE
+from treefold.dtypes import DTYPES as TABLE
+from treefold.dtypes import numpy_dtype
 
-ml_dtypes: Any
-try:  # bfloat16 and the 8-bit floats are not NumPy's own
-    import ml_dtypes
-except ImportError:
-    ml_dtypes = None
-try:
+#: DLPack's C functions for tensors; older releases of PyTorch have none.
+EXCHANGE: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) if HAS_NATIVE else None
+if HAS_NATIVE:
     from treefold._native import addresses as _exchange_addresses
     from treefold._native import tensors as _exchange_tensors
     from treefold._native import views as _exchange_views
-
-    #: DLPack's C functions for tensors; older releases of PyTorch have none.
-    EXCHANGE: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if EXCHANGE is not None:
+if EXCHANGE is not None:
+    try:
         _exchange_views(EXCHANGE, (), np.dtype("float32"))  # looks at the table's version
-except (ImportError, ValueError):  # a pure-Python installation; another version of DLPack
-    EXCHANGE = None
-
-_NATIVE = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
-_NATIVE += ("bool", "float16", "float32", "float64", "complex64", "complex128")
-_FOREIGN = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+    except ValueError:  # another version of DLPack
+        EXCHANGE = None
 
 #: The types that are taken; not their subclasses.
 TAKEN = frozenset({torch.Tensor, torch.nn.Parameter})
 
+_DLPACK_CODES = {row.name: row.dlpack for row in TABLE.values() if row.dlpack is not None}
 #: NumPy's name of each dtype, and back.
-NAMES = {getattr(torch, name): name for name in (*_NATIVE, *_FOREIGN)}
+NAMES = {getattr(torch, name): name for name in _DLPACK_CODES}
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
-#: For dtypes that NumPy does not know by itself: integers of the same size, and the dtype to view those as.
+#: Dtypes that NumPy knows by ml_dtypes only, where that is not installed.
+NAMELESS = frozenset(
+    dtype for dtype, name in NAMES.items() if not (TABLE[name].is_numpys or importlib.util.find_spec("ml_dtypes"))
+)
+#: NumPy's dtypes of the others.
+_HOST_DTYPES = {dtype: numpy_dtype(name) for dtype, name in NAMES.items() if dtype not in NAMELESS}
+#: For dtypes of ml_dtypes: integers of the same size, and the dtype to view those as.
 _VIEWS = {
-    DTYPES[name]: (torch.int16 if name == "bfloat16" else torch.int8, np.dtype(getattr(ml_dtypes, name)))
-    for name in _FOREIGN
-    if ml_dtypes is not None
+    dtype: (getattr(torch, f"int{8 * host.itemsize}"), host)
+    for dtype, host in _HOST_DTYPES.items()
+    if not TABLE[host.name].is_numpys
 }
-#: Dtypes that NumPy would know if ml_dtypes were installed.
-NAMELESS = frozenset(DTYPES[name] for name in _FOREIGN) - _VIEWS.keys()
-#: NumPy's dtypes of those that have one.
-_HOST_DTYPES = {
-    dtype: _VIEWS[dtype][1] if dtype in _VIEWS else np.dtype(name)
-    for dtype, name in NAMES.items()
-    if dtype not in NAMELESS
-}
-#: DLPack's codes, by a dtype's name or else by its kind.
-_DLPACK_CODES = {"i": 0, "u": 1, "f": 2, "bfloat16": 4, "c": 5, "b": 6}
-_DLPACK_CODES |= {"float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12, "float8_e5m2fnuz": 13}
 #: DLPack's device types that are GPUs: CUDA, ROCm.
 _GPUS = {2: "gpu", 10: "gpu"}
 
@@ -146,7 +137,7 @@ def adopted(arrays: Sequence[HostArray]) -> list[Any]:
     """Return tensors on the memory of arrays of one dtype, which lives as long as they; read-only arrays are copied."""
     dtype = arrays[0].dtype
     if EXCHANGE is not None:
-        return _exchange_tensors(EXCHANGE, arrays, _DLPACK_CODES.get(dtype.name) or _DLPACK_CODES[dtype.kind])
+        return _exchange_tensors(EXCHANGE, arrays, _DLPACK_CODES[dtype.name])
     # PyTorch has no tensors that cannot be written.
     own = [array if array.flags.writeable else array.copy() for array in arrays]
     if dtype.isbuiltin == 1:  # 2: of a package like ml_dtypes

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from treefold.bench.errors import BenchError
 from treefold.bench.work import Work
-from treefold.dtypes import COMPLEX
+from treefold.dtypes import COMPLEX, numpy_dtype
+from treefold.errors import BenchError
 from treefold.testing import fold_arrays
 
 Array = npt.NDArray[Any]
@@ -28,12 +28,10 @@ _BLOCK = 1 << 15
 
 def dtype_of(name: str) -> np.dtype[Any]:
     """Return NumPy's dtype; bfloat16 is ml_dtypes'."""
-    if name == "bfloat16":
-        try:
-            import ml_dtypes  # noqa: F401, PLC0415 - it registers the name; an extra
-        except ImportError:
-            raise BenchError.needs("--dtype bfloat16", "ml_dtypes") from None
-    return np.dtype(name)
+    try:
+        return numpy_dtype(name)
+    except ImportError:
+        raise BenchError.needs(f"--dtype {name}", "ml_dtypes") from None
 
 
 def pattern(work: Work, replica: int, tensor: int) -> Array:

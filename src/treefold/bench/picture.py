@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from treefold.bench.models import MODELS
 from treefold.bench.schema import Row
-from treefold.bench.sizes import format_size
+from treefold.errors.words import bytes_in_words
 from treefold.files import written_whole
 
 _COLOURS = {
@@ -78,7 +78,7 @@ def _draw_sizes(axis: Axes, rows: Sequence[Row]) -> None:
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     ticks = sorted({row.nbytes for row in rows})
-    axis.set_xticks(ticks, [format_size(tick) for tick in ticks], rotation=45, ha="right")
+    axis.set_xticks(ticks, [bytes_in_words(tick) for tick in ticks], rotation=45, ha="right")
     axis.minorticks_off()
     axis.set_xlabel("bytes per replica")
     axis.set_ylabel("busbw (GB/s)")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treefold.bench.clock import Pace
-from treefold.bench.errors import BenchError
 from treefold.bench.figures import Entry, make_entries, make_figures
 from treefold.bench.limit import measure_copy
 from treefold.bench.machine import describe_machine, describe_versions
@@ -17,6 +16,7 @@ from treefold.bench.peers import PEERS, Team
 from treefold.bench.picture import draw
 from treefold.bench.schema import Row, Run
 from treefold.bench.sweep import Progress, measure
+from treefold.errors import BenchError
 from treefold.files import write_atomically
 
 #: What one machine with one host memory cannot show.

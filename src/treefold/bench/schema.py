@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treefold.bench.clock import Spread
-from treefold.bench.errors import BenchError
+from treefold.errors import BenchError
 
 _VERSION = 1
 

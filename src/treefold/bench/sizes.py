@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from treefold.bench.errors import BenchError
+from treefold.errors import BenchError
 
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIZE = re.compile(r"([0-9]{1,18})([KMG]?)(?:i?B)?", re.IGNORECASE)
@@ -24,18 +24,6 @@ def parse_size(text: str, option: str = "size") -> int:
     if nbytes < 1:
         raise BenchError.size(option, text)
     return nbytes
-
-
-def format_size(nbytes: int) -> str:
-    """Return bytes as a person says them: exact multiples of 1024 by name, others rounded.
-
-    >>> format_size(65536), format_size(102228128), format_size(12)
-    ('64 KiB', '97.5 MiB', '12 B')
-    """
-    for name, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:.1f}".removesuffix(".0") + f" {name}"
-    return f"{nbytes} B"
 
 
 def sweep_sizes(begin: int, end: int, factor: int) -> list[int]:

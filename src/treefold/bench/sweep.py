@@ -16,13 +16,13 @@ from treefold.bench.clock import (
     spread_of_calls,
     spread_of_ratios,
 )
-from treefold.bench.errors import BenchError
 from treefold.bench.limit import best_of, find_quickest, make_loops
 from treefold.bench.machine import available_memory
 from treefold.bench.ours import Arrays, check_call, make_call
-from treefold.bench.peers import Team, TeamError
+from treefold.bench.peers import Team
 from treefold.bench.schema import Rival, Row
 from treefold.bench.work import Work
+from treefold.errors import BenchError, PeerError
 from treefold.execution import native
 
 _OURS = "treefold"
@@ -114,7 +114,7 @@ def _against(team: Team, work: Work, ours: Runner, pace: Pace, progress: Progres
         team.drop()
         if work.nbytes * work.devices > _LARGE_BYTES:
             team.close()  # allocators keep what they have; the next team may need it
-    except TeamError as error:
+    except PeerError as error:
         return [Rival(team.peer, "", note=str(error))]
     return [dataclasses.replace(_rival(team.peer, f, times[f], times[_OURS]), wrong=wrong[f]) for f in forms]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from treefold.bench.errors import BenchError
 from treefold.bench.models import MODELS
-from treefold.bench.sizes import format_size
 from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE, itemsize
+from treefold.errors import BenchError
+from treefold.errors.words import bytes_in_words
 from treefold.reduce_op import ReduceOp
 
 #: Where results go: into the inputs, into given arrays, into new arrays, or one new array that all replicas share.
@@ -77,7 +77,7 @@ def shapes_of_size(nbytes: int, dtype: str, option: str = "-b") -> tuple[tuple[i
 
 def named_size(nbytes: int) -> str:
     """Return the name of work of one size."""
-    return format_size(nbytes)
+    return bytes_in_words(nbytes)
 
 
 def shapes_of_model(name: str) -> tuple[tuple[int, ...], ...]:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from treefold.bench.clock import Pace, Spread
-from treefold.bench.errors import BenchError
 from treefold.bench.limit import measure_copy
 from treefold.bench.machine import describe_machine, describe_versions
 from treefold.bench.peers import PEERS, PeerInfo, Team, find_missing
@@ -22,6 +21,8 @@ from treefold.bench.sweep import Progress, measure
 from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
 from treefold.bench.work import Work, named_size, shapes_of_model, shapes_of_size
 from treefold.cli import bench_options as options
+from treefold.cli.outputs import check_output
+from treefold.errors import BenchError
 from treefold.execution import native
 from treefold.files import check_writable, write_atomically
 from treefold.report.tables import plain_table
@@ -109,7 +110,7 @@ def _read_peers(against: str) -> list[PeerInfo]:
             raise BenchError.choice("--against", name, ("all", *PEERS))
         missing = find_missing(PEERS[name])
         if missing is not None:
-            raise BenchError.not_installed(name, missing)
+            raise BenchError.needs(f"--against {name}", missing)
     return [PEERS[name] for name in dict.fromkeys(names)]
 
 
@@ -119,10 +120,7 @@ def _check_outputs(paths: dict[str, Path | None]) -> None:
             continue
         if option in {"--plot", "--report"} and importlib.util.find_spec("matplotlib") is None:
             raise BenchError.needs(option, "matplotlib")
-        try:
-            check_writable(path)
-        except OSError as error:
-            raise BenchError.unwritable(option, path, error.strerror or str(error)) from None
+        check_output(option, path)
 
 
 def _run(works: Sequence[Work], peers: Sequence[PeerInfo], pace: Pace, threads: int) -> Run:
@@ -165,7 +163,7 @@ def _report(folder: Path, pace: Pace, threads: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         check_writable(folder / "report.md")
     except OSError as error:
-        raise BenchError.unwritable("--report", folder, error.strerror or str(error)) from None
+        raise BenchError.unwritable("--report", folder, error) from None
     with _progress() as (progress, advance):
         page = make_report(Report(folder, _today(), pace, threads, _command()), progress=progress, on_entry=advance)
     print(page)

@@ -9,16 +9,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from treefold.compiled import HAS_NATIVE
 from treefold.cost.clock import Clock
 from treefold.cost.lanes import Lane, Needs
 
-try:
+if HAS_NATIVE:
     from treefold._native import run_pipeline
-
-    HAS_NATIVE = True
-except ImportError:  # a pure-Python installation: right, but slower
-    HAS_NATIVE = False
-
 
 Times = npt.NDArray[np.float64]  # starts and stops, by lane and chunk
 

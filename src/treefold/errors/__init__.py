@@ -3,48 +3,72 @@
 ::
 
     TreefoldError
-    ├── ArgumentError      ValueError   an argument is outside what it may be
-    ├── CallError          TypeError    arguments that do not go together, a class where an object is meant
-    ├── DeviceError        ValueError   a device that does not parse, does not exist, or is elsewhere
-    ├── FrameworkError     ImportError  a part of treefold plugs into a framework that is not installed, or too old
-    ├── InstallationError  ImportError  the native core was built from other sources
-    ├── MissingExtraError  ImportError  what was asked for needs a package that is not installed
-    ├── MismatchError      ValueError   replicas disagree: structure, shape, dtype, framework, sparsity
-    ├── DtypeError         ValueError   a dtype that the op has no meaning for
-    ├── OutputError        ValueError   ``out`` cannot take the result
-    ├── PlanError          ValueError   a plan that fails its proof, or text that is no plan
-    ├── ParseError         ValueError   text or a file that should describe a machine and does not
-    ├── SimulationError    ValueError   a plan and a machine that do not go together, measurements that say nothing
-    └── TopologyError      ValueError   a machine that cannot be, or a name that no known machine has
+    ├── ArgumentError                ValueError           an argument is outside what it may be
+    ├── CallError                    TypeError            arguments that do not go together, a class for an object
+    ├── CommandError                 ValueError           a command was called with something that it cannot do
+    │   ├── BenchError                                    a benchmark was asked for something that it cannot do
+    │   └── CheckpointError                               a file that cannot be averaged, files that do not match
+    ├── ConformanceError             AssertionError       a backend that does not do what the interface says
+    ├── DeviceError                  ValueError           a device that does not parse, does not exist, is elsewhere
+    ├── DtypeError                   ValueError           a dtype that the op has no meaning for
+    ├── FakeOutOfMemoryError         MemoryError          a fake device that was told to fail has failed
+    ├── FrameworkError               ImportError          a framework that is not installed, or too old
+    ├── GpuError                     RuntimeError         a reduction on GPUs that cannot start or did not end
+    ├── InstallationError            ImportError          the native core was built from other sources
+    ├── MismatchError                ValueError           replicas disagree: structure, shape, dtype, sparsity …
+    │   └── ReplicaMismatchError     tf.errors.OpError    the same, as TensorFlow raises it; in treefold.tensorflow
+    ├── MissingExtraError            ImportError          what was asked for needs a package that is not installed
+    ├── MissingImplementationError   NotImplementedError  a subclass that does not say how to do what it is asked
+    ├── OutputError                  ValueError           ``out`` cannot take the result
+    ├── ParseError                   ValueError           text or a file that should describe a machine and does not
+    ├── PeerError                    RuntimeError         a library that cannot do the work of a benchmark
+    ├── PlanError                    ValueError           a plan that fails its proof, or text that is no plan
+    ├── RaceError                    AssertionError       operations on the same elements that nothing orders
+    ├── SimulationError              ValueError           what cannot be priced, measurements that say nothing
+    └── TopologyError                ValueError           a machine that cannot be, a name that no known machine has
 
-All but ``CallError`` and what is an ``ImportError`` are ``ValueError``, as TensorFlow's documentation says of the same
-mistakes. A message says what was got, what is allowed, and what to do; the classmethods of these classes are the only
-places where the sentences are written.
+What a caller got wrong is a ``ValueError``, as TensorFlow's documentation says of the same mistakes. A message says
+what was got, what is allowed, and what to do; the classmethods of these classes are the only places where the sentences
+are written.
 """
 
-from treefold.errors.arguments import ArgumentError, CallError
+from treefold.errors.arguments import ArgumentError, CallError, MissingImplementationError
 from treefold.errors.base import TreefoldError
+from treefold.errors.bench import BenchError, PeerError
+from treefold.errors.checkpoints import CheckpointError
+from treefold.errors.commands import CommandError
 from treefold.errors.cost import SimulationError
 from treefold.errors.devices import DeviceError
 from treefold.errors.extras import InstallationError, MissingExtraError
 from treefold.errors.frameworks import FrameworkError
+from treefold.errors.gpus import GpuError
 from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
+from treefold.errors.testing import ConformanceError, FakeOutOfMemoryError, RaceError
 from treefold.errors.topology import TopologyError
 from treefold.errors.values import DtypeError, MismatchError, OutputError
 
 __all__ = [
     "ArgumentError",
+    "BenchError",
     "CallError",
+    "CheckpointError",
+    "CommandError",
+    "ConformanceError",
     "DeviceError",
     "DtypeError",
+    "FakeOutOfMemoryError",
     "FrameworkError",
+    "GpuError",
     "InstallationError",
     "MismatchError",
     "MissingExtraError",
+    "MissingImplementationError",
     "OutputError",
     "ParseError",
+    "PeerError",
     "PlanError",
+    "RaceError",
     "SimulationError",
     "TopologyError",
     "TreefoldError",

@@ -345,3 +345,14 @@ class CallError(TreefoldError, TypeError):
             "treefold's reductions have no gradient. Reduce outside of the tape, or call all_reduce of the replica "
             "context, whose gradient TensorFlow knows."
         )
+
+
+class MissingImplementationError(TreefoldError, NotImplementedError):
+    """A subclass without ops does not say how to do what it is asked for."""
+
+    @classmethod
+    def method(cls, owner: str, name: str) -> Self:
+        """One of the ``…_implementation`` methods."""
+        return cls(
+            f"{owner} has no ops and no {name}. Define {name}, or hand ops of treefold to CrossDeviceOps.__init__."
+        )

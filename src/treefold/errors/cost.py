@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
-from treefold.errors.words import counted, short
-
-_MANY = 6  # names that a sentence lists before it says how many there are
+from treefold.errors.words import counted, short, some
 
 
 class SimulationError(TreefoldError, ValueError):
@@ -18,7 +16,7 @@ class SimulationError(TreefoldError, ValueError):
     def strangers(cls, devices: Sequence[str], known: Sequence[str]) -> Self:
         """The plan is for devices that the machine does not have."""
         return cls(
-            f"The plan uses {_some(devices)}, and the topology has {_some(known)}. Plan for devices of the topology, "
+            f"The plan uses {some(devices)}, and the topology has {some(known)}. Plan for devices of the topology, "
             f"or simulate on one that has them."
         )
 
@@ -86,9 +84,3 @@ class SimulationError(TreefoldError, ValueError):
             f"The plan's input {name} has {length} elements of {dtype}. Give one array like this per replica of every "
             f"leaf: inputs[leaf][replica]."
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    if len(names) <= _MANY:
-        return ", ".join(names)
-    return f"{', '.join(names[: _MANY - 1])} … ({counted(len(names), 'device')})"

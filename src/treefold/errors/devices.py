@@ -17,15 +17,15 @@ class DeviceError(TreefoldError, ValueError):
         """A string, or anything else, that is no device name."""
         return cls(
             f'{short(name)} is no device name. Write "cpu:0", "gpu:1", "cuda:1", "/device:GPU:1" or '
-            f'"/job:worker/replica:0/task:0/device:GPU:1".'
+            f'"/job:localhost/replica:0/task:0/device:GPU:1".'
         )
 
     @classmethod
-    def in_another_process(cls, name: str, part: str, number: int) -> Self:
-        """A device of another process."""
+    def needs_group(cls, name: str, rank: int, device: str) -> Self:
+        """A device of a process by its rank, where there is no group of processes."""
         return cls(
-            f"{short(name)} is a device of {part} {number}; this process is {part} 0. "
-            f"treefold reduces between the devices of one process: name one of its own."
+            f"{short(name)} is a device of rank {rank}, and ranks need a group of processes, which this call does not "
+            f'have. Names without a rank mean devices of this process: write "{device}" for its own.'
         )
 
     @classmethod

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
-from treefold.errors.words import counted, listed, short
-
-_MANY = 6  # names that a sentence lists before it says how many there are
+from treefold.errors.words import counted, listed, short, some
 
 
 class TopologyError(TreefoldError, ValueError):
@@ -76,7 +74,7 @@ class TopologyError(TreefoldError, ValueError):
     def disconnected(cls, part: Sequence[str], rest: Sequence[str]) -> Self:
         """Devices that nothing joins."""
         return cls(
-            f"The machine is not connected: nothing leads from {_some(part)} to {_some(rest)}. Add the links between "
+            f"The machine is not connected: nothing leads from {some(part)} to {some(rest)}. Add the links between "
             f"them, or plan for one part."
         )
 
@@ -84,7 +82,7 @@ class TopologyError(TreefoldError, ValueError):
     def strangers(cls, devices: Sequence[str], known: Sequence[str]) -> Self:
         """Devices asked for that the machine does not have."""
         return cls(
-            f"There is no {_some(devices)} in this topology. It has {_some(known)}: name some of these, once each."
+            f"There is no {some(devices)} in this topology. It has {some(known)}: name some of these, once each."
         )
 
     @classmethod
@@ -96,28 +94,25 @@ class TopologyError(TreefoldError, ValueError):
     def too_deep(cls, max_depth: int, devices: Sequence[str]) -> Self:
         """No tree is so shallow."""
         return cls(
-            f"No tree that is {counted(max_depth, 'edge')} deep joins {_some(devices)}. Allow a larger max_depth, or "
+            f"No tree that is {counted(max_depth, 'edge')} deep joins {some(devices)}. Allow a larger max_depth, or "
             f"None for any."
         )
 
     @classmethod
     def unknown_name(cls, name: object, names: Sequence[str]) -> Self:
         """A machine that is not known by name."""
-        close = difflib.get_close_matches(name.lower(), names, 1, 0.0) if isinstance(name, str) else []
-        nearest = f" The nearest is {close[0]!r}." if close else ""
-        return cls(f"No machine is known as {short(name)}.{nearest} Known: {', '.join(names)}.")
+        return cls(f"No machine is known as {short(name)}.{_nearest(name, names)} Known: {', '.join(names)}.")
 
     @classmethod
     def unknown_nvlinks(cls, name: object, names: Sequence[str]) -> Self:
         """A name of which no NVLinks are known."""
-        close = difflib.get_close_matches(name.lower(), names, 1, 0.0) if isinstance(name, str) else []
-        nearest = f" The nearest is {close[0]!r}." if close else ""
+        nearest = _nearest(name, names)
         return cls(f"No NVLinks are known of {short(name)}.{nearest} Known are those of {', '.join(names)}.")
 
     @classmethod
     def nvlinks_of_others(cls, devices: Sequence[str]) -> Self:
         """NVLinks for devices that are no GPUs."""
-        return cls(f"NVLinks join GPUs, and this topology has {_some(devices)}. Give a topology of GPUs only.")
+        return cls(f"NVLinks join GPUs, and this topology has {some(devices)}. Give a topology of GPUs only.")
 
     @classmethod
     def nvlinks_twice(cls, own: str) -> Self:
@@ -145,8 +140,6 @@ class TopologyError(TreefoldError, ValueError):
         )
 
 
-def _some(names: Sequence[str]) -> str:
-    """Return names, or the first few of many and their number."""
-    if len(names) <= _MANY:
-        return ", ".join(names)
-    return f"{', '.join(names[: _MANY - 1])} … ({counted(len(names), 'device')})"
+def _nearest(name: object, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), names, 1, 0.0) if isinstance(name, str) else []
+    return f" The nearest is {close[0]!r}." if close else ""

@@ -1,10 +1,11 @@
-"""How messages show values and lists."""
+"""How values, lists, sizes and times read in a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 _LONGEST = 60  # characters of a value in a message
+_MANY = 6  # names that a sentence lists before it says how many there are
 
 
 def listed(items: Sequence[str], *, quote: bool = True) -> str:
@@ -39,6 +40,44 @@ def printable(text: str) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: "1 value", "2 values"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def some(devices: Sequence[str]) -> str:
+    """Return the names of devices, or the first few of many and their number."""
+    if len(devices) <= _MANY:
+        return ", ".join(devices)
+    return f"{', '.join(devices[: _MANY - 1])} … ({counted(len(devices), 'device')})"
+
+
+def bytes_in_words(nbytes: float) -> str:
+    """Return a size to three digits, in the largest binary unit that it fills.
+
+    >>> bytes_in_words(64 << 20), bytes_in_words(100_000_000), bytes_in_words(1000), bytes_in_words(1.5 * 2**30)
+    ('64 MiB', '95.4 MiB', '1000 B', '1.5 GiB')
+    """
+    units = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
+    return _in_words(nbytes, *next((unit for unit in units if nbytes >= unit[1]), ("B", 1.0)))
+
+
+def seconds_in_words(seconds: float) -> str:
+    """Return a time to three digits, in the unit that suits it.
+
+    >>> seconds_in_words(0.0), seconds_in_words(8.352e-4), seconds_in_words(0.00999999), seconds_in_words(2.5)
+    ('0', '835 µs', '10 ms', '2.5 s')
+    """
+    units = (("s", 1.0), ("ms", 1e-3))
+    unit = next((unit for unit in units if seconds >= 0.9995 * unit[1]), ("µs", 1e-6))  # what rounds to 1 is 1
+    return _in_words(seconds, *unit) if seconds else "0"
+
+
+def _in_words(value: float, unit: str, size: float) -> str:
+    number = value / size
+    return f"{number:.3g} {unit}" if number < 1000 else f"{number:.0f} {unit}"  # noqa: PLR2004 - no exponents
+
+
+def reason_of(error: OSError) -> str:
+    """Return the system's words for a failure."""
+    return (error.strerror or str(error)).lower()
 
 
 def _is_plain(value: object) -> bool:

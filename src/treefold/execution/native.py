@@ -8,7 +8,6 @@ strictly, when the first reduction runs.
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 import os
 import sys
@@ -18,15 +17,10 @@ from typing import Any
 import numpy as np
 
 from treefold.backends import HostArray
+from treefold.compiled import ACCUMULATIONS, DTYPES, HAS_NATIVE, OPS
 from treefold.errors import ArgumentError
-from treefold.execution.installation import NAMES, check_native
 
-try:
-    _module = importlib.import_module("treefold._native")
-except ImportError:  # a pure-Python installation: right, but slower
-    HAS_NATIVE = False
-else:
-    check_native(_module)
+if HAS_NATIVE:
     from treefold._native import agree as _agree
     from treefold._native import empty, fold, level_names, memory_info, set_memory_limit, traffic
     from treefold._native import empty_cache as _empty_cache
@@ -34,14 +28,7 @@ else:
     from treefold._native import num_threads as _num_threads
     from treefold._native import set_num_threads as _set_num_threads
 
-    HAS_NATIVE = True
-
 __all__ = ["ACCUMULATIONS", "DTYPES", "HAS_NATIVE", "OPS", "fold", "traffic"]
-
-#: The numbers by which the native core knows dtypes, ops and ways to accumulate; empty without it.
-DTYPES, OPS, ACCUMULATIONS = (
-    {name: number for number, name in enumerate(getattr(_module, table))} if HAS_NATIVE else {} for table in NAMES
-)
 
 _LEVEL = "TREEFOLD_VECTOR_LEVEL"
 _MOST_DIGITS = len(str(sys.maxsize)) + 1

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 import torch.cuda.nccl
 
-from treefold.dtypes import COMPLEX, INTEGERS
-from treefold.errors.gpus import GpuError
+from treefold.devices import torch_device
+from treefold.dtypes import COMPLEX, INTEGERS, REAL, WIDE_INTEGERS
+from treefold.errors import GpuError
 from treefold.execution.local import Walk
 from treefold.execution.operands import Operand, Results, handed_over
 from treefold.fold import Fold
@@ -30,7 +31,6 @@ _OPS = {ReduceOp.SUM: 0, ReduceOp.MEAN: 0, ReduceOp.PRODUCT: 1, ReduceOp.MAX: 2,
 _SAME_SUMS = {"int16": "int32", "uint16": "int32", "uint32": "int32", "uint64": "int64"}
 #: The same for what is the greatest or least.
 _SAME_ORDER = {"int16": "int32", "uint16": "int32", "bool": "uint8"}
-_REAL = {"complex64": "float32", "complex128": "float64"}
 _POLL_S = 1e-3
 # All devices must be given the calls in the same order. A signal handler that reduces may interrupt its own thread:
 # its call is whole before or after this one.
@@ -66,12 +66,12 @@ def wire_dtype(fold: Fold, dtype: str) -> str | None:
     if fold.weights is not None or fold.accumulation_fn is not None:
         return None
     if dtype in COMPLEX:
-        return _REAL[dtype] if fold.op in {ReduceOp.SUM, ReduceOp.MEAN} else None
+        return REAL[dtype] if fold.op in {ReduceOp.SUM, ReduceOp.MEAN} else None
     if is_extreme:
         # NCCL's are fmin and fmax, which take a number for NaN and either zero for the other.
         return _SAME_ORDER.get(dtype, None if dtype in {"uint32", "uint64"} or dtype not in INTEGERS else dtype)
     if dtype in INTEGERS and fold.op is ReduceOp.MEAN:
-        return None if dtype in {"int64", "uint64"} else "int64"  # 64 bits hold the sums of 32
+        return None if dtype in WIDE_INTEGERS else "int64"  # 64 bits hold the sums of 32
     return _SAME_SUMS.get(dtype, fold.partial_dtype(dtype))
 
 
@@ -177,7 +177,7 @@ def _wait(devices: tuple[str, ...], timeout_s: float) -> None:
         GpuError: they are not, in time.
 
     """
-    events = [torch.cuda.current_stream(f"cuda:{device.partition(':')[2]}").record_event() for device in devices]
+    events = [torch.cuda.current_stream(torch_device(device)).record_event() for device in devices]
     end = time.monotonic() + timeout_s
     while not all(event.query() for event in events):
         if time.monotonic() > end:

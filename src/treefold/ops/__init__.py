@@ -1,6 +1,6 @@
 """The public classes: each call validates, packs, plans, executes and wraps."""
 
-from treefold.ops.all_reduce import AllReduceCrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce
+from treefold.ops.all_reduce_ops import AllReduceCrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.choose import Choice, choose_cross_device_ops
 from treefold.ops.one_device import ReductionToOneDevice

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from treefold.backends import backend_of, loaded_backends
 from treefold.devices import device_type
 from treefold.errors import ArgumentError, DeviceError
-from treefold.ops.all_reduce import HierarchicalCopyAllReduce
+from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce
 from treefold.ops.arguments import read_destinations
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.one_device import ReductionToOneDevice

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from treefold.dtypes import WIDE_INTEGERS
 from treefold.execution import KERNEL
 from treefold.execution.gpus import runs_on_gpus
 from treefold.ops.entry import Entry, in_host_memory
@@ -14,9 +15,6 @@ from treefold.packing import Item, Pack, PackingPolicy
 from treefold.plan import Plan
 from treefold.plan.ir import Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_one_pass, add_star
-
-#: Sums of these do not fit the 64 bits in which partial folds travel, so their contributions must meet as they are.
-_TOO_WIDE_TO_TRAVEL = frozenset({"int64", "uint64"})
 
 AddPack = Callable[[PlanBuilder, Pack, int], None]
 
@@ -163,5 +161,5 @@ def _add_packs(builder: PlanBuilder, request: Request, router: Router) -> None:
 
 
 def _must_meet(request: Request, dtype: str) -> bool:
-    """Whether partial folds must not travel, because they would lose what the fold needs."""
-    return request.is_weighted or dtype in _TOO_WIDE_TO_TRAVEL
+    """Whether partial folds must not travel, because they would lose what the fold needs, as in 64 bits."""
+    return request.is_weighted or dtype in WIDE_INTEGERS

@@ -12,9 +12,10 @@ from treefold.cost.model import is_as_good
 from treefold.devices import device_type
 from treefold.dtypes import itemsize
 from treefold.errors import MissingExtraError
+from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.execution import Operand
 from treefold.execution.gpus import nccl_refusal
-from treefold.ops.all_reduce import HierarchicalCopyAllReduce, NcclAllReduce
+from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce, NcclAllReduce
 from treefold.ops.arguments import NO_OPTIONS
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.entry import Entry, LeafForm, Part
@@ -55,14 +56,16 @@ class Prices:
         """Return all that was compared in a sentence, the choice first and then by time."""
         best = self.best
         rest = sorted((one for one in self.candidates if one is not best), key=lambda one: one.seconds)
-        times = [f"{one.words} {time_text(one.seconds)}" for one in (best, *rest)]
+        times = [f"{one.words} {seconds_in_words(one.seconds)}" for one in (best, *rest)]
         if rest and rest[0].seconds < best.seconds:
             times[0] += " (the simplest within 1 %)"
         who = " and ".join(
             f"{count} {kind.upper()}{'s' if count > 1 else ''}"
             for kind, count in sorted(Counter(device_type(name) for name in dict.fromkeys(names)).items())
         )
-        return "; ".join([f"{who} {where}, {bytes_text(nbytes)} each: {', '.join(times)}, predicted", *self.left_out])
+        return "; ".join(
+            [f"{who} {where}, {bytes_in_words(nbytes)} each: {', '.join(times)}, predicted", *self.left_out]
+        )
 
 
 def price_ops(names: Sequence[str], nbytes: int, machine: Topology, here: Topology) -> Prices:
@@ -91,31 +94,6 @@ def price_ops(names: Sequence[str], nbytes: int, machine: Topology, here: Topolo
     if refusal:
         left_out.append(f"NcclAllReduce is not compared: {refusal}")
     return Prices(tuple(found), tuple(left_out))
-
-
-def time_text(seconds: float) -> str:
-    """Return a time to three digits.
-
-    >>> time_text(8.352e-4), time_text(0.00999999), time_text(2.5)
-    ('835 µs', '10 ms', '2.5 s')
-    """
-    unit, factor = next(
-        ((unit, factor) for unit, factor in (("s", 1.0), ("ms", 1e3)) if seconds * factor >= 0.9995),  # noqa: PLR2004 - rounds to 1
-        ("µs", 1e6),
-    )
-    return f"{seconds * factor:.3g} {unit}" if seconds * factor < 1000 else f"{seconds * factor:.0f} {unit}"  # noqa: PLR2004 - no exponents
-
-
-def bytes_text(nbytes: int) -> str:
-    """Return bytes in the largest binary unit that they fill.
-
-    >>> bytes_text(64 << 20), bytes_text(100_000_000), bytes_text(1000)
-    ('64 MiB', '95.37 MiB', '1000 bytes')
-    """
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:.4g} {unit}" if nbytes < 10_000 * factor else f"{nbytes / factor:.0f} {unit}"
-    return f"{nbytes} byte{'s' if nbytes > 1 else ''}"
 
 
 def _one_value(names: tuple[str, ...], nbytes: int) -> Entry:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from treefold.dtypes import itemsize
-from treefold.errors.words import counted
+from treefold.errors.words import bytes_in_words, counted
 from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Role, Step
 from treefold.plan.movement import Movement
 
@@ -43,7 +43,7 @@ def describe_one_pass(movement: Movement) -> list[str]:
         alike.setdefault(key, []).append(buffers[-1].length * itemsize(leaf.dtype))
     return [
         f"one pass:  {verb.format(counted(replicas, 'replica'))} into {counted(results, 'result')},"
-        f" {counted(len(nbytes), 'array')} ({_bytes(sum(nbytes))}) each"
+        f" {counted(len(nbytes), 'array')} ({bytes_in_words(sum(nbytes))}) each"
         for (verb, replicas, results), nbytes in alike.items()
     ]
 
@@ -56,7 +56,7 @@ def _step(movement: Movement, step: Step) -> str:
             devices = Counter(_devices(movement, action) for action in actions)
             listed = [f"{words} ×{times}" if times > 1 else words for words, times in devices.items()]
             nbytes = sum(_nbytes(movement, action) for action in actions)
-            parts.append(f"{verb} {shortened(listed)} ({_bytes(nbytes)})")
+            parts.append(f"{verb} {shortened(listed)} ({bytes_in_words(nbytes)})")
     return "; ".join(parts)
 
 
@@ -78,10 +78,3 @@ def shortened(items: Sequence[str]) -> str:
     if len(items) <= _SHOWN + 2:
         return ", ".join(items)
     return f"{', '.join(items[:_SHOWN])} … and {len(items) - _SHOWN} more"
-
-
-def _bytes(nbytes: int) -> str:
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.1f} {unit}"
-    return f"{nbytes} B"

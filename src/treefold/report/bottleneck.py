@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from treefold.devices import Device, device_type
 from treefold.planners.tree_packing import TreePacking
 from treefold.topology import Topology
 
@@ -42,7 +43,7 @@ def _where(kind: str) -> str:
 
 
 def _groups(parts: Sequence[Sequence[str]]) -> str:
-    noun = "GPUs" if all(name.startswith("gpu:") for part in parts for name in part) else "devices"
+    noun = "GPUs" if all(device_type(name) == "gpu" for part in parts for name in part) else "devices"
     if all(len(part) == 1 for part in parts):
         return f"each of {len(parts)} {noun} against the others"
     shown = [in_ranges(part) for part in parts[:_SHOWN]]
@@ -56,9 +57,9 @@ def in_ranges(devices: Sequence[str]) -> str:
     >>> in_ranges(["gpu:0", "gpu:1", "gpu:2", "gpu:5"]), in_ranges(["cpu:0", "gpu:1"])
     ('0–2, 5', 'cpu:0, gpu:1')
     """
-    if not all(name.startswith("gpu:") for name in devices):
+    if any(device_type(name) != "gpu" for name in devices):
         return ", ".join(devices)
-    numbers = sorted(int(name.partition(":")[2]) for name in devices)
+    numbers = sorted(Device.parse(name).index for name in devices)
     starts = [numbers[0], *(b for a, b in pairwise(numbers) if b > a + 1)]
     stops = [*(a for a, b in pairwise(numbers) if b > a + 1), numbers[-1]]
     return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in zip(starts, stops, strict=True))

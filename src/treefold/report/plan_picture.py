@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.planners.tree_packing import TreePacking
 from treefold.report.bottleneck import describe_bottleneck
 from treefold.report.machine_drawing import STYLE, draw_legend, machine_marks
 from treefold.report.machine_layout import lay_out
 from treefold.report.svg import drawing, element, text
-from treefold.report.timeline_drawing import format_bytes, format_seconds, timeline_marks
+from treefold.report.timeline_drawing import timeline_marks
 from treefold.report.tree_drawing import tree_marks
 from treefold.timeline import Timeline
 from treefold.topology import Topology
@@ -30,7 +31,7 @@ def draw_packing(topology: Topology, packing: TreePacking, timeline: Timeline | 
     marks, y = tree_marks(topology, layout, packing, width=width, top=y)
     parts.append(marks)
     if timeline is not None:
-        words = f"{format_bytes(timeline.nbytes)} per device in {format_seconds(timeline.duration_s)}, predicted"
+        words = f"{bytes_in_words(timeline.nbytes)} per device in {seconds_in_words(timeline.duration_s)}, predicted"
         parts.append(_heading("Links over time", words, y + 8))
         marks, y = timeline_marks(timeline, topology, width=width, top=y + 22)
         parts.append(marks)

@@ -8,13 +8,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.plan import Movement
 from treefold.plan.ir import Copy, Role
 from treefold.planners.tree_packing import TreePacking
 from treefold.report.machine_drawing import STYLE, draw_legend, machine_marks, machine_title
 from treefold.report.machine_layout import Layout, lay_out
 from treefold.report.svg import LIGHT, drawing, element
-from treefold.report.timeline_drawing import draw_timeline, format_bytes, format_seconds, shown_links, time_axis
+from treefold.report.timeline_drawing import draw_timeline, shown_links, time_axis
 from treefold.report.tree_drawing import draw_trees, tone
 from treefold.timeline import Activity, Timeline
 from treefold.topology import Topology
@@ -64,7 +65,7 @@ def _controls(timeline: Timeline) -> str:
     return (
         '<div class="bar"><button type="button" class="play">Play</button>'
         '<input type="range" min="0" max="1000" step="1" value="0" aria-label="time">'
-        f"<output>{html.escape(format_seconds(timeline.duration_s))}</output>"
+        f"<output>{html.escape(seconds_in_words(timeline.duration_s))}</output>"
         f'<select aria-label="speed">{speeds}</select></div>'
     )
 
@@ -144,6 +145,6 @@ def _ways_down(movement: Movement) -> set[tuple[int, int, str, str]]:
 def describe_picture(timeline: Timeline) -> str:
     """Return what the player shows, in a sentence."""
     return (
-        f"{format_bytes(timeline.nbytes)} per device, predicted: every pack in {timeline.num_chunks} chunks, "
-        f"{format_seconds(timeline.duration_s)} in all."
+        f"{bytes_in_words(timeline.nbytes)} per device, predicted: every pack in {timeline.num_chunks} chunks, "
+        f"{seconds_in_words(timeline.duration_s)} in all."
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.report.svg import LIGHT, drawing, element, text, titled
-from treefold.report.timeline_drawing import format_bytes, format_seconds
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 960.0, 380.0, 64.0, 250.0, 26.0, 44.0
 _DECADE = 10.0
@@ -36,7 +36,7 @@ def draw_sizes(times: Mapping[str, Sequence[tuple[float, float]]], *, title: str
     for number, (name, found) in enumerate(points.items()):
         parts.append(_curve(name, [at(*point) for point in found], number, names[name], times[name]))
     words = [
-        f"{name}: {', '.join(f'{format_bytes(s)} in {format_seconds(t)}' for s, t in found)}."
+        f"{name}: {', '.join(f'{bytes_in_words(s)} in {seconds_in_words(t)}' for s, t in found)}."
         for name, found in times.items()
     ]
     return drawing(parts, width=_WIDTH, height=_HEIGHT, title=title, description=" ".join(words))
@@ -54,7 +54,7 @@ def _grid(at: object, sizes: tuple[float, float], rates: tuple[int, float]) -> l
         x = at(2.0**power, _DECADE ** rates[0])[0]
         y = _HEIGHT - _BOTTOM
         parts.append(element("line", class_="tf-rule", x1=x, x2=x, y1=y, y2=y + 5))
-        parts.append(text(format_bytes(2.0**power), x, y + 20, class_="tf-quiet", text_anchor="middle", font_size=11))
+        parts.append(text(bytes_in_words(2.0**power), x, y + 20, class_="tf-quiet", text_anchor="middle", font_size=11))
     parts.append(text("GB/s", _LEFT - 8, _TOP - 10, class_="tf-quiet", text_anchor="end", font_size=11))
     return parts
 
@@ -79,7 +79,7 @@ def _curve(
     name: str, points: Sequence[tuple[float, float]], number: int, label: float, times: Sequence[tuple[float, float]]
 ) -> str:
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    last = f"{format_bytes(times[-1][0])} in {format_seconds(times[-1][1])}"
+    last = f"{bytes_in_words(times[-1][0])} in {seconds_in_words(times[-1][1])}"
     x, y = points[-1]
     parts = [
         titled(f"{name}: {last}"),

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
 
+from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.report.machine_drawing import gb_per_s
 from treefold.report.svg import drawing, element, text, titled
 from treefold.report.tree_drawing import tone
@@ -23,7 +24,7 @@ _SEAM = 0.35  # pixels between chunks that are still seen apart
 def draw_timeline(timeline: Timeline, topology: Topology, *, width: float = 960.0) -> str:
     """Return the use of every link over time as one SVG element, for light and dark paper."""
     marks, height = timeline_marks(timeline, topology, width=width)
-    title = f"{format_seconds(timeline.duration_s)} of {format_bytes(timeline.nbytes)}"
+    title = f"{seconds_in_words(timeline.duration_s)} of {bytes_in_words(timeline.nbytes)}"
     words = [f"{a} to {b} is busy {use.busy_s / timeline.duration_s:.0%}." for (a, b), use in timeline.links.items()]
     return drawing([marks], width=width, height=height, title=f"Timeline: {title}", description=" ".join(words))
 
@@ -130,30 +131,6 @@ def _axis(timeline: Timeline, width: float, top: float, bottom: float) -> str:
     for tick in range(5):
         x = left + (right - left) * tick / 4
         line = element("line", class_="tf-rule", x1=x, x2=x, y1=top + _HEAD - 4, y2=bottom)
-        words = format_seconds(timeline.duration_s * tick / 4)
+        words = seconds_in_words(timeline.duration_s * tick / 4)
         parts += [line, text(words, x, top + _HEAD - 10, class_="tf-quiet", text_anchor="middle", font_size=11)]
     return element("g", *parts, class_="tf-axis")
-
-
-def format_seconds(seconds: float) -> str:
-    """Return a time in the unit that suits it.
-
-    >>> format_seconds(0.0), format_seconds(3.2e-6), format_seconds(0.0125), format_seconds(2.0)
-    ('0', '3.2 µs', '12.5 ms', '2 s')
-    """
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size * 0.9995 or (unit == "µs" and seconds > 0):
-            return f"{seconds / size:.3g} {unit}"
-    return "0"
-
-
-def format_bytes(nbytes: float) -> str:
-    """Return a size in binary units.
-
-    >>> format_bytes(4096), format_bytes(256 * 2**20), format_bytes(100), format_bytes(1.5 * 2**30)
-    ('4 KiB', '256 MiB', '100 B', '1.5 GiB')
-    """
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.4g} {unit}"
-    return f"{nbytes:.4g} B"

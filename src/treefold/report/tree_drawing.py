@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from treefold.devices import Device
 from treefold.planners.tree_packing import Tree, TreePacking
 from treefold.report.machine_layout import Layout
 from treefold.report.svg import LIGHT, drawing, element, text, titled
@@ -87,7 +88,7 @@ def _tree(tree: Tree, number: int, points: dict[str, _Point]) -> str:
     parts += [_edge(points[sender], points[receiver], dot) for sender, receiver in tree.pairs]
     for name, (x, middle) in points.items():
         is_root = name == tree.root
-        label = name.partition(":")[2]
+        label = str(Device.parse(name).index)
         parts.append(
             element("circle", class_="tf-fill" if is_root else "tf-ring", cx=x, cy=middle, r=dot, stroke_width=1.2)
         )

@@ -42,17 +42,6 @@ class ReplicaMismatchError(treefold.errors.MismatchError, tf.errors.InvalidArgum
         return cls(f"{error}{_words_of_concat(shapes, axis)}").with_traceback(error.__traceback__)
 
 
-class MissingImplementationError(treefold.errors.TreefoldError, NotImplementedError):
-    """A subclass without ops does not say how to do what it is asked for."""
-
-    @classmethod
-    def method(cls, owner: str, name: str) -> Self:
-        """One of the ``…_implementation`` methods."""
-        return cls(
-            f"{owner} has no ops and no {name}. Define {name}, or hand ops of treefold to CrossDeviceOps.__init__."
-        )
-
-
 @functools.cache
 def warn_without_timeouts() -> None:
     """Say, once in a process, that ``timeout_seconds`` does nothing."""

@@ -9,12 +9,12 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 import treefold.ops
-from treefold.errors import ArgumentError, CallError, MismatchError
+from treefold.errors import ArgumentError, CallError, MismatchError, MissingImplementationError
 from treefold.ops.arguments import read_pairs
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow import traced
 from treefold.tensorflow.callbacks import Callbacks
-from treefold.tensorflow.errors import MissingImplementationError, ReplicaMismatchError
+from treefold.tensorflow.errors import ReplicaMismatchError
 from treefold.tensorflow.values import (
     Pair,
     as_distributed,

@@ -1,9 +1,10 @@
 """What reductions are tested with, treefold's own and yours: inputs, oracles, hostile arrays, fake devices, a suite."""
 
+from treefold.errors import ConformanceError, FakeOutOfMemoryError
 from treefold.testing.clocks import Clock, RealClock, VirtualClock
-from treefold.testing.conformance import CONFORMANCE, Adapter, Case, ConformanceError
+from treefold.testing.conformance import CONFORMANCE, Adapter, Case
 from treefold.testing.emulate import Emulation, Emulator, emulate
-from treefold.testing.fake import FakeArray, FakeBackend, FakeOutOfMemoryError, RecordingBackend
+from treefold.testing.fake import FakeArray, FakeBackend, RecordingBackend
 from treefold.testing.hostile import INPUT_LAYOUTS, LAYOUTS, Hostile
 from treefold.testing.inputs import mixed_values, owned, owned_sum, special_values
 from treefold.testing.oracles import assert_same_bits, fold_arrays, fold_numbers, result_dtype, rounded

@@ -21,6 +21,7 @@ import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray, additional_backend, backend_of
 from treefold.dtypes import COMPLEX, FLOATS
+from treefold.errors import ConformanceError
 from treefold.fold import Fold
 from treefold.ops import (
     AllReduceCrossDeviceOps,
@@ -34,10 +35,6 @@ from treefold.testing.inputs import owned
 from treefold.values import IndexedSlices, Mirrored, PerReplica
 
 _SHAPES: tuple[tuple[int, ...], ...] = ((), (11,), (0, 3), (3, 5), (2, 3, 4))
-
-
-class ConformanceError(AssertionError):
-    """A backend does not do what the interface says."""
 
 
 @dataclass(frozen=True)

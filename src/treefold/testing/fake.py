@@ -14,6 +14,7 @@ import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray
 from treefold.backends.numpy import NumpyBackend
+from treefold.errors import FakeOutOfMemoryError
 from treefold.fold import Fold
 
 
@@ -34,10 +35,6 @@ class RecordedCombine:
     dtypes: tuple[str, ...]
     result: str
     is_final: bool
-
-
-class FakeOutOfMemoryError(MemoryError):
-    """A fake device that was told to fail has failed."""
 
 
 class FakeArray:

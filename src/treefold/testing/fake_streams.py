@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from treefold.backends.numpy import NumpyBackend
+from treefold.errors import RaceError
 from treefold.execution.schedule import Operation, Schedule, Stream, sources_of
 from treefold.execution.streams import Driver
 from treefold.fold import Fold
@@ -24,10 +25,6 @@ from treefold.reduce_op import ReduceOp
 _HostArray = np.ndarray[Any, Any]
 #: How far each stream had come, as far as another one knows.
 _Clock = dict[Stream, int]
-
-
-class RaceError(AssertionError):
-    """Two operations touch the same elements, one of them writes, and nothing orders them."""
 
 
 @dataclass(frozen=True, slots=True)

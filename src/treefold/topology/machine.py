@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from treefold.devices import Device
 from treefold.topology import rates
 from treefold.topology.gpus import LINK_NOUNS, MissingLinks, gpu_model
 from treefold.topology.graph import Topology, TopologyBuilder
@@ -205,8 +206,8 @@ def _summed(gb_per_s: float) -> float:
 
 
 def _by_number(device: str) -> tuple[str, int]:
-    kind, _, number = device.partition(":")
-    return kind, int(number)
+    found = Device.parse(device)
+    return found.type, found.index
 
 
 def _some(names: list[str], most: int = 4) -> str:

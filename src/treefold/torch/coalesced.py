@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from treefold.backends import backend_of
+from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.options import CommunicationOptions
@@ -55,7 +56,7 @@ def reduce_add_coalesced(
     """
     value = _per_replica(inputs, "inputs")
     if destination is None:
-        on_gpu = any(device.startswith("gpu") for device in value.devices)
+        on_gpu = any(device_type(device) == "gpu" for device in value.devices)
         destination = torch.device("cuda") if on_gpu else torch.device("cpu")
     return tuple(_reduced(_TO_ONE, value, _device_name(destination, 0), op, buffer_size, weights)[0])
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from treefold.bench.clock import Runner, clocked
-from treefold.bench.errors import BenchError
 from treefold.bench.machine import describe_machine
+from treefold.errors import BenchError
 from treefold.execution.cuda.prober import driver_version
 
 #: Two tensors of one size, source and target.

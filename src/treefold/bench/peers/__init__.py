@@ -5,6 +5,6 @@ A peer never shares a process with treefold or with another peer: each has its o
 """
 
 from treefold.bench.peers.registry import PEERS, PeerInfo, find_missing
-from treefold.bench.peers.team import Team, TeamError
+from treefold.bench.peers.team import Team
 
-__all__ = ["PEERS", "PeerInfo", "Team", "TeamError", "find_missing"]
+__all__ = ["PEERS", "PeerInfo", "Team", "find_missing"]

@@ -13,10 +13,6 @@ from treefold.bench.work import Work
 Call = Callable[[], Any]
 
 
-class UnsupportedError(Exception):
-    """The peer cannot do this work; the text says why."""
-
-
 class Peer(abc.ABC):
     """One library: holds the contributions, offers its forms of doing the work, shows their results as NumPy arrays."""
 
@@ -39,7 +35,7 @@ class Peer(abc.ABC):
         """Return the ways to do the work by name; a call's results stand where ``read`` finds them in what it returns.
 
         Raises:
-            UnsupportedError: it cannot.
+            PeerError: it cannot.
 
         """
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from types import TracebackType
@@ -24,13 +23,10 @@ from treefold.bench.clock import Runner
 from treefold.bench.peers.registry import PeerInfo, find_missing, find_mpiexec
 from treefold.bench.peers.worker import KEY
 from treefold.bench.work import Work
+from treefold.errors import PeerError
 
 _START_S = 120.0
 _ANSWER_S = 120.0
-
-
-class TeamError(Exception):
-    """The peer did not do the work; the text says why."""
 
 
 class Team:
@@ -43,7 +39,7 @@ class Team:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         self._files = contextlib.ExitStack()
-        self._failure: str | None = None
+        self._failure: PeerError | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +78,7 @@ class Team:
 
     def _ask(self, *order: Any) -> list[Any]:
         if self._failure is not None:
-            raise TeamError(self._failure)
+            raise self._failure
         if not self._connections:
             self._start()
         answers = []
@@ -92,27 +88,27 @@ class Team:
             deadline = time.monotonic() + _ANSWER_S
             for connection in self._connections:
                 if not connection.poll(max(0.0, deadline - time.monotonic())):
-                    self._give_up(f"no answer within {_ANSWER_S:.0f} s")
+                    self._give_up(PeerError.late(_ANSWER_S))
                 answers.append(connection.recv())
         except (EOFError, OSError):
-            self._give_up("its process ended")
+            self._give_up(PeerError.ended())
         failures = [answer for verdict, answer in answers if verdict == "failed"]
         if failures:
-            raise TeamError(failures[0].removeprefix("UnsupportedError: "))
+            raise PeerError(failures[0].removeprefix("PeerError: "))
         return [answer for _, answer in answers]
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: PeerError) -> None:
         self._failure = reason
         for process in self._processes:
             process.terminate()
         self.close()
-        raise TeamError(reason)
+        raise reason
 
     def _start(self) -> None:
         missing = find_missing(self._info)
         if missing is not None:
-            self._failure = "not installed"
-            raise TeamError(self._failure)
+            self._failure = PeerError.missing()
+            raise self._failure
         ranks = self._devices if self._info.is_process_per_replica else 1
         key = secrets.token_bytes(16)
         log = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
@@ -154,7 +150,7 @@ class Team:
                 self._connections.append(listener.accept())
             except TimeoutError:
                 if time.monotonic() > deadline or any(p.poll() is not None for p in self._processes):
-                    self._give_up("its processes did not start")
+                    self._give_up(PeerError.not_started())
         _in_order(self._connections)
 
 
@@ -171,8 +167,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _in_order(connections: list[Connection]) -> None:
     ranks: dict[Connection, Any] = {connection: connection.recv()[1] for connection in connections}
     connections.sort(key=ranks.__getitem__)
-
-
-def open_teams(infos: Sequence[PeerInfo], *, devices: int, threads: int, stack: contextlib.ExitStack) -> list[Team]:
-    """Return a team for each peer, closed with the stack."""
-    return [stack.enter_context(Team(info, devices=devices, threads=threads)) for info in infos]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from treefold.bench.contents import Array, dtype_of
-from treefold.bench.peers.interface import UnsupportedError
+from treefold.errors import PeerError
 
 _UNSIGNED = ("uint16", "uint32", "uint64")
 
@@ -16,8 +16,7 @@ _UNSIGNED = ("uint16", "uint32", "uint64")
 def to_torch(array: Array) -> Any:
     """Return a tensor on an array's memory."""
     if array.dtype.name in _UNSIGNED:
-        message = f"PyTorch has no arithmetic for {array.dtype.name}"
-        raise UnsupportedError(message)
+        raise PeerError.lacks("PyTorch", f"arithmetic for {array.dtype.name}")
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 from treefold.bench.contents import Array
-from treefold.bench.peers.interface import Call, Peer, UnsupportedError
+from treefold.bench.peers.interface import Call, Peer
 from treefold.bench.peers.torch_arrays import to_numpy, to_torch
 from treefold.bench.work import Work
+from treefold.errors import PeerError
 
 _OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -34,11 +35,9 @@ class GlooPeer(Peer):
     def forms(self) -> Mapping[str, Call]:
         """Return ``all_reduce``; for a batch, tensor by tensor, all in flight at once, and in one flat buffer."""
         if self.work.placement == "shared":
-            message = "processes share no result"
-            raise UnsupportedError(message)
+            raise PeerError.separate("processes")
         if self.work.op == "mean" and not self._tensors[0].is_floating_point():
-            message = "the mean of integers has another dtype"
-            raise UnsupportedError(message)
+            raise PeerError.mean_of_integers()
         if len(self._tensors) == 1:
             return {"all_reduce": self._in_flight}
         return {"all_reduce, all in flight": self._in_flight, "all_reduce, one flat buffer": self._flat}

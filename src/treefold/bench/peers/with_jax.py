@@ -16,8 +16,9 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from treefold.bench.contents import Array
-from treefold.bench.peers.interface import Call, Peer, UnsupportedError
+from treefold.bench.peers.interface import Call, Peer
 from treefold.bench.work import Work
+from treefold.errors import PeerError
 
 jax.config.update("jax_enable_x64", val=True)
 
@@ -52,11 +53,9 @@ class JaxPeer(Peer):
     def forms(self) -> Mapping[str, Call]:
         """Return both forms; a batch is one call on a list."""
         if self.work.op not in _OPS:
-            message = f"JAX has no collective for {self.work.op}"
-            raise UnsupportedError(message)
+            raise PeerError.lacks("JAX", f"collective for {self.work.op}")
         if self.work.placement == "shared":
-            message = "devices share no result"
-            raise UnsupportedError(message)
+            raise PeerError.separate("devices")
         operation = _OPS[self.work.op]
         donated = (0,) if self.work.placement == "in-place" else ()
 

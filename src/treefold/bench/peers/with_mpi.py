@@ -9,8 +9,10 @@ import numpy as np
 from mpi4py import MPI
 
 from treefold.bench.contents import Array
-from treefold.bench.peers.interface import Call, Peer, UnsupportedError
+from treefold.bench.peers.interface import Call, Peer
 from treefold.bench.work import Work
+from treefold.dtypes import HALVES
+from treefold.errors import PeerError
 
 _OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
 
@@ -27,14 +29,11 @@ class MpiPeer(Peer):
     def forms(self) -> Mapping[str, Call]:
         """Return ``Allreduce``; for a batch, array by array and in one flat buffer."""
         if self.work.placement == "shared":
-            message = "processes share no result"
-            raise UnsupportedError(message)
-        if self.work.dtype in {"bfloat16", "float16"}:
-            message = f"MPI has no {self.work.dtype}"
-            raise UnsupportedError(message)
+            raise PeerError.separate("processes")
+        if self.work.dtype in HALVES:
+            raise PeerError.lacks("MPI", self.work.dtype)
         if self.work.op == "mean" and self._arrays[0].dtype.kind in "iu":
-            message = "the mean of integers has another dtype"
-            raise UnsupportedError(message)
+            raise PeerError.mean_of_integers()
         if len(self._arrays) == 1:
             return {"Allreduce": self._one_by_one}
         return {"Allreduce, one by one": self._one_by_one, "Allreduce, one flat buffer": self._flat}

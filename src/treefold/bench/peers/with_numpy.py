@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from treefold.bench.contents import Array
-from treefold.bench.peers.interface import Call, Peer, UnsupportedError
+from treefold.bench.peers.interface import Call, Peer
 from treefold.bench.work import Work
+from treefold.errors import PeerError
 
 _UFUNCS: dict[str, np.ufunc] = {
     "sum": np.add,
@@ -32,8 +33,7 @@ class NumpyPeer(Peer):
     def forms(self) -> Mapping[str, Call]:
         """Return the one form."""
         if self.work.op == "mean" and np.dtype(self.work.dtype).kind in "iu":
-            message = "the mean of integers has another dtype"
-            raise UnsupportedError(message)
+            raise PeerError.mean_of_integers()
         return {f"np.{_UFUNCS[self.work.op].__name__}(out=)": self._run}
 
     def _run(self) -> list[list[Array]]:

@@ -17,8 +17,9 @@ import tensorflow as tf
 from tensorflow.python.distribute.values import PerReplica
 
 from treefold.bench.contents import Array, dtype_of
-from treefold.bench.peers.interface import Call, Peer, UnsupportedError
+from treefold.bench.peers.interface import Call, Peer
 from treefold.bench.work import Work
+from treefold.errors import PeerError
 
 _OPS = {"sum": tf.distribute.ReduceOp.SUM, "mean": tf.distribute.ReduceOp.MEAN}
 _DEVICES = int(os.environ["TREEFOLD_BENCH_DEVICES"])
@@ -43,8 +44,7 @@ class TensorflowPeer(Peer):
     def forms(self) -> Mapping[str, Call]:
         """Return eager, compiled, and compiled packed hierarchical copy."""
         if self.work.op not in _OPS:
-            message = f"tf.distribute has no {self.work.op}"
-            raise UnsupportedError(message)
+            raise PeerError.lacks("tf.distribute", self.work.op)
         forms: dict[str, Call] = {"eager": self._to_one_device, "in a function": self._in_a_function}
         if self.work.devices > 1:
             forms["packed hierarchical copy"] = self._packed

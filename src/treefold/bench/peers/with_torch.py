@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from treefold.bench.contents import Array
-from treefold.bench.peers.interface import Call, Peer, UnsupportedError
+from treefold.bench.peers.interface import Call, Peer
 from treefold.bench.peers.torch_arrays import to_numpy, to_torch
 from treefold.bench.work import Work
+from treefold.errors import PeerError
 
 _OPS = {"sum": torch.add, "mean": torch.add, "min": torch.minimum, "max": torch.maximum, "product": torch.mul}
 
@@ -28,8 +29,7 @@ class TorchPeer(Peer):
     def forms(self) -> Mapping[str, Call]:
         """Return three forms of a sum, one of anything else."""
         if self.work.op == "mean" and not self._columns[0][0].is_floating_point():
-            message = "the mean of integers has another dtype"
-            raise UnsupportedError(message)
+            raise PeerError.mean_of_integers()
         forms: dict[str, Callable[[], Any]] = {f"{_OPS[self.work.op].__name__}(out=)": self._one_by_one}
         if self.work.op in {"sum", "mean"} and self.work.devices > 1:
             forms["_foreach_add_"] = self._all_at_once

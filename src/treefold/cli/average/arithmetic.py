@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from treefold.cli.average.checkpoint import CARRIED, Spec
-from treefold.cli.average.errors import CheckpointError
 from treefold.dtypes import INTEGERS, itemsize
+from treefold.errors import CheckpointError
 from treefold.execution.kernel import fold_into
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp

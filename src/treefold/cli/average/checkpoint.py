@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from treefold.dtypes import REDUCIBLE
+from treefold.dtypes import DTYPES, TRAVELLING, numpy_dtype
+from treefold.errors import CheckpointError
 
 #: What is kept if it is the same in all files, and refused otherwise: there is no mean of it.
-CARRIED = ("bool", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+CARRIED = ("bool", *TRAVELLING)
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-_DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in (*REDUCIBLE, *CARRIED)}
+_DTYPES = {name: numpy_dtype(name) for name in DTYPES}  # at once, so that a missing package is named before the work
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A tensor without its contents. ``dtype`` is NumPy's name, one of ``REDUCIBLE`` or ``CARRIED``."""
+    """A tensor without its contents. ``dtype`` is NumPy's name of one in the table of dtypes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -45,9 +45,17 @@ class Spec:
         return f"{self.dtype} {self.shape}"
 
 
-def is_known(dtype: str) -> bool:
-    """Tell whether tensors of a dtype can be read at all."""
-    return dtype in _DTYPES
+@contextlib.contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever reading a file raises into one sentence. What is read is foreign, and so is what reads it."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError.unreadable(path, error) from None
+    except Exception as error:  # noqa: BLE001 - libraries do not say what they raise for bytes that lie
+        raise CheckpointError.foreign(path, kind, error) from None
 
 
 class Contents(Protocol):

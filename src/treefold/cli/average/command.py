@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from treefold.cli.average.errors import CheckpointError
+from treefold.errors import CheckpointError
 from treefold.errors.words import counted, printable
 from treefold.fold import Fold
 from treefold.ops.weights import read_weights

@@ -9,13 +9,14 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NoReturn, Self
+from typing import IO, Any, BinaryIO, Self
 
 import numpy as np
 
-from treefold.cli.average.checkpoint import Bytes, Contents, Spec, is_known
-from treefold.cli.average.errors import CheckpointError, reading
+from treefold.cli.average.checkpoint import Bytes, Contents, Spec, reading
 from treefold.cli.average.reordered import ReorderedContents, spooled
+from treefold.dtypes import DTYPES
+from treefold.errors import CheckpointError
 
 _SUFFIX = ".npy"
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}
@@ -47,31 +48,28 @@ class NpzCheckpoint:
                 self._archive.close()
                 raise
 
-    def _refuse(self, reason: str) -> NoReturn:
-        raise CheckpointError.malformed(self.path, "npz", reason)
-
     def _add(self, info: zipfile.ZipInfo) -> None:
         if not info.filename.endswith(_SUFFIX):
-            self._refuse(f"{info.filename!r} in it is no npy file")
+            raise CheckpointError.damaged(self.path, "member", info.filename)
         name = info.filename.removesuffix(_SUFFIX)
         if name in self.specs:
-            self._refuse(f"it has {name!r} twice")
+            raise CheckpointError.damaged(self.path, "array twice", name)
         if info.compress_type not in _METHODS:
-            self._refuse(f"{name!r} in it is packed by method {info.compress_type}, and NumPy writes 0 and 8")
+            raise CheckpointError.damaged(self.path, "packing", name, info.compress_type)
         with self._archive.open(info) as member:
-            entry = _Entry(info, *_read_header(member))
+            entry = _Entry(info, *_read_header(self.path, member))
             start = member.tell()
         if not all(0 <= length <= _MOST_LENGTH for length in entry.shape):
-            self._refuse(f"{name!r} in it has the shape {entry.shape}")
+            raise CheckpointError.damaged(self.path, "shape", name, entry.shape)
         if entry.dtype.hasobject:
             raise CheckpointError.pickled_objects(self.path, name)
-        if not is_known(entry.dtype.name):
+        if entry.dtype.name not in DTYPES:
             raise CheckpointError.dtype(self.path, name, str(entry.dtype))
         spec = Spec(entry.dtype.name, entry.shape)
         if info.file_size < start + spec.nbytes:
             raise CheckpointError.truncated(self.path, name)
         if info.file_size > start + spec.nbytes:
-            self._refuse(f"{name!r} in it has more bytes than its shape says")
+            raise CheckpointError.damaged(self.path, "more bytes", name)
         self.specs[name], self._entries[name] = spec, entry
 
     @contextlib.contextmanager
@@ -81,7 +79,7 @@ class NpzCheckpoint:
         with contextlib.ExitStack() as opened:
             with reading(self.path, "npz"):
                 member = opened.enter_context(self._archive.open(entry.info))
-                _read_header(member)
+                _read_header(self.path, member)
             contents = _MemberContents(self.path, member, entry.dtype)
             if entry.is_by_columns and spec.nbytes:
                 spool = spooled(contents, spec.nbytes, self._scratch, path=self.path, name=name)
@@ -105,15 +103,14 @@ class _Entry:
     dtype: np.dtype[Any]
 
 
-def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(path: Path, member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(member)
     if version not in _READ_HEADER:
-        raise ValueError(version)
+        raise CheckpointError.damaged(path, "version", version)
     length = member.read(_LENGTH_BYTES[version])
     nbytes = int.from_bytes(length, "little")
     if nbytes > _MOST_HEADER_BYTES:  # NumPy would read all of it before it refuses
-        message = f"a header of {nbytes} bytes is too long"
-        raise ValueError(message)
+        raise CheckpointError.damaged(path, "header", nbytes)
     shape, is_by_columns, dtype = _READ_HEADER[version](io.BytesIO(length + member.read(nbytes)))
     shape = tuple(map(int, shape))  # True is a length to NumPy
     return shape, is_by_columns and len(shape) > 1, dtype

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treefold.cli.average.checkpoint import Bytes, Contents
-from treefold.cli.average.errors import CheckpointError
+from treefold.errors import CheckpointError
 
 _SPOOL_BYTES = 1 << 20
 _CHUNK = 1 << 14  # elements that are put in order at once

@@ -10,9 +10,9 @@ from typing import BinaryIO, Self
 
 from treefold.cli.average.arithmetic import check_meaning
 from treefold.cli.average.checkpoint import Checkpoint, Writer, common_metadata, differences
-from treefold.cli.average.errors import CheckpointError, reason_of
 from treefold.cli.average.npz_files import NpzCheckpoint, NpzWriter
 from treefold.cli.average.stream import average
+from treefold.errors import CheckpointError
 from treefold.files import NEW_FILE_MODE, check_writable, written_whole
 from treefold.fold import Fold
 
@@ -68,7 +68,7 @@ class Run:
             with written_whole(self._output, mode=self._mode) as file, self._writer(file) as writer:
                 average(self._checkpoints, self._specs, writer, self._fold, on_bytes)
         except OSError as error:
-            raise CheckpointError.output(self._output, reason_of(error)) from None
+            raise CheckpointError.unwritable("--output", self._output, error) from None
 
     def _writer(self, file: BinaryIO) -> Writer:
         if self._output.suffix == ".npz":
@@ -84,7 +84,7 @@ def _check_output(output: Path, paths: Sequence[Path]) -> None:
     try:
         check_writable(output)
     except OSError as error:
-        raise CheckpointError.output(output, reason_of(error)) from None
+        raise CheckpointError.unwritable("--output", output, error) from None
     if any(_is_same(path, output) for path in paths):
         raise CheckpointError.output_is_input(output)
 
@@ -103,7 +103,7 @@ def _strictest_mode(paths: Sequence[Path]) -> int:
         try:
             mode &= path.stat().st_mode
         except OSError as error:
-            raise CheckpointError.unreadable(path, reason_of(error)) from None
+            raise CheckpointError.unreadable(path, error) from None
     return mode | 0o600
 
 

@@ -15,34 +15,14 @@ from typing import Any, BinaryIO, Self
 
 import safetensors
 
-from treefold.cli.average.checkpoint import Contents, Spec
-from treefold.cli.average.errors import CheckpointError, reading
+from treefold.cli.average.checkpoint import Contents, Spec, reading
 from treefold.cli.average.mapped import MappedContents, MappedFile
+from treefold.dtypes import DTYPES
+from treefold.errors import CheckpointError
 
 _LENGTH_BYTES = 8
 _METADATA = "__metadata__"
-_DTYPES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "I16": "int16",
-    "U16": "uint16",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I32": "int32",
-    "U32": "uint32",
-    "F32": "float32",
-    "C64": "complex64",
-    "F64": "float64",
-    "I64": "int64",
-    "U64": "uint64",
-}
-_CODES = {name: code for code, name in _DTYPES.items()}
+_NAMES = {row.safetensors: row.name for row in DTYPES.values()}
 
 
 class SafetensorsCheckpoint:
@@ -82,11 +62,11 @@ class SafetensorsCheckpoint:
         found = dict(pairs)
         if len(found) != len(pairs):
             twice, _ = collections.Counter(name for name, _ in pairs).most_common(1)[0]
-            raise CheckpointError.malformed(self.path, "safetensors", f"its header has {twice!r} twice")
+            raise CheckpointError.damaged(self.path, "entry twice", twice)
         return found
 
     def _spec(self, name: str, entry: dict[str, Any]) -> Spec:
-        dtype = _DTYPES.get(entry["dtype"])
+        dtype = _NAMES.get(entry["dtype"])
         if dtype is None:
             raise CheckpointError.dtype(self.path, name, entry["dtype"])
         return Spec(dtype, tuple(entry["shape"]))
@@ -112,10 +92,11 @@ class SafetensorsWriter:
         for name, spec in specs.items():
             if name == _METADATA:
                 raise CheckpointError.reserved(path, name, ".npz")
-            if spec.dtype not in _CODES:
+            code = DTYPES[spec.dtype].safetensors
+            if code is None:
                 raise CheckpointError.not_held(path, name, spec.dtype, ".npz")
             start, end = end, end + spec.nbytes
-            header[name] = {"dtype": _CODES[spec.dtype], "shape": spec.shape, "data_offsets": (start, end)}
+            header[name] = {"dtype": code, "shape": spec.shape, "data_offsets": (start, end)}
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % _LENGTH_BYTES)  # so that the data is aligned
         file.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)

@@ -9,7 +9,7 @@ import numpy as np
 
 from treefold.cli.average.arithmetic import combine
 from treefold.cli.average.checkpoint import Bytes, Checkpoint, Contents, Spec, Writer
-from treefold.cli.average.errors import CheckpointError, reason_of
+from treefold.errors import CheckpointError
 from treefold.fold import Fold
 
 #: The blocks of all files together, whatever their number.
@@ -57,7 +57,7 @@ def _take(checkpoint: Checkpoint, name: str, contents: Contents, nbytes: int) ->
     try:
         part = contents.take(nbytes)
     except OSError as error:
-        raise CheckpointError.unreadable(checkpoint.path, reason_of(error)) from None
+        raise CheckpointError.unreadable(checkpoint.path, error) from None
     if part.size < nbytes:
         raise CheckpointError.truncated(checkpoint.path, name)
     return part

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from treefold.cli.average.errors import CheckpointError
+from treefold.dtypes import DTYPES
+from treefold.errors import CheckpointError
 
 _ARCHIVE = b"PK\x03\x04"
 _PICKLE = "/data.pkl"
@@ -31,37 +32,28 @@ _PLAIN = re.compile(
     r"|torch\._utils (_rebuild_tensor(_v2|_v3)?|_rebuild_parameter(_with_state)?)"
 )
 #: Bytes of an element. Of all dtypes that came later, PyTorch writes untyped storages.
-_ITEMSIZES = {
-    **dict.fromkeys(("Byte", "Char", "Bool", "Untyped"), 1),
-    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
-    **dict.fromkeys(("Float", "Int"), 4),
-    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
-    "ComplexDouble": 16,
-}
+_ITEMSIZES = {row.torch: row.bits // 8 for row in DTYPES.values()} | {"Untyped": 1}
 
 
 def check_archive(path: Path) -> None:
     """Refuse a file that is no archive of plain tensors, or whose records are not of the sizes that it names.
 
     Raises:
-        CheckpointError: it names what plain tensors do not need.
+        CheckpointError: it is none, is not as torch.save writes it, or names what plain tensors do not need.
         Exception: anything else that zip archives and pickles can have wrong with them.
 
     """
     with path.open("rb") as file:
         if file.read(len(_ARCHIVE)) != _ARCHIVE:
-            message = "it is no zip archive, which torch.save has written since PyTorch 1.6; load it and save it again"
-            raise ValueError(message)
+            raise CheckpointError.damaged(path, "no archive")
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         is_stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
         if not is_stored or sum(entry.file_size for entry in entries) > path.stat().st_size:
-            message = "its records are packed, which torch.save does not do"
-            raise ValueError(message)
+            raise CheckpointError.damaged(path, "packed records")
         sizes = {entry.filename: entry.file_size for entry in entries}
         if len(sizes) < len(entries):
-            message = "it has two records of one name"
-            raise ValueError(message)
+            raise CheckpointError.damaged(path, "record twice")
         for entry in entries:
             archive.open(entry).close()  # compares what stands before the record with the archive's directory
             if entry.filename.endswith(_PICKLE):
@@ -74,9 +66,9 @@ def _check_pickle(path: Path, pickled: bytes, root: str, sizes: dict[str, int]) 
             raise CheckpointError.pickle_needed(path, str(what).replace(" ", "."))
     for _, kind, key, _, length in _storages(pickled):
         itemsize = _ITEMSIZES[kind.rpartition(" ")[2].removesuffix("Storage")]
-        if sizes[f"{root}/data/{key}"] != itemsize * length:
-            message = f"its record {key!r} has {sizes[f'{root}/data/{key}']} bytes in place of {itemsize * length}"
-            raise ValueError(message)
+        nbytes = sizes[f"{root}/data/{key}"]
+        if nbytes != itemsize * length:
+            raise CheckpointError.damaged(path, "record", key, nbytes, itemsize * length)
 
 
 def _storages(pickled: bytes) -> Iterator[tuple[Any, ...]]:

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from treefold.cli.average.checkpoint import Bytes, Contents, MemoryContents, Spec, is_known
-from treefold.cli.average.errors import CheckpointError, reading
+from treefold.cli.average.checkpoint import Bytes, Contents, MemoryContents, Spec, reading
 from treefold.cli.average.mapped import GuardedContents
 from treefold.cli.average.reordered import ReorderedContents, spooled
 from treefold.cli.average.torch_archive import check_archive
+from treefold.dtypes import DTYPES
+from treefold.errors import CheckpointError
 
 _KIND = "PyTorch"
 #: Windows keeps the files that are mapped as they are.
@@ -48,7 +49,7 @@ class TorchCheckpoint:
         if not isinstance(tensor, torch.Tensor):
             raise CheckpointError.not_tensors(self.path, f"a {type(tensor).__name__} at {name!r}")
         dtype = str(tensor.dtype).removeprefix("torch.")
-        if not is_known(dtype):
+        if dtype not in DTYPES:
             raise CheckpointError.dtype(self.path, name, dtype)
         spec = Spec(dtype, tuple(tensor.shape))
         if spec.nbytes > min(torch.Tensor.untyped_storage(tensor).nbytes(), self._nbytes):

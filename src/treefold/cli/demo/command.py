@@ -29,8 +29,9 @@ from treefold.cli.demo.checks import check_result
 from treefold.cli.demo.data import Digits, load_split_digits
 from treefold.cli.demo.figures import describe_work, make_page, measure_reducing, name_devices, tabulate
 from treefold.cli.demo.train import BATCH_SIZE, DemoResult, train_both
-from treefold.cli.errors import CommandError
-from treefold.files import check_writable, write_atomically
+from treefold.cli.outputs import check_output
+from treefold.errors import CommandError
+from treefold.files import write_atomically
 from treefold.report.page import Check, render_page
 
 DEFAULT_EPOCHS = 30
@@ -69,7 +70,7 @@ def demo(
     _check_arguments(devices, epochs=epochs, steps=steps, seed=seed)
     chosen = _make_ops(ops, num_packs)
     if report is not None:
-        _check_report(report)
+        check_output("--report", report)
     digits = load_split_digits()
     steps = steps or (epochs or DEFAULT_EPOCHS) * (len(digits.train) // BATCH_SIZE)
     result = _train(digits, ops=chosen, devices=devices, steps=steps, seed=seed)
@@ -103,13 +104,6 @@ def _make_ops(ops: DemoOps, num_packs: int | None) -> CrossDeviceOps:
         return ReductionToOneDevice()
     make = _PACKING_OPS[ops]
     return make() if num_packs is None else make(num_packs=num_packs)
-
-
-def _check_report(path: Path) -> None:
-    try:
-        check_writable(path)
-    except OSError as error:
-        raise CommandError.report(path, (error.strerror or str(error)).lower()) from None
 
 
 def _train(digits: Digits, *, ops: CrossDeviceOps, devices: int, steps: int, seed: int) -> DemoResult:

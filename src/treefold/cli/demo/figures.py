@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from treefold.cli.demo.checks import measure_difference
 from treefold.cli.demo.network import count_parameters
 from treefold.cli.demo.train import BATCH_SIZE, DemoResult
+from treefold.errors.words import seconds_in_words
 from treefold.report.curves import Curve, draw_curves
 from treefold.report.page import Check, Figure, Page, Section
 from treefold.report.plan_drawing import draw_movement
@@ -24,7 +25,8 @@ class Reducing:
 
     def __str__(self) -> str:
         """Return the times in one line."""
-        return f"{self.total_s:.3f} s, {self.median_step_s * 1e6:,.0f} µs a step (median), {self.share:.1%} of the run"
+        total, step = seconds_in_words(self.total_s), seconds_in_words(self.median_step_s)
+        return f"{total}, {step} a step (median), {self.share:.1%} of the run"
 
 
 def measure_reducing(result: DemoResult) -> Reducing:
@@ -95,7 +97,7 @@ def _list_figures(result: DemoResult) -> tuple[Figure, ...]:
     return (
         Figure("Test accuracy", f"{result.replicas.accuracy:.2%}", f"{result.alone.accuracy:.2%} without treefold"),
         Figure("Largest difference", f"{measure_difference(result):.2g}", "between parameters of the two trainings"),
-        Figure("Reducing", f"{reducing.median_step_s * 1e6:,.0f} µs", "a step (median)"),
+        Figure("Reducing", seconds_in_words(reducing.median_step_s), "a step (median)"),
         Figure(
             "Share of the run", f"{reducing.share:.1%}", f"{reducing.total_s:.3f} of {result.replicas.seconds:.2f} s"
         ),

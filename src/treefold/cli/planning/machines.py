@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from treefold.cli.errors import CommandError
+from treefold.devices import device_type
+from treefold.errors import CommandError
 from treefold.topology import Topology, known_topology, with_nvlinks
 from treefold.topology.discover import discover_topology
 from treefold.topology.load import load_topology
@@ -41,7 +42,7 @@ def read_machine(given: str | None, devices: str | None = None, nvlinks: str | N
 
 def _named(devices: str, known: Sequence[str]) -> list[str]:
     """Return the names that ``0-3,6`` or ``gpu:0,gpu:1`` stand for; numbers are those of the machine's own kind."""
-    kind = known[0].partition(":")[0]
+    kind = device_type(known[0])
     found: list[str] = []
     for word in devices.split(","):
         number = _RANGE.fullmatch(word.strip())

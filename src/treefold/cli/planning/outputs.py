@@ -6,9 +6,9 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from treefold.cli.errors import CommandError
-from treefold.errors import MissingExtraError
-from treefold.files import check_writable, write_atomically
+from treefold.cli.outputs import check_output
+from treefold.errors import CommandError, MissingExtraError
+from treefold.files import write_atomically
 from treefold.report.png import render_png
 
 PICTURES = (".html", ".svg", ".png")
@@ -30,10 +30,7 @@ def check_outputs(paths: Mapping[str, Path | None], pictures: Sequence[str] = ("
                 raise CommandError.picture(option, path, PICTURES)
             if path.suffix.lower() == ".png" and importlib.util.find_spec("resvg_py") is None:
                 raise MissingExtraError.png()
-        try:
-            check_writable(path)
-        except OSError as error:
-            raise CommandError.unwritable(option, path, (error.strerror or str(error)).lower()) from None
+        check_output(option, path)
 
 
 def write_picture(path: Path, *, svg: str, html: str) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import typer
 
 from treefold import __version__
-from treefold.cli.errors import CommandError
 from treefold.cli.planning import options
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import OTHERS, Prediction, best_of, parse_sizes, predict, trees_name
@@ -26,6 +25,7 @@ from treefold.cli.planning.words import (
 )
 from treefold.cost import simulate
 from treefold.cost.published import CHECKED_FROM
+from treefold.errors import CommandError
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
 from treefold.plan import Movement, Plan

@@ -5,9 +5,9 @@ from __future__ import annotations
 from treefold.cli.planning.methods import Prediction
 from treefold.cost.model import LAUNCH_S
 from treefold.cost.published import CHECKED_ERRORS, CHECKED_FROM, published_for, published_s
+from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.planners.compare import RINGS
 from treefold.planners.ring import RingPacking
-from treefold.report.timeline_drawing import format_bytes, format_seconds
 from treefold.topology import Topology
 
 
@@ -28,14 +28,14 @@ def describe_checks(machine: Topology, rings: RingPacking | None) -> str:
     """Return in lines how far predictions were checked, the rings that were compared with, and what is published."""
     low, high = map(_signed, CHECKED_ERRORS)
     lines = [
-        f"checked:     from {format_bytes(CHECKED_FROM)} on, against published bandwidths ({low} to {high}); "
-        f"below, nothing but the launch of {format_seconds(LAUNCH_S)}, so no factors are given"
+        f"checked:     from {bytes_in_words(CHECKED_FROM)} on, against published bandwidths ({low} to {high}); "
+        f"below, nothing but the launch of {seconds_in_words(LAUNCH_S)}, so no factors are given"
     ]
     if rings is not None:
         each = f"{float(rings.bytes_per_s) / 1e9:.4g} GB/s"
         lines.append(f"rings:       {len(rings.orders)} of {each}, as NCCL and RCCL pack them; no switch reduces")
         lines += [
-            f"published:   {one.library} took {format_seconds(one.seconds)} for {format_bytes(one.nbytes)} "
+            f"published:   {one.library} took {seconds_in_words(one.seconds)} for {bytes_in_words(one.nbytes)} "
             f"({one.source}); the factor beside rings counts the shorter time"
             for one in published_for(machine)
         ]

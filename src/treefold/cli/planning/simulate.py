@@ -10,13 +10,14 @@ from typing import Annotated
 
 import typer
 
-from treefold.cli.errors import CommandError
 from treefold.cli.planning import options
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import Prediction, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.published import describe_checks
 from treefold.cost.simulate import MovementTimes
+from treefold.errors import CommandError
+from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.files import write_atomically
 from treefold.plan import Plan, from_json
 from treefold.planners.compare import Comparison
@@ -26,7 +27,6 @@ from treefold.report.machine_drawing import but_missing
 from treefold.report.page import Page, Section, render_page
 from treefold.report.size_drawing import draw_sizes
 from treefold.report.tables import plain_table
-from treefold.report.timeline_drawing import format_bytes, format_seconds
 from treefold.report.trace import write_trace
 from treefold.topology import Topology
 
@@ -84,10 +84,8 @@ def _read_plan(given: str) -> Plan:
         return from_json(sys.stdin.read())
     try:
         return from_json(Path(given).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandError.no_plan_file(given, (error.strerror or str(error)).lower()) from None
-    except UnicodeDecodeError:
-        raise CommandError.no_plan_file(given, "it is no text") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError.no_plan_file(given, error) from None
 
 
 def _table(
@@ -96,7 +94,7 @@ def _table(
     rows = []
     for nbytes in dict.fromkeys(prediction.nbytes for prediction in predictions):
         found = [p for p in predictions if p.nbytes == nbytes]
-        rows.append([format_bytes(nbytes), *(f"{format_seconds(p.seconds)} ({p.gb_per_s:.3g})" for p in found)])
+        rows.append([bytes_in_words(nbytes), *(f"{seconds_in_words(p.seconds)} ({p.gb_per_s:.3g})" for p in found)])
     bound = f"at most {packing.bound_bytes_per_s / 1e9:.2f} GB/s" if packing.certificate else "one device"
     if machine.missing is not None:
         bound += f"; {machine.missing}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from treefold.cli.planning.methods import OTHERS, Prediction, best_of
 from treefold.cli.planning.published import factor
-from treefold.errors.words import counted
+from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.planners.choose import SizeTable
 from treefold.planners.ring import RingPacking
 from treefold.planners.tree_packing import TreePacking
@@ -19,7 +19,6 @@ from treefold.report.certificate import most_loaded
 from treefold.report.machine_drawing import but_missing, gb_per_s
 from treefold.report.page import Check
 from treefold.report.tables import plain_table
-from treefold.report.timeline_drawing import format_bytes, format_seconds
 from treefold.topology import Topology
 from treefold.topology.nvlinks import fitting_nvlinks
 
@@ -139,10 +138,10 @@ def describe_predictions(predictions: Sequence[Prediction], machine: Topology) -
     rows = []
     for nbytes in sizes:
         best = best_of(predictions, nbytes)
-        row = [format_bytes(nbytes), format_seconds(best.seconds), best.method]
+        row = [bytes_in_words(nbytes), seconds_in_words(best.seconds), best.method]
         for name in methods:
             other = best_of(predictions, nbytes, [name])
-            row.append(format_seconds(other.seconds) + factor(other, best, machine))
+            row.append(seconds_in_words(other.seconds) + factor(other, best, machine))
         rows.append(row)
     return plain_table(["size", "treefold", "by", *methods], rows)
 

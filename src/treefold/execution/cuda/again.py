@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from treefold.backends import DeviceRow
+from treefold.devices import torch_device
 from treefold.execution.cuda.fused import Row, fold_rows, is_fused
 from treefold.fold import Fold
 from treefold.plan import Plan
@@ -78,7 +79,7 @@ class Again:
 
 def place_of(device: str) -> torch.device:
     """Return PyTorch's device of a GPU."""
-    return torch.device("cuda", int(device.partition(":")[2]))
+    return torch.device(torch_device(device))
 
 
 def is_repeatable(plan: Plan, fold: Fold) -> bool:

@@ -19,12 +19,11 @@ import numpy as np
 import torch
 
 from treefold.bounded_cache import BoundedCache
-from treefold.dtypes import COMPLEX, INTEGERS
-from treefold.errors.gpus import GpuError
+from treefold.dtypes import COMPLEX, INTEGERS, REAL, WIDE_INTEGERS
+from treefold.errors import GpuError
 from treefold.fold import Fold, headroom
 from treefold.reduce_op import ReduceOp
 
-_REAL = {"complex64": "float32", "complex128": "float64"}
 #: With older ones the kernels do not compile.
 _LEAST_TRITON = (3, 4)
 #: Elements of a block: 4 KiB of each contribution, at most.
@@ -84,7 +83,7 @@ def is_fused(fold: Fold, dtype: str) -> bool:
         return False
     if fold.op is ReduceOp.PRODUCT:
         return dtype not in COMPLEX
-    return not (fold.op is ReduceOp.MEAN and dtype in {"int64", "uint64"})
+    return not (fold.op is ReduceOp.MEAN and dtype in WIDE_INTEGERS)
 
 
 def fold_batch(jobs: Sequence[DeviceJob], fold: Fold) -> int:
@@ -110,8 +109,8 @@ def fold_rows(rows: Sequence[Row], fold: Fold, device: Any) -> int:
     for row in rows:
         if row.length:
             element, length = row.dtype, row.length
-            if element in _REAL:
-                element, length = _REAL[element], 2 * length
+            if element in REAL:
+                element, length = REAL[element], 2 * length
             addresses = (*row.sources, *row.targets)
             is_aligned = functools.reduce(operator.or_, addresses) % 16 == 0
             key = (element, len(row.sources), len(row.targets), is_aligned)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from treefold.devices import torch_device
 from treefold.execution.probe import Prober
 
 _Pattern = np.ndarray[Any, np.dtype[np.uint8]]
@@ -36,7 +37,7 @@ class CudaProber(Prober):
         tensor = torch.from_numpy(pattern.copy())
         if device.startswith("cpu"):
             return _pinned(tensor)
-        return tensor.to(f"cuda:{device.partition(':')[2]}")
+        return tensor.to(torch_device(device))
 
     def copy(self, source: Any, target: Any) -> None:
         """Copy as the executor does, and wait."""

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from treefold.bounded_cache import BoundedCache
-from treefold.devices import device_type
-from treefold.errors.gpus import GpuError
+from treefold.devices import device_type, torch_device
+from treefold.errors import GpuError
 from treefold.execution import links
 from treefold.execution.kernel import fold_into
 from treefold.execution.operands import Operand, Results, handed_over
@@ -69,7 +69,7 @@ class TorchStreams(Driver):
         # Allocated for the callers' streams, which wait for ours at the end: freed, it is used again only after that.
         self.memory = [self._memory(index, buffer) for index, buffer in enumerate(schedule.buffers)]
         self._gpus = [device for device in schedule.plan.devices if device_type(device) == "gpu"]
-        begun = [torch.cuda.current_stream(_place(device)).record_event() for device in self._gpus]
+        begun = [torch.cuda.current_stream(torch_device(device)).record_event() for device in self._gpus]
         for own in self.streams.values():
             for stream in own:
                 for event in begun:
@@ -114,7 +114,7 @@ class TorchStreams(Driver):
             for stream in own:
                 event = stream.record_event()
                 for device in self._gpus:
-                    torch.cuda.current_stream(_place(device)).wait_event(event)
+                    torch.cuda.current_stream(torch_device(device)).wait_event(event)
                 if "cpu" in {device_type(device) for device in self.schedule.plan.devices}:
                     event.synchronize()
 
@@ -133,7 +133,7 @@ class TorchStreams(Driver):
         dtype = getattr(torch, self._dtype(buffer))
         if index in self.schedule.staging or (self.is_pinned and device_type(buffer.device) == "cpu"):
             return _pinned(buffer.length, dtype)
-        return torch.empty(buffer.length, dtype=dtype, device=_place(buffer.device))
+        return torch.empty(buffer.length, dtype=dtype, device=torch_device(buffer.device))
 
     def _dtype(self, buffer: Buffer) -> str:
         leaf = self.schedule.plan.leaves[buffer.leaf]
@@ -168,18 +168,13 @@ class TorchStreams(Driver):
         target.copy_(operand.backend.combine(parts, self.fold, dtype=dtype, divisor=divisor, result=result))
 
 
-def _place(device: str) -> str:
-    kind, _, index = device.partition(":")
-    return "cpu" if kind == "cpu" else f"cuda:{index}"
-
-
 def _made_streams(stream: Stream) -> list[Any]:
     """Return a CUDA stream for each GPU that takes part, the sender's first; none for what the host does itself.
 
     A copy between GPUs has one on either side: PyTorch lets the current streams of both wait for each other.
     """
     gpus = [name for name in (stream.device, stream.peer) if name.startswith("gpu")]
-    return [torch.cuda.Stream(_place(name)) for name in gpus]
+    return [torch.cuda.Stream(torch_device(name)) for name in gpus]
 
 
 _schedules: BoundedCache[tuple[int, bool, int], tuple[Plan, Schedule]] = BoundedCache(_MOST_SCHEDULES)

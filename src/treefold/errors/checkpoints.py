@@ -2,42 +2,72 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
-from treefold.cli.errors import CommandError
-from treefold.errors.words import counted, listed, printable, short
+from treefold.errors.commands import CommandError
+from treefold.errors.words import counted, listed, printable, reason_of, short
 
 _LONGEST_REASON = 160  # characters of what a library says
 _TENSORS_ONLY = "Save named tensors alone, as torch.save(model.state_dict(), ...) does."
+#: What files of each kind can have wrong with them.
+_DAMAGE = {
+    "member": ("npz", "{!r} in it is no npy file"),
+    "array twice": ("npz", "it has {!r} twice"),
+    "packing": ("npz", "{!r} in it is packed by method {}, and NumPy writes 0 and 8"),
+    "version": ("npz", "{}"),
+    "header": ("npz", "a header of {} bytes is too long"),
+    "shape": ("npz", "{!r} in it has the shape {}"),
+    "more bytes": ("npz", "{!r} in it has more bytes than its shape says"),
+    "entry twice": ("safetensors", "its header has {!r} twice"),
+    "no archive": (
+        "PyTorch",
+        "it is no zip archive, which torch.save has written since PyTorch 1.6; load it and save it again",
+    ),
+    "packed records": ("PyTorch", "its records are packed, which torch.save does not do"),
+    "record twice": ("PyTorch", "it has two records of one name"),
+    "record": ("PyTorch", "its record {!r} has {} bytes in place of {}"),
+}
 
 
 class CheckpointError(CommandError):
     """A file that cannot be averaged, or files that do not go together."""
 
     @classmethod
-    def suffix(cls, path: Path, allowed: Sequence[str]) -> CheckpointError:
+    def suffix(cls, path: Path, allowed: Sequence[str]) -> Self:
         """Refuse a file whose name does not say what it is."""
         return cls(f"{str(path)!r} ends in {path.suffix!r}. It takes a file named {listed(allowed)}.")
 
     @classmethod
-    def unreadable(cls, path: Path, reason: str) -> CheckpointError:
+    def unreadable(cls, path: Path, error: OSError) -> Self:
         """Refuse a file that the system does not read."""
-        return cls(f"{str(path)!r} cannot be read: {reason}. Nothing was written.")
+        return cls(f"{str(path)!r} cannot be read: {reason_of(error)}. Nothing was written.")
 
     @classmethod
-    def malformed(cls, path: Path, kind: str, reason: str) -> CheckpointError:
+    def malformed(cls, path: Path, kind: str, reason: str) -> Self:
         """Refuse a file that is not what its name says."""
         return cls(f"{str(path)!r} is no {kind} file: {printable(reason)}. Nothing was written.")
 
     @classmethod
-    def truncated(cls, path: Path, name: str) -> CheckpointError:
+    def damaged(cls, path: Path, what: str, *figures: object) -> Self:
+        """Refuse a file for one of the reasons in the table above."""
+        kind, reason = _DAMAGE[what]
+        return cls.malformed(path, kind, reason.format(*figures))
+
+    @classmethod
+    def foreign(cls, path: Path, kind: str, error: Exception) -> Self:
+        """Refuse a file by what the library that reads it raised."""
+        line = str(error).partition("\n")[0].partition(". ")[0].rstrip(".:")
+        return cls.malformed(path, kind, line[:_LONGEST_REASON] or type(error).__name__)
+
+    @classmethod
+    def truncated(cls, path: Path, name: str) -> Self:
         """Refuse a file that ends within a tensor, or became shorter while it was read."""
         return cls(f"{str(path)!r} ends within the tensor {name!r}. Copy it again. Nothing was written.")
 
     @classmethod
-    def pickled_objects(cls, path: Path, name: str) -> CheckpointError:
+    def pickled_objects(cls, path: Path, name: str) -> Self:
         """Refuse arrays of Python objects."""
         return cls(
             f"{str(path)!r} holds Python objects at {name!r}, and to read those is to run what the file says. "
@@ -45,7 +75,7 @@ class CheckpointError(CommandError):
         )
 
     @classmethod
-    def pickle_needed(cls, path: Path, what: str) -> CheckpointError:
+    def pickle_needed(cls, path: Path, what: str) -> Self:
         """Refuse a torch file that is more than tensors."""
         return cls(
             f"{str(path)!r} is more than plain tensors: it names {what!r}, and nothing of what a file names is run. "
@@ -53,12 +83,12 @@ class CheckpointError(CommandError):
         )
 
     @classmethod
-    def not_tensors(cls, path: Path, got: str) -> CheckpointError:
+    def not_tensors(cls, path: Path, got: str) -> Self:
         """Refuse a torch file of something else than tensors by name."""
         return cls(f"{str(path)!r} holds {got}. {_TENSORS_ONLY}")
 
     @classmethod
-    def expanded(cls, path: Path, name: str, tensor: str) -> CheckpointError:
+    def expanded(cls, path: Path, name: str, tensor: str) -> Self:
         """Refuse a tensor whose elements share memory: a few bytes may stand for any number of them."""
         return cls(
             f"{str(path)!r} holds {tensor} at {name!r}, which is larger than what is stored of it, as expand() makes "
@@ -66,17 +96,17 @@ class CheckpointError(CommandError):
         )
 
     @classmethod
-    def not_text(cls, path: Path, name: str) -> CheckpointError:
+    def not_text(cls, path: Path, name: str) -> Self:
         """Refuse a name that no file of tensors can hold."""
         return cls(f"{str(path)!r} holds a tensor named {name!a}, which is no Unicode text. Rename it.")
 
     @classmethod
-    def dtype(cls, path: Path, name: str, dtype: str) -> CheckpointError:
+    def dtype(cls, path: Path, name: str, dtype: str) -> Self:
         """Refuse a dtype that is unknown here."""
         return cls(f"{str(path)!r} holds {dtype} at {name!r}, which cannot be averaged. Cast it, or leave it out.")
 
     @classmethod
-    def disagreement(cls, count: int, num_files: int) -> CheckpointError:
+    def disagreement(cls, count: int, num_files: int) -> Self:
         """Refuse files of different tensors; the table of them stands above."""
         return cls(
             f"The {num_files} files disagree on the name, shape or dtype of {counted(count, 'tensor')}, listed above. "
@@ -84,12 +114,12 @@ class CheckpointError(CommandError):
         )
 
     @classmethod
-    def not_summable(cls, name: str, dtype: str) -> CheckpointError:
+    def not_summable(cls, name: str, dtype: str) -> Self:
         """Refuse the SUM of what has no sum here."""
         return cls(f"The sum of {dtype} at {name!r} is not defined. Cast it, or take the mean of equal ones.")
 
     @classmethod
-    def carried(cls, name: str, dtype: str) -> CheckpointError:
+    def carried(cls, name: str, dtype: str) -> Self:
         """Refuse to choose between values that have no mean here."""
         return cls(
             f"The files differ in {name!r}, and the mean of {dtype} is not defined: only equal ones are kept. "
@@ -97,52 +127,28 @@ class CheckpointError(CommandError):
         )
 
     @classmethod
-    def not_held(cls, path: Path, name: str, dtype: str, other: str) -> CheckpointError:
+    def not_held(cls, path: Path, name: str, dtype: str, other: str) -> Self:
         """Refuse an output format that has no place for a dtype."""
         return cls(f"--output {str(path)!r} cannot hold {dtype}, which {name!r} is. Write a {other} file.")
 
     @classmethod
-    def reserved(cls, path: Path, name: str, other: str) -> CheckpointError:
+    def reserved(cls, path: Path, name: str, other: str) -> Self:
         """Refuse a name that is too long for the output, or means something else there."""
         return cls(f"--output {str(path)!r} cannot hold a tensor named {short(name)}. Write a {other} file.")
 
     @classmethod
-    def output_is_input(cls, path: Path) -> CheckpointError:
+    def output_is_input(cls, path: Path) -> Self:
         """Refuse to replace what is read."""
         return cls(f"--output {str(path)!r} is one of the files to average. Name another.")
 
     @classmethod
-    def output(cls, path: Path, reason: str) -> CheckpointError:
-        """Refuse an output that cannot be written."""
-        return cls(f"--output cannot write {str(path)!r}: {reason}.")
-
-    @classmethod
-    def weights_text(cls, text: str) -> CheckpointError:
+    def weights_text(cls, text: str) -> Self:
         """Refuse weights that are no numbers."""
         return cls(f"--weights got {short(text)}. It takes one number per file, with commas between: 1,2,0.5.")
 
     @classmethod
-    def weight_count(cls, num_weights: int, num_files: int) -> CheckpointError:
+    def weight_count(cls, num_weights: int, num_files: int) -> Self:
         """Refuse weights of another number than the files."""
         return cls(
             f"--weights has {counted(num_weights, 'number')} for {counted(num_files, 'file')}. Give one for each file."
         )
-
-
-@contextlib.contextmanager
-def reading(path: Path, kind: str) -> Iterator[None]:
-    """Turn whatever reading a file raises into one sentence. What is read is foreign, and so is what reads it."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise CheckpointError.unreadable(path, reason_of(error)) from None
-    except Exception as error:  # noqa: BLE001 - libraries do not say what they raise for bytes that lie
-        line = str(error).partition("\n")[0].partition(". ")[0].rstrip(".:")
-        raise CheckpointError.malformed(path, kind, line[:_LONGEST_REASON] or type(error).__name__) from None
-
-
-def reason_of(error: OSError) -> str:
-    """Return the system's words for a failure."""
-    return (error.strerror or str(error)).lower()

@@ -1,17 +1,18 @@
-"""Whether the compiled module belongs to these sources: the numbers passed to it must mean the same on both sides."""
+"""The compiled module: looked for once, and refused if it was built from other sources than these."""
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType
 from typing import Any
 
-from treefold.dtypes import REDUCIBLE
+from treefold.dtypes import FOLDABLE
 from treefold.errors import InstallationError
 from treefold.reduce_op import ReduceOp
 
 #: The tuples of names that the module must have, in any order: a name's place is its number.
-NAMES: dict[str, tuple[str, ...]] = {
-    "DTYPES": (*REDUCIBLE, "bool"),
+_NAMES: dict[str, tuple[str, ...]] = {
+    "DTYPES": FOLDABLE,
     "OPS": tuple(op.name for op in ReduceOp),
     "ACCUMULATIONS": ("wide", "native"),
 }
@@ -23,17 +24,35 @@ _FUNCTIONS = (
 )
 
 
-def check_native(module: ModuleType) -> None:
+def _check(module: ModuleType) -> None:
     """Refuse a compiled module of other sources, which an editable installation keeps until it is built again.
 
     Raises:
         InstallationError: it lacks something, or knows other names.
 
     """
-    for name in (*NAMES, *_FUNCTIONS):
+    for name in (*_NAMES, *_FUNCTIONS):
         if not hasattr(module, name):
             raise InstallationError.native_lacks(name)
-    for name, expected in NAMES.items():
+    for name, expected in _NAMES.items():
         found: tuple[Any, ...] = getattr(module, name)
         if sorted(found) != sorted(expected):
             raise InstallationError.native_knows(name, found)
+
+
+def _load() -> ModuleType | None:
+    try:
+        module = importlib.import_module("treefold._native")
+    except ImportError:  # a pure-Python installation: right, but slower
+        return None
+    _check(module)
+    return module
+
+
+_module = _load()
+#: Whether it is there. Only then may anything be imported from ``treefold._native``.
+HAS_NATIVE = _module is not None
+#: The numbers by which it knows dtypes, ops and ways to accumulate; empty without it.
+DTYPES, OPS, ACCUMULATIONS = (
+    {name: number for number, name in enumerate(getattr(_module, table, ()))} for table in _NAMES
+)

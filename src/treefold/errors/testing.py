@@ -1,0 +1,17 @@
+"""What the tools for tests find wrong."""
+
+from __future__ import annotations
+
+from treefold.errors.base import TreefoldError
+
+
+class ConformanceError(TreefoldError, AssertionError):
+    """A backend does not do what the interface says."""
+
+
+class FakeOutOfMemoryError(TreefoldError, MemoryError):
+    """A fake device that was told to fail has failed."""
+
+
+class RaceError(TreefoldError, AssertionError):
+    """Two operations touch the same elements, one of them writes, and nothing orders them."""
