@@ -97,10 +97,10 @@ def torch_device(device: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def tensorflow_device(device: str) -> str:
-    """Return TensorFlow's long name of a device of this process.
+    """Return TensorFlow's name of a device of this process, whatever its job and task are in a cluster.
 
     >>> tensorflow_device("gpu:1")
-    '/job:localhost/replica:0/task:0/device:GPU:1'
+    '/device:GPU:1'
     """
     found = Device.parse(device)
-    return f"/job:localhost/replica:0/task:0/device:{found.type.upper()}:{found.index}"
+    return f"/device:{found.type.upper()}:{found.index}"

@@ -6,13 +6,6 @@ import treefold
 
 PACKAGE = Path(treefold.__file__).parent
 
-#: Modules that their package hides behind a function of the same name. This list only ever gets shorter.
-HIDDEN = {"treefold.cost.refine", "treefold.cost.simulate", "treefold.testing.emulate"}
-
-#: Modules that still import each other. Nor does this one ever get longer.
-CIRCLES = {f"treefold.plan.{name}" for name in ("check", "ir", "serialize", "store", "text")}
-CIRCLES |= {"treefold.execution.cuda.prober", "treefold.execution.probe"}
-
 
 def modules():
     """Return every module of the package by name, with its file; packages by their ``__init__.py``."""
@@ -49,24 +42,24 @@ def imports(path):
 
 class TestModules:
     def test_are_attributes_of_their_packages(self):
-        """``treefold.cost.simulate`` is the module, unless it is listed; ``getattr`` and ``import`` agree."""
+        """No module is hidden by a function of its name: ``getattr`` and ``import`` agree."""
         hidden = set()
         for name in MODULES:
             package, _, own = name.rpartition(".")
             if package and bindings(package).get(own, name) != name:
                 hidden.add(name)
-        assert hidden <= HIDDEN
+        assert hidden == set()
         loaded = {name: module for name, module in sys.modules.items() if name in MODULES and "." in name}
         for name, module in loaded.items():
             package, _, own = name.rpartition(".")
-            assert name in HIDDEN or getattr(sys.modules[package], own) is module
+            assert getattr(sys.modules[package], own) is module
 
     def test_import_in_no_circle(self):
-        """Modules can be read from the bottom up, each after what it imports, unless they are listed."""
+        """Modules can be read from the bottom up, each after what it imports."""
         waiting = {name: imports(path) - {name} for name, path in MODULES.items()}
         while ready := {name for name, others in waiting.items() if not others & waiting.keys()}:
             waiting = {name: others for name, others in waiting.items() if name not in ready}
         circle = set(waiting)
         while leaves := {name for name in circle if not any(name in waiting[other] for other in circle)}:
             circle -= leaves
-        assert circle <= CIRCLES
+        assert circle == set()

@@ -143,7 +143,7 @@ class TestDeviceNames:
             "cpu",
             "mps:0",
         ]
-        assert tensorflow_device("gpu:1") == "/job:localhost/replica:0/task:0/device:GPU:1"
+        assert tensorflow_device("gpu:1") == "/device:GPU:1"
         assert Device.parse(tensorflow_device("cpu:2")) == Device("cpu", 2)
         assert [device_type(name) for name in ("cpu:0", "cuda:1", "2/gpu:0")] == ["cpu", "gpu", "2/gpu"]
 

@@ -156,7 +156,7 @@ def work(monkeypatch):
             lambda loads, _: (loads.shape, loads.tobytes()),
         ),
         (
-            "treefold.cost.simulate",
+            "treefold.cost.simulation",
             "_quickest",
             "simulations",
             lambda at, _: (at.movement, at.nbytes),

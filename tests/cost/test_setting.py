@@ -78,7 +78,7 @@ class TestSimulation:
     @pytest.mark.parametrize(("num_chunks", "shown"), [(35, 35), (36, 36), (37, 24), (72, 24)])
     def test_draws_out_what_is_half_as_long_again(self, monkeypatch, num_chunks, shown):
         """With room for 24 chunks, 36 are followed one by one; of 37, 24 stand for them all."""
-        monkeypatch.setattr(importlib.import_module("treefold.cost.simulate"), "_MOST_SPANS", 1)
+        monkeypatch.setattr(importlib.import_module("treefold.cost.simulation"), "_MOST_SPANS", 1)
         line = simulate(chain_plan(2), known_topology("line:2"), 1e9, chunk_bytes=1e9 / num_chunks)
         assert line.num_chunks == num_chunks
         assert {len(activity.spans) for activity in line.activities} == {shown}

@@ -12,7 +12,7 @@ from treefold.cost.clock import Clock
 from treefold.cost.model import LAUNCH_S
 from treefold.cost.pipeline import HAS_NATIVE
 from treefold.cost.setting import MovementOnMachine
-from treefold.cost.simulate import _run
+from treefold.cost.simulation import _run
 from treefold.errors import SimulationError
 from treefold.planners.method import one_array
 from treefold.planners.one_shot import one_shot
@@ -265,9 +265,9 @@ class TestClock:
         """Fewer chunks of the same size foretell all of them to two percent."""
         machine = known_topology(name)
         movement = along_packing(optimal_packing(machine)).movement(one_array(machine.devices))
-        monkeypatch.setattr(importlib.import_module("treefold.cost.simulate"), "_MOST_SPANS", 10**9)
+        monkeypatch.setattr(importlib.import_module("treefold.cost.simulation"), "_MOST_SPANS", 10**9)
         whole = simulate(movement, machine, 2**30)
-        monkeypatch.setattr(importlib.import_module("treefold.cost.simulate"), "_MOST_SPANS", 1)
+        monkeypatch.setattr(importlib.import_module("treefold.cost.simulation"), "_MOST_SPANS", 1)
         drawn = simulate(movement, machine, 2**30)
         assert drawn.chunks_per_span > 2
         assert drawn.duration_s == pytest.approx(whole.duration_s, rel=0.02)

@@ -12,7 +12,8 @@ import pytest
 import treefold
 from treefold.execution import links, probe
 from treefold.execution.links import LinkResult, LinkTable
-from treefold.execution.probe import Prober, verify
+from treefold.execution.probe import verify
+from treefold.execution.prober import Prober
 
 ALPHA, BANDWIDTH = 5e-6, 10e9
 SIZES = (4095, 65537)

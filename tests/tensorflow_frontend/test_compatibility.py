@@ -12,6 +12,7 @@ from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.ops import script_ops
 
 import treefold
+from treefold.backends import tensorflow
 from treefold.errors import ArgumentError, CallError, MismatchError, TreefoldError
 from treefold.tensorflow import (
     AllReduceCrossDeviceOps,
@@ -21,6 +22,7 @@ from treefold.tensorflow import (
     ReductionToOneDevice,
     errors,
 )
+from treefold.tensorflow.values import device_name
 
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 ALL = [ReductionToOneDevice, AllReduceCrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce]
@@ -384,6 +386,16 @@ class TestClusters:
         """Functions run in this process."""
         with pytest.raises(TreefoldError, match="is a device of rank 1, and ranks need a group"):
             tf.function(lambda: HierarchicalCopyAllReduce().reduce(SUM, 1.0, "/job:worker/task:1/device:CPU:0"))()
+
+    @pytest.mark.parametrize("task", ["/job:worker/replica:0/task:1", "/job:worker/task:1"])
+    def test_names_of_the_own_task_are_those_of_this_process(self, task, monkeypatch):
+        """Destinations and ``reduce_to_device`` may be named so; task 10 is another."""
+        monkeypatch.setattr(tensorflow, "_own_task", lambda: "/job:worker/replica:0/task:1")
+        ops = ReductionToOneDevice(f"{task}/device:CPU:1")
+        assert device_name(f"{task}/device:CPU:1") == "cpu:1"
+        assert "'cpu:1'" in repr(ops)
+        with pytest.raises(TreefoldError, match="is a device of rank 10, and ranks need a group"):
+            device_name(f"{task}0/device:CPU:1")
 
 
 def test_nothing_warns():

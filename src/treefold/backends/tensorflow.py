@@ -43,7 +43,7 @@ class TensorflowBackend(ArrayBackend):
 
     def device_of(self, array: Any) -> str:
         """Return the tensor's device; a symbolic tensor that is on none yet counts as on the first."""
-        return canonical_device(array.device or "cpu:0")
+        return local_device(array.device or "cpu:0")
 
     def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
         """Return the static shape; ``refusal`` has seen to it that there is one."""
@@ -166,7 +166,7 @@ class TensorflowBackend(ArrayBackend):
         return None if any(view is None for view in views) else views  # type: ignore[return-value] # none is None
 
     def _on(self, array: Any, made: HostArray) -> Any:
-        return self.from_host(made, canonical_device(array.device))
+        return self.from_host(made, local_device(array.device))
 
 
 _SEEN = frozenset(FOLDABLE)
@@ -178,9 +178,30 @@ def _read_only(tensor: EagerTensor) -> HostArray:
     return view
 
 
+def local_device(name: str) -> str:
+    """Return the canonical name of a device by TensorFlow's, which in a cluster has the job and task of this process.
+
+    Raises:
+        DeviceError: it does not parse, or is another task's.
+
+    """
+    own = _own_task()
+    return canonical_device(name.replace(f"{own}/", "/").replace(f"{own.replace('/replica:0', '')}/", "/"))
+
+
+def _own_task() -> str:
+    """Return the job and task of this process, as ``"/job:worker/replica:0/task:1"``; without a cluster ``""``.
+
+    TensorFlow lists this process's devices before those of other tasks, and names them anew when it joins a cluster.
+    """
+    name: str = tf.config.list_logical_devices("CPU")[0].name
+    return name.removesuffix("/device:CPU:0")
+
+
 @functools.cache
 def _logical_devices() -> frozenset[str]:
-    return frozenset(canonical_device(device.name) for device in tf.config.list_logical_devices())
+    names, own = [device.name for device in tf.config.list_logical_devices()], f"{_own_task()}/"
+    return frozenset(local_device(name) for name in names if name.startswith(own))
 
 
 def _dtype_name(dtype: Any) -> str:

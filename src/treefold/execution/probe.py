@@ -6,57 +6,22 @@ Some machines report that GPUs can reach each other's memory, copy without an er
 
 from __future__ import annotations
 
-import abc
 import importlib.util
 import statistics
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from treefold.execution import links
 from treefold.execution.links import LinkResult, LinkTable
+from treefold.execution.prober import Pattern, Prober
 
 #: Bytes per copy: less than a page, not a multiple of one, and many.
 SIZES = (4_096 - 1, (1 << 20) + 1, 32 << 20)
 _TRIALS = 3
 _TIMED_SIZES = (64 << 10, 32 << 20)
 _TIMED = 7
-
-_Pattern = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-class Prober(abc.ABC):
-    """What a probe needs of a machine."""
-
-    @abc.abstractmethod
-    def machine(self) -> str:
-        """Return the devices and the driver in one line, for which results hold."""
-
-    @abc.abstractmethod
-    def devices(self) -> Sequence[str]:
-        """Return the devices whose links are to be proved."""
-
-    @abc.abstractmethod
-    def put(self, pattern: _Pattern, device: str) -> Any:
-        """Return a buffer on a device with these bytes, sent there from the host."""
-
-    @abc.abstractmethod
-    def copy(self, source: Any, target: Any) -> None:
-        """Copy a buffer over the link that is proved, and wait for the end."""
-
-    @abc.abstractmethod
-    def seconds_to_copy(self, source: Any, target: Any) -> float:
-        """Copy and return how long it took on the devices' own clock."""
-
-    @abc.abstractmethod
-    def get(self, buffer: Any) -> _Pattern:
-        """Return the bytes of a buffer, sent to the host by the device that it is on."""
-
-    @abc.abstractmethod
-    def load(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
-        """Start copies over all these pairs, again and again; return what ends them."""
 
 
 def verify(prober: Prober, *, use_cache: bool = True) -> LinkTable:
@@ -137,6 +102,6 @@ def _median_seconds(prober: Prober, pair: tuple[str, str], nbytes: int) -> float
     return statistics.median(prober.seconds_to_copy(source, target) for _ in range(_TIMED))
 
 
-def _pattern(pair: tuple[str, str], trial: int, nbytes: int) -> _Pattern:
+def _pattern(pair: tuple[str, str], trial: int, nbytes: int) -> Pattern:
     seed = [*("->".join(pair)).encode(), trial, nbytes]
     return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)

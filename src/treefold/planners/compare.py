@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from treefold.cost.model import is_as_good
 from treefold.cost.routes import Alternatives
-from treefold.cost.simulate import MovementTimes
+from treefold.cost.simulation import MovementTimes
 from treefold.plan import Movement
 from treefold.planners.method import one_array
 from treefold.planners.registry import MachineMethods

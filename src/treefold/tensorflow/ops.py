@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 import treefold.ops
+from treefold.backends.tensorflow import local_device
 from treefold.errors import ArgumentError, CallError, MismatchError, MissingImplementationError
 from treefold.ops.arguments import read_pairs
 from treefold.reduce_op import ReduceOp
@@ -200,7 +201,8 @@ class ReductionToOneDevice(CrossDeviceOps):
         self, reduce_to_device: str | None = None, accumulation_fn: Any = None, *, accumulate: str = "wide"
     ) -> None:
         """Take what ``tf.distribute.ReductionToOneDevice`` takes, and treefold's ``accumulate``."""
-        super().__init__(treefold.ops.ReductionToOneDevice(reduce_to_device, accumulation_fn, accumulate=accumulate))
+        device = local_device(reduce_to_device) if isinstance(reduce_to_device, str) else reduce_to_device
+        super().__init__(treefold.ops.ReductionToOneDevice(device, accumulation_fn, accumulate=accumulate))
 
 
 class AllReduceCrossDeviceOps(CrossDeviceOps):

@@ -15,7 +15,7 @@ from tensorflow.python.distribute.values import DistributedValues, Mirrored
 from tensorflow.python.distribute.values import PerReplica as TensorflowPerReplica
 
 import treefold.values
-from treefold.devices import canonical_device
+from treefold.backends.tensorflow import local_device
 from treefold.dtypes import itemsize
 from treefold.errors import ArgumentError, CallError
 from treefold.options import CommunicationOptions
@@ -123,7 +123,7 @@ def device_name(name: str) -> str:
     full = name if is_full else device_util.resolve(name)
     if not full.startswith("/job:localhost") and not tf.compat.v1.executing_eagerly_outside_functions():
         return full
-    return canonical_device(full)
+    return local_device(full)
 
 
 def chosen_options(options: Any, experimental_hints: Any) -> Any:

@@ -3,7 +3,7 @@
 from treefold.errors import ConformanceError, FakeOutOfMemoryError
 from treefold.testing.clocks import Clock, RealClock, VirtualClock
 from treefold.testing.conformance import CONFORMANCE, Adapter, Case
-from treefold.testing.emulate import Emulation, Emulator, emulate
+from treefold.testing.emulation import Emulation, Emulator, emulate
 from treefold.testing.fake import FakeArray, FakeBackend, RecordingBackend
 from treefold.testing.hostile import INPUT_LAYOUTS, LAYOUTS, Hostile
 from treefold.testing.inputs import mixed_values, owned, owned_sum, special_values

@@ -15,7 +15,7 @@ from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import Prediction, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.published import describe_checks
-from treefold.cost.simulate import MovementTimes
+from treefold.cost.simulation import MovementTimes
 from treefold.errors import CommandError
 from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.files import write_atomically

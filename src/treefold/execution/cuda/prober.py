@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from treefold.devices import torch_device
-from treefold.execution.probe import Prober
+from treefold.devices import device_type, torch_device
+from treefold.execution.prober import Pattern, Prober
 
-_Pattern = np.ndarray[Any, np.dtype[np.uint8]]
 _LOAD_BYTES = 16 << 20
 
 
@@ -32,10 +31,10 @@ class CudaProber(Prober):
         count = torch.cuda.device_count()
         return [*(f"gpu:{index}" for index in range(count)), "cpu:0"] if count else []
 
-    def put(self, pattern: _Pattern, device: str) -> Any:
+    def put(self, pattern: Pattern, device: str) -> Any:
         """Send bytes from the host."""
         tensor = torch.from_numpy(pattern.copy())
-        if device.startswith("cpu"):
+        if device_type(device) == "cpu":
             return _pinned(tensor)
         return tensor.to(torch_device(device))
 
@@ -55,9 +54,9 @@ class CudaProber(Prober):
         _synchronize(source, target)
         return float(begin.elapsed_time(end)) / 1000
 
-    def get(self, buffer: Any) -> _Pattern:
+    def get(self, buffer: Any) -> Pattern:
         """Fetch the bytes."""
-        bytes_: _Pattern = buffer.cpu().numpy()
+        bytes_: Pattern = buffer.cpu().numpy()
         return bytes_
 
     def load(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
