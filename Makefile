@@ -5,6 +5,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
 MUTANTS_ARGS ?=
+DOCS_PORT ?= 8000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,10 +18,11 @@ SANITIZE := build/sanitize
 SANITIZED_TESTS := tests/native tests/properties tests/api
 # On a GPU every access of a kernel is looked at, which takes long: batches, two dtypes, and what is settled afterwards.
 SANITIZED_KERNELS := tests/cuda/test_fused.py -k "TestBatch or wide-float32 or wide-bfloat16 or (settled and SUM)"
+BUILD_DOCS := $(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs build/docs
 # One pytest process on one core, at most four: every one of them loads TensorFlow.
 WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(min(n, 4) if n > 1 else 0)')
 
-.PHONY: help demo test test-long test-gpu check mutants sanitize bench bench-gpu wheel clean
+.PHONY: help demo test test-long test-gpu docs docs-serve check mutants sanitize bench bench-gpu wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -28,7 +30,9 @@ help:
 	@echo 'make test        run every test, counts kept small (PYTEST_ARGS="-k mean")'
 	@echo 'make test-long   run every test with the full counts: attacks, fuzzing, every fold'
 	@echo 'make test-gpu    run the tests that need a GPU (a CUDA build of PyTorch in .venv), under compute-sanitizer if it is here'
-	@echo 'make check       format, lint, types, layers, budgets, doctests, spelling, and the wheel in a fresh venv'
+	@echo 'make docs        build the documentation into build/docs, any warning being an error'
+	@echo 'make docs-serve  the same, and show it at http://localhost:8000 (DOCS_PORT=8001)'
+	@echo 'make check       format, lint, types, layers, budgets, doctests, spelling, documentation, and the wheel in a fresh venv'
 	@echo 'make mutants     change the code in 400 places, one at a time, and see whether tests notice (MUTANTS_ARGS="--seed 2")'
 	@echo 'make sanitize    run the native core under sanitizers: threads on a driver of it, memory on the host tests'
 	@echo 'make bench       measure against the memory limit and other libraries; writes benchmarks/results/<date>.md'
@@ -60,6 +64,13 @@ test-gpu: $(VENV)/.test
 	    $(BIN)/python -m pytest -q $(SANITIZED_KERNELS) || exit 1; \
 	done
 
+docs: $(VENV)/.docs
+	@$(BUILD_DOCS)
+	@echo 'docs: build/docs/index.html'
+
+docs-serve: docs
+	@$(BIN)/python -m http.server --bind localhost --directory build/docs $(DOCS_PORT)
+
 check: $(VENV)/.dev
 	@echo 'check: format';    $(BIN)/ruff format --quiet --check --diff .
 	@echo 'check: lint';      $(BIN)/ruff check --quiet .
@@ -68,6 +79,7 @@ check: $(VENV)/.dev
 	@echo 'check: budgets';   $(BIN)/python tools/check_budgets.py
 	@echo 'check: spelling';  $(BIN)/codespell
 	@echo 'check: doctests';  $(BIN)/python -m pytest -q --import-mode=prepend --doctest-modules --ignore=src/treefold/bench/peers src
+	@echo 'check: documentation'; $(BUILD_DOCS)
 	@$(MAKE) --no-print-directory wheel
 	@echo 'check: the wheel in a fresh venv'
 	@$(BIN)/python -m venv --clear $(SMOKE)
@@ -125,10 +137,11 @@ $(VENV)/.created:
 COVERED_demo := demo
 COVERED_bench := demo bench
 COVERED_test := demo test
-COVERED_dev := demo test dev
+COVERED_docs := demo test docs
+COVERED_dev := demo test docs dev
 COVERED_mutants := demo test mutants
 
-$(VENV)/.demo $(VENV)/.bench $(VENV)/.test $(VENV)/.dev $(VENV)/.mutants: $(VENV)/.%: $(INSTALL_INPUTS) | $(VENV)/.created
+$(VENV)/.demo $(VENV)/.bench $(VENV)/.test $(VENV)/.docs $(VENV)/.dev $(VENV)/.mutants: $(VENV)/.%: $(INSTALL_INPUTS) | $(VENV)/.created
 	@echo 'installing treefold[$*] into $(VENV) (compiles the native core; the first time takes minutes)'
 	@$(INSTALL) --editable '.[$*]'
 	@touch $(COVERED_$*:%=$(VENV)/.%)

@@ -1,0 +1,114 @@
+"""How the site is built: Sphinx reads the pages of this folder, the docstrings, and a plan that is drawn for it.
+
+Everything that a page needs is in the built folder: no font, script or picture comes from elsewhere.
+"""
+
+import contextlib
+import io
+import os
+import posixpath
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+import treefold
+from treefold.cli import main
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow is imported for its docstrings only
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # or it announces itself
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+DRAWN = ROOT / "build" / "drawn"
+DRAWN.mkdir(parents=True, exist_ok=True)  # before Sphinx looks for it
+
+project = "treefold"
+author = "the treefold authors"
+release = treefold.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+
+myst_enable_extensions = ["attrs_block"]
+myst_heading_anchors = 3
+
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_class_signature = "mixed"
+python_maximum_signature_line_length = 88
+napoleon_numpy_docstring = False
+nitpicky = False  # annotations name rooms that are not public
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"treefold {release}"
+html_static_path = ["static"]
+html_css_files = ["treefold.css"]
+html_extra_path = [str(DRAWN)]
+html_show_sphinx = False
+html_theme_options = {
+    "logo": {"text": "treefold"},
+    "navbar_end": ["theme-switcher"],
+    "header_links_before_dropdown": 6,
+    "footer_start": [],
+    "footer_end": [],
+    "show_prev_next": True,
+    "show_toc_level": 2,
+}
+
+# Papers that stand outside of this folder, because people look for them there, are pages of the site, too.
+_NEWEST = max((ROOT / "benchmarks" / "results").glob("20*.md")).relative_to(ROOT).as_posix()
+BORROWED = {
+    "how/code": "ARCHITECTURE.md",
+    "how/measuring": "benchmarks/README.md",
+    "how/host-memory": _NEWEST,
+    "how/gpus-measured": "benchmarks/results/gpu.md",
+    "contributing": "CONTRIBUTING.md",
+    "changelog": "CHANGELOG.md",
+}
+_PAGES = {paper: f"docs/{page}.md" for page, paper in BORROWED.items()} | {
+    "docs/adr": "docs/decisions.md",
+    "README.md": "docs/index.md",
+    "benchmarks": "docs/how/measuring.md",
+}
+
+
+def lead_from(page: str, paper: str, target: str) -> str | None:
+    """Return where a link of ``paper`` leads when it stands on ``page``, or None if the site has nothing there."""
+    path, hash_, anchor = target.partition("#")
+    if not path or "://" in path:
+        return target
+    wanted = posixpath.normpath(posixpath.join(posixpath.dirname(paper), path))
+    wanted = _PAGES.get(wanted, wanted)
+    is_picture = wanted.endswith((".svg", ".png")) and (ROOT / wanted).exists()
+    if not is_picture and not (wanted.startswith("docs/") and wanted.endswith(".md")):
+        return None
+    return posixpath.relpath(wanted, posixpath.dirname(f"docs/{page}.md")) + hash_ + anchor
+
+
+def read_page(_: Sphinx, page: str, source: list[str]) -> None:
+    """Take a borrowed page from its paper, and lead links to the site's own pages, or, to files of code, nowhere."""
+    paper = BORROWED.get(page, f"docs/{page}.md")
+    text = (ROOT / paper).read_text(encoding="utf-8") if page in BORROWED else source[0]
+
+    def lead(link: re.Match[str]) -> str:
+        target = lead_from(page, paper, link["target"])
+        return link["words"].strip("[]") if target is None else f"{link['words']}({target})"
+
+    source[0] = re.sub(r"(?P<words>\[[^\]]*\])\((?P<target>[^)\s]+)\)", lead, text)
+
+
+def draw_plan(_: Sphinx) -> None:
+    """Draw the plan that a page plays, as ``treefold plan --draw`` does for everybody."""
+    command = ["plan", "--topology", "dgx1_v100", "--size", "256M", "--draw", str(DRAWN / "plan_player.html")]
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            main(command)
+        except SystemExit as ended:
+            if ended.code:
+                raise
+
+
+def setup(app: Sphinx) -> None:
+    """Ask Sphinx to call these."""
+    app.connect("builder-inited", draw_plan)
+    app.connect("source-read", read_page)
