@@ -45,6 +45,8 @@ html_static_path = ["static"]
 html_css_files = ["treefold.css"]
 html_extra_path = [str(DRAWN)]
 html_show_sphinx = False
+html_copy_source = False
+html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "treefold"},
     "navbar_end": ["theme-switcher"],
@@ -53,6 +55,7 @@ html_theme_options = {
     "footer_end": [],
     "show_prev_next": True,
     "show_toc_level": 2,
+    "secondary_sidebar_items": ["page-toc"],
 }
 
 # Papers that stand outside of this folder, because people look for them there, are pages of the site, too.

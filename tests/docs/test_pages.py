@@ -1,0 +1,138 @@
+"""Every block of code on every page runs, and prints what the page shows."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from papers import PAPERS, ROOT, blocks_of, is_shown
+
+LANGUAGES = {"python", "text", "console", "sh", "json", "diff", "", "{toctree}", "{eval-rst}", "{raw} html"}
+# As in conftest.py: behind TensorFlow, Triton aborts the process. Where a page has its title, a program has this line.
+FIRST_LINE = "with __import__('contextlib').suppress(ImportError): import triton._C.libtriton"
+END_OF_BLOCK = "\x1e"
+
+
+def having(*languages):
+    """Return the papers that have blocks in one of these languages."""
+    return [paper for paper in PAPERS if any(block.language in languages for block in blocks_of(paper))]
+
+
+def run(command, folder):
+    """Run a command without colours and return what it prints; it must end well."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "NO_COLOR": "1", "COLUMNS": "120"}
+    environment = os.environ | quiet | {"PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(  # noqa: S603 - our own pages
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with the files that the pages' commands read."""
+    import torch  # noqa: PLC0415 - loaded by those who ask
+    from safetensors.numpy import save_file  # noqa: PLC0415 - as above
+
+    top = tmp_path_factory.mktemp("reader")
+    for number, name in enumerate("abc"):
+        tensors = {"weight": np.full(3, 2.0**number, np.float32)}
+        save_file(tensors, top / f"{name}.safetensors")
+        np.savez(top / f"delta{name}.npz", **tensors)
+        (top / f"run{name}").mkdir()
+        torch.save({"weight": torch.from_numpy(tensors["weight"])}, top / f"run{name}" / "model.pt")
+    h100 = 'class="0x030200" vendor="0x10de" device="0x2330" link_speed="32 GT/s" link_width="16"'
+    slots = "".join(f'<pci busid="0000:{number}0:00.0" {h100}/>' for number in range(1, 9))
+    (top / "cloud.xml").write_text(f'<system version="1"><cpu numaid="0" arch="x86_64">{slots}</cpu></system>')
+    return top
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+class TestBlocks:
+    def test_say_what_they_are(self, paper):
+        """A block without a language is a drawing; output follows the code that prints it."""
+        blocks = blocks_of(paper)
+        literal = [block for block in blocks if not block.language.startswith("{literalinclude}")]
+        assert {block.language for block in literal} <= LANGUAGES
+        assert [block.line for block in blocks if not block.language and not re.search("[│├─→]", block.text)] == []
+        before = dict(zip(blocks[1:], blocks[:-1], strict=True))
+        texts = [block for block in blocks if block.language == "text"]
+        assert [one.line for one in texts if not one.follows or before[one].language != "python"] == []
+
+
+@pytest.mark.parametrize("paper", having("python"))
+class TestPython:
+    def test_runs_and_prints_what_is_shown(self, paper, folder, tmp_path):
+        """The blocks of a page are one program, as its reader types it, in a process of its own."""
+        blocks = [block for block in blocks_of(paper) if block.language in {"python", "text"}]
+        lines = [""] * (max(block.line + block.text.count("\n") for block in blocks) + 1)
+        lines[0] = FIRST_LINE
+        for block in blocks:
+            if block.language == "python":
+                end = block.line - 1 + block.text.count("\n")
+                lines[block.line - 1 : end] = block.text.splitlines()  # an error names the line of the page
+                lines[end] = f"print({END_OF_BLOCK!r})"
+        script = tmp_path / "page.py"
+        script.write_text("\n".join(lines), encoding="utf-8")
+        printed = iter(run([script], folder).split(END_OF_BLOCK + "\n"))
+        output = ""
+        for block in blocks:
+            if block.language == "python":
+                output = next(printed)
+            else:
+                assert is_shown(block.text, output), f"{paper}:{block.line} prints\n{output}"
+        assert next(printed) == ""
+
+
+@pytest.mark.parametrize("paper", having("console"))
+class TestConsole:
+    def test_runs_and_prints_what_is_shown(self, paper, folder):
+        """Commands without shown output only have to end well."""
+        for block in blocks_of(paper):
+            if block.language != "console":
+                continue
+            for command in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+                line, _, shown = command.partition("\n")
+                program, *arguments = shlex.split(line, comments=True)
+                assert program == "treefold"
+                found = [sorted(folder.glob(one)) if "*" in one else [one] for one in arguments]
+                printed = run(["-m", "treefold.cli", *(one for some in found for one in some)], folder)
+                assert not shown or is_shown(shown, printed), f"{paper}:{block.line} prints\n{printed}"
+
+
+@pytest.mark.parametrize("paper", having("sh"))
+class TestShell:
+    def test_names_what_there_is(self, paper, folder):
+        """Commands that install, test or measure for long are not run: what they name exists."""
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+        text = "".join(block.text for block in blocks_of(paper) if block.language == "sh")
+        for target in re.findall(r"\bmake ([\w-]+)", text):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+        for extra in re.findall(r"'(?:\.|treefold)\[(\w+)\]'", text):
+            assert extra in extras
+        for path in re.findall(r"\bpython (?!-)(\S+)", text) + re.findall(r"\b(tests/\S+)", text):
+            assert (ROOT / path).exists(), path
+        for command, options in re.findall(r"\btreefold (\w+)(.*)", text):
+            help_ = run(["-m", "treefold.cli", command, "--help"], folder)
+            assert [one for one in re.findall(r"(?<= )-[-\w]+", options.partition("#")[0]) if one not in help_] == []
+
+
+class TestOthers:
+    def test_json_is_json(self):
+        """A machine in plain JSON, for one."""
+        blocks = [block for paper in having("json") for block in blocks_of(paper) if block.language == "json"]
+        assert [json.loads(block.text) for block in blocks]
+
+    def test_what_a_diff_adds_compiles(self):
+        """Its lines stand again in the block that runs."""
+        for paper in having("diff"):
+            for block in blocks_of(paper):
+                if block.language == "diff":
+                    added = re.findall(r"^\+ (.*)$", block.text, re.MULTILINE)
+                    assert compile("\n".join(added), paper, "exec").co_code

@@ -1,0 +1,37 @@
+"""The reference has every public name, and the site has every page."""
+
+import importlib
+import re
+
+import pytest
+from papers import ROOT
+
+PAGES = ROOT / "docs" / "reference"
+
+
+class TestReference:
+    @pytest.mark.parametrize("module", ["treefold", "treefold.torch", "treefold.tensorflow", "treefold.testing"])
+    def test_has_every_public_name(self, module):
+        """Each name of ``__all__`` once, on the page of its module, and nothing else."""
+        page = (PAGES / f"{module.rpartition('.')[2]}.md").read_text(encoding="utf-8")
+        named = re.findall(rf"^\.\. auto(?:class|function|data):: {re.escape(module)}\.(\w+)$", page, re.MULTILINE)
+        assert sorted(named) == sorted(importlib.import_module(module).__all__)
+
+    def test_has_every_command(self):
+        """The table lists what ``treefold --help`` lists."""
+        from treefold.cli.app import app  # noqa: PLC0415 - needs typer
+
+        commands = {one.name or one.callback.__name__ for one in app.registered_commands}
+        assert (
+            set(re.findall(r"^\| `treefold (\w+)` ", (PAGES / "command.md").read_text("utf-8"), re.MULTILINE))
+            == commands
+        )
+
+
+class TestExamples:
+    def test_all_are_on_their_page(self):
+        """A program that nobody finds is not copied."""
+        shown = re.findall(
+            r"literalinclude\} \.\./(examples/\w+\.py)", (ROOT / "docs" / "examples.md").read_text("utf-8")
+        )
+        assert sorted(shown) == sorted(f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py"))

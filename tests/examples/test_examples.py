@@ -1,0 +1,56 @@
+"""The examples run as they stand and print what they promise."""
+
+import ast
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+PRINTS = {
+    "federated": ["round 5: loss", "the server found y = 1.92x + 0.94; the data say y = 2x + 1"],
+    "jax_optax": ["step  0: mean loss of 4 replicas 1.84", "step 59: mean loss of 4 replicas 0.008"],
+    "measure_machine": ["8192 KiB each:", "memory of 4 results: 32.0 MiB in use", "32.0 MiB kept for the next call"],
+    "numpy_gradients": [
+        "4 results, one per replica",
+        "equal to the mean in float64, rounded once: True",
+        "every replica now holds the same bits: True",
+    ],
+    "plan_machine": [
+        "2 trees carry 37.5 GB/s of all-reduce",
+        "nothing can carry more than 37.5 GB/s",
+        "for 256 MB take HierarchicalCopyAllReduce(num_packs='auto', topology='machine')",
+    ],
+    "soup": ["with run4.safetensors it is 0.20644: left out", "the soup of 3 checkpoints has loss 0.00148"],
+    "tensorflow_mirrored": ["every one of them gets [7.0, 7.0, 7.0]", "was found as y = 3.000x + -1.000"],
+    "torch_training": ["step  0: mean loss of 4 replicas", "all replicas hold the same bits: True"],
+}
+
+
+class TestExamples:
+    @pytest.mark.parametrize("name", sorted(PRINTS))
+    def test_prints_what_a_stranger_understands(self, name, tmp_path):
+        """In a process of its own, from any folder."""
+        done = subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, EXAMPLES / f"{name}.py"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert [words for words in PRINTS[name] if words not in done.stdout] == [], done.stdout
+
+    def test_all_of_them_run_here(self):
+        """A new example comes with what it prints."""
+        assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted(PRINTS)
+
+    @pytest.mark.parametrize("name", sorted(PRINTS))
+    def test_is_short_and_says_how_to_run_it(self, name):
+        """At most 60 lines, which begin with what the program shows."""
+        text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 60
+        assert f"Run it: python examples/{name}.py" in ast.get_docstring(ast.parse(text))
