@@ -10,13 +10,20 @@ import posixpath
 import re
 from pathlib import Path
 
+from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 
 import treefold
+import treefold.testing
+import treefold.torch
 from treefold.cli import main
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow is imported for its docstrings only
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # or it announces itself
+import treefold.tensorflow
+
+MODULES = (treefold, treefold.torch, treefold.tensorflow, treefold.testing)
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -111,7 +118,23 @@ def draw_plan(_: Sphinx) -> None:
                 raise
 
 
+def link_names(app: Sphinx, page: nodes.document) -> None:
+    """Let names that are written as code lead to the reference: full ones everywhere, classes' own names within it."""
+    full = {name: name for module in MODULES for name in (f"{module.__name__}.{own}" for own in module.__all__)}
+    if app.env.docname in {"reference/treefold", "reference/torch"}:
+        full |= {name: f"treefold.{name}" for name in treefold.__all__ if name[0].isupper()}
+    for literal in list(page.findall(nodes.literal)):
+        target = full.get(literal.astext().removesuffix("()"))
+        if target and isinstance(literal.parent, nodes.paragraph | nodes.list_item):
+            link = pending_xref(
+                "", literal.deepcopy(), refdomain="py", reftype="obj", reftarget=target, refexplicit=True
+            )
+            link["refdoc"] = app.env.docname
+            literal.replace_self(link)
+
+
 def setup(app: Sphinx) -> None:
     """Ask Sphinx to call these."""
     app.connect("builder-inited", draw_plan)
     app.connect("source-read", read_page)
+    app.connect("doctree-read", link_names)
