@@ -7,12 +7,24 @@ PYTEST_ARGS ?=
 MUTANTS_ARGS ?=
 DOCS_PORT ?= 8000
 
+PYTHONS ?= $(PYTHON)
+COMPILERS ?= g++,none
+
 VENV := .venv
-BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+CORE := .venv-core
+BIN_NAME := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN = $(VENV)/$(BIN_NAME)
+PIP = $(BIN)/python -m pip --disable-pip-version-check
 # Twice quiet: errors only, not the warnings of whatever package index is configured.
-INSTALL := $(PIP) install -qq --constraint constraints.txt
+INSTALL = $(PIP) install -qq --constraint constraints.txt
+# A build that fails is to fail here, and not to give a treefold without its native core.
+NATIVE := --config-setting wheel.cmake=true
 INSTALL_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
+# The folders that need NumPy only, but for the files in them that need SciPy or PyTorch, or take long.
+CORE_TESTS := tests/api tests/execution tests/files tests/packing tests/plan tests/planners/test_one_pass.py \
+  tests/planners/test_planners.py tests/properties tests/topology \
+  $(addprefix --ignore=tests/,api/test_choose.py api/test_topology_argument.py execution/test_nccl.py \
+  topology/test_fuzz_parsers.py topology/test_nvlinks.py topology/test_parsers_hwloc_xml.py)
 SMOKE := build/smoke
 SANITIZE := build/sanitize
 SANITIZED_TESTS := tests/native tests/properties tests/api
@@ -22,12 +34,14 @@ BUILD_DOCS := $(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doc
 # One pytest process on one core, at most four: every one of them loads TensorFlow.
 WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(min(n, 4) if n > 1 else 0)')
 
-.PHONY: help demo test test-long test-gpu docs docs-serve check mutants sanitize bench bench-gpu wheel clean
+.PHONY: help demo test test-core test-long test-gpu docs docs-serve check mutants sanitize bench bench-gpu wheel wheels \
+  try-wheels clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo        train on real data, reducing gradients across 8 logical devices (DEMO_ARGS="--devices 3")'
 	@echo 'make test        run every test, counts kept small (PYTEST_ARGS="-k mean")'
+	@echo 'make test-core   run the tests that need NumPy only, in .venv-core: quick to install and to run, for newcomers'
 	@echo 'make test-long   run every test with the full counts: attacks, fuzzing, every fold'
 	@echo 'make test-gpu    run the tests that need a GPU (a CUDA build of PyTorch in .venv), under compute-sanitizer if it is here'
 	@echo 'make docs        build the documentation into build/docs, any warning being an error'
@@ -38,7 +52,10 @@ help:
 	@echo 'make bench       measure against the memory limit and other libraries; writes benchmarks/results/<date>.md'
 	@echo 'make bench-gpu   measure on a GPU, against its own copies; writes benchmarks/results/gpu-<date>.md'
 	@echo 'make wheel       build the source archive and the wheel into dist/'
-	@echo 'make clean       remove .venv and everything built'
+	@echo 'make wheels      build and test the wheels to publish, one per Python, into dist/ (on Linux with Docker)'
+	@echo 'make try-wheels  build a wheel per Python and compiler, each tried in an empty environment'
+	@echo '                 (PYTHONS="python3.12 python3.13" COMPILERS=g++,clang++,none; none: without the native core)'
+	@echo 'make clean       remove .venv, .venv-core and everything built'
 	@echo 'All take PYTHON=/path/to/python (3.11 or newer) the first time.'
 
 demo: $(VENV)/.demo
@@ -46,6 +63,11 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	@$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+
+# No framework can be imported by accident: there is none in .venv-core.
+test-core $(CORE)/.test-core: BIN := $(CORE)/$(BIN_NAME)
+test-core: $(CORE)/.test-core
+	@$(BIN)/python -m pytest -q -n $(WORKERS) $(CORE_TESTS) $(PYTEST_ARGS)
 
 test-long: $(VENV)/.test
 	@TREEFOLD_CASES=full $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
@@ -96,7 +118,7 @@ mutants: $(VENV)/.mutants
 # without the sanitizer.
 sanitize: $(VENV)/.dev
 	@echo 'sanitize: threads (compiles the native core)'
-	@$(INSTALL) --no-deps --upgrade --target $(SANITIZE)/thread/site --config-settings install.strip=false \
+	@$(INSTALL) --no-deps --upgrade --target $(SANITIZE)/thread/site $(NATIVE) --config-settings install.strip=false \
 	  --config-settings build-dir=$(SANITIZE)/thread/cmake --config-settings cmake.define.TREEFOLD_SANITIZE=thread \
 	  --config-settings cmake.define.TREEFOLD_DRIVER=ON .
 	@TSAN_OPTIONS=halt_on_error=1 $(SANITIZE)/thread/cmake/treefold_driver
@@ -104,7 +126,7 @@ sanitize: $(VENV)/.dev
 	@$(BIN)/python -m venv --clear --without-pip $(SANITIZE)/venv
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$($(SANITIZE)/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
-	@$(PIP) --python $(SANITIZE)/venv/bin/python install -qq --no-deps --ignore-installed \
+	@$(PIP) --python $(SANITIZE)/venv/bin/python install -qq --no-deps --ignore-installed $(NATIVE) \
 	  --config-settings install.strip=false --config-settings build-dir=$(SANITIZE)/address/cmake \
 	  --config-settings cmake.define.TREEFOLD_SANITIZE=address,undefined .
 	@LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
@@ -121,16 +143,23 @@ bench-gpu: $(VENV)/.test
 wheel: $(VENV)/.dev
 	@echo 'building dist/ (compiles the native core)'
 	@rm -rf dist
-	@out=$$($(BIN)/python -m build 2>&1) || { echo "$$out"; exit 1; }
+	@out=$$($(BIN)/python -m build $(NATIVE) 2>&1) || { echo "$$out"; exit 1; }
+
+wheels: $(VENV)/.wheels
+	@rm -rf dist
+	@$(BIN)/python -m cibuildwheel --output-dir dist
+
+try-wheels:
+	@$(PYTHON) tools/try_wheels.py --compilers $(COMPILERS) $(PYTHONS)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(CORE) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-$(VENV)/.created:
+$(VENV)/.created $(CORE)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	  "treefold needs Python 3.11 or newer, but $(PYTHON) is older. Name another: make PYTHON=python3.12 ...")'
-	@echo 'creating $(VENV)'
-	@$(PYTHON) -m venv $(VENV)
+	@echo 'creating $(@D)'
+	@$(PYTHON) -m venv $(@D)
 	@touch $@
 
 # An extra includes the ones before it, so installing it also brings their stamps up to date.
@@ -145,3 +174,12 @@ $(VENV)/.demo $(VENV)/.bench $(VENV)/.test $(VENV)/.docs $(VENV)/.dev $(VENV)/.m
 	@echo 'installing treefold[$*] into $(VENV) (compiles the native core; the first time takes minutes)'
 	@$(INSTALL) --editable '.[$*]'
 	@touch $(COVERED_$*:%=$(VENV)/.%)
+
+$(CORE)/.test-core: $(INSTALL_INPUTS) | $(CORE)/.created
+	@echo 'installing treefold[test-core] into $(CORE) (compiles the native core)'
+	@$(INSTALL) --editable '.[test-core]'
+	@touch $@
+
+$(VENV)/.wheels: constraints.txt | $(VENV)/.created
+	@$(INSTALL) cibuildwheel
+	@touch $@

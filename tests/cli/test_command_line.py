@@ -1,8 +1,6 @@
 import subprocess
 import sys
 
-import pytest
-
 import treefold as package
 
 
@@ -38,19 +36,6 @@ class TestTreefold:
 
 class TestMissingExtra:
     """Without its extra a command says in one sentence what to install."""
-
-    @pytest.mark.parametrize("module", ["typer", "rich"])
-    def test_names_the_extra_of_the_command_line(self, treefold, monkeypatch, module):
-        """No typer or no rich: every command needs ``treefold[cli]``."""
-        for name in [name for name in sys.modules if name.startswith(("treefold.cli.", f"{module}."))]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, module, None)
-        outcome = treefold("--version")
-        assert outcome.code == 2
-        assert outcome.err == (
-            f"treefold: This command needs the module {module}, which is not installed; "
-            "run: pip install 'treefold[cli]'\n"
-        )
 
     def test_names_the_extra_of_the_demo(self, treefold, monkeypatch):
         """No scikit-learn: the demo needs ``treefold[demo]``."""

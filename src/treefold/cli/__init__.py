@@ -1,7 +1,7 @@
 """The ``treefold`` command.
 
-``main`` is the entry point. It is all that is imported before typer is known to be there, so that a missing extra is
-one sentence and not a traceback.
+``main`` is the entry point. It imports the commands itself, so that a missing extra is one sentence and not a
+traceback.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from treefold.cli.signals import unwound_by_signals
 from treefold.errors import TreefoldError
 
 _EXTRA_OF_MODULE = {
-    "typer": "cli",
-    "click": "cli",
-    "rich": "cli",
     "sklearn": "demo",
     "threadpoolctl": "demo",
     "ml_dtypes": "files",
@@ -39,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ):  # a file's name may be bytes that are no text; stderr escapes them, too
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        from treefold.cli.app import app  # noqa: PLC0415 - typer is an extra, and may be missing
+        from treefold.cli.app import app  # noqa: PLC0415 - a package that is missing is refused below
 
         with unwound_by_signals():
             app(args=None if arguments is None else list(arguments), prog_name="treefold")

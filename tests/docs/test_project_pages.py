@@ -1,0 +1,35 @@
+import pathlib
+import re
+import tomllib
+
+import pytest
+
+import treefold
+
+ROOT = pathlib.Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+class TestWorkflows:
+    @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+    def test_run_make_and_nothing_else(self, path):
+        """Whatever continuous integration does, a contributor can do by the same command."""
+        commands = re.findall(r"^\s*(?:- )?run:(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert [command for command in commands if not re.fullmatch(r" make [a-z-]+( [A-Z]+=\S+)*", command)] == []
+
+    @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+    def test_pin_every_action(self, path):
+        """An action is named with its major version or a commit, never by a branch that moves anywhere."""
+        actions = re.findall(r"uses: (\S+)", path.read_text(encoding="utf-8"))
+        assert actions
+        assert [action for action in actions if not re.search(r"@(v\d+|release/v\d+|[0-9a-f]{40})$", action)] == []
+
+
+class TestCitation:
+    def test_names_the_version_and_licence_of_the_package(self):
+        """Who cites treefold cites the version that is here."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+        assert f"version: {project['version']}" in citation
+        assert f"license: {project['license']}" in citation
+        assert project["version"] == treefold.__version__
