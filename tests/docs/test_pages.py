@@ -110,11 +110,11 @@ class TestShell:
     def test_names_what_there_is(self, paper, folder):
         """Commands that install, test or measure for long are not run: what they name exists."""
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-        extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+        extras = re.findall(r"^([\w-]+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
         text = "".join(block.text for block in blocks_of(paper) if block.language == "sh")
         for target in re.findall(r"\bmake ([\w-]+)", text):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-        for extra in re.findall(r"'(?:\.|treefold)\[(\w+)\]'", text):
+        for extra in re.findall(r"'(?:\.|treefold)\[([\w-]+)\]'", text):
             assert extra in extras
         for path in re.findall(r"\bpython (?!-)(\S+)", text) + re.findall(r"\b(tests/\S+)", text):
             assert (ROOT / path).exists(), path

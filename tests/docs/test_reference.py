@@ -6,6 +6,8 @@ import re
 import pytest
 from papers import ROOT
 
+from treefold.cli.app import app
+
 PAGES = ROOT / "docs" / "reference"
 
 
@@ -19,8 +21,6 @@ class TestReference:
 
     def test_has_every_command(self):
         """The table lists what ``treefold --help`` lists."""
-        from treefold.cli.app import app  # noqa: PLC0415 - needs typer
-
         commands = {one.name or one.callback.__name__ for one in app.registered_commands}
         assert (
             set(re.findall(r"^\| `treefold (\w+)` ", (PAGES / "command.md").read_text("utf-8"), re.MULTILINE))
