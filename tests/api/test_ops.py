@@ -148,6 +148,22 @@ class TestOut:
         assert np.array_equal(a[1], 3 * np.arange(1, 6))
         assert np.array_equal(b[0], 3 * np.arange(1, 4))
 
+    def test_in_a_list_is_refused_whatever_the_number_of_destinations(self, ops):
+        """A list is a pytree; components stand in a PerReplica."""
+        for destinations, count in (("cpu:0", 1), (["cpu:0", "cpu:1"], 2)):
+            out = [np.zeros(5, np.float32) for _ in range(count)]
+            with pytest.raises(
+                OutputError, match=r"^out is a list\. It takes a PerReplica or Mirrored with a component"
+            ):
+                ops.reduce("sum", owned(2), destinations, out=out)
+
+    def test_as_one_array_is_refused_for_several_destinations(self, ops):
+        """One array cannot take two results."""
+        with pytest.raises(
+            OutputError, match=r"^out is an ndarray\. It takes a PerReplica or Mirrored with a component"
+        ):
+            ops.reduce("sum", owned(2), ["cpu:0", "cpu:1"], out=np.zeros(5, np.float32))
+
     @pytest.mark.parametrize(("entries", "got"), [(0, "0 entries"), (1, "1 entry"), (3, "3 entries")])
     def test_of_a_batch_with_another_number_of_entries_is_refused(self, ops, entries, got):
         """And nothing is written."""

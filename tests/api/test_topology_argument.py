@@ -100,6 +100,14 @@ def test_auto_goes_by_size():
     assert slowest <= optimum * Fraction(1001, 1000)
 
 
+def test_no_packing_sends_each_value_whole_along_one_tree(fake):
+    """As without a machine: a pack per value, never cut."""
+    batch = [(value, value) for value in (values(fake, (length,)) for length in (700, 1000, 3))]
+    plan = HierarchicalCopyAllReduce(0, topology=MACHINE).plan(batch)
+    assert plan.num_packs == 3
+    assert HierarchicalCopyAllReduce(1, topology=MACHINE).plan(batch).num_packs == 1
+
+
 def test_packs_of_bytes_are_spread_over_the_trees(fake):
     """Other ways of packing keep theirs; their packs take the trees in turn, by share."""
     ops = HierarchicalCopyAllReduce("auto", topology=MACHINE)

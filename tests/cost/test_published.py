@@ -40,4 +40,5 @@ class TestPublishedTimes:
         """And of machines of which nothing is published."""
         assert published_s(known_topology("mi300x"), CHECKED_FROM - 1) is None
         assert published_s(known_topology("mi300x"), CHECKED_FROM) is not None
+        assert CHECKED_FROM == 256 * 2**20
         assert published_s(known_topology("dgx2"), 2**30) is None

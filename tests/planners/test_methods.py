@@ -9,6 +9,7 @@ from treefold.cost import from_copies, simulate
 from treefold.cost.routes import alternatives
 from treefold.planners.method import Method, one_array
 from treefold.planners.one_shot import one_shot
+from treefold.planners.registry import MachineMethods
 from treefold.planners.ring import pack_rings, ring_trees
 from treefold.planners.ring_search import around
 from treefold.planners.star import star, two_shot
@@ -37,6 +38,23 @@ def true_sums(movement, count, length):
     inputs = [[owned(replica, (length,)) for replica in range(count)]]
     done = emulate(known_topology(f"mesh:{count}"), clock=VirtualClock()).run(movement, inputs)
     return all(np.array_equal(result, owned_sum(count, (length,))) for result in done.results[0])
+
+
+class TestMachineMethods:
+    @pytest.mark.parametrize(
+        ("name", "radius", "centre"),
+        [
+            ("ring:5", 2, "gpu:0"),
+            ("line:5", 2, "gpu:2"),
+            ("line:2", 1, "gpu:0"),
+            ("mesh:4", 1, "gpu:0"),
+            ("ring:8", 4, "gpu:0"),
+        ],
+    )
+    def test_know_the_least_depth_and_the_centre(self, name, radius, centre):
+        """Counted in copies between devices."""
+        methods = MachineMethods(known_topology(name))
+        assert (methods.radius, methods.centre, methods.shallow) == (radius, centre, f"shallow#{radius}")
 
 
 class TestOneShot:
