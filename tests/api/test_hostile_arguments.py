@@ -121,7 +121,21 @@ class TestPaths:
             treefold.load_topology("\ud800")
 
 
+class TestBareValues:
+    def test_count_as_one_replica(self):
+        """A number, an array, or for a plan what only has a shape and a dtype."""
+        assert OPS.reduce("sum", 3.0, "cpu:0")[0] == 3.0
+        assert OPS.reduce("sum", PAIR, "cpu:1")[0].tolist() == [1.0, 1.0]
+        assert OPS.plan(Shaped((4,)), "cpu:0").leaves == OPS.plan(np.ones(4, np.float32), "cpu:0").leaves
+
+
 class TestPlan:
+    def test_of_two_pairs_says_which_leaf_is_whose(self):
+        """By the pair's number, which one pair alone does not need."""
+        value = PerReplica([PAIR, PAIR])
+        assert OPS.plan([(value, value)]).paths == ("",)
+        assert OPS.plan([(value, value)] * 2).paths == ("[0]", "[1]")
+
     @pytest.mark.parametrize("missing", ["shape", "dtype"])
     def test_of_what_has_no_shape_or_no_dtype_is_refused(self, missing):
         """Both are needed; one alone is no array."""
