@@ -1,165 +1,43 @@
 #include "pipeline.hpp"
 
 #include <algorithm>
-#include <limits>
+#include <functional>
 #include <queue>
 #include <vector>
+
+#include "pipeline_sharing.hpp"
 
 namespace treefold {
 namespace {
 
 constexpr double at_once = 1 + 1e-9;  // what ends within a billionth of the time that has passed ends together
-constexpr double same = 1 + 1e-9;     // shares that differ by less are equal
-constexpr std::int64_t starts_now = -1;
 
 struct Event {
   double time;
+  std::int32_t stream;  // the first of its chunks ends; `none` if a lane's latency is over
   std::int32_t lane;
-  std::int64_t version;  // of the lane's rate, or starts_now: the latency is over
   bool operator>(const Event& other) const {
     if (time != other.time) return time > other.time;
-    return lane != other.lane ? lane > other.lane : version > other.version;
+    return stream != other.stream ? stream > other.stream : lane > other.lane;
   }
 };
 
-// The rates of active lanes, in chunks per second; what changes on a resource concerns only lanes that it is tied to.
-class Sharing {
- public:
-  explicit Sharing(const Lanes& lanes)
-      : lanes_(lanes), active_(lanes.num_resources), place_(lanes.resource_start[lanes.num_lanes]),
-        owner_(place_.size()), is_changed_(lanes.num_resources), seen_(lanes.num_resources), lane_seen_(lanes.num_lanes),
-        left_(lanes.num_resources), weight_(lanes.num_resources), fixed_(lanes.num_lanes), rate_(lanes.num_lanes) {
-    for (std::size_t lane = 0; lane < lanes.num_lanes; ++lane) {
-      std::fill(owner_.begin() + lanes.resource_start[lane], owner_.begin() + lanes.resource_start[lane + 1], lane);
-    }
-  }
-
-  void add(std::int32_t lane) {
-    for (auto i = lanes_.resource_start[lane]; i < lanes_.resource_start[lane + 1]; ++i) {
-      auto& users = active_[lanes_.resources[i]];
-      place_[i] = users.size();
-      users.push_back(i);
-      note(lanes_.resources[i]);
-    }
-  }
-
-  void remove(std::int32_t lane) {
-    for (auto i = lanes_.resource_start[lane]; i < lanes_.resource_start[lane + 1]; ++i) {
-      auto& users = active_[lanes_.resources[i]];
-      users[place_[i]] = users.back();
-      place_[users[place_[i]]] = place_[i];
-      users.pop_back();
-      note(lanes_.resources[i]);
-    }
-  }
-
-  // Calls take(lane, rate) for all lanes whose rate may have changed since the last call.
-  template <typename Take>
-  void changes(const Take& take) {
-    ++round_;
-    for (const auto resource : changed_) {
-      is_changed_[resource] = false;
-      if (seen_[resource] != round_) share_part(resource, take);
-    }
-    changed_.clear();
-  }
-
- private:
-  void note(std::int32_t resource) {
-    if (!is_changed_[resource]) changed_.push_back(resource);
-    is_changed_[resource] = true;
-  }
-
-  // Finds the lanes that hang together with a resource and shares among them: all rates rise together, and where a
-  // resource is full, those of its lanes stay.
-  template <typename Take>
-  void share_part(std::int32_t start, const Take& take) {
-    part_.clear();
-    open_.assign(1, start);
-    seen_[start] = round_;
-    for (std::size_t next = 0; next < open_.size(); ++next) {
-      const auto resource = open_[next];
-      left_[resource] = lanes_.capacities[resource];
-      weight_[resource] = 0;
-      for (const auto entry : active_[resource]) {
-        const auto lane = owner_[entry];
-        weight_[resource] += lanes_.nbytes[lane];
-        if (lane_seen_[lane] == round_) continue;
-        lane_seen_[lane] = round_;
-        part_.push_back(lane);
-        fixed_[lane] = false;
-        for (auto i = lanes_.resource_start[lane]; i < lanes_.resource_start[lane + 1]; ++i) {
-          const auto other = lanes_.resources[i];
-          if (seen_[other] != round_) {
-            seen_[other] = round_;
-            open_.push_back(other);
-          }
-        }
-      }
-    }
-    level_ = 0;
-    for (auto rising = part_.size(); rising > 0;) rising -= fill_fullest();
-    for (const auto lane : part_) take(lane, rate_[lane]);
-  }
-
-  // Fixes the rates of all who use the fullest resources; returns how many those were.
-  std::size_t fill_fullest() {
-    double lowest = std::numeric_limits<double>::infinity();
-    for (const auto resource : open_) lowest = std::min(lowest, share_of(resource));
-    level_ = std::max(level_, lowest);  // rounding must not let it fall
-    const double highest = level_ * same;
-    std::size_t count = 0;
-    full_.clear();
-    for (const auto resource : open_) {
-      if (share_of(resource) <= highest) full_.push_back(resource);
-    }
-    for (const auto resource : full_) {
-      for (const auto entry : active_[resource]) {
-        const auto lane = owner_[entry];
-        if (fixed_[lane]) continue;
-        fixed_[lane] = true;
-        rate_[lane] = level_;
-        ++count;
-        for (auto i = lanes_.resource_start[lane]; i < lanes_.resource_start[lane + 1]; ++i) {
-          left_[lanes_.resources[i]] -= rate_[lane] * lanes_.nbytes[lane];
-          weight_[lanes_.resources[i]] -= lanes_.nbytes[lane];
-        }
-      }
-    }
-    // What nobody uses any more is out, whatever rounding has left of its weight.
-    open_.erase(std::remove_if(open_.begin(), open_.end(), [this](std::int32_t resource) {
-      return std::all_of(active_[resource].begin(), active_[resource].end(),
-                         [this](std::int32_t entry) { return fixed_[owner_[entry]]; });
-    }), open_.end());
-    return count;
-  }
-
-  double share_of(std::int32_t resource) const {
-    return weight_[resource] > 0 ? left_[resource] / weight_[resource] : std::numeric_limits<double>::infinity();
-  }
-
-  const Lanes& lanes_;
-  std::vector<std::vector<std::int32_t>> active_;  // by resource: entries of `resources` that are active
-  std::vector<std::size_t> place_;                 // of every entry: where it stands there
-  std::vector<std::int32_t> owner_;                // of every entry: the lane it belongs to
-  std::vector<char> is_changed_;
-  std::vector<std::int32_t> changed_;
-  std::vector<std::int64_t> seen_, lane_seen_;
-  std::vector<double> left_, weight_;
-  std::vector<char> fixed_;
-  std::vector<double> rate_;
-  std::vector<std::int32_t> part_, open_, full_;
-  std::int64_t round_ = 0;
-  double level_ = 0;
+// The chunks that flow on the lanes of one stream. All make the same progress, so they end in the order in which they
+// began: each when the progress of the stream, counted in chunks, is one more than it was then.
+struct Flow {
+  std::int32_t first = none, last = none;  // lanes, linked by `behind`
+  double progress = 0, rate = 0, since = 0;  // progress at `since`, and chunks per second from then on
+  double end = never;                        // when the chunk of the first lane ends at this rate
+  double queued = never;                     // the time of its event, which may be too early, never too late
 };
 
 class Clock {
  public:
   Clock(const Lanes& lanes, double* starts, double* stops)
-      : lanes_(lanes), starts_(starts), stops_(stops), sharing_(lanes), lanes_of_(lanes.num_tasks),
+      : lanes_(lanes), starts_(starts), stops_(stops), streams_(lanes), sharing_(lanes, streams_),
+        flows_(streams_.size()), behind_(lanes.num_lanes), goal_(lanes.num_lanes), lanes_of_(lanes.num_tasks),
         followers_(lanes.num_tasks), done_(lanes.num_tasks), ended_(lanes.num_lanes), is_busy_(lanes.num_lanes),
-        is_freed_(lanes.num_lanes), version_(lanes.num_lanes), left_(lanes.num_lanes), rate_(lanes.num_lanes),
-        since_(lanes.num_lanes) {
+        is_freed_(lanes.num_lanes) {
     for (std::size_t lane = 0; lane < lanes.num_lanes; ++lane) lanes_of_[lanes.task[lane]].push_back(lane);
     for (std::size_t task = 0; task < lanes.num_tasks; ++task) {
       for (auto i = lanes.need_start[task]; i < lanes.need_start[task + 1]; ++i) {
@@ -173,21 +51,19 @@ class Clock {
     for (std::size_t lane = 0; lane < lanes_.num_lanes; ++lane) free(lane);
     start_freed();
     share();
-    for (std::size_t round = 1; !events_.empty(); ++round) {
+    for (std::size_t round = 1; has_next(); ++round) {
       if (round % 4096 == 0 && interrupted()) return false;
       const double soon = std::max(now_, events_.top().time) * at_once;
-      while (!events_.empty() && events_.top().time <= soon) {
+      do {
         const Event event = events_.top();
         events_.pop();
-        if (event.version != starts_now && event.version != version_[event.lane]) continue;
         now_ = std::max(now_, event.time);
-        if (event.version == starts_now) {
+        if (event.stream == none) {
           flow(event.lane);
         } else {
-          sharing_.remove(event.lane);
-          end(event.lane);
+          end_first(event.stream);
         }
-      }
+      } while (has_next() && events_.top().time <= soon);
       start_freed();
       share();
     }
@@ -209,7 +85,7 @@ class Clock {
       is_busy_[lane] = true;
       starts_[lane * lanes_.num_chunks + ended_[lane]] = now_;
       if (lanes_.alpha_s[lane] > 0) {
-        events_.push({now_ + lanes_.alpha_s[lane], lane, starts_now});
+        events_.push({now_ + lanes_.alpha_s[lane], none, lane});
       } else {
         flow(lane);
       }
@@ -227,28 +103,93 @@ class Clock {
   }
 
   void flow(std::int32_t lane) {
-    if (lanes_.resource_start[lane] == lanes_.resource_start[lane + 1] || lanes_.nbytes[lane] <= 0) {
+    const auto stream = streams_.of_lane(lane);
+    if (stream == none || lanes_.nbytes[lane] <= 0) {
       end(lane);
       return;
     }
-    left_[lane] = 1;
-    rate_[lane] = 0;
-    since_[lane] = now_;
-    sharing_.add(lane);
+    begun_.push_back(lane);
+  }
+
+  // What begins to flow together begins at one time, so that rounding decides nothing.
+  void join_streams() {
+    for (const auto lane : begun_) {
+      const auto stream = streams_.of_lane(lane);
+      Flow& flow = flows_[stream];
+      advance(flow);
+      goal_[lane] = flow.progress + 1;
+      behind_[lane] = none;
+      (flow.first == none ? flow.first : behind_[flow.last]) = lane;
+      flow.last = lane;
+      resize(stream);
+    }
+    begun_.clear();
+  }
+
+  void end_first(std::int32_t stream) {
+    Flow& flow = flows_[stream];
+    const auto lane = flow.first;
+    flow.progress = goal_[lane];
+    flow.since = flow.end;
+    flow.first = behind_[lane];
+    flow.queued = never;
+    if (flow.first == none) {
+      flow = Flow();  // progress begins anew, before it grows so large that parts of a chunk are lost in rounding
+    } else {
+      schedule(stream);
+    }
+    resize(stream);
+    end(lane);
+  }
+
+  void advance(Flow& flow) const {
+    flow.progress += flow.rate * (now_ - flow.since);
+    flow.since = now_;
+  }
+
+  void resize(std::int32_t stream) {
+    double nbytes = 0;
+    for (auto lane = flows_[stream].first; lane != none; lane = behind_[lane]) nbytes += lanes_.nbytes[lane];
+    sharing_.set(stream, nbytes);
   }
 
   void share() {
-    sharing_.changes([this](std::int32_t lane, double rate) {
-      if (rate == rate_[lane]) return;
-      left_[lane] -= rate_[lane] * (now_ - since_[lane]);
-      rate_[lane] = rate;
-      since_[lane] = now_;
-      events_.push({now_ + std::max(left_[lane], 0.0) / rate, lane, ++version_[lane]});
+    join_streams();
+    sharing_.changes([this](std::int32_t stream, double rate) {
+      Flow& flow = flows_[stream];
+      if (rate == flow.rate) return;
+      advance(flow);
+      flow.rate = rate;
+      schedule(stream);
     });
   }
 
+  // Says when the chunk of a stream's first lane ends. Rates change far more often than chunks end: an event that is too
+  // early is put right where it comes up, and only one that would be too late is replaced.
+  void schedule(std::int32_t stream) {
+    Flow& flow = flows_[stream];
+    flow.end = flow.since + std::max(goal_[flow.first] - flow.progress, 0.0) / flow.rate;
+    if (flow.end >= flow.queued) return;
+    flow.queued = flow.end;
+    events_.push({flow.end, stream, none});
+  }
+
+  // Drops and puts right events until the first of them is one that happens; returns whether there is any.
+  bool has_next() {
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      if (event.stream == none) return true;
+      Flow& flow = flows_[event.stream];
+      if (event.time == flow.queued && flow.end <= event.time) return true;
+      events_.pop();
+      if (event.time != flow.queued) continue;
+      flow.queued = flow.end;
+      events_.push({flow.end, event.stream, none});
+    }
+    return false;
+  }
+
   void end(std::int32_t lane) {
-    ++version_[lane];
     stops_[lane * lanes_.num_chunks + ended_[lane]++] = now_;
     is_busy_[lane] = false;
     free(lane);
@@ -264,13 +205,15 @@ class Clock {
   const Lanes& lanes_;
   double* starts_;
   double* stops_;
+  const Streams streams_;
   Sharing sharing_;
-  std::vector<std::vector<std::int32_t>> lanes_of_, followers_;
+  std::vector<Flow> flows_;  // by stream
+  Indices behind_;           // by lane: the next one in its stream's flow
+  std::vector<double> goal_;  // by lane: the progress of its stream at which its chunk ends
+  std::vector<Indices> lanes_of_, followers_;
   std::vector<std::size_t> done_, ended_;
   std::vector<char> is_busy_, is_freed_;
-  std::vector<std::int32_t> freed_;
-  std::vector<std::int64_t> version_;
-  std::vector<double> left_, rate_, since_;  // a chunk's rest when its rate last changed, that rate, and when it was
+  Indices freed_, begun_;
   std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
   double now_ = 0;
 };

@@ -9,7 +9,7 @@ from treefold.cost.setting import MovementOnMachine
 from treefold.planners import add_star
 from treefold.planners.method import Method, one_array
 from treefold.planners.star import star
-from treefold.topology import TopologyBuilder
+from treefold.topology import TopologyBuilder, known_topology
 
 PAIR = ("gpu:0", "gpu:1")
 
@@ -132,3 +132,46 @@ class TestMovementOnMachine:
         movement = star("gpu:0").movement(one_array(PAIR))
         setting = MovementOnMachine(movement, two_routes()).at(nbytes)
         assert setting.busy_s == pytest.approx(nbytes / gb_per_s / 1e9, rel=0.01)
+
+
+def two_ways():
+    """Return two devices with an NVLink of 25 GB/s and a switch of 12 GB/s between them."""
+    builder = TopologyBuilder("two ways").device("gpu:0").device("gpu:1").switch("sw")
+    builder.link("gpu:0", "gpu:1", gb_per_s=25, alpha_us=1, kind="nvlink")
+    for device in ("gpu:0", "gpu:1"):
+        builder.link(device, "sw", gb_per_s=12, alpha_us=5, kind="pcie")
+    return builder.build()
+
+
+class TestRoutes:
+    def test_are_the_shortest_of_every_kind(self):
+        """NVLink and PCIe, NVLink first."""
+        assert alternatives(two_ways(), "gpu:0", "gpu:1") == (("gpu:0", "gpu:1"), ("gpu:0", "sw", "gpu:1"))
+
+    def test_go_through_no_third_device_where_they_need_not(self):
+        """On a DGX-1V, GPU 0 has a link to GPU 4 and none to GPU 5: there another one forwards."""
+        machine = known_topology("dgx1_v100")
+        assert alternatives(machine, "gpu:0", "gpu:4") == (("gpu:0", "gpu:4"),)
+        [route] = alternatives(machine, "gpu:0", "gpu:5")
+        assert len(route) == 3
+        assert route[1] in {"gpu:1", "gpu:4"}
+
+    def test_are_shared_where_that_pays(self):
+        """37 GB/s in all for 1 GB; for 1 KB the longer way costs more than it brings."""
+        large = chosen(two_ways(), {("gpu:0", "gpu:1"): 1e9})
+        assert busiest_s(two_ways(), {("gpu:0", "gpu:1"): 1e9}, large) == pytest.approx(1 / 37, rel=0.01)
+        assert sum(route.share for route in large["gpu:0", "gpu:1"]) == pytest.approx(1)
+        [small] = chosen(two_ways(), {("gpu:0", "gpu:1"): 1e3})["gpu:0", "gpu:1"]
+        assert small.nodes == ("gpu:0", "gpu:1")
+        assert small.alpha_s == pytest.approx(1e-6)
+
+    def test_spread_over_the_planes_of_a_fabric(self):
+        """Six switches between two devices: a sixth through each."""
+        builder = TopologyBuilder("planes").device("gpu:0").device("gpu:1")
+        for plane in range(6):
+            builder.switch(f"sw{plane}")
+            for device in ("gpu:0", "gpu:1"):
+                builder.link(device, f"sw{plane}", gb_per_s=25, kind="nvlink")
+        machine = builder.build()
+        routes = chosen(machine, {("gpu:0", "gpu:1"): 1e9})
+        assert busiest_s(machine, {("gpu:0", "gpu:1"): 1e9}, routes) == pytest.approx(1 / 150, rel=0.01)

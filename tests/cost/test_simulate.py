@@ -1,6 +1,8 @@
 import importlib
 import itertools
 import math
+import subprocess
+import sys
 
 import closed_forms
 import pytest
@@ -8,11 +10,7 @@ import pytest
 import treefold
 from treefold.cost import MovementTimes
 from treefold.cost import simulate as simulate_call
-from treefold.cost.clock import Clock
 from treefold.cost.model import LAUNCH_S
-from treefold.cost.pipeline import HAS_NATIVE
-from treefold.cost.setting import MovementOnMachine
-from treefold.cost.simulation import _run
 from treefold.errors import SimulationError
 from treefold.planners.method import one_array
 from treefold.planners.one_shot import one_shot
@@ -246,22 +244,9 @@ class TestLaunch:
             simulate_call(movement, machine, 1, launch_s=launch_s)
 
 
-class TestClock:
-    @pytest.mark.parametrize("name", ["dgx1_v100", "pcie3_8gpu", "dgx2"])
-    @pytest.mark.skipif(not HAS_NATIVE, reason="the native core is not installed")
-    def test_is_the_same_in_python(self, name):
-        """Every start and stop of every chunk, to rounding."""
-        machine = known_topology(name)
-        movement = along_packing(optimal_packing(machine)).movement(one_array(machine.devices))
-        line = _run(MovementOnMachine(movement, machine).at(2**26), 6, 6, 1e12).pipeline
-        capacities = [*map(float, machine.capacities.values()), *[1e12] * len(machine.devices)]
-        clock = Clock(line.lanes, line.needs, capacities, 6)
-        for mine, theirs in ((clock.starts, line.starts), (clock.stops, line.stops)):
-            assert max(map(max, mine)) == pytest.approx(max(map(max, theirs)), rel=1e-6)
-            assert sum(map(sum, mine)) == pytest.approx(sum(map(sum, theirs)), rel=1e-3)
-
+class TestLongPipelines:
     @pytest.mark.parametrize("name", ["dgx1_v100", "a100_pcie_8gpu"])
-    def test_draws_long_pipelines_out(self, name, monkeypatch):
+    def test_are_drawn_out(self, name, monkeypatch):
         """Fewer chunks of the same size foretell all of them to two percent."""
         machine = known_topology(name)
         movement = along_packing(optimal_packing(machine)).movement(one_array(machine.devices))
@@ -276,7 +261,31 @@ class TestClock:
         )
 
 
+WITHOUT_NATIVE = """
+import sys
+sys.modules["treefold._native"] = None
+import warnings
+warnings.simplefilter("ignore")
+import treefold
+from treefold.planners.method import one_array
+from treefold.planners.star import star
+machine = treefold.known_topology("ring:2")
+try:
+    treefold.simulate(star("gpu:0").movement(one_array(machine.devices)), machine, 1)
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+
+
 class TestRefusals:
+    def test_of_an_installation_without_the_clock(self):
+        """A clock in Python would take minutes for one prediction."""
+        done = subprocess.run([sys.executable, "-c", WITHOUT_NATIVE], capture_output=True, text=True, check=True)  # noqa: S603
+        assert done.stdout.strip() == (
+            "InstallationError Simulating a plan needs treefold._native, which is not installed. "
+            "Install treefold with a C++17 compiler at hand, or from a wheel."
+        )
+
     def test_of_devices_that_the_machine_does_not_have(self):
         """Both sides are named."""
         sentence = (

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from treefold.cost.pipeline import Lanes
 from treefold.cost.routes import Alternatives, Ends, Route, busiest_s, find_routes
 from treefold.cost.tasks import Task, make_tasks
 from treefold.dtypes import itemsize
@@ -25,6 +26,11 @@ class Load:
     tasks: Sequence[Task]
     routes: Mapping[Ends, Sequence[Route]]
     busy_s: float
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        """The lanes of all copies, folding being free."""
+        return Lanes(self.topology, self.tasks, self.routes, counts_folds=False)
 
     @cached_property
     def copies(self) -> tuple[tuple[float, float], ...]:
@@ -56,7 +62,7 @@ class Load:
         """How many copies follow each other at most, and their latencies in seconds."""
         best: list[tuple[int, float]] = []
         for task in self.tasks:
-            hops, alphas = max((best[other] for other, _ in task.needs), default=(0, 0.0))
+            hops, alphas = max((best[need.task] for need in task.needs), default=(0, 0.0))
             if task.travels:
                 hops += 1
                 alphas += max(route.alpha_s for route in self.routes[task.source, task.target])
@@ -74,9 +80,9 @@ class MovementOnMachine:
     """
 
     def __init__(self, movement: Movement, topology: Topology, known: Alternatives | None = None) -> None:
-        """Cut the movement into tasks and find the routes that suit its traffic."""
+        """Make tasks of the movement and find the routes that suit its traffic."""
         self.movement, self.topology = movement, topology
-        self._tasks, self._own = make_tasks(movement, 1), input_bytes(movement)
+        self._tasks, self._own = make_tasks(movement), input_bytes(movement)
         traffic: dict[Ends, float] = {}
         messages: dict[Ends, int] = {}
         for task in self._tasks:

@@ -6,12 +6,10 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from treefold.cost.lanes import Lane
 from treefold.cost.model import LAUNCH_S
-from treefold.cost.pipeline import Pipeline
+from treefold.cost.pipeline import Lanes, Pipeline
 from treefold.cost.routes import Alternatives
 from treefold.cost.setting import MovementOnMachine, Setting
-from treefold.cost.tasks import Task, make_tasks
 from treefold.errors import SimulationError
 from treefold.plan import Movement
 from treefold.plan.ir import Combine, Concat, Copy
@@ -119,25 +117,11 @@ def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _R
 
 
 def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: float) -> _Run:
-    tasks = setting.tasks if shown == 1 else make_tasks(setting.movement, shown)
-    links = {ends: row for row, ends in enumerate(setting.topology.capacities)}
-    capacities = [float(width) for width in setting.topology.capacities.values()]
-    devices = {name: len(capacities) + row for row, name in enumerate(setting.topology.devices)}
-    capacities += [reduce_bytes_per_s] * len(devices)
-    lanes, routes = list[Lane](), list[tuple[str, ...]]()
-    for number, task in enumerate(tasks):
-        part = task.nbytes * setting.scale / num_chunks
-        if task.travels:
-            for route in setting.routes[task.source, task.target]:
-                used = tuple(links[ends] for ends in route.links)
-                lanes.append(Lane(number, part * route.share, route.alpha_s, used))
-                routes.append(route.nodes)
-        else:
-            used = (devices[task.source],) if math.isfinite(reduce_bytes_per_s) else ()
-            lanes.append(Lane(number, part, 0.0, used))
-            routes.append((task.source,))
-    pipeline = Pipeline(lanes, [task.needs for task in tasks], capacities, shown)
-    return _Run(setting, tasks, tuple(routes), pipeline, num_chunks)
+    if math.isfinite(reduce_bytes_per_s):
+        lanes = Lanes(setting.topology, setting.tasks, setting.routes, counts_folds=True)
+    else:
+        lanes = setting.load.lanes
+    return _Run(setting, Pipeline(lanes, shown, setting.scale / num_chunks, reduce_bytes_per_s), num_chunks)
 
 
 @dataclass(frozen=True)
@@ -145,8 +129,6 @@ class _Run:
     """A pipeline that has run; all its times are drawn out by the factor ``longer``."""
 
     setting: Setting
-    tasks: tuple[Task, ...]
-    routes: tuple[tuple[str, ...], ...]
     pipeline: Pipeline
     num_chunks: int
     longer: float = 1.0
@@ -158,39 +140,25 @@ class _Run:
     def timeline(self, launch_s: float) -> Timeline:
         """Put what happened on a timeline that begins with the launch."""
         line, longer, first_s = self.pipeline, self.longer, self.setting.launch_s(launch_s)
+        lanes, scale = line.lanes, self.setting.scale
+        tasks = [self.setting.tasks[number] for number in lanes.task]
         activities = tuple(
             Activity(
-                _KINDS[type(self.tasks[lane.task].action)],
-                self.tasks[lane.task].step,
-                self.tasks[lane.task].action.pack,
+                _KINDS[type(task.action)],
+                task.step,
+                task.action.pack,
                 route,
-                lane.nbytes * self.num_chunks,
+                nbytes * scale,
                 tuple((first_s + a * longer, first_s + b * longer) for a, b in zip(starts, stops, strict=True)),
             )
-            for lane, route, starts, stops in zip(line.lanes, self.routes, line.starts, line.stops, strict=True)
+            for task, route, nbytes, starts, stops in zip(
+                tasks, lanes.routes, lanes.nbytes.tolist(), line.starts, line.stops, strict=True
+            )
         )
-        path = tuple(Wait(lane, chunk, *activities[lane].spans[chunk]) for lane, chunk in self._critical_path())
+        path = tuple(Wait(lane, chunk, *activities[lane].spans[chunk]) for lane, chunk in line.critical_path())
         per_span = self.num_chunks / line.num_chunks
         duration_s = self.duration_s(launch_s)
         return Timeline(duration_s, self.setting.nbytes, self.num_chunks, activities, path, per_span)
-
-    def _critical_path(self) -> list[tuple[int, int]]:
-        """Return (lane, chunk), from the first to the last to end: each waited for the one before."""
-        line = self.pipeline
-        last = line.num_chunks - 1
-        at = max(
-            ((lane, last) for lane in range(len(line.lanes))), key=lambda at: line.stops[at[0]][at[1]], default=None
-        )
-        path = []
-        while at is not None:
-            path.append(at)
-            lane, chunk = at
-            before = [(lane, chunk - 1)] if chunk else []
-            for task, counts in line.needs[line.lanes[lane].task]:
-                if counts[chunk]:
-                    before += [(other, counts[chunk] - 1) for other in line.lanes_of[task]]
-            at = max(before, key=lambda at: line.stops[at[0]][at[1]], default=None)
-        return path[::-1]
 
 
 def _check_devices(movement: Movement, topology: Topology) -> None:

@@ -6,7 +6,7 @@ waits for follows from the ranges. A task's chunks are done in order, so one num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from treefold.plan.ir import Action, Combine, Copy, Range, Role
 from treefold.reduce_op import ReduceOp
 
 Cuts = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int32]
 
 _PARTIAL = Fold(ReduceOp.SUM).partial_dtype  # what travels while a fold is not finished
 
@@ -27,7 +28,7 @@ _PARTIAL = Fold(ReduceOp.SUM).partial_dtype  # what travels while a fold is not 
 class Task:
     """An action of step ``step``, from ``source`` to ``target`` (devices; one where nothing travels).
 
-    ``nbytes``: what it moves, or reads to fold. ``needs``: (task, how many of its chunks must be done, by chunk).
+    ``nbytes``: what it moves, or reads to fold. ``length``: the elements that it writes, which its chunks divide.
     """
 
     action: Action
@@ -35,13 +36,32 @@ class Task:
     source: str
     target: str
     nbytes: float
-    cuts: Cuts
-    needs: tuple[tuple[int, tuple[int, ...]], ...]
+    length: int
+    needs: tuple[Need, ...]
 
     @property
     def travels(self) -> bool:
         """Whether it crosses links."""
         return self.source != self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A task that another waits for, chunk by chunk, because of what both ``touch``.
+
+    Nothing of it is kept where both touch the same and cut it alike: chunk i waits for chunk i.
+    """
+
+    task: int
+    touches: tuple[_Touch, ...] = ()
+
+    def counts(self, num_chunks: int, *, whole: bool = False) -> Counts:
+        """Return for every chunk how many of the other task's chunks must be done."""
+        found = np.arange(1, num_chunks + 1, dtype=np.int32)
+        if self.touches:
+            cut = whole_cuts if whole else fractional_cuts
+            np.max([touch.counts(num_chunks, cut) for touch in self.touches], axis=0, out=found)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +73,34 @@ class _Access:
     start: int
     stop: int
     base: int
-    cuts: Cuts
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Touch:
+    """What two tasks touch of a buffer."""
+
+    mine: _Access
+    other: _Access
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether both touch the same and cut it alike."""
+        mine, other = self.mine, self.other
+        return (mine.start, mine.stop, mine.base, mine.length) == (other.start, other.stop, other.base, other.length)
+
+    def counts(self, num_chunks: int, cut: Callable[[int, int], Cuts]) -> Counts:
+        """Return for every chunk how many of the other's chunks cover what both touch of it."""
+        mine, other = self.mine, self.other
+        start, stop = max(mine.start, other.start), min(mine.stop, other.stop)
+        cuts = cut(mine.length, num_chunks)
+        from_, to = mine.base + cuts[:-1], np.minimum(mine.base + cuts[1:], stop)
+        near = 1e-9 * max(float(cuts[-1]), 1.0)
+        needed = np.searchsorted(cut(other.length, num_chunks), to - other.base - near)
+        touches = np.maximum(from_, start) < to - near
+        # Chunks are done in order, so a chunk also waits for whatever an earlier one waits for.
+        found: Counts = np.maximum.accumulate(np.where(touches, needed, 0)).astype(np.int32)
+        return found
 
 
 def fractional_cuts(length: int, num_chunks: int) -> Cuts:
@@ -67,46 +114,34 @@ def whole_cuts(length: int, num_chunks: int) -> Cuts:
     return cuts
 
 
-def make_tasks(movement: Movement, num_chunks: int, *, whole: bool = False) -> tuple[Task, ...]:
-    """Cut every action of a movement into ``num_chunks`` chunks and say what each waits for; earlier steps come first.
-
-    ``whole``: chunks hold whole elements, so that arrays can be cut like this; some may then be empty.
-    """
-    cut = whole_cuts if whole else fractional_cuts
-    known: dict[int, Cuts] = {}
+def make_tasks(movement: Movement) -> tuple[Task, ...]:
+    """Return every action of a movement as a task, and say what each waits for; earlier steps come first."""
     reads: list[list[_Access]] = [[] for _ in movement.buffers]
     writes: list[list[_Access]] = [[] for _ in movement.buffers]
     tasks: list[Task] = []
     for step, actions in enumerate((step.actions for step in movement.steps), start=1):
         for action in actions:
-            length = action.target.length
-            if length not in known:
-                known[length] = cut(length, num_chunks)
-            cuts = known[length]
-            number = len(tasks)
+            number, target, length = len(tasks), action.target, action.target.length
             sources = [
-                (part.buffer, _Access(number, step, part.start, part.stop, part.start - offset, cuts))
+                (part.buffer, _Access(number, step, part.start, part.stop, part.start - offset, length))
                 for part, offset in zip(action.sources, _offsets(action), strict=True)
             ]
-            target = action.target
-            result = _Access(number, step, target.start, target.stop, target.start, cuts)
+            result = _Access(number, step, target.start, target.stop, target.start, length)
             # What is written must not be needed any more: readers and writers before it count as well.
             before = [(mine, other) for buffer, mine in sources for other in writes[buffer]]
             before += [(result, other) for other in (*reads[target.buffer], *writes[target.buffer])]
-            tasks.append(_task(movement, action, step, cuts, _needs(before)))
+            tasks.append(_task(movement, action, step, _needs(before)))
             for buffer, access in sources:
                 reads[buffer].append(access)
             writes[target.buffer].append(result)
     return tuple(tasks)
 
 
-def _task(
-    movement: Movement, action: Action, step: int, cuts: Cuts, needs: tuple[tuple[int, tuple[int, ...]], ...]
-) -> Task:
+def _task(movement: Movement, action: Action, step: int, needs: tuple[Need, ...]) -> Task:
     target = movement.buffers[action.target.buffer]
     source = movement.buffers[action.sources[0].buffer]
     nbytes = sum(_nbytes(movement, part) for part in action.sources)
-    return Task(action, step, source.device, target.device, float(nbytes), cuts, needs)
+    return Task(action, step, source.device, target.device, float(nbytes), action.target.length, needs)
 
 
 def _offsets(action: Action) -> Sequence[int]:
@@ -126,26 +161,12 @@ def _nbytes(movement: Movement, part: Range) -> int:
     return part.length * itemsize(_PARTIAL(dtype) if buffer.role is Role.PARTIAL else dtype)
 
 
-def _needs(pairs: Sequence[tuple[_Access, _Access]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    found: dict[int, tuple[int, ...]] = {}
+def _needs(pairs: Sequence[tuple[_Access, _Access]]) -> tuple[Need, ...]:
+    found: dict[int, list[_Touch]] = {}
     for mine, other in pairs:
-        start, stop = max(mine.start, other.start), min(mine.stop, other.stop)
-        if other.step >= mine.step or start >= stop:
-            continue
-        chunks = _chunks_needed(mine, other, start, stop)
-        known = found.get(other.task)
-        found[other.task] = chunks if known is None else tuple(map(max, known, chunks))
-    return tuple(found.items())
-
-
-def _chunks_needed(mine: _Access, other: _Access, start: int, stop: int) -> tuple[int, ...]:
-    """Return for every chunk how many of the other's chunks cover what both touch of it."""
-    count = len(mine.cuts) - 1
-    if mine.base == other.base and mine.cuts is other.cuts and (mine.start, mine.stop) == (other.start, other.stop):
-        return tuple(range(1, count + 1))
-    from_, to = mine.base + mine.cuts[:-1], np.minimum(mine.base + mine.cuts[1:], stop)
-    near = 1e-9 * max(float(mine.cuts[-1]), 1.0)
-    needed = np.searchsorted(other.cuts, to - other.base - near)
-    touches = np.maximum(from_, start) < to - near
-    # Chunks are done in order, so a chunk also waits for whatever an earlier one waits for.
-    return tuple(int(chunk) for chunk in np.maximum.accumulate(np.where(touches, needed, 0)))
+        if other.step < mine.step and max(mine.start, other.start) < min(mine.stop, other.stop):
+            found.setdefault(other.task, []).append(_Touch(mine, other))
+    return tuple(
+        Need(task, () if all(touch.is_alike for touch in touches) else tuple(touches))
+        for task, touches in found.items()
+    )

@@ -34,6 +34,14 @@ class InstallationError(TreefoldError, ImportError):
         return cls(f"treefold._native was built from other sources than treefold: it lacks {name}. {_BUILD}")
 
     @classmethod
+    def no_clock(cls) -> Self:
+        """Nothing can be simulated without the compiled module."""
+        return cls(
+            "Simulating a plan needs treefold._native, which is not installed. "
+            "Install treefold with a C++17 compiler at hand, or from a wheel."
+        )
+
+    @classmethod
     def native_knows(cls, table: str, names: tuple[str, ...]) -> Self:
         """The compiled module knows other dtypes, ops or ways to accumulate."""
         known = ", ".join(names)

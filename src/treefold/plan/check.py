@@ -104,9 +104,9 @@ class _SymbolicRun:
         if not step.actions:
             raise PlanError.malformed("it has no actions")
         _check_no_conflict(step, self.buffers)
-        results = [(action.target, self._evaluate(action)) for action in step.actions]
-        for target, pieces in results:
-            self._write(target, pieces)
+        results = [self._evaluate(action) for action in step.actions]
+        for action, pieces in zip(step.actions, results, strict=True):
+            self._write(action.target, pieces)
 
     def _evaluate(self, action: Action) -> list[Piece]:
         """Return the pieces that an action writes, at their positions in its target."""
@@ -256,31 +256,36 @@ def _associations(pieces: Iterable[Piece]) -> list[tuple[int, Association]]:
     return found
 
 
+_Access = tuple[int, int, bool]  # start, stop, whether it writes
+
+
 def _piece_at(column: list[Piece], position: int) -> Piece:
     return column[bisect.bisect_right(column, position, key=lambda piece: piece.start) - 1]
 
 
 def _check_no_conflict(step: Step, buffers: Sequence[Buffer]) -> None:
     """Refuse ranges outside their buffers, and a write that overlaps any other access of the step."""
-    accesses: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+    first: dict[int, _Access] = {}
+    several: dict[int, list[_Access]] = {}  # most buffers are accessed once in a step, and need no list
     for action in step.actions:
         target = action.target
-        for part in (*action.sources, target):
+        for index, part in enumerate((*action.sources, target)):
             if not 0 <= part.buffer < len(buffers):
                 raise PlanError.malformed(f"there is no buffer {part.buffer}")
             if not 0 <= part.start <= part.stop <= buffers[part.buffer].length:
                 raise PlanError.malformed(f"{part.start}:{part.stop} is outside {buffers[part.buffer].name}")
-        accesses[target.buffer].append((target.start, target.stop, True))
-        for source in action.sources:
             # Folding into one's own source is allowed: acc = acc + x.
-            if not (isinstance(action, Combine) and source == target):
-                accesses[source.buffer].append((source.start, source.stop, False))
-    for buffer, ranges in accesses.items():
-        if len(ranges) > 1:  # most buffers are accessed once in a step
-            _check_ranges(buffers[buffer].name, ranges)
+            is_write = index == len(action.sources)
+            if is_write or not (isinstance(action, Combine) and part == target):
+                access = (part.start, part.stop, is_write)
+                known = first.setdefault(part.buffer, access)
+                if known is not access:
+                    several.setdefault(part.buffer, [known]).append(access)
+    for buffer, accesses in several.items():
+        _check_ranges(buffers[buffer].name, accesses)
 
 
-def _check_ranges(name: str, ranges: list[tuple[int, int, bool]]) -> None:
+def _check_ranges(name: str, ranges: list[_Access]) -> None:
     """Refuse overlaps in one sweep: by their start, no access may begin before the writes before it are over."""
     written = read = 0
     for start, stop, is_write in sorted(item for item in ranges if item[0] < item[1]):

@@ -24,6 +24,9 @@ def replicas_in(value: Association) -> tuple[int, ...]:
     return tuple(replica for part in value for replica in replicas_in(part))
 
 
+_NOTHING: list[Piece] = []  # what every buffer holds at first; replaced, never changed
+
+
 @dataclass(slots=True)
 class Piece:
     """Elements ``start`` to ``stop`` of a buffer: elements ``offset`` … of ``leaf``, folded as ``value`` says.
@@ -51,12 +54,14 @@ class Piece:
 
 
 class Store:
-    """The contents of one buffer: disjoint pieces in order of their start."""
+    """The contents of one buffer: disjoint pieces in order of their start. Plans have tens of thousands of buffers."""
+
+    __slots__ = ("buffer", "pieces")
 
     def __init__(self, buffer: Buffer) -> None:
         """Start empty: nothing can be read before it is written."""
         self.buffer = buffer
-        self.pieces: list[Piece] = []
+        self.pieces: list[Piece] = _NOTHING
 
     def read(self, wanted: Range, at: int) -> list[Piece]:
         """Return copies of the pieces that make up a range, moved to begin at ``at``, and note that they were read.

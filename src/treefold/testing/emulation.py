@@ -8,6 +8,7 @@ predicted for it.
 from __future__ import annotations
 
 import heapq
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from treefold.backends.numpy import NumpyBackend
 from treefold.cost import simulate
 from treefold.cost.routes import Ends, Route
 from treefold.cost.setting import MovementOnMachine
-from treefold.cost.tasks import Task, make_tasks
+from treefold.cost.tasks import Task, make_tasks, whole_cuts
 from treefold.errors import SimulationError
 from treefold.errors.words import counted
 from treefold.execution.kernel import fold_into
@@ -129,8 +130,8 @@ class Emulator:
         nbytes = sum(np.asarray(leaf[0]).nbytes for leaf in inputs)
         predicted = simulate(plan, self.topology, nbytes, chunk_bytes=chunk_bytes, launch_s=0.0)
         routes = MovementOnMachine(plan, self.topology).at(nbytes).routes
-        tasks = make_tasks(plan, predicted.num_chunks, whole=True)
-        measured_s = _Machine(self.topology, self.clock, routes).run(tasks, _Work(plan, arrays, fold).do)
+        machine = _Machine(self.topology, self.clock, routes, predicted.num_chunks)
+        measured_s = machine.run(make_tasks(plan), _Work(plan, arrays, fold).do)
         results = _results(plan, inputs, arrays)
         return Emulation(results, measured_s, predicted)
 
@@ -173,10 +174,9 @@ class _Work:
     fold: Fold
     backend: NumpyBackend = field(default_factory=NumpyBackend)
 
-    def do(self, task: Task, chunk: int) -> None:
-        """Do what a task does to one chunk."""
+    def do(self, task: Task, start: int, stop: int) -> None:
+        """Do what a task does to one chunk: the elements from ``start`` to ``stop`` of those that it writes."""
         action = task.action
-        start, stop = int(task.cuts[chunk]), int(task.cuts[chunk + 1])
         if start == stop:
             return
         target = self._part(action.target, start, stop)
@@ -252,14 +252,16 @@ class _Progress:
 class _Machine:
     """Runs tasks, one thread each."""
 
-    def __init__(self, topology: Topology, clock: Clock, routes: Mapping[Ends, Sequence[Route]]) -> None:
-        self._clock, self._routes = clock, routes
+    def __init__(
+        self, topology: Topology, clock: Clock, routes: Mapping[Ends, Sequence[Route]], num_chunks: int
+    ) -> None:
+        self._clock, self._routes, self._num_chunks = clock, routes, num_chunks
         self._buckets = {ends: _Bucket(float(width)) for ends, width in topology.capacities.items()}
         self._errors: list[BaseException] = []
         self._go = threading.Event()
         self._start = 0.0
 
-    def run(self, tasks: Sequence[Task], do: Callable[[Task, int], None]) -> float:
+    def run(self, tasks: Sequence[Task], do: Callable[[Task, int, int], None]) -> float:
         """Return the seconds from the start of the first chunk to the end of the last."""
         progress = [_Progress(self._clock) for _ in tasks]
         self._clock.enter(len(tasks) + 1)
@@ -271,7 +273,7 @@ class _Machine:
             thread.start()
         self._start = self._clock.now()
         self._go.set()
-        ends = [progress[number].wait_for(len(task.cuts) - 1) for number, task in enumerate(tasks)]
+        ends = [progress[number].wait_for(self._num_chunks) for number in range(len(tasks))]
         stop = max([self._clock.now(), *ends])
         self._clock.leave()
         for thread in threads:
@@ -281,26 +283,26 @@ class _Machine:
         return stop - self._start
 
     def _work(
-        self, task: Task, mine: _Progress, progress: Sequence[_Progress], do: Callable[[Task, int], None]
+        self, task: Task, mine: _Progress, progress: Sequence[_Progress], do: Callable[[Task, int, int], None]
     ) -> None:
+        borders = whole_cuts(task.length, self._num_chunks).astype(int).tolist()
+        counts = [(need.task, need.counts(self._num_chunks, whole=True).tolist()) for need in task.needs]
         self._go.wait()  # not through the clock: until all have started, no time shall pass
         at = self._start
-        for chunk in range(len(task.cuts) - 1):
-            ready = [progress[other].wait_for(counts[chunk]) for other, counts in task.needs]
+        for chunk, (start, stop) in enumerate(itertools.pairwise(borders)):
+            ready = [progress[other].wait_for(count[chunk]) for other, count in counts]
             at = max(at, *ready, self._clock.now() - _SAVED_S)
             try:
                 if task.travels:
-                    at = self._send(task, chunk, at)
-                do(task, chunk)
+                    at = self._send(task, task.nbytes * (stop - start) / task.length, at)
+                do(task, start, stop)
             except BaseException as error:  # noqa: BLE001 - raised where the caller is, when all threads are done
                 self._errors.append(error)
             mine.add(at)
         self._clock.leave()
 
-    def _send(self, task: Task, chunk: int, since: float) -> float:
+    def _send(self, task: Task, nbytes: float, since: float) -> float:
         """Let a chunk flow over all its routes at once; return when all of it has."""
-        size = task.cuts[chunk + 1] - task.cuts[chunk]
-        nbytes = task.nbytes * float(size) / float(task.cuts[-1])
         routes = self._routes[task.source, task.target]
         flowing = [(since + route.alpha_s, number, 0) for number, route in enumerate(routes)]
         heapq.heapify(flowing)
