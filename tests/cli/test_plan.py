@@ -8,6 +8,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 import treefold as package
+from treefold.cli.planning.methods import Prediction, best_of
+from treefold.cost.model import LAUNCH_S, is_as_good
 from treefold.plan import from_json
 from treefold.topology import known_topology
 
@@ -45,14 +47,14 @@ class TestPlan:
         assert "bottleneck:  GPUs 0–3 against 4–7: 16 GB/s between sockets\n" in outcome.out
 
     def test_compares_with_rings_star_and_two_levels(self, treefold):
-        """Every size has its row, and no method of others is quicker than the best of treefold's."""
+        """Every size has its row, and the best of treefold's is as good as any method of others."""
         outcome = treefold(*PLAN, "--json")
         rows = json.loads(outcome.out)["predicted"]
         best = {row["size"]: row["seconds"] for row in rows if row["method"] == "treefold"}
         assert set(best) == {2**20}
         others = {"rings", "ReductionToOneDevice", "TensorFlow's two-level tree"}
         assert others <= {row["method"] for row in rows}
-        assert all(row["seconds"] >= best[row["size"]] for row in rows)
+        assert all(is_as_good(best[row["size"]], row["seconds"]) for row in rows)
 
     @pytest.mark.parametrize(
         ("machine", "rings", "most"),
@@ -131,6 +133,21 @@ class TestPlan:
         assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
         assert (tmp_path / "d.dot").read_text().startswith('graph "dgx1_v100" {')
         assert len(from_json((tmp_path / "s.json").read_text()).devices) == 8
+
+
+class TestBestOf:
+    @pytest.mark.parametrize("trees_us", [99.999999, 100.0, 100.000001])
+    def test_of_methods_as_good_is_the_first_of_the_registry(self, trees_us):
+        """What rounding does to a prediction does not choose the method."""
+        times = {"rings": 100.0, "trees": trees_us, "two shots": 99.9, "one shot": 102.0}
+        predictions = [Prediction(2**20, LAUNCH_S + us * 1e-6, method) for method, us in times.items()]
+        assert best_of(predictions, 2**20).method == "two shots"
+        assert best_of(predictions, 2**20, ["rings", "trees"]).method == "trees"
+
+    def test_is_the_quickest_where_methods_differ(self):
+        """By more than a hundredth."""
+        predictions = [Prediction(1, LAUNCH_S + us * 1e-6, name) for name, us in (("star", 102), ("rings", 100))]
+        assert best_of(predictions, 1, ["star", "rings"]).method == "rings"
 
 
 def noting(function, notes, describe):

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treefold.bench.sizes import parse_size
+from treefold.cost.model import is_as_good
 from treefold.planners.compare import RINGS, Comparison
-from treefold.planners.registry import entry_of
+from treefold.planners.registry import METHODS, entry_of
 from treefold.topology import Topology
 
 _OURS, _OTHERS = ("oneshot", "twoshot", "shallow", "tree"), ("onedevice", "twolevel")
 OURS = tuple(entry_of(name).label for name in ("trees", *_OURS, RINGS))
 OTHERS = tuple(entry_of(name).label for name in (RINGS, *_OTHERS))
+_LABELS = [entry.label for entry in METHODS.values()]
 _LARGE, _FEW = 16, "64K,4M,256M"
 
 
@@ -69,6 +71,8 @@ def predict(
 
 
 def best_of(predictions: Sequence[Prediction], nbytes: int, methods: Sequence[str] = OURS) -> Prediction:
-    """Return the quickest of some methods at a size."""
+    """Return the quickest of some methods at a size; of those as good, the first of the registry."""
     found = [p for p in predictions if p.nbytes == nbytes and p.method in methods]
-    return min(found, key=lambda prediction: prediction.seconds)
+    least = min(prediction.seconds for prediction in found)
+    as_good = (prediction for prediction in found if is_as_good(prediction.seconds, least))
+    return min(as_good, key=lambda prediction: _LABELS.index(prediction.method))
