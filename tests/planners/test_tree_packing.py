@@ -1,3 +1,4 @@
+import functools
 import itertools
 import re
 import subprocess
@@ -5,6 +6,7 @@ import sys
 from fractions import Fraction
 
 import pytest
+import scipy.optimize
 from packing_oracles import check_certificate, check_trees
 
 from treefold import errors, known_topology, optimal_packing
@@ -146,6 +148,20 @@ class TestPacks:
         assert packing.algbw >= PACKS[packs] * GB
         assert packing.certificate.bound == Fraction(600, 7) * GB
         check_trees(packing, topology)
+
+    @pytest.mark.parametrize(("name", "packs"), [("dgx1_v100", 8), ("2x8_h100", 5)])
+    def test_do_not_depend_on_how_busy_the_processor_is(self, monkeypatch, name, packs):
+        """Solvers are bounded by what they do: with a bound in seconds, a busy machine would get worse trees."""
+        options = set()
+
+        def noting(solve, *given, **named):
+            options.update(named.get("options", ()))
+            return solve(*given, **named)
+
+        for solver in (scipy.optimize.linprog, scipy.optimize.milp):
+            monkeypatch.setattr(scipy.optimize, solver.__name__, functools.partial(noting, solver))
+        optimal_packing(known_topology(name), packs=packs)
+        assert options == {"node_limit", "mip_rel_gap"}
 
     def test_say_what_they_lose(self):
         """In a note."""

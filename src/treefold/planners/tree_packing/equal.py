@@ -11,7 +11,7 @@ from treefold.planners.tree_packing.exact import Counts, reached
 from treefold.planners.tree_packing.network import Array, Network, Route
 
 _LARGEST = 100_000  # entries of the pool's loads that the integer program is given
-_SECONDS, _CLOSE = 2.0, 1e-6
+_MOST_NODES, _CLOSE = 400, 1e-6  # nodes of its search; a limit of time would pack worse where others compute, too
 _MOST_EDGES, _POWER = 1024, 8
 _SHAKEN, _SHAKES = 100, (0.2, 1.0)  # trees to add, and by how much of the highest price prices are shaken
 
@@ -56,8 +56,8 @@ def balanced_trees(network: Network, packs: int) -> tuple[Column, ...]:
 def equal_packs(network: Network, loads: Array, rates: Array, packs: int) -> Counts:
     """Return how many of ``packs`` packs of equal size each tree of the pool carries, so that most gets through.
 
-    The integer program minimises the largest load of a row in proportion to its width; it has two seconds, and rounding
-    by largest remainders to fall back on.
+    The integer program minimises the largest load of a row in proportion to its width; its search is bounded, and
+    rounding by largest remainders is there to fall back on.
     """
     rounded = _largest_remainders(rates / rates.sum(), packs)
     solved = None
@@ -85,6 +85,6 @@ def _solve(loads: Array, width: Array, most: Counts, packs: int) -> Array | None
         constraints=[capacity, total],
         integrality=np.append(np.ones(num_trees), 0),
         bounds=optimize.Bounds(0, np.append(most, math.inf)),
-        options={"time_limit": _SECONDS, "mip_rel_gap": _CLOSE},
+        options={"node_limit": _MOST_NODES, "mip_rel_gap": _CLOSE},
     )
     return None if found.x is None else found.x[:-1]
