@@ -7,6 +7,7 @@ import pytest
 
 from treefold.cost import from_copies, simulate
 from treefold.cost.routes import alternatives
+from treefold.planners import ring
 from treefold.planners.method import Method, one_array
 from treefold.planners.one_shot import one_shot
 from treefold.planners.registry import MachineMethods
@@ -16,7 +17,7 @@ from treefold.planners.star import star, two_shot
 from treefold.planners.tree_packing import along
 from treefold.planners.two_level import add_two_level
 from treefold.testing import VirtualClock, emulate, owned, owned_sum
-from treefold.topology import known_topology
+from treefold.topology import TopologyBuilder, known_topology
 
 
 def gpus(count):
@@ -185,3 +186,16 @@ class TestPackedRings:
         measured = {pair: (20e9 + 1e8 * number, 5e-6) for number, pair in enumerate(pairs)}
         packing = pack_rings(from_copies(gpus(4), measured))
         assert 20e9 <= packing.total <= 21.1e9
+
+    def test_are_sought_only_where_they_can_carry_more(self, monkeypatch):
+        """PCIe beside NVSwitch is on no shortest route, so thirty narrow rings cannot carry more than one of 370."""
+        builder, sought = TopologyBuilder("switched").switch("nvswitch").switch("pcie"), []
+        for device in gpus(8):
+            builder.device(device).link(device, "nvswitch", gb_per_s=370, kind="nvlink")
+            builder.link(device, "pcie", gb_per_s=12, kind="pcie")
+        search = ring.find_rings
+        monkeypatch.setattr(
+            ring, "find_rings", lambda *given, **how: sought.append(how["most"]) or search(*given, **how)
+        )
+        packing = pack_rings(builder.build())
+        assert (sought, len(packing.orders), packing.bytes_per_s) == ([1], 1, 370e9)

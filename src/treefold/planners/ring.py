@@ -93,14 +93,15 @@ def pack_rings(topology: Topology) -> RingPacking:
         return RingPacking((devices,), Fraction(0), 0.0)
     hops, hosts = shortest_hops(topology), host_groups(topology)
     inner = pack_rings(topology.restricted(hosts[0])).orders if len(hosts) > 1 else ()
+    used = {link for route in hops.values() for link in itertools.pairwise(route)}
     best = RingPacking((), Fraction(0), 0.0)
-    for width in _widths(topology):
+    for width in reversed(_widths(topology)):  # of equals the fewer and wider
         # A link has room for as many rings of this width as fit into it side by side.
         slots = {ends: int(capacity // width) for ends, capacity in topology.capacities.items()}
-        most = most_rings(topology, slots)
-        if most and most * width >= best.total:
+        most = most_rings(topology, {link: slots[link] for link in used})
+        if most * width > best.total:
             found = find_rings(topology, hops, slots, most=most, inner=inner)
-            if found and len(found) * width >= best.total:  # of equals the fewer and wider
+            if len(found) * width > best.total:
                 slowest = max(_latency_s(topology, [hops[pair] for pair in around(order)]) for order in found)
                 best = RingPacking(found, width, slowest)
     return best if best.orders else _forwarded(topology)
