@@ -60,12 +60,11 @@ def nccl(monkeypatch):
 
 
 @pytest.fixture
-def fake():
+def fake(monkeypatch):
     """Return a framework with eight devices, and know nothing of their links before and after the test."""
-    links.forget()
+    monkeypatch.setattr(links, "_known", {})
     with additional_backend(FakeBackend(8)) as backend:
         yield backend
-    links.forget()
 
 
 class TestPredictedTimes:

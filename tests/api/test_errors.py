@@ -22,7 +22,7 @@ class TestErrors:
         assert missing == {"FrameworkError", "InstallationError", "MissingExtraError"}
         others = {"ConformanceError", "FakeOutOfMemoryError", "GpuError", "MissingImplementationError", "PeerError"}
         not_values = {kind.__name__ for kind in kinds if not issubclass(kind, ValueError)}
-        assert not_values == {"CallError", "RaceError"} | missing | others
+        assert not_values == {"CallError"} | missing | others
         assert all(issubclass(kind, errors.TreefoldError) for kind in kinds)
 
 

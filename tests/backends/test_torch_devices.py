@@ -5,6 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from pretended import pretended_gpus
 
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
 from treefold.backends.numpy_fold import fold_block, scale_block
@@ -14,7 +15,6 @@ from treefold.errors import OutputError
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.testing import CONFORMANCE, Adapter, assert_same_bits, mixed_values
-from treefold.testing.pretended import pretended_gpus
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DEVICES = ("gpu:0", "gpu:1", "gpu:2")

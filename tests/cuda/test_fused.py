@@ -18,9 +18,9 @@ from treefold.backends.torch import TorchBackend
 from treefold.bounded_cache import BoundedCache
 from treefold.dtypes import REDUCIBLE
 from treefold.errors import GpuError
-from treefold.execution import cuda
-from treefold.execution.cuda import fused
+from treefold.execution.cuda import fused, one_device
 from treefold.execution.cuda.fused import DeviceJob, fold_batch, is_fused
+from treefold.execution.gpus import CudaExecutor
 from treefold.fold import Fold
 from treefold.testing import assert_same_bits, owned, owned_sum
 from treefold.testing.inputs import mixed_values
@@ -210,9 +210,9 @@ class TestOutOfMemory:
             message = "CUDA out of memory. Tried to allocate 2.00 GiB."
             raise torch.OutOfMemoryError(message)
 
-        monkeypatch.setattr(cuda.one_device, "run", scarce)
+        monkeypatch.setattr(one_device, "run", scarce)
         with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory") as caught:
-            cuda.run(SimpleNamespace(devices=("gpu:0",)), [], None, None)
+            CudaExecutor().run(SimpleNamespace(devices=("gpu:0",)), [], None, None)
         (note,) = caught.value.__notes__
         assert note.startswith("treefold: nothing was written; every tensor holds what it held before the call. Reduce")
 

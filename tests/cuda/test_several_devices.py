@@ -55,7 +55,7 @@ class FakeEvent:
 def streams(monkeypatch):
     """Put fake streams in place of PyTorch's, and host memory in place of GPUs."""
     FakeStream.log.clear()
-    links.forget()
+    monkeypatch.setattr(links, "_known", {})
     current = {}
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
@@ -64,8 +64,7 @@ def streams(monkeypatch):
     monkeypatch.setattr(torch, "empty", _without_devices(torch.empty))
     monkeypatch.setattr(several_devices, "LEAST_CHUNK_BYTES", 512)
     monkeypatch.setattr(several_devices, "MOST_CHUNK_BYTES", 512)
-    yield FakeStream.log
-    links.forget()
+    return FakeStream.log
 
 
 def _without_devices(empty):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.cuda.nccl
+from pretended import pretended_gpus
 
 from treefold import (
     AllReduceCrossDeviceOps,
@@ -23,12 +24,11 @@ from treefold import (
 from treefold.backends.torch import TorchBackend
 from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE
 from treefold.errors import GpuError
-from treefold.execution.nccl import wire_dtype
+from treefold.execution.cuda.nccl import wire_dtype
 from treefold.fold import Fold
 from treefold.ops import all_reduce_ops
 from treefold.plan import from_json
 from treefold.testing import assert_same_bits, owned
-from treefold.testing.pretended import pretended_gpus
 
 COUNT = 3
 HOST = TorchBackend()
@@ -297,7 +297,7 @@ class TestErrors:
         asked = []
         stream = types.SimpleNamespace(record_event=lambda: types.SimpleNamespace(query=lambda: len(asked) > COUNT))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda place: asked.append(place) or stream)
-        monkeypatch.setattr("treefold.execution.nccl.time.sleep", lambda _seconds: asked.append("slept"))
+        monkeypatch.setattr("treefold.execution.cuda.nccl.time.sleep", lambda _seconds: asked.append("slept"))
         value = put(gpus, [np.full(4, 2.0**replica) for replica in range(COUNT)])
         options = CommunicationOptions(timeout_seconds=60, implementation="nccl")
         [result, *_] = NcclAllReduce().reduce("sum", value, value, options)

@@ -73,9 +73,7 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(probe, "_TIMED_SIZES", SIZES)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
-    links.forget()
-    yield
-    links.forget()
+    monkeypatch.setattr(links, "_known", {})
 
 
 def flips(data):
@@ -137,10 +135,10 @@ class TestVerify:
 
 
 class TestCache:
-    def test_keeps_results_per_machine(self):
+    def test_keeps_results_per_machine(self, monkeypatch):
         """The second process does not copy a byte; another machine or driver measures anew."""
         verify(FakeMachine())
-        links.forget()
+        monkeypatch.setattr(links, "_known", {})
         again, other = FakeMachine(), FakeMachine(name="another driver")
         assert verify(again).links == verify(FakeMachine()).links
         assert again.num_copies == 0
@@ -155,11 +153,11 @@ class TestCache:
         verify(again, use_cache=False)
         assert again.num_copies > 0
 
-    def test_remembers_a_lie(self):
+    def test_remembers_a_lie(self, monkeypatch):
         """A link that lied is warned of in every process, and stays unused."""
         with pytest.warns(RuntimeWarning):
             verify(FakeMachine(lambda pair, data, _load: flips(data) if pair[1] == "cpu:0" else data))
-        links.forget()
+        monkeypatch.setattr(links, "_known", {})
         with pytest.warns(RuntimeWarning) as caught:
             verify(FakeMachine())
         assert [str(warning.message)[:28] for warning in caught] == [

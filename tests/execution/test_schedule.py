@@ -6,18 +6,17 @@ import os
 
 import numpy as np
 import pytest
+from fake_streams import FakeStreams, RaceError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treefold
 from treefold import AllReduceCrossDeviceOps, HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionToOneDevice
 from treefold.backends import additional_backend
-from treefold.execution.schedule import Stream, make_schedule, sources_of
-from treefold.execution.streams import issue
+from treefold.execution.schedule import Stream, issue, make_schedule
 from treefold.fold import Fold
 from treefold.plan.ir import Combine, Copy
 from treefold.testing import FakeBackend, assert_same_bits, owned
-from treefold.testing.fake_streams import FakeStreams, RaceError
 
 CASES = {"full": 2000}.get(os.environ.get("TREEFOLD_CASES", ""), 40)
 SHAPES = [(), (5,), (0,), (7, 9), (1000,)]
@@ -181,7 +180,7 @@ def test_a_schedule_runs_on_one_thread_in_its_own_order():
     schedule = make_schedule(plan, chunk_bytes=100)
     written = {index for index, buffer in enumerate(schedule.buffers) if buffer.role.value == "input"}
     for operation in schedule.operations:
-        assert all(source.buffer in written for source in sources_of(operation.action))
+        assert all(source.buffer in written for source in operation.action.sources)
         written.add(operation.action.target.buffer)
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import treefold
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
 from treefold.backends.numpy import NumpyBackend
-from treefold.execution import Operand, local
+from treefold.execution import LOCAL, Operand
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.testing import assert_same_bits, owned, owned_sum
@@ -141,7 +141,7 @@ def walk(ops, op, batch, places):
     backend = NumpyBackend()
     pairs = [(PerReplica(arrays), where) for arrays, where in zip(batch, places, strict=True)]
     operands = [Operand(backend, tuple(arrays), arrays[0].shape) for arrays in batch]
-    return local.run(ops.plan(pairs, walked=True), operands, Fold(ReduceOp(op)), None)
+    return LOCAL.run(ops.plan(pairs, walked=True), operands, Fold(ReduceOp(op)), None)
 
 
 class TestWalkedPlans:

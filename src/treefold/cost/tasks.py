@@ -15,13 +15,14 @@ import numpy.typing as npt
 from treefold.dtypes import itemsize
 from treefold.fold import Fold
 from treefold.plan import Movement
-from treefold.plan.ir import Action, Combine, Copy, Range, Role
+from treefold.plan.actions import dtype_in, fills
+from treefold.plan.ir import Action, Range
 from treefold.reduce_op import ReduceOp
 
 Cuts = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int32]
 
-_PARTIAL = Fold(ReduceOp.SUM).partial_dtype  # what travels while a fold is not finished
+_SUM = Fold(ReduceOp.SUM)  # decides how wide partial folds travel
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,11 @@ def make_tasks(movement: Movement) -> tuple[Task, ...]:
         for action in actions:
             number, target, length = len(tasks), action.target, action.target.length
             sources = [
-                (part.buffer, _Access(number, step, part.start, part.stop, part.start - offset, length))
-                for part, offset in zip(action.sources, _offsets(action), strict=True)
+                (
+                    part.buffer,
+                    _Access(number, step, part.start, part.stop, part.start - filled.start + target.start, length),
+                )
+                for part, filled in fills(action)
             ]
             result = _Access(number, step, target.start, target.stop, target.start, length)
             # What is written must not be needed any more: readers and writers before it count as well.
@@ -144,21 +148,9 @@ def _task(movement: Movement, action: Action, step: int, needs: tuple[Need, ...]
     return Task(action, step, source.device, target.device, float(nbytes), action.target.length, needs)
 
 
-def _offsets(action: Action) -> Sequence[int]:
-    """Return where in the target each source begins."""
-    if isinstance(action, Copy | Combine):
-        return [0] * len(action.sources)
-    offsets, position = [], 0
-    for source in action.sources:
-        offsets.append(position)
-        position += source.length
-    return offsets
-
-
 def _nbytes(movement: Movement, part: Range) -> int:
     buffer = movement.buffers[part.buffer]
-    dtype = movement.leaves[buffer.leaf].dtype
-    return part.length * itemsize(_PARTIAL(dtype) if buffer.role is Role.PARTIAL else dtype)
+    return part.length * itemsize(dtype_in(buffer.role, movement.leaves[buffer.leaf], _SUM))
 
 
 def _needs(pairs: Sequence[tuple[_Access, _Access]]) -> tuple[Need, ...]:

@@ -23,7 +23,6 @@
     ├── ParseError                   ValueError           text or a file that should describe a machine and does not
     ├── PeerError                    RuntimeError         a library that cannot do the work of a benchmark
     ├── PlanError                    ValueError           a plan that fails its proof, or text that is no plan
-    ├── RaceError                    AssertionError       operations on the same elements that nothing orders
     ├── SimulationError              ValueError           what cannot be priced, measurements that say nothing
     └── TopologyError                ValueError           a machine that cannot be, a name that no known machine has
 
@@ -44,7 +43,7 @@ from treefold.errors.frameworks import FrameworkError
 from treefold.errors.gpus import GpuError
 from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
-from treefold.errors.testing import ConformanceError, FakeOutOfMemoryError, RaceError
+from treefold.errors.testing import ConformanceError, FakeOutOfMemoryError
 from treefold.errors.topology import TopologyError
 from treefold.errors.values import DtypeError, MismatchError, OutputError
 
@@ -68,7 +67,6 @@ __all__ = [
     "ParseError",
     "PeerError",
     "PlanError",
-    "RaceError",
     "SimulationError",
     "TopologyError",
     "TreefoldError",

@@ -11,7 +11,3 @@ class ConformanceError(TreefoldError, AssertionError):
 
 class FakeOutOfMemoryError(TreefoldError, MemoryError):
     """A fake device that was told to fail has failed."""
-
-
-class RaceError(TreefoldError, AssertionError):
-    """Two operations touch the same elements, one of them writes, and nothing orders them."""

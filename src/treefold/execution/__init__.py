@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from treefold.errors import PlanError
-from treefold.execution import host, local
+from treefold.execution.interface import CallSummary, Executor, Repeat
 from treefold.execution.kernel import KERNEL
 from treefold.execution.operands import Operand, Results
+from treefold.execution.registry import HOST, LOCAL, NCCL, additional_executor, choose_executor, executor_of
 from treefold.fold import Fold
 from treefold.plan import Plan
 
-__all__ = ["KERNEL", "Operand", "Results", "execute"]
-
-_EXECUTORS: dict[str, Callable[..., Results]] = {"host": host.run, "local": local.run}
+__all__ = [
+    "HOST",
+    "KERNEL",
+    "LOCAL",
+    "NCCL",
+    "CallSummary",
+    "Executor",
+    "Operand",
+    "Repeat",
+    "Results",
+    "additional_executor",
+    "choose_executor",
+    "execute",
+    "repeater",
+]
 
 
 def execute(
@@ -28,7 +40,7 @@ def execute(
     """Run a plan on the arrays of its leaves and return each leaf's result per component of the destination.
 
     ``fold`` is None for plans that only move values. ``out``, already checked, takes the results; it is written last.
-    ``timeout_s``, for the ``nccl`` executor only: the longest that it may take, in seconds.
+    ``timeout_s``: the longest that it may take, in seconds, for executors that ``honours_timeout``.
 
     Raises:
         PlanError: ``plan`` is not a proved plan.
@@ -36,7 +48,15 @@ def execute(
     """
     if type(plan) is not Plan:
         raise PlanError.not_a_plan(plan)
-    run = _EXECUTORS.get(plan.executor)
-    if run is None:  # the others import the framework whose devices they run on
-        run = importlib.import_module(f"treefold.execution.{plan.executor}").run
-    return run(plan, inputs, fold, out, *(() if timeout_s is None else (timeout_s,)))
+    executor = executor_of(plan.executor)
+    if timeout_s is None:
+        return executor.run(plan, inputs, fold, out)
+    return executor.run_within(timeout_s, plan, inputs, fold, out)
+
+
+def repeater(plan: Plan, fold: Fold, result_dtypes: Sequence[str]) -> Repeat | None:
+    """Return what repeats the call that a plan was made for, on other arrays; None if only ``execute`` runs it.
+
+    ``result_dtypes``: of each leaf.
+    """
+    return executor_of(plan.executor).repeater(plan, fold, result_dtypes)

@@ -1,17 +1,79 @@
-"""Which plans the executors of ``execution/cuda`` run; importing this loads no framework."""
+"""Plans for GPUs as streams of chunks, or as one kernel, if asked for; importing this loads no framework."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
+from treefold.execution.interface import CallSummary, Executor, Repeat
+from treefold.execution.operands import Operand, Results
+from treefold.fold import Fold
+from treefold.plan import Plan
+from treefold.plan.executors import STEP_BY_STEP
 
-#: What runs plans on GPUs: ``local`` (the framework's own operations, step by step) or ``cuda``.
+#: What runs plans on GPUs: the framework's own operations, step by step, or ``CudaExecutor``.
 VARIABLE = "TREEFOLD_GPU_EXECUTOR"
-_CHOICES = ("local", "cuda")
+
+_UNTOUCHED = (
+    "treefold: nothing was written; every tensor holds what it held before the call. Reduce in place (out=), which"
+    " takes no memory for results where all replicas are on one GPU, or fewer tensors at a time."
+)
+
+
+class CudaExecutor(Executor):
+    """PyTorch's tensors on GPUs: a kernel where all are on one, streams of chunks where they are on several."""
+
+    name = "cuda"
+    most_devices_in_one_pass = 1
+    manner = "chunks of all steps in flight together"
+
+    def refusal(self, call: CallSummary) -> str:
+        """Refuse what is not PyTorch's or not on a GPU, and whatever ``TREEFOLD_GPU_EXECUTOR`` does not ask for.
+
+        Raises:
+            ArgumentError: it asks for something else.
+
+        """
+        if set(call.frameworks) != {"PyTorch"}:
+            return "it runs on PyTorch's tensors only"
+        kinds = {device_type(device) for device in call.devices}
+        if "gpu" not in kinds or not kinds <= {"gpu", "cpu"}:
+            return "it runs on GPUs, and the host beside them"
+        if len(call.devices) > 1 and call.accumulate == "callback":
+            return "its streams call no accumulation_fn"
+        return "" if gpu_executor() == self.name else f"{VARIABLE} does not ask for it"
+
+    def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
+        """Run it by PyTorch's streams and Triton's kernels.
+
+        Raises:
+            torch.OutOfMemoryError: with a note that nothing was written: memory is taken before that.
+            GpuError: a CUDA graph is being captured, and cannot take this.
+
+        """
+        import torch  # noqa: PLC0415 - as the next line
+
+        from treefold.execution.cuda import one_device, several_devices  # noqa: PLC0415 - it is loaded: these are its tensors
+
+        try:
+            if len(plan.devices) == 1:
+                return one_device.run(plan, inputs, fold, out)
+            return several_devices.run(plan, inputs, fold, out)
+        except torch.OutOfMemoryError as error:
+            error.add_note(_UNTOUCHED)
+            raise
+
+    def repeater(self, plan: Plan, fold: Fold, result_dtypes: Sequence[str]) -> Repeat | None:  # noqa: ARG002 - the fold's
+        """Repeat what one launch of the kernel did."""
+        from treefold.execution.cuda.repeat import repeater  # noqa: PLC0415 - imports PyTorch
+
+        return repeater(plan, fold, lambda: gpu_executor() == self.name)
+
+
+#: The values of the variable.
+CHOICES = (CudaExecutor.name, STEP_BY_STEP)
 
 
 def gpu_executor() -> str:
@@ -23,34 +85,7 @@ def gpu_executor() -> str:
         ArgumentError: it is set to something else.
 
     """
-    asked = os.environ.get(VARIABLE, "local")
-    if asked not in _CHOICES:
+    asked = os.environ.get(VARIABLE, STEP_BY_STEP)
+    if asked not in CHOICES:
         raise ArgumentError.setting(asked, '"local" (the default) or "cuda"', name=VARIABLE)
     return asked
-
-
-def runs_on_gpus(frameworks: Iterable[str], devices: Iterable[str], accumulate: str) -> bool:
-    """Tell whether a plan is for the ``cuda`` executor: PyTorch's tensors, a GPU among the devices, and asked for."""
-    kinds = {device: device_type(device) for device in devices}
-    is_one_device = len(kinds) == 1
-    return (
-        set(frameworks) == {"PyTorch"}
-        and "gpu" in kinds.values()
-        and set(kinds.values()) <= {"gpu", "cpu"}
-        and (is_one_device or accumulate != "callback")
-        and gpu_executor() == "cuda"
-    )
-
-
-def nccl_refusal(devices: Sequence[str]) -> str:
-    """Return why NCCL cannot all-reduce one value per device between these, in words; empty if it can."""
-    if any(device_type(device) != "gpu" for device in devices):
-        return "NCCL reduces between GPUs only"
-    if len(set(devices)) < len(devices):
-        return "NCCL takes one replica per GPU"
-    if len(devices) < 2:  # noqa: PLR2004
-        return "there is one GPU only"
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return "NCCL comes with PyTorch, which is not loaded"
-    return "" if hasattr(torch._C, "_nccl_all_reduce") else "this build of PyTorch has no NCCL"  # noqa: SLF001 - asked so by torch.cuda.nccl

@@ -20,7 +20,7 @@ KERNEL = "native" if native.HAS_NATIVE else "numpy"
 
 #: Elements that NumPy folds at a time: a block of each replica and its accumulator stay in the second-level cache.
 _BLOCK = 1 << 15
-#: More contributions than this, and sums of 32-bit integers may not be exact in float64: NumPy's way is.
+#: More contributions than this, and sums of 32-bit integers may not be exact in float64: NumPy's are.
 _MOST_NATIVE = 1 << 20
 
 _UNFINISHED = "treefold: the reduction ended before it was done, so what `out` holds now is undefined. Reduce again."

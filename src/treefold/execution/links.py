@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 20  # a file of results is a few kilobytes; nothing larger is
 
 @dataclass(frozen=True, slots=True)
 class LinkResult:
-    """One way from a device to another: ``problem`` is empty if every byte arrived in every trial.
+    """One direction between two devices: ``problem`` is empty if every byte arrived in every trial.
 
     ``bytes_per_s`` and ``alpha_s``: measured bandwidth, and seconds before the first byte arrives; 0 if it lied.
     """
@@ -36,7 +36,7 @@ class LinkResult:
 
     @property
     def is_proved(self) -> bool:
-        """Whether copies may go this way."""
+        """Whether copies may use it directly."""
         return not self.problem
 
 
@@ -62,6 +62,7 @@ class LinkTable:
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
+_KINDS: dict[str, type] = {"source": str, "target": str, "problem": str, "bytes_per_s": float, "alpha_s": float}
 _known: dict[tuple[str, str], LinkResult] = {}
 _versions = itertools.count(1)
 _version = 0
@@ -71,13 +72,6 @@ def use(results: Iterable[LinkResult]) -> None:
     """Let the plans of this process go by these results."""
     global _version  # noqa: PLW0603 - what is known of the machine is the process's own
     _known.update({(link.source, link.target): link for link in results})
-    _version = next(_versions)
-
-
-def forget() -> None:
-    """Know nothing of any link."""
-    global _version  # noqa: PLW0603 - as above
-    _known.clear()
     _version = next(_versions)
 
 
@@ -131,20 +125,8 @@ def save(table: LinkTable) -> None:
 def _read(data: Any, machine: str) -> LinkTable | None:
     if data["format"] != _FORMAT or data["machine"] != machine:
         return None
-    links: Sequence[Any] = data["links"]
-    return LinkTable(
-        machine,
-        tuple(
-            LinkResult(
-                str(link["source"]),
-                str(link["target"]),
-                str(link["problem"]),
-                float(link["bytes_per_s"]),
-                float(link["alpha_s"]),
-            )
-            for link in links
-        ),
-    )
+    rows = [{name: kind(link[name]) for name, kind in _KINDS.items()} for link in data["links"]]
+    return LinkTable(machine, tuple(LinkResult(**row) for row in rows))
 
 
 def _digest(machine: str) -> str:

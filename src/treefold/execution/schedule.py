@@ -12,10 +12,12 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from treefold.dtypes import itemsize
 from treefold.execution.accesses import Accesses
 from treefold.plan import Plan
+from treefold.plan.actions import cut, fills
 from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Range, Role
 
 #: No action is cut into more chunks than this: each costs a launch and an event.
@@ -36,13 +38,15 @@ class Stream:
 class Operation:
     """One chunk of an action, on its stream.
 
-    ``waits``: positions, in the schedule, of operations of other streams that must be done before; one per stream at
-    most, and only where no earlier operation of this stream waited for it or for a later one.
+    ``wave``: when it could run if all took equally long. ``waits``: positions, in the schedule, of operations of other
+    streams that must be done before; one per stream at most, and only where no earlier operation of this stream waited
+    for it or for a later one.
     """
 
     action: Action
     stream: Stream
-    waits: tuple[int, ...]
+    wave: int
+    waits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,19 @@ class Schedule:
         return range(len(self.plan.buffers), len(self.buffers))
 
 
+class Driver(Protocol):
+    """A runtime with streams. Calls come from one thread and need not wait for what they start."""
+
+    def wait(self, stream: Stream, event: Any) -> None:
+        """Let everything that ``stream`` is given from now on wait for an event of another stream."""
+
+    def perform(self, operation: Operation) -> None:
+        """Give an operation to its stream."""
+
+    def signal(self, stream: Stream) -> Any:
+        """Return an event that comes when ``stream`` has done all that it was given so far."""
+
+
 def make_schedule(
     plan: Plan, *, chunk_bytes: int, is_direct: Callable[[str, str], bool] = lambda _source, _target: True
 ) -> Schedule:
@@ -86,13 +103,15 @@ def make_schedule(
     return Schedule(plan, buffers, operations, signals)
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """An operation before its waits are known; ``wave``: when it could run if all took equally long."""
-
-    action: Action
-    stream: Stream
-    wave: int
+def issue(schedule: Schedule, driver: Driver) -> None:
+    """Give every operation to its stream, and every wait before it."""
+    events: dict[int, Any] = {}
+    for position, operation in enumerate(schedule.operations):
+        for other in operation.waits:
+            driver.wait(operation.stream, events[other])
+        driver.perform(operation)
+        if position in schedule.signals:
+            events[position] = driver.signal(operation.stream)
 
 
 class _Chunks:
@@ -104,7 +123,7 @@ class _Chunks:
         self._staging: dict[tuple[str, str, str, Role], int] = {}
         self._turns: dict[int, int] = defaultdict(int)
 
-    def of_step(self, step: int) -> Iterator[_Draft]:
+    def of_step(self, step: int) -> Iterator[Operation]:
         """Yield the operations of a step in an order that a single thread could run them in."""
         for action in self.plan.steps[step].actions:
             for chunk, piece in enumerate(self._cut(action)):
@@ -113,44 +132,32 @@ class _Chunks:
     def _cut(self, action: Action) -> Iterator[Action]:
         if self.plan.accumulate == "callback" and isinstance(action, Combine):
             yield action  # the function takes whole arrays
-        elif isinstance(action, Concat):
-            at = action.target.start
-            for source in action.sources:
-                target = replace(action.target, start=at, stop=at + source.length)
-                for begin, end in self._bounds(target):
-                    yield replace(action, sources=(_part(source, begin, end),), target=_part(target, begin, end))
-                at += source.length
-        else:
-            for begin, end in self._bounds(action.target):
-                target = _part(action.target, begin, end)
-                if isinstance(action, Copy):
-                    yield replace(action, source=_part(action.source, begin, end), target=target)
-                else:
-                    sources = tuple(_part(source, begin, end) for source in action.sources)
-                    yield replace(action, sources=sources, target=target)
+            return
+        # A chunk of a concatenation lies in one of its sources: it is an operation's only wait.
+        borders = fills(action) if isinstance(action, Concat) else [(action.target, action.target)]
+        for _, filled in borders:
+            at = filled.start - action.target.start
+            for begin, end in self._bounds(filled):
+                yield cut(action, at + begin, at + end)
 
     def _bounds(self, whole: Range) -> Iterator[tuple[int, int]]:
-        size = self._chunk_length(whole.buffer)
-        size = max(size, -(-whole.length // _MOST_CHUNKS))
+        dtype = self.plan.leaves[self.buffers[whole.buffer].leaf].dtype
+        size = max(1, self.chunk_bytes // itemsize(dtype), -(-whole.length // _MOST_CHUNKS))
         for begin in range(0, whole.length, size):
             yield begin, min(begin + size, whole.length)
 
-    def _chunk_length(self, buffer: int) -> int:
-        dtype = self.plan.leaves[self.buffers[buffer].leaf].dtype
-        return max(1, self.chunk_bytes // itemsize(dtype))
-
-    def _staged(self, action: Action, wave: int) -> Iterator[_Draft]:
+    def _staged(self, action: Action, wave: int) -> Iterator[Operation]:
         target = self.buffers[action.target.buffer].device
         if not isinstance(action, Copy) or self.buffers[action.source.buffer].device == target:
-            yield _Draft(action, Stream(target), wave)
+            yield Operation(action, Stream(target), wave)
             return
         source = self.buffers[action.source.buffer].device
         if self.is_direct(source, target):
-            yield _Draft(action, Stream(source, target), wave)
+            yield Operation(action, Stream(source, target), wave)
             return
         slot = self._slot(action, source, target)
-        yield _Draft(replace(action, target=slot), Stream(source, "host"), wave)
-        yield _Draft(replace(action, source=slot), Stream("host", target), wave + 1)
+        yield Operation(replace(action, target=slot), Stream(source, "host"), wave)
+        yield Operation(replace(action, source=slot), Stream("host", target), wave + 1)
 
     def _slot(self, action: Copy, source: str, target: str) -> Range:
         """Return the half of a staging buffer that was used longest ago, of the chunk's length."""
@@ -165,28 +172,20 @@ class _Chunks:
             index = self._staging[key] = len(self.buffers)
             name = f"staging{index}"
             self.buffers.append(Buffer(name, "cpu:0", _STAGING_SLOTS * length, role, origin.leaf))
+        # Whoever writes into this half waits for the copy that reads what it holds: ``_needs`` goes by the ranges.
         turn = self._turns[index]
         self._turns[index] = (turn + 1) % _STAGING_SLOTS
         start = turn * (self.buffers[index].length // _STAGING_SLOTS)
         return Range(index, start, start + length)
 
 
-def _part(whole: Range, begin: int, end: int) -> Range:
-    return Range(whole.buffer, whole.start + begin, whole.start + end)
-
-
-def sources_of(action: Action) -> tuple[Range, ...]:
-    """Return what an action reads."""
-    return (action.source,) if isinstance(action, Copy) else action.sources
-
-
-def _needs(drafts: Sequence[_Draft], num_buffers: int) -> list[frozenset[int]]:
+def _needs(drafts: Sequence[Operation], num_buffers: int) -> list[frozenset[int]]:
     """Return, for each operation, the earlier ones that must be done before it may start."""
     accesses = [Accesses() for _ in range(num_buffers)]
     needs = []
     for position, draft in enumerate(drafts):
         found: set[int] = set()
-        for source in sources_of(draft.action):
+        for source in draft.action.sources:
             found |= accesses[source.buffer].read(source.start, source.stop, position)
         target = draft.action.target
         found |= accesses[target.buffer].write(target.start, target.stop, position)
@@ -194,7 +193,7 @@ def _needs(drafts: Sequence[_Draft], num_buffers: int) -> list[frozenset[int]]:
     return needs
 
 
-def _wave_order(drafts: Sequence[_Draft], needs: Sequence[frozenset[int]]) -> list[int]:
+def _wave_order(drafts: Sequence[Operation], needs: Sequence[frozenset[int]]) -> list[int]:
     """Order operations by wave, so that chunk 0 of a later step is issued before chunk 9 of an earlier one.
 
     Streams run what they are given in the order in which it is issued: step by step would be no pipeline.
@@ -218,9 +217,9 @@ def _wave_order(drafts: Sequence[_Draft], needs: Sequence[frozenset[int]]) -> li
 
 
 def _with_waits(
-    drafts: Sequence[_Draft], needs: Sequence[frozenset[int]], order: Sequence[int]
+    drafts: Sequence[Operation], needs: Sequence[frozenset[int]], order: Sequence[int]
 ) -> tuple[tuple[Operation, ...], frozenset[int]]:
-    place = {position: issued for issued, position in enumerate(order)}
+    issued_at = {position: issued for issued, position in enumerate(order)}
     waited: dict[tuple[Stream, Stream], int] = {}
     operations, signals = [], set()
     for position in order:
@@ -229,9 +228,9 @@ def _with_waits(
         for need in needs[position]:
             other = drafts[need].stream
             if other != own:
-                last[other] = max(last.get(other, -1), place[need])
+                last[other] = max(last.get(other, -1), issued_at[need])
         waits = sorted(issued for other, issued in last.items() if issued > waited.get((own, other), -1))
         waited |= {(own, other): issued for other, issued in last.items() if issued in waits}
         signals |= set(waits)
-        operations.append(Operation(drafts[position].action, own, tuple(waits)))
+        operations.append(replace(drafts[position], waits=tuple(waits)))
     return tuple(operations), frozenset(signals)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Sequence
 
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
-from treefold.execution.gpus import nccl_refusal
+from treefold.execution import NCCL, CallSummary, Executor
 from treefold.ops.arguments import is_word
 from treefold.ops.base import CrossDeviceOps
-from treefold.ops.entry import Entry
 from treefold.ops.planning import Request, Router
 from treefold.ops.trees import MachineTrees
 from treefold.options import CommunicationOptions
@@ -67,7 +65,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         return self._all_reduce_alg == "hierarchical_copy"
 
     def _router(self, request: Request) -> Router:
-        if request.executor == "nccl":  # in which every device meets every contribution
+        if request.executor.reduces_packs:
             add_pack = lambda builder, pack, _: add_one_shot(builder, pack)  # noqa: E731
             return dataclasses.replace(super()._router(request), add_pack=add_pack, meets=True)
         if self._trees is None:
@@ -87,16 +85,17 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         else:
             add_star(builder, pack, builder.work[pack.fragments[0].leaf].destinations[0])
 
-    def _uses_nccl(self, entries: Sequence[Entry]) -> bool:
-        return self._all_reduce_alg == "nccl" and bool(entries) and not _refusal(entries)
+    def _asked_executor(self) -> Executor | None:
+        return NCCL if self._all_reduce_alg == "nccl" else None
 
-    def _notes(self, entries: Sequence[Entry]) -> tuple[str, ...]:
+    def _notes(self, call: CallSummary) -> tuple[str, ...]:
         if self._topology is not None and self._topology.missing is not None:
             return (f"{self._topology.missing}; the trees use the links that are there.",)
-        refusal = _refusal(entries) if self._all_reduce_alg == "nccl" else ""
+        asked = self._asked_executor()
+        refusal = "" if asked is None or not call.routes else asked.refusal(call)
         if not refusal:
             return ()
-        if any(device_type(device) == "gpu" for entry in entries for device in entry.sources):
+        if any(device_type(device) == "gpu" for sources, _ in call.routes for device in sources):
             _warn_without_nccl(refusal)
         return (_NO_NCCL.format(refusal),)
 
@@ -149,20 +148,6 @@ class NcclAllReduce(AllReduceCrossDeviceOps):
     def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None) -> None:
         """Check ``num_packs``."""
         super().__init__("nccl", num_packs, accumulate=accumulate, topology=topology)
-
-
-def _refusal(entries: Sequence[Entry]) -> str:
-    """Return why NCCL cannot reduce these, in words; empty if it can."""
-    for entry in entries:
-        refusal = nccl_refusal(entry.sources)
-        if refusal:
-            return refusal
-        if not entry.matches:
-            return "NCCL leaves results where the values are, and other destinations are asked for"
-        for part in entry.parts:
-            if part.operand.backend.name != "PyTorch":
-                return f"treefold runs it through PyTorch, and these are {part.operand.backend.name} arrays"
-    return ""
 
 
 @functools.cache

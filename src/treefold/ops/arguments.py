@@ -9,7 +9,8 @@ from typing import Any
 from treefold.backends import backend_of
 from treefold.devices import canonical_device
 from treefold.errors import ArgumentError, CallError
-from treefold.options import CommunicationImplementation, CommunicationOptions
+from treefold.execution import Executor
+from treefold.options import CommunicationOptions
 from treefold.values import DistributedValues, IndexedSlices
 
 NO_OPTIONS = CommunicationOptions()
@@ -84,20 +85,17 @@ def read_options(options: object, experimental_hints: object) -> CommunicationOp
     return given
 
 
-def check_honoured(options: CommunicationOptions, executor: str) -> None:
+def check_honoured(options: CommunicationOptions, executor: Executor) -> None:
     """Refuse options that an executor would have to drop.
 
     Raises:
         ArgumentError: a time-out, or an implementation that is not this executor.
 
     """
-    who = f"the {executor} executor, which runs this plan"
-    if options.timeout_seconds is not None and executor != "nccl":
+    who = f"the {executor.name} executor, which runs this plan"
+    if options.timeout_seconds is not None and not executor.honours_timeout:
         raise ArgumentError.not_honoured(who, timeout_seconds=options.timeout_seconds)
-    own = {CommunicationImplementation.AUTO}
-    if executor == "nccl":
-        own.add(CommunicationImplementation.NCCL)
-    if options.implementation not in own:
+    if options.implementation not in executor.implementations:
         raise ArgumentError.not_honoured(who, implementation=options.implementation.name)
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from treefold.errors import ArgumentError, TreefoldError
-from treefold.execution import execute
+from treefold.execution import CallSummary, Executor, execute
 from treefold.fold import Fold
 from treefold.ops.arguments import check_honoured, is_word, read_destinations, read_options, read_pairs
 from treefold.ops.cache import PlanCache
 from treefold.ops.entry import Entry, as_distributed, check_devices, read_entry
 from treefold.ops.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
 from treefold.ops.output import read_out
-from treefold.ops.planning import Request, Router, make_plan
+from treefold.ops.planning import Request, Router, make_plan, summarise
 from treefold.ops.quick import PreparedCalls, glance
 from treefold.ops.trees import read_topology
 from treefold.ops.weights import check_weight_count, read_weights
@@ -124,7 +124,7 @@ class CrossDeviceOps(abc.ABC):
         if isinstance(tensor, DistributedValues):
             raise ArgumentError.several_values(tensor)
         entry = read_entry(PerReplica([tensor]), read_destinations(destinations), read_copied_leaf)
-        request = Request("broadcast", type(self).__name__, (entry,), "wide")
+        request = Request("broadcast", type(self).__name__, (entry,), summarise((entry,)))
         plan = self._plan_for(request)
         results = execute(plan, [part.operand for part in entry.parts])
         return wrap(results, [entry], plan)[0]
@@ -151,7 +151,7 @@ class CrossDeviceOps(abc.ABC):
         entry = read_entry(
             value, read_destinations(destinations), lambda path, leaves: read_gathered_leaf(path, leaves, axis)
         )
-        plan = self._plan_for(Request("gather", type(self).__name__, (entry,), "wide", call))
+        plan = self._plan_for(Request("gather", type(self).__name__, (entry,), summarise((entry,)), call))
         results = execute(plan, [part.operand for part in entry.parts])
         return wrap(moved_axis(results, entry, axis), [entry], plan)[0]
 
@@ -207,11 +207,11 @@ class CrossDeviceOps(abc.ABC):
         """Return the devices that the ops object itself names, which the values' frameworks must have."""
         return ()
 
-    def _uses_nccl(self, entries: Sequence[Entry]) -> bool:  # noqa: ARG002
-        """Tell whether NCCL is to reduce these."""
-        return False
+    def _asked_executor(self) -> Executor | None:
+        """Return the executor that is to run what it does not refuse; None if calls are not asked for one."""
+        return None
 
-    def _notes(self, entries: Sequence[Entry]) -> tuple[str, ...]:  # noqa: ARG002
+    def _notes(self, call: CallSummary) -> tuple[str, ...]:  # noqa: ARG002
         """Return what a user should know about the plan, such as a fallback."""
         return ()
 
@@ -259,17 +259,18 @@ class CrossDeviceOps(abc.ABC):
         for part in (part for entry in entries for part in entry.parts):
             check_devices(part.operand.backend, self._own_devices())
         matches = all(entry.matches for entry in entries)
+        accumulate = "callback" if fold.accumulation_fn is not None else fold.accumulate
+        call = summarise(entries, accumulate, self._own_devices())
         return Request(
             collective="all_reduce" if matches else "reduce",
             algorithm=self._describe(),
             entries=entries,
-            accumulate="callback" if fold.accumulation_fn is not None else fold.accumulate,
+            call=call,
             options=options,
             policy=self._policy(options),
             is_weighted=fold.weights is not None,
-            own_devices=self._own_devices(),
-            notes=self._notes(entries),
-            is_nccl=self._uses_nccl(entries),
+            notes=self._notes(call),
+            asked=self._asked_executor(),
         )
 
     def _plan_for(self, request: Request) -> Plan:

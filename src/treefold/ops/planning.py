@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from treefold.dtypes import WIDE_INTEGERS
-from treefold.execution import KERNEL
-from treefold.execution.gpus import runs_on_gpus
+from treefold.execution import LOCAL, CallSummary, Executor, choose_executor
 from treefold.ops.entry import Entry, in_host_memory
 from treefold.options import CommunicationOptions
 from treefold.packing import Item, Pack, PackingPolicy
@@ -41,13 +40,12 @@ class Request:
     collective: str
     algorithm: str
     entries: tuple[Entry, ...]
-    accumulate: str
+    call: CallSummary
     options: CommunicationOptions = field(default_factory=CommunicationOptions)
     policy: PackingPolicy = field(default_factory=PackingPolicy)
     is_weighted: bool = False
-    own_devices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    is_nccl: bool = False
+    asked: Executor | None = None
     is_walked: bool = False
 
     @cached_property
@@ -70,45 +68,37 @@ class Request:
         )
 
     @cached_property
-    def frameworks(self) -> tuple[str, ...]:
-        """The framework of each leaf: arrays of two frameworks cannot share a pack."""
-        return tuple(part.operand.backend.name for entry in self.entries for part in entry.parts)
+    def executor(self) -> Executor:
+        """What runs the plan: the one asked for if it can, else whatever runs such calls.
 
-    @cached_property
-    def executor(self) -> str:
-        """``"host"`` if all is in host memory, on GPUs ``"nccl"`` or ``"cuda"`` if asked for, else ``"local"``.
-
-        With ``is_walked`` always ``"local"``: what devices with memories of their own would do is asked for.
+        With ``is_walked`` step by step: what devices with memories of their own would do is asked for.
         """
-        if self.is_walked:
-            return "local"
-        is_host = all(
-            in_host_memory(part.operand, (*entry.sources, *entry.destinations, *self.own_devices))
-            for entry in self.entries
-            for part in entry.parts
-        )
-        if is_host:
-            return "host"
-        if self.is_nccl:
-            return "nccl"
-        return "cuda" if runs_on_gpus(self.frameworks, self.devices, self.accumulate) else "local"
-
-    @cached_property
-    def devices(self) -> frozenset[str]:
-        """All devices that the call names."""
-        named = ((*entry.sources, *entry.destinations) for entry in self.entries)
-        return frozenset(self.own_devices).union(*named)
+        return LOCAL if self.is_walked else choose_executor(self.call, self.asked)
 
     @property
     def is_on_one_memory(self) -> bool:
         """Whether the executor folds each element once: on one memory, a tree would only move it more often."""
-        return self.executor == "host" or (self.executor == "cuda" and len(self.devices) == 1)
+        return self.executor.runs_in_one_pass(self.call.devices)
 
     @property
     def key(self) -> Hashable:
         """What a cached plan is found by."""
-        how = (self.executor, self.accumulate, self.policy, self.is_weighted, self.notes)
-        return (self.collective, self.work, self.paths, self.frameworks, *how)
+        how = (self.executor.name, self.call.accumulate, self.policy, self.is_weighted, self.notes)
+        return (self.collective, self.work, self.paths, self.call.frameworks, *how)
+
+
+def summarise(entries: Sequence[Entry], accumulate: str = "wide", own_devices: tuple[str, ...] = ()) -> CallSummary:
+    """Return what executors are told of a call; ``own_devices``: those that its ops object names."""
+    parts = [(entry, part.operand) for entry in entries for part in entry.parts]
+    return CallSummary(
+        frameworks=tuple([operand.backend.name for _, operand in parts]),
+        routes=tuple([(entry.sources, entry.destinations) for entry in entries]),
+        devices=frozenset(own_devices).union(*[(*entry.sources, *entry.destinations) for entry in entries]),
+        accumulate=accumulate,
+        is_in_host_memory=all(
+            in_host_memory(operand, (*entry.sources, *entry.destinations, *own_devices)) for entry, operand in parts
+        ),
+    )
 
 
 def make_plan(request: Request, router: Router) -> Plan:
@@ -130,9 +120,9 @@ def make_plan(request: Request, router: Router) -> Plan:
         steps=builder.steps,
         collective=request.collective,
         algorithm=request.algorithm,
-        executor=request.executor,
-        kernel=KERNEL if request.executor == "host" else "",
-        accumulate=request.accumulate,
+        executor=request.executor.name,
+        kernel=request.executor.kernel,
+        accumulate=request.call.accumulate,
         paths=request.paths,
         notes=request.notes,
     )
@@ -141,7 +131,7 @@ def make_plan(request: Request, router: Router) -> Plan:
 def _add_packs(builder: PlanBuilder, request: Request, router: Router) -> None:
     """Plan the packs of a request, each along its own tree."""
     groups: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[Item]] = {}
-    for index, (work, framework) in enumerate(zip(request.work, request.frameworks, strict=True)):
+    for index, (work, framework) in enumerate(zip(request.work, request.call.frameworks, strict=True)):
         if work.leaf.goal is Goal.COPY:
             add_broadcast(builder, index)
         elif work.leaf.goal is not Goal.FOLD:

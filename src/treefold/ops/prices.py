@@ -14,7 +14,7 @@ from treefold.dtypes import itemsize
 from treefold.errors import MissingExtraError
 from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.execution import Operand
-from treefold.execution.gpus import nccl_refusal
+from treefold.execution.nccl import nccl_refusal
 from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce, NcclAllReduce
 from treefold.ops.arguments import NO_OPTIONS
 from treefold.ops.base import CrossDeviceOps

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from treefold.backends import ArrayBackend, DeviceRow, HostArray, glancing_backend
 from treefold.bounded_cache import BoundedCache
-from treefold.execution.gpus import gpu_executor
+from treefold.execution import Repeat, repeater
 from treefold.execution.kernel import Job, fold_batch
 from treefold.execution.native import agree, may_fold_in_place, new_result
 from treefold.fold import Fold
@@ -24,11 +24,9 @@ from treefold.ops.arguments import NO_OPTIONS
 from treefold.ops.entry import Entry
 from treefold.options import CommunicationOptions
 from treefold.plan import Plan
+from treefold.plan.executors import executor_traits
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, Mirrored, StructureKey, flatten, unflatten
-
-if TYPE_CHECKING:
-    from treefold.execution.cuda.again import Again
 
 #: For each leaf, its memory in every replica: host memory, or that of one device.
 Columns = list[tuple[HostArray, ...] | DeviceRow]
@@ -66,7 +64,7 @@ class Prepared:
     destinations: tuple[tuple[str, ...], ...]
     dtypes: tuple[str, ...]
     result_dtypes: tuple[np.dtype[Any], ...]
-    again: Again | None = None  # on a GPU
+    again: Repeat | None = None  # on a GPU
 
 
 class PreparedCalls:
@@ -79,20 +77,23 @@ class PreparedCalls:
     def run(self, call: Call) -> list[Mirrored] | None:
         """Run a call that was seen before; None if it was not, or if its memory needs a closer look."""
         prepared = self._calls.get(call.key)
-        if prepared is None or (prepared.again is not None and gpu_executor() != "cuda"):
+        if prepared is None:
             return None
         return _run(prepared, call)
 
     def remember(self, call: Call, plan: Plan, fold: Fold, entries: Sequence[Entry]) -> None:
         """Keep what the full way through validation found out; beyond a bound the oldest is forgotten."""
-        if plan.executor not in {"host", "cuda"} or plan.guarantee != "replica_order":
-            return
-        again = _made_again(plan, fold, call) if plan.executor == "cuda" else None
-        if plan.executor == "cuda" and again is None:
+        if plan.guarantee != "replica_order":
             return
         parts = [part for entry in entries for part in entry.parts]
         dtypes = tuple(part.dtype for part in parts)
         results = tuple(np.dtype(part.operand.backend.result_dtype(fold, part.dtype)) for part in parts)
+        rows = [column for seen in (*call.values, *(call.targets or ())) for column in seen.columns]
+        again = None
+        if all(isinstance(row, DeviceRow) for row in rows):
+            again = repeater(plan, fold, [dtype.name for dtype in results])
+        if again is None and not executor_traits(plan.executor).shares_memory:
+            return
         prepared = Prepared(plan, fold, tuple(entry.destinations for entry in entries), dtypes, results, again)
         self._calls.put(call.key, prepared)
 
@@ -185,7 +186,7 @@ def _run(prepared: Prepared, call: Call) -> list[Mirrored] | None:
     if prepared.again is None:
         made = _folded_on_host(prepared, call, columns, targets)
     else:
-        made = prepared.again.run(columns, targets)
+        made = prepared.again(columns, targets)
         if made is not None:
             _note_writes(call)
     return None if made is None else _wrapped(prepared, call, made)
@@ -219,15 +220,6 @@ def _note_writes(call: Call) -> None:
     for seen in call.targets or ():
         for backend, arrays in zip(seen.backends, seen.arrays, strict=True):
             backend.wrote(arrays)
-
-
-def _made_again(plan: Plan, fold: Fold, call: Call) -> Again | None:
-    """Return what makes a call on one GPU again, None if the full way must."""
-    from treefold.execution.cuda.again import Again, is_repeatable  # noqa: PLC0415 - imports PyTorch
-
-    rows = [column for seen in (*call.values, *(call.targets or ())) for column in seen.columns]
-    is_on_device = all(isinstance(row, DeviceRow) for row in rows)
-    return Again(plan, fold) if is_on_device and is_repeatable(plan, fold) else None
 
 
 def _new_targets(prepared: Prepared, values: Sequence[Seen]) -> list[tuple[HostArray, ...]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from treefold.devices import device_type
 from treefold.errors import PlanError
 from treefold.errors.words import counted, listed, short
+from treefold.plan.executors import STEP_BY_STEP, executor_traits
 from treefold.plan.ir import Combine, Goal, Hop
 from treefold.plan.movement import Movement, hops_of
 from treefold.plan.serialize import (
@@ -27,7 +28,6 @@ _VERSION = 1  # of the form in JSON
 _HEAD = ("collective", "algorithm", "executor", "kernel", "accumulate")  # as it stands in JSON
 _CHOICES = {
     "collective": ("all_reduce", "reduce", "broadcast", "gather"),
-    "executor": ("host", "local", "cuda", "nccl"),
     "kernel": ("native", "numpy", ""),
     "accumulate": ("wide", "native", "callback"),
 }
@@ -43,8 +43,8 @@ class Plan(Movement):
     """A movement that is proved, and how it runs here.
 
     ``collective``: ``"all_reduce"``, ``"reduce"``, ``"broadcast"`` or ``"gather"``. ``algorithm``: what planned it, in
-    words. ``executor``: ``"host"``, ``"local"``, ``"cuda"`` or ``"nccl"``. ``kernel``: what does the arithmetic on host
-    memory, ``"native"`` or ``"numpy"``, else empty. ``accumulate``: ``"wide"``, ``"native"`` or ``"callback"``.
+    words. ``executor``: by its name. ``kernel``: what does the arithmetic on host memory, ``"native"`` or ``"numpy"``,
+    else empty. ``accumulate``: ``"wide"``, ``"native"`` or ``"callback"``.
     ``paths``: where each leaf stands in the caller's structure. ``notes``: sentences a user should see, such as a
     fallback and its reason. ``print(plan)`` shows what runs: one line per step, or, where one memory holds everything,
     what its one pass does.
@@ -57,7 +57,7 @@ class Plan(Movement):
     collective: str
     algorithm: str
     paths: tuple[str, ...]
-    executor: str = "local"
+    executor: str = STEP_BY_STEP
     kernel: str = ""
     accumulate: str = "wide"
     notes: tuple[str, ...] = ()
@@ -77,9 +77,10 @@ class Plan(Movement):
         if len(self.paths) != len(self.leaves):
             return f"there are {len(self.paths)} paths for {len(self.leaves)} leaves"
         strangers = sorted({name for name in self.devices if device_type(name) != "cpu"})
-        if self.executor == "host" and strangers:
-            return f"the host executor cannot reach {', '.join(strangers)}"
-        if self.executor != "host" and self.proof.reaches_across:
+        shares_memory = executor_traits(self.executor).shares_memory
+        if shares_memory and strangers:
+            return f"the {self.executor} executor cannot reach {', '.join(strangers)}"
+        if self.proof.reaches_across and not shares_memory:
             return f"the {self.executor} executor cannot fold or concatenate what lies on several devices"
         if self.accumulate == "callback" and not self.proof.folds_whole:
             return "accumulation_fn takes the whole arrays of all replicas at once"
@@ -91,7 +92,7 @@ class Plan(Movement):
 
         On one memory there are no links to spare: on the host, and on a single GPU.
         """
-        return self.executor == "host" or (self.executor == "cuda" and len(self.devices) == 1)
+        return executor_traits(self.executor).runs_in_one_pass(self.devices)
 
     @property
     def guarantee(self) -> str:
@@ -106,14 +107,15 @@ class Plan(Movement):
             return "callback"
         if self.is_one_pass:
             return "replica_order"
-        if self.executor == "nccl" and any(isinstance(a, Combine) for step in self.steps for a in step.actions):
-            return "per_plan"  # the order in which NCCL adds is its own
+        own_promise = executor_traits(self.executor).own_promise
+        if own_promise and any(isinstance(action, Combine) for step in self.steps for action in step.actions):
+            return "per_plan"  # the order in which it folds is its own
         return "replica_order" if self.proof.is_flat else "per_plan"
 
     @property
     def hops(self) -> tuple[Hop, ...]:
         """The copies that cross from one device to another, in order of their steps; none within host memory."""
-        return () if self.executor == "host" else hops_of(self)
+        return () if executor_traits(self.executor).shares_memory else hops_of(self)
 
     def to_json(self) -> str:
         """Return the plan as JSON text, which ``treefold.plan.from_json`` proves again as it reads it."""
@@ -146,16 +148,11 @@ class Plan(Movement):
             name = f"{self.executor} ({self.kernel} kernel)" if self.kernel else self.executor
             is_fold = any(leaf.goal is Goal.FOLD for leaf in self.leaves)
             return f"{name}, one pass in replica order" if is_fold else f"{self.executor}, one pass"
-        if self.executor == "nccl":
-            return "nccl, in place of the copies and combinations of a pack, wherever it does the same"
-        if self.executor == "cuda":
-            return "cuda, chunks of all steps in flight together"
-        return f"{self.executor}, step by step"
+        return f"{self.executor}, {executor_traits(self.executor).manner}"
 
     def _describe_guarantee(self) -> str:
-        if self.executor == "nccl" and self.guarantee == "per_plan":
-            return "the same bits on every destination; on every run, if NCCL chooses the same way"
-        return _GUARANTEES[self.guarantee]
+        own_promise = executor_traits(self.executor).own_promise
+        return own_promise if own_promise and self.guarantee == "per_plan" else _GUARANTEES[self.guarantee]
 
 
 def from_json(text: str) -> Plan:

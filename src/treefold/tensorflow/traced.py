@@ -12,6 +12,7 @@ from tensorflow.python.saved_model import save_context
 import treefold.ops
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
+from treefold.execution import HOST
 from treefold.fold import Fold
 from treefold.ops.arguments import check_honoured
 from treefold.ops.entry import check_devices, common_backend
@@ -45,7 +46,7 @@ def reduced(
         _check(pair, fold, own)
     if fold.accumulation_fn is None and _may_leave_the_graph(pairs, own):
         if options is not None:
-            check_honoured(options, "host")
+            check_honoured(options, HOST)
         return HostReduction(ops, fold, options, callbacks).traced(pairs)
     return _as_ops(ops, fold, pairs, options)
 

@@ -164,9 +164,9 @@ def check_sparse(adapter: Adapter) -> None:
     rows, indices = owned(0, (3, 2), adapter.dtypes[0]), np.array([4, 1, 4], "int32")
     expected = np.zeros((6, 2), rows.dtype)
     np.add.at(expected, indices, rows)
-    places = adapter.make(indices, adapter.devices[0])
-    _expect_equal(adapter, adapter.backend.densify(adapter.make(rows, adapter.devices[0]), places, (6, 2)), expected)
-    bounds = adapter.backend.index_bounds(places)
+    positions = adapter.make(indices, adapter.devices[0])
+    _expect_equal(adapter, adapter.backend.densify(adapter.make(rows, adapter.devices[0]), positions, (6, 2)), expected)
+    bounds = adapter.backend.index_bounds(positions)
     _expect(bounds, "index_bounds() is (1, 4), in Python's int", bounds == (1, 4) and type(bounds[0]) is int)
 
 

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -25,15 +25,18 @@ from treefold.cost.setting import MovementOnMachine
 from treefold.cost.tasks import Task, make_tasks, whole_cuts
 from treefold.errors import SimulationError
 from treefold.errors.words import counted
-from treefold.execution.kernel import fold_into
+from treefold.execution.actions import FlatMemory, leaf_actions, outputs
+from treefold.execution.operands import Operand
 from treefold.fold import Fold
 from treefold.plan import Movement
-from treefold.plan.ir import Combine, Copy, Goal, Range, Role
+from treefold.plan.actions import cut
+from treefold.plan.ir import Goal, Role
 from treefold.reduce_op import ReduceOp
 from treefold.testing.clocks import Clock, RealClock
 from treefold.timeline import Timeline
 from treefold.topology import Link, Topology
 
+_NUMPY = NumpyBackend()
 #: A chunk takes its tokens in so many portions, so that copies that share a link take turns within a chunk too.
 _PORTIONS = 4
 #: Tokens a link saves for a copy that was ready and woken late: seconds. More than an operating system is late by.
@@ -126,86 +129,44 @@ class Emulator:
         if any(leaf.goal is not Goal.FOLD for leaf in plan.leaves):
             raise SimulationError.only_folds()
         fold = Fold(ReduceOp.parse(op))
-        arrays = _buffers(plan, inputs, fold)
-        nbytes = sum(np.asarray(leaf[0]).nbytes for leaf in inputs)
+        operands = _operands(plan, inputs)
+        memory = _memory(plan, operands, fold)
+        nbytes = sum(operand.arrays[0].nbytes for operand in operands)
         predicted = simulate(plan, self.topology, nbytes, chunk_bytes=chunk_bytes, launch_s=0.0)
         routes = MovementOnMachine(plan, self.topology).at(nbytes).routes
+
+        def perform(task: Task, start: int, stop: int) -> None:
+            if start < stop:
+                memory.perform(cut(task.action, start, stop))
+
         machine = _Machine(self.topology, self.clock, routes, predicted.num_chunks)
-        measured_s = machine.run(make_tasks(plan), _Work(plan, arrays, fold).do)
-        results = _results(plan, inputs, arrays)
-        return Emulation(results, measured_s, predicted)
+        measured_s = machine.run(make_tasks(plan), perform)
+        results = outputs(plan, operands, lambda index: memory.arrays[index])
+        return Emulation(tuple(results), measured_s, predicted)
 
 
-def _buffers(plan: Movement, inputs: Sequence[Sequence[Any]], fold: Fold) -> list[HostArray]:
-    arrays = []
+def _operands(plan: Movement, inputs: Sequence[Sequence[Any]]) -> list[Operand]:
+    """Return the inputs, which must be those of the plan."""
     for buffer in plan.buffers:
-        dtype = plan.leaves[buffer.leaf].dtype
         if buffer.role is Role.INPUT:
+            dtype = plan.leaves[buffer.leaf].dtype
             given = inputs[buffer.leaf] if buffer.leaf < len(inputs) else ()
             array = np.asarray(given[buffer.position]) if buffer.position < len(given) else None
             if array is None or array.size != buffer.length or array.dtype.name != dtype:
                 raise SimulationError.input_array(buffer.name, buffer.length, dtype)
-            arrays.append(array.reshape(-1))
-            continue
-        if buffer.role is Role.PARTIAL:
-            dtype = fold.partial_dtype(dtype)
-        elif buffer.role is not Role.SCRATCH:
-            dtype = fold.result_dtype(dtype)
-        arrays.append(np.full(buffer.length, 0, dtype))  # every page is there before time counts
-    return arrays
+    leaves = inputs[: len(plan.leaves)]
+    return [Operand(_NUMPY, tuple(map(np.asarray, arrays)), np.shape(arrays[0])) for arrays in leaves]
 
 
-def _results(
-    plan: Movement, inputs: Sequence[Sequence[Any]], arrays: Sequence[HostArray]
-) -> tuple[tuple[HostArray, ...], ...]:
-    found: list[list[HostArray]] = [[] for _ in plan.leaves]
-    for buffer, array in zip(plan.buffers, arrays, strict=True):
-        if buffer.role is Role.OUTPUT:
-            found[buffer.leaf].append(array.reshape(np.shape(inputs[buffer.leaf][0])))
-    return tuple(tuple(leaf) for leaf in found)
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What tasks do to arrays, chunk by chunk."""
-
-    plan: Movement
-    arrays: Sequence[HostArray]
-    fold: Fold
-    backend: NumpyBackend = field(default_factory=NumpyBackend)
-
-    def do(self, task: Task, start: int, stop: int) -> None:
-        """Do what a task does to one chunk: the elements from ``start`` to ``stop`` of those that it writes."""
-        action = task.action
-        if start == stop:
-            return
-        target = self._part(action.target, start, stop)
-        if isinstance(action, Copy):
-            target[...] = self._part(action.source, start, stop)
-        elif isinstance(action, Combine):
-            self._combine(action, [self._part(source, start, stop) for source in action.sources], target)
-        else:
-            position = 0
-            for source in action.sources:
-                first, last = max(start, position), min(stop, position + source.length)
-                if first < last:
-                    target[first - start : last - start] = self._part(source, first - position, last - position)
-                position += source.length
-
-    def _combine(self, action: Combine, sources: list[HostArray], target: HostArray) -> None:
-        leaf = self.plan.buffers[action.target.buffer].leaf
-        dtype = self.plan.leaves[leaf].dtype
-        if self.fold.op is not ReduceOp.MEAN and {part.dtype.name for part in (*sources, target)} == {dtype}:
-            fold_into(sources, [target], self.fold, dtype)  # the native core, where the arithmetic is its own
-            return
-        count = sum(buffer.role is Role.INPUT and buffer.leaf == leaf for buffer in self.plan.buffers)
-        target[...] = self.backend.combine(
-            sources, self.fold, dtype=dtype, divisor=count if action.final else None, result=target.dtype.name
-        )
-
-    def _part(self, where: Range, start: int, stop: int) -> HostArray:
-        part: HostArray = self.arrays[where.buffer][where.start + start : where.start + stop]
-        return part
+def _memory(plan: Movement, operands: Sequence[Operand], fold: Fold) -> FlatMemory:
+    leaves = leaf_actions(plan, operands, fold)
+    arrays = [
+        operands[buffer.leaf].arrays[buffer.position].reshape(-1)
+        if buffer.role is Role.INPUT
+        else np.full(buffer.length, 0, leaves[buffer.leaf].dtype(buffer.role))  # every page is there before time counts
+        for buffer in plan.buffers
+    ]
+    return FlatMemory(leaves, plan.buffers, arrays, _NUMPY.assign)
 
 
 class _Bucket:

@@ -156,8 +156,8 @@ class FakeBackend(ArrayBackend):
 
     def densify(self, values: FakeArray, indices: FakeArray, shape: tuple[int, ...]) -> FakeArray:
         """Add up the rows."""
-        device, (rows, places) = self._here([values, indices])
-        return FakeArray(self._numpy.densify(rows, places, shape), device, self)
+        device, (rows, positions) = self._here([values, indices])
+        return FakeArray(self._numpy.densify(rows, positions, shape), device, self)
 
     def index_bounds(self, indices: FakeArray) -> tuple[int, int]:
         """Look at all of them."""

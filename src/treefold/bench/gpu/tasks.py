@@ -12,7 +12,8 @@ from treefold.bench.gpu.machine import Machine
 from treefold.bench.gpu.measure import Task, Way, in_new, in_place
 from treefold.bench.gpu.tensors import Columns, Tensors
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
-from treefold.execution.gpus import nccl_refusal
+from treefold.execution.gpus import CHOICES
+from treefold.execution.nccl import nccl_refusal
 from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce, ReductionToOneDevice
 from treefold.values import PerReplica
 
@@ -20,7 +21,7 @@ _KIB, _MIB = 1 << 10, 1 << 20
 _REPLICAS = 8
 MODELS = ("resnet50", "bert-base")
 FOLDS = tuple((dtype, op) for dtype in ("float32", "bfloat16") for op in ("sum", "mean"))
-EXECUTORS = ("cuda", "local")
+EXECUTORS = CHOICES
 #: Names of ways that figures compare with.
 COPY, LOOP, FOREACH = "copy on the GPU", "torch, tensor by tensor", "torch._foreach_add_"
 NCCL = "treefold, NcclAllReduce"

@@ -9,6 +9,8 @@ from treefold.cli.demo.checks import measure_difference
 from treefold.cli.demo.network import count_parameters
 from treefold.cli.demo.train import BATCH_SIZE, DemoResult
 from treefold.errors.words import seconds_in_words
+from treefold.plan import Plan
+from treefold.plan.executors import executor_traits
 from treefold.report.curves import Curve, draw_curves
 from treefold.report.page import Check, Figure, Page, Section
 from treefold.report.plan_drawing import draw_movement
@@ -80,7 +82,7 @@ def make_page(result: DemoResult, checks: tuple[Check, ...], *, facts: tuple[tup
                 " parameters, so the curves lie on each other.",
                 drawing=_draw_losses(result),
             ),
-            Section("The plan", _explain_plan(plan.executor), drawing=drawing, verbatim=str(plan)),
+            Section("The plan", _explain_plan(plan), drawing=drawing, verbatim=str(plan)),
         ),
         facts=facts,
     )
@@ -104,8 +106,8 @@ def _list_figures(result: DemoResult) -> tuple[Figure, ...]:
     )
 
 
-def _explain_plan(executor: str) -> str:
-    if executor == "host":
+def _explain_plan(plan: Plan) -> str:
+    if executor_traits(plan.executor).shares_memory:
         return (
             "What goes where in one step of training. All of these devices share the host's memory, so the result is"
             " computed in one pass, in replica order; on devices of their own the values would travel as drawn."

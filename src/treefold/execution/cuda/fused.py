@@ -9,7 +9,6 @@ import contextlib
 import functools
 import importlib.metadata
 import operator
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ _LEAST_TRITON = (3, 4)
 #: Elements of a block: 4 KiB of each contribution, at most.
 _BLOCK = 1024
 _WARPS = 4
-#: Tables that are kept on the device: a training step reduces the same gradients again and again.
+#: Tables that are kept on the device: training steps reduce the same gradients.
 _MOST_TABLES = 64
 
 
@@ -70,11 +69,6 @@ def _triton_version() -> tuple[int, int]:
             major, minor, *_ = importlib.metadata.version(name).split(".")
             return int(major), int(minor)
     return 0, 0
-
-
-def is_interpreted() -> bool:
-    """Tell whether Triton runs kernels in Python, on any memory, which is how they are tested without a GPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def is_fused(fold: Fold, dtype: str) -> bool:
@@ -191,7 +185,7 @@ _in_graphs: dict[Any, _Upload] = {}
 
 
 def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
-    """Return a table of addresses and lengths, and the blocks of its arrays: the same ones again if they were there.
+    """Return a table of addresses and lengths, and the blocks of its arrays: the cached ones if there are any.
 
     Raises:
         GpuError: they are not, and a CUDA graph is being captured.

@@ -11,33 +11,33 @@ from typing import Any
 
 import torch
 
-from treefold.execution.callback import accumulate
+from treefold.execution.actions import LeafActions, leaf_actions
 from treefold.execution.cuda.fused import DeviceJob, fold_batch, is_fused
 from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold
 from treefold.plan import Plan
-from treefold.plan.ir import Goal, Leaf, Role
-from treefold.reduce_op import ReduceOp
+from treefold.plan.actions import buffers_of_leaves
+from treefold.plan.ir import Goal, Role
+
+_ROWS = torch.contiguous_format
 
 
 def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
     """Return each leaf's result per component, enqueued on the current stream; with ``out``, in the tensors given."""
-    counts = [0] * len(plan.leaves)
-    for buffer in plan.buffers:
-        counts[buffer.leaf] += buffer.role is Role.OUTPUT
     # All memory is taken, and all callbacks run, before anything is written: a failure leaves out as it was.
     made: Results = []
     jobs: list[DeviceJob] = []
     copies: list[tuple[Any, Any]] = []
-    for index, (leaf, operand) in enumerate(zip(plan.leaves, inputs, strict=True)):
+    counts = [len(outputs) for outputs in buffers_of_leaves(plan, Role.OUTPUT)]
+    for index, (leaf, operand) in enumerate(zip(leaf_actions(plan, inputs, fold), inputs, strict=True)):
         given = None if out is None else out[index]
-        if leaf.goal is Goal.FOLD and fold is not None and is_fused(fold, leaf.dtype):
-            job = _job(leaf, operand, fold, counts[index], given)
+        if leaf.leaf.goal is Goal.FOLD and fold is not None and is_fused(fold, leaf.leaf.dtype):
+            job = _job(leaf, operand, counts[index], given)
             jobs.append(job)
             made.append(tuple(job.targets))
             copies += [(end, part) for end, part in zip(given or (), job.targets, strict=False) if end is not part]
         else:
-            result = _made(leaf, plan.paths[index], operand, fold)
+            result = _result(leaf, operand)
             if given is None:
                 device = operand.backend.device_of(result) or "cpu:0"
                 made.append(tuple(operand.backend.copy_to(result, device) for _ in range(counts[index])))
@@ -55,33 +55,22 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     return out
 
 
-def _job(leaf: Leaf, operand: Operand, fold: Fold, count: int, given: tuple[Any, ...] | None) -> DeviceJob:
+def _job(leaf: LeafActions, operand: Operand, count: int, given: tuple[Any, ...] | None) -> DeviceJob:
     """Return the work for the kernel, row-major all of it."""
     sources = [array.detach().resolve_conj().resolve_neg().contiguous() for array in operand.arrays]
     if given is not None:
         targets = [end if end.is_contiguous() else torch.empty_like(end, memory_format=_ROWS) for end in given]
     else:
-        dtype = getattr(torch, fold.result_dtype(leaf.dtype))
+        dtype = getattr(torch, leaf.dtype(Role.OUTPUT))
         targets = [torch.empty(operand.shape, dtype=dtype, device=sources[0].device) for _ in range(count)]
-    return DeviceJob(leaf.dtype, sources, targets)
+    return DeviceJob(leaf.leaf.dtype, sources, targets)
 
 
-_ROWS = torch.contiguous_format
-
-
-def _made(leaf: Leaf, path: str, operand: Operand, fold: Fold | None) -> Any:
+def _result(leaf: LeafActions, operand: Operand) -> Any:
     """Return a result made by the backend's own operations; it may be a view of a contribution."""
-    backend = operand.backend
-    if leaf.goal is Goal.FOLD and fold is not None and fold.accumulation_fn is not None:
-        device = backend.device_of(operand.arrays[0]) or "cpu:0"
-        arrays = [backend.copy_to(array, device) for array in operand.arrays]
-        return backend.reshape(accumulate(backend, arrays, fold, path), operand.shape)
-    flat = [backend.ravel_concat([array]) for array in operand.arrays]
-    if leaf.goal is Goal.FOLD and fold is not None:
-        dtype = fold.result_dtype(leaf.dtype)
-        result = backend.combine(flat, fold, dtype=leaf.dtype, divisor=len(flat), result=dtype)
-    else:
-        result = backend.ravel_concat(flat)
-        if leaf.goal is Goal.ROWS and fold is not None and fold.op is ReduceOp.MEAN:
-            result = backend.scale(result, len(flat), fold.result_dtype(leaf.dtype))
-    return backend.reshape(result, operand.shape)
+    arrays = operand.arrays
+    if leaf.fold is not None and leaf.fold.accumulation_fn is not None:  # which may write into what it gets
+        device = leaf.backend.device_of(arrays[0]) or "cpu:0"
+        arrays = tuple([leaf.backend.copy_to(array, device) for array in arrays])
+    flat = [leaf.backend.ravel_concat([array]) for array in arrays]
+    return leaf.backend.reshape(leaf.result(flat), operand.shape)

@@ -18,14 +18,12 @@ from treefold.bounded_cache import BoundedCache
 from treefold.devices import device_type, torch_device
 from treefold.errors import GpuError
 from treefold.execution import links
-from treefold.execution.kernel import fold_into
+from treefold.execution.actions import FlatMemory, leaf_actions, outputs
 from treefold.execution.operands import Operand, Results, handed_over
-from treefold.execution.schedule import Operation, Schedule, Stream, make_schedule, sources_of
-from treefold.execution.streams import Driver, issue
+from treefold.execution.schedule import Driver, Operation, Schedule, Stream, issue, make_schedule
 from treefold.fold import Fold
 from treefold.plan import Plan
-from treefold.plan.ir import Buffer, Combine, Concat, Goal, Range, Role
-from treefold.reduce_op import ReduceOp
+from treefold.plan.ir import Buffer, Role
 
 #: Bytes of a chunk: at least what makes the bus worth the 0.1 ms that it takes to issue a chunk's operations, at most
 #: what keeps the ends of a pipeline short.
@@ -64,11 +62,14 @@ class TorchStreams(Driver):
 
         ``is_pinned``: the caller's host memory is pinned, and results on the host shall be, too.
         """
-        self.schedule, self.inputs, self.fold, self.is_pinned = schedule, inputs, fold, is_pinned
-        self.streams = {stream: _made_streams(stream) for stream in schedule.streams}
+        self.schedule, self.inputs, self.is_pinned = schedule, inputs, is_pinned
+        self.leaves = leaf_actions(schedule.plan, inputs, fold)
+        self.streams = {stream: _make_streams(stream) for stream in schedule.streams}
         # Allocated for the callers' streams, which wait for ours at the end: freed, it is used again only after that.
-        self.memory = [self._memory(index, buffer) for index, buffer in enumerate(schedule.buffers)]
+        arrays = [self._array(index, buffer) for index, buffer in enumerate(schedule.buffers)]
+        self.memory = FlatMemory(self.leaves, schedule.buffers, arrays, _copy)
         self._gpus = [device for device in schedule.plan.devices if device_type(device) == "gpu"]
+        # The contributions are what the callers' streams are still writing: nothing of ours may start before that.
         begun = [torch.cuda.current_stream(torch_device(device)).record_event() for device in self._gpus]
         for own in self.streams.values():
             for stream in own:
@@ -88,20 +89,10 @@ class TorchStreams(Driver):
 
     def perform(self, operation: Operation) -> None:
         """Enqueue an operation, or do it, if it is the host's."""
-        action = operation.action
-        parts = [self._part(source) for source in sources_of(action)]
-        target = self._part(action.target)
-        buffer = self.schedule.buffers[action.target.buffer]
         with contextlib.ExitStack() as current:
             for stream in self.streams[operation.stream]:
                 current.enter_context(torch.cuda.stream(stream))
-            if isinstance(action, Combine):
-                self._combine(action, parts, target, buffer)
-            elif isinstance(action, Concat) and action.final and self._divides(buffer):
-                backend, count = self.inputs[buffer.leaf].backend, len(self.inputs[buffer.leaf].arrays)
-                target.copy_(backend.scale(parts[0], count, self._dtype(buffer)))
-            else:
-                target.copy_(parts[0], non_blocking=True)
+            self.memory.perform(operation.action)
 
     def signal(self, stream: Stream) -> Any:
         """Return an event; None for the host, which has done what it was given."""
@@ -120,55 +111,27 @@ class TorchStreams(Driver):
 
     def results(self) -> Results:
         """Return the outputs, each in the shape of its leaf."""
-        made: list[list[Any]] = [[] for _ in self.inputs]
-        for index, buffer in enumerate(self.schedule.plan.buffers):
-            if buffer.role is Role.OUTPUT:
-                made[buffer.leaf].append(self.memory[index].reshape(self.inputs[buffer.leaf].shape))
-        return [tuple(arrays) for arrays in made]
+        return outputs(self.schedule.plan, self.inputs, lambda index: self.memory.arrays[index])
 
-    def _memory(self, index: int, buffer: Buffer) -> Any:
+    def _array(self, index: int, buffer: Buffer) -> Any:
         if buffer.role is Role.INPUT:
             array = self.inputs[buffer.leaf].arrays[buffer.position]
             return array.detach().resolve_conj().resolve_neg().reshape(-1)
-        dtype = getattr(torch, self._dtype(buffer))
+        dtype = getattr(torch, self.leaves[buffer.leaf].dtype(buffer.role))
         if index in self.schedule.staging or (self.is_pinned and device_type(buffer.device) == "cpu"):
             return _pinned(buffer.length, dtype)
         return torch.empty(buffer.length, dtype=dtype, device=torch_device(buffer.device))
 
-    def _dtype(self, buffer: Buffer) -> str:
-        leaf = self.schedule.plan.leaves[buffer.leaf]
-        if self.fold is None:
-            return leaf.dtype
-        if buffer.role is Role.PARTIAL:
-            return self.fold.partial_dtype(leaf.dtype)
-        is_result = buffer.role in {Role.OUTPUT, Role.RESULT} and leaf.goal in {Goal.FOLD, Goal.ROWS}
-        return self.fold.result_dtype(leaf.dtype) if is_result else leaf.dtype
 
-    def _divides(self, buffer: Buffer) -> bool:
-        goal = self.schedule.plan.leaves[buffer.leaf].goal
-        return goal is Goal.ROWS and self.fold is not None and self.fold.op is ReduceOp.MEAN
+def _copy(target: Any, source: Any) -> None:
+    """Enqueue a copy on the current stream; the host copies at once what lies on the host at both ends.
 
-    def _part(self, where: Range) -> Any:
-        return self.memory[where.buffer][where.start : where.stop]
-
-    def _combine(self, action: Combine, parts: list[Any], target: Any, buffer: Buffer) -> None:
-        if self.fold is None:
-            raise AssertionError(action)
-        operand = self.inputs[buffer.leaf]
-        dtype = self.schedule.plan.leaves[buffer.leaf].dtype
-        are_contributions = len(parts) == len(operand.arrays)
-        if target.is_cpu and action.final and are_contributions:
-            views = [operand.backend.host_view(part) for part in parts]
-            end = operand.backend.host_view(target)
-            if end is not None and not any(view is None for view in views):
-                fold_into([view for view in views if view is not None], [end], self.fold, dtype)
-                return
-        divisor = len(operand.arrays) if action.final else None
-        result = self._dtype(buffer)
-        target.copy_(operand.backend.combine(parts, self.fold, dtype=dtype, divisor=divisor, result=result))
+    A temporary source was allocated on this stream, so its memory is not used again before the copy is done.
+    """
+    target.copy_(source, non_blocking=True)
 
 
-def _made_streams(stream: Stream) -> list[Any]:
+def _make_streams(stream: Stream) -> list[Any]:
     """Return a CUDA stream for each GPU that takes part, the sender's first; none for what the host does itself.
 
     A copy between GPUs has one on either side: PyTorch lets the current streams of both wait for each other.

@@ -1,10 +1,10 @@
-"""Batches between replicas on one GPU of shapes seen before: all but the addresses is known from the first call."""
+"""Repeats calls between replicas on one GPU: all but the addresses is known from the first call."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,46 +12,45 @@ import torch
 from treefold.backends import DeviceRow
 from treefold.devices import torch_device
 from treefold.execution.cuda.fused import Row, fold_rows, is_fused
+from treefold.execution.interface import Repeat
+from treefold.execution.operands import Results
 from treefold.fold import Fold
 from treefold.plan import Plan
+from treefold.plan.actions import buffers_of_leaves
 from treefold.plan.ir import Goal, Role
 
 _MOST_REMEMBERED = 64
 
 
-class Again:
-    """One kind of call, ready to be made again. Safe to use from many threads."""
+class _Repeater:
+    """Repeats one kind of call. Safe to use from many threads."""
 
-    def __init__(self, plan: Plan, fold: Fold) -> None:
-        """Take a plan that ``is_repeatable``."""
-        self._fold = fold
-        self._device = place_of(plan.devices[0])
-        self._counts = [0] * len(plan.leaves)
-        for buffer in plan.buffers:
-            self._counts[buffer.leaf] += buffer.role is Role.OUTPUT
+    def __init__(self, plan: Plan, fold: Fold, is_asked: Callable[[], bool]) -> None:
+        self._fold, self._is_asked = fold, is_asked
+        self._device = torch.device(torch_device(plan.devices[0]))
+        self._counts = [len(outputs) for outputs in buffers_of_leaves(plan, Role.OUTPUT)]
         self._disjoint: set[tuple[tuple[int, ...], ...]] = set()
 
-    def run(self, sources: Sequence[DeviceRow], targets: Sequence[DeviceRow] | None) -> list[tuple[Any, ...]] | None:
-        """Enqueue the fold of each row on the current stream and return new results per row, none if they are given.
-
-        ``targets`` may be ``sources``. None, and nothing done, where the full way must say what is wrong.
-        """
-        made: list[tuple[Any, ...]] = []
+    def __call__(self, rows: Sequence[DeviceRow], targets: Sequence[DeviceRow] | None) -> Results | None:
+        """Enqueue the fold of each row on the current stream."""
+        if not self._is_asked():
+            return None
+        made: Results = []
         if targets is None:
             try:
-                made = [self._new(row, count) for row, count in zip(sources, self._counts, strict=True)]
+                made = [self._new(row, count) for row, count in zip(rows, self._counts, strict=True)]
             except torch.OutOfMemoryError:
                 return None
             ends = [tuple([tensor.data_ptr() for tensor in tensors]) for tensors in made]
         else:
-            if not self._are_disjoint(sources if targets is sources else [*sources, *targets]):
+            if not self._are_disjoint(rows if targets is rows else [*rows, *targets]):
                 return None
             ends = [row.addresses for row in targets]
-        rows = [
+        jobs = [
             Row(row.dtype, math.prod(row.shape), row.addresses, addresses)
-            for row, addresses in zip(sources, ends, strict=True)
+            for row, addresses in zip(rows, ends, strict=True)
         ]
-        fold_rows(rows, self._fold, self._device)
+        fold_rows(jobs, self._fold, self._device)
         return made
 
     def _new(self, row: DeviceRow, count: int) -> tuple[Any, ...]:
@@ -71,18 +70,18 @@ class Again:
         )
         if any(one[1] > two[0] for one, two in itertools.pairwise(extents)):
             return False
+        # No lock: each of these calls on a set is atomic, and what another thread forgets is only found out once more.
         if len(self._disjoint) >= _MOST_REMEMBERED:
             self._disjoint.clear()
         self._disjoint.add(key)
         return True
 
 
-def place_of(device: str) -> torch.device:
-    """Return PyTorch's device of a GPU."""
-    return torch.device(torch_device(device))
+def repeater(plan: Plan, fold: Fold, is_asked: Callable[[], bool]) -> Repeat | None:
+    """Return what repeats a call of this plan; None if it is not one pass of the kernel over every leaf, on one GPU.
 
-
-def is_repeatable(plan: Plan, fold: Fold) -> bool:
-    """Tell whether a plan is one pass of the kernel, over every leaf."""
+    ``is_asked``: whether the kernel is still what such calls are to run by.
+    """
     is_one_gpu = len(plan.devices) == 1 and plan.devices[0].startswith("gpu")
-    return is_one_gpu and all(leaf.goal is Goal.FOLD and is_fused(fold, leaf.dtype) for leaf in plan.leaves)
+    is_fold = all(leaf.goal is Goal.FOLD and is_fused(fold, leaf.dtype) for leaf in plan.leaves)
+    return _Repeater(plan, fold, is_asked) if is_one_gpu and is_fold else None

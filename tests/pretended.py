@@ -33,7 +33,7 @@ class PretendedGpus(TorchBackend):
 
     def put(self, tensor: Any, device: str) -> Any:
         """Note where a tensor is, and keep it, so that its memory is not given to another."""
-        self._placed[tensor.untyped_storage()._cdata] = (device, tensor)  # noqa: SLF001 - it has no other name
+        self._placed[tensor.untyped_storage()._cdata] = (device, tensor)
         return tensor
 
     def has_device(self, device: str) -> bool:
@@ -42,7 +42,7 @@ class PretendedGpus(TorchBackend):
 
     def device_of(self, array: Any) -> str:
         """Tell by the storage."""
-        return self._placed.get(array.untyped_storage()._cdata, ("gpu:0", None))[0]  # noqa: SLF001 - as above
+        return self._placed.get(array.untyped_storage()._cdata, ("gpu:0", None))[0]
 
     def copy_to(self, array: Any, device: str) -> Any:
         """Copy as between devices."""
@@ -93,7 +93,7 @@ def pretended_gpus(count: int) -> Iterator[PretendedGpus]:
     """Put them in PyTorch's place, inside the ``with`` block."""
     registry.loaded_backends()
     backend = PretendedGpus(count)
-    loaded = mock.patch.dict(registry._loaded, {"torch": backend})  # noqa: SLF001 - there is one PyTorch
-    glancing = mock.patch.dict(registry._glancing, dict.fromkeys(backend.glanced_types, backend))  # noqa: SLF001
+    loaded = mock.patch.dict(registry._loaded, {"torch": backend})
+    glancing = mock.patch.dict(registry._glancing, dict.fromkeys(backend.glanced_types, backend))
     with loaded, glancing:
         yield backend

@@ -6,14 +6,14 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from pretended import pretended_gpus
 
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionToOneDevice
 from treefold.backends.torch import TorchBackend
 from treefold.dtypes import COMPLEX, REDUCIBLE
 from treefold.errors import OutputError
-from treefold.execution.cuda import again
+from treefold.execution.cuda import repeat
 from treefold.testing import assert_same_bits, mixed_values
-from treefold.testing.pretended import pretended_gpus
 
 COUNT = 3
 HOST = TorchBackend()
@@ -27,7 +27,7 @@ pytestmark = [
 def gpus(monkeypatch):
     """Return a GPU in host memory, on which plans run by the kernel."""
     monkeypatch.setenv("TREEFOLD_GPU_EXECUTOR", "cuda")
-    monkeypatch.setattr(again, "place_of", lambda _device: torch.device("cpu"))
+    monkeypatch.setattr(repeat, "torch_device", lambda _device: "cpu")
     with pretended_gpus(2) as backend:
         yield backend
 

@@ -10,19 +10,18 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from treefold.backends import HostArray
 from treefold.backends.numpy import NumpyBackend
-from treefold.errors import RaceError
-from treefold.execution.schedule import Operation, Schedule, Stream, sources_of
-from treefold.execution.streams import Driver
+from treefold.execution.actions import FlatMemory, LeafActions, leaf_actions, outputs
+from treefold.execution.operands import Operand, Results
+from treefold.execution.schedule import Driver, Operation, Schedule, Stream
 from treefold.fold import Fold
-from treefold.plan.ir import Combine, Concat, Goal, Range, Role
-from treefold.reduce_op import ReduceOp
+from treefold.plan.actions import buffers_of_leaves
+from treefold.plan.ir import Buffer, Range, Role
 
-_HostArray = np.ndarray[Any, Any]
 #: How far each stream had come, as far as another one knows.
 _Clock = dict[Stream, int]
 
@@ -45,10 +44,14 @@ class _Queue:
 @dataclass(frozen=True, slots=True)
 class _Access:
     operation: Operation
-    place: Range
+    part: Range
     writes: bool
     stream: Stream
     count: int
+
+
+class RaceError(AssertionError):
+    """Two operations touch the same elements, one of them writes, and nothing orders them."""
 
 
 class FakeStreams(Driver):
@@ -57,16 +60,21 @@ class FakeStreams(Driver):
     Buffers are poisoned before they are written: an operation that reads too early reads nonsense.
     """
 
-    def __init__(
-        self, schedule: Schedule, inputs: Sequence[Sequence[_HostArray]], fold: Fold, *, seed: int = 0
-    ) -> None:
+    def __init__(self, schedule: Schedule, inputs: Sequence[Sequence[HostArray]], fold: Fold, *, seed: int = 0) -> None:
         """Take the schedule's buffers; nothing runs yet."""
-        self.schedule, self.fold = schedule, fold
+        self.schedule = schedule
         self._random = random.Random(seed)  # noqa: S311 - an order, not a secret
         self._queues: dict[Stream, _Queue] = defaultdict(_Queue)
         self._accesses: dict[int, list[_Access]] = defaultdict(list)
-        self._numpy = NumpyBackend()
-        self.memory = [self._memory(index, inputs) for index in range(len(schedule.buffers))]
+        numpy = NumpyBackend()
+        self._operands = [
+            Operand(numpy, tuple(arrays), (schedule.plan.buffers[outputs[0]].length,))
+            for arrays, outputs in zip(inputs, buffers_of_leaves(schedule.plan, Role.OUTPUT), strict=True)
+        ]
+        leaves = leaf_actions(schedule.plan, self._operands, fold)
+        self._memory = FlatMemory(
+            leaves, schedule.buffers, [self._array(buffer, leaves) for buffer in schedule.buffers], numpy.assign
+        )
 
     def wait(self, stream: Stream, event: _Event) -> None:
         """Note what the stream knows from now on."""
@@ -86,19 +94,18 @@ class FakeStreams(Driver):
         queue.given += 1
         queue.clock[operation.stream] = queue.given
         queue.work.append(operation)
-        places = [(source, False) for source in sources_of(operation.action)] + [(operation.action.target, True)]
-        for place, writes in places:
-            access = _Access(operation, place, writes, operation.stream, queue.given)
-            for other in self._accesses[place.buffer]:
+        for part in (*operation.action.sources, operation.action.target):
+            access = _Access(operation, part, part is operation.action.target, operation.stream, queue.given)
+            for other in self._accesses[part.buffer]:
                 self._check(other, access, queue.clock)
-            self._accesses[place.buffer].append(access)
+            self._accesses[part.buffer].append(access)
 
     def signal(self, stream: Stream) -> _Event:
         """Return an event that knows what the stream knows."""
         queue = self._queues[stream]
         return _Event(stream, queue.given, dict(queue.clock))
 
-    def finish(self) -> list[list[_HostArray]]:
+    def finish(self) -> Results:
         """Run what was held back, each time on any stream that can go on; return each leaf's outputs."""
         heads = dict.fromkeys(self._queues, 0)
         while True:
@@ -109,15 +116,11 @@ class FakeStreams(Driver):
             item = self._queues[stream].work[heads[stream]]
             heads[stream] += 1
             if isinstance(item, Operation):
-                self._run(item)
+                self._memory.perform(item.action)
                 self._queues[stream].done += 1
         if any(heads[stream] != len(queue.work) for stream, queue in self._queues.items()):
             raise RaceError(heads)
-        outputs: list[list[_HostArray]] = [[] for _ in self.schedule.plan.leaves]
-        for index, buffer in enumerate(self.schedule.buffers):
-            if buffer.role is Role.OUTPUT:
-                outputs[buffer.leaf].append(self.memory[index])
-        return outputs
+        return outputs(self.schedule.plan, self._operands, lambda index: self._memory.arrays[index])
 
     def _can_go_on(self, stream: Stream, head: int) -> bool:
         work = self._queues[stream].work
@@ -127,42 +130,15 @@ class FakeStreams(Driver):
         return isinstance(item, Operation) or self._queues[item.stream].done >= item.count
 
     def _check(self, before: _Access, after: _Access, clock: _Clock) -> None:
-        overlap = before.place.start < after.place.stop and after.place.start < before.place.stop
+        overlap = before.part.start < after.part.stop and after.part.start < before.part.stop
         is_ordered = before.operation is after.operation or before.count <= clock.get(before.stream, 0)
         if overlap and (before.writes or after.writes) and not is_ordered:
             raise RaceError(before.operation, after.operation)
 
-    def _memory(self, index: int, inputs: Sequence[Sequence[_HostArray]]) -> _HostArray:
-        buffer = self.schedule.buffers[index]
+    def _array(self, buffer: Buffer, leaves: Sequence[LeafActions]) -> HostArray:
         if buffer.role is Role.INPUT:
-            return inputs[buffer.leaf][buffer.position].ravel().copy()
-        memory = np.empty(buffer.length, self._dtype(index))
+            array: HostArray = self._operands[buffer.leaf].arrays[buffer.position]
+            return array.ravel().copy()
+        memory = np.empty(buffer.length, leaves[buffer.leaf].dtype(buffer.role))
         memory.view(np.uint8)[...] = 0x7F
         return memory
-
-    def _dtype(self, index: int) -> str:
-        buffer = self.schedule.buffers[index]
-        leaf = self.schedule.plan.leaves[buffer.leaf]
-        if buffer.role is Role.PARTIAL:
-            return self.fold.partial_dtype(leaf.dtype)
-        is_folded = buffer.role in {Role.OUTPUT, Role.RESULT} and leaf.goal in {Goal.FOLD, Goal.ROWS}
-        return self.fold.result_dtype(leaf.dtype) if is_folded else leaf.dtype
-
-    def _run(self, operation: Operation) -> None:
-        action = operation.action
-        parts = [self.memory[source.buffer][source.start : source.stop] for source in sources_of(action)]
-        target = self.memory[action.target.buffer][action.target.start : action.target.stop]
-        leaf = self.schedule.plan.leaves[self.schedule.buffers[action.target.buffer].leaf]
-        count = sum(
-            buffer.role is Role.INPUT and buffer.leaf == self.schedule.buffers[action.target.buffer].leaf
-            for buffer in self.schedule.buffers
-        )
-        if isinstance(action, Combine):
-            divisor = count if action.final else None
-            target[...] = self._numpy.combine(
-                parts, self.fold, dtype=leaf.dtype, divisor=divisor, result=target.dtype.name
-            )
-        elif isinstance(action, Concat) and action.final and leaf.goal is Goal.ROWS and self.fold.op is ReduceOp.MEAN:
-            target[...] = self._numpy.scale(parts[0], count, target.dtype.name)
-        else:
-            target[...] = parts[0]

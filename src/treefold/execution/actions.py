@@ -1,0 +1,171 @@
+"""What the actions of a plan do to arrays. Executors differ in where arrays lie and when actions run, not in this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from treefold.backends import ArrayBackend
+from treefold.dtypes import INTEGERS
+from treefold.errors import ArgumentError
+from treefold.execution.kernel import fold_into
+from treefold.execution.operands import Operand, Results
+from treefold.fold import AccumulationFn, Fold
+from treefold.plan import Movement, Plan
+from treefold.plan.actions import buffers_of_leaves, dtype_in, fills
+from treefold.plan.ir import Action, Buffer, Combine, Concat, Goal, Leaf, Range, Role
+from treefold.reduce_op import ReduceOp
+
+
+class LeafActions(NamedTuple):
+    """What actions do to the arrays of one leaf, which are 1-d and of one framework.
+
+    ``num_contributions``: to each element, by the plan; this process may hold some of them only. ``shape`` and
+    ``path``: those of the leaf, for an ``accumulation_fn``. ``result_dtype``: that of a fold's results on the arrays'
+    framework.
+    """
+
+    leaf: Leaf
+    num_contributions: int
+    backend: ArrayBackend
+    shape: tuple[int, ...]
+    path: str
+    fold: Fold | None
+    result_dtype: str | None
+
+    def dtype(self, role: Role) -> str:
+        """Return the dtype of what a buffer of a role holds."""
+        return dtype_in(role, self.leaf, self.fold, result=self.result_dtype)
+
+    def computes(self, action: Action) -> bool:
+        """Tell whether an action makes new numbers; the others move those that there are."""
+        return isinstance(action, Combine) or (isinstance(action, Concat) and action.final and self._divides_rows)
+
+    def compute(self, action: Action, parts: Sequence[Any]) -> Any:
+        """Return what an action that ``computes`` makes of the arrays that it reads, all on one device.
+
+        An ``accumulation_fn`` may write into ``parts``, and what it returns may be one of them.
+        """
+        if isinstance(action, Combine):
+            return self._combine(parts, is_final=action.final)
+        return self._divide(self.backend.ravel_concat(parts))
+
+    def result(self, contributions: Sequence[Any]) -> Any:
+        """Return the result of the leaf where all contributions to it are on one device: all its actions in one.
+
+        It may be a view of a contribution if it is the only one, or if an ``accumulation_fn`` returns that.
+        """
+        if self.leaf.goal is Goal.FOLD:
+            return self._combine(contributions, is_final=True)
+        joined = self.backend.ravel_concat(contributions)
+        return self._divide(joined) if self._divides_rows else joined
+
+    def mean(self, total: Any) -> Any:
+        """Return the mean, given what all contributions add up to: an array of the accumulator's dtype."""
+        return self._combine([total], is_final=True) if self.leaf.dtype in INTEGERS else self._divide(total)
+
+    def fold_on_host(self, action: Action, parts: Sequence[Any], target: Any) -> bool:
+        """Fold by the kernel straight into the target; False, and nothing done, where that is not all there is to do.
+
+        The bits are those of ``compute``, without a temporary array and on all threads.
+        """
+        fold, end = self.fold, self.backend.host_view(target)
+        if fold is None or fold.accumulation_fn is not None or end is None or not isinstance(action, Combine):
+            return False
+        if fold.op is ReduceOp.MEAN and not (action.final and len(parts) == self.num_contributions):
+            return False  # the kernel divides, by the number of what it is given
+        views = [view for part in parts if (view := self.backend.host_view(part)) is not None]
+        dtypes = {view.dtype.name for view in views}
+        if len(views) < len(parts) or dtypes != {self.leaf.dtype} or end.dtype.name != self.dtype(Role.OUTPUT):
+            return False
+        fold_into(views, [end], fold, self.leaf.dtype)
+        return True
+
+    @property
+    def _divides_rows(self) -> bool:
+        return self.leaf.goal is Goal.ROWS and self.fold is not None and self.fold.op is ReduceOp.MEAN
+
+    def _combine(self, parts: Sequence[Any], *, is_final: bool) -> Any:
+        fold = self.fold
+        if fold is None:
+            raise AssertionError(self.leaf)
+        if fold.accumulation_fn is not None:
+            shaped = [self.backend.reshape(part, self.shape) for part in parts]
+            made = _accumulate(self.backend, shaped, fold.accumulation_fn, self.path)
+            return self._divide(made) if fold.op is ReduceOp.MEAN else made
+        divisor = self.num_contributions if is_final else None
+        result = self.dtype(Role.OUTPUT if is_final else Role.PARTIAL)
+        return self.backend.combine(parts, fold, dtype=self.leaf.dtype, divisor=divisor, result=result)
+
+    def _divide(self, array: Any) -> Any:
+        return self.backend.scale(array, self.num_contributions, self.dtype(Role.OUTPUT))
+
+
+def _accumulate(backend: ArrayBackend, arrays: Sequence[Any], function: AccumulationFn, path: str) -> Any:
+    """Return the flat result of an ``accumulation_fn`` on whole arrays, which it may write into; it may return one.
+
+    Raises:
+        ArgumentError: it returned something else than one array of its inputs' framework, shape and dtype.
+
+    """
+    shape, dtype = backend.shape_dtype(arrays[0])
+    result = function(list(arrays))
+    where, expected = f" at {path}" if path else "", f"{dtype} {shape}"
+    if not backend.owns(result):
+        raise ArgumentError.accumulation_result(where, f"a {type(result).__name__}", expected)
+    refusal = backend.refusal(result)
+    if refusal is not None:
+        raise ArgumentError.accumulation_result(where, refusal.got, expected)
+    got_shape, got_dtype = backend.shape_dtype(result)
+    if (got_shape, got_dtype) != (shape, dtype):
+        raise ArgumentError.accumulation_result(where, f"{got_dtype} {got_shape}", expected)
+    return backend.ravel_concat([result])
+
+
+def leaf_actions(movement: Movement, inputs: Sequence[Operand], fold: Fold | None) -> list[LeafActions]:
+    """Return what the actions of a movement do to the arrays of each leaf."""
+    paths = movement.paths if isinstance(movement, Plan) else ("",) * len(movement.leaves)
+    counts = map(len, buffers_of_leaves(movement, Role.INPUT))
+    leaves = []
+    for leaf, path, count, operand in zip(movement.leaves, paths, counts, inputs, strict=True):
+        backend = operand.backend
+        result = None if fold is None else backend.result_dtype(fold, leaf.dtype)
+        leaves.append(LeafActions(leaf, count, backend, operand.shape, path, fold, result))
+    return leaves
+
+
+def outputs(movement: Movement, inputs: Sequence[Operand], array_of: Callable[[int], Any]) -> Results:
+    """Return each leaf's outputs in the shape of the leaf; ``array_of``: what an output holds, by its index, 1-d."""
+    return [
+        tuple([operand.backend.reshape(array_of(index), operand.shape) for index in indices])
+        for operand, indices in zip(inputs, buffers_of_leaves(movement, Role.OUTPUT), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class FlatMemory:
+    """The memory of a plan's buffers, a 1-d array each, for executors that write in place.
+
+    ``buffers``: the plan's, and more that a schedule may have added. ``assign``: writes an array into another one.
+    """
+
+    leaves: Sequence[LeafActions]
+    buffers: Sequence[Buffer]
+    arrays: Sequence[Any]
+    assign: Callable[[Any, Any], object]
+
+    def part(self, where: Range) -> Any:
+        """Return a view of a range."""
+        return self.arrays[where.buffer][where.start : where.stop]
+
+    def perform(self, action: Action) -> None:
+        """Do what an action does, or enqueue it, if that is what the arrays' framework does."""
+        leaf = self.leaves[self.buffers[action.target.buffer].leaf]
+        if not leaf.computes(action):
+            for source, filled in fills(action):
+                self.assign(self.part(filled), self.part(source))
+            return
+        parts, target = [self.part(source) for source in action.sources], self.part(action.target)
+        if not leaf.fold_on_host(action, parts, target):
+            self.assign(target, leaf.compute(action, parts))

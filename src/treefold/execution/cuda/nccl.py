@@ -1,0 +1,179 @@
+"""Runs a plan whose packs NCCL all-reduces, in one process, through PyTorch.
+
+In the plan every device gets every contribution and folds them all. NCCL does both at once, its own way, in one call
+per pack. What NCCL cannot do, or does otherwise (its minimum of floats loses NaN), is done as the plan says.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.cuda.nccl
+
+from treefold.devices import torch_device
+from treefold.dtypes import COMPLEX, INTEGERS, REAL, WIDE_INTEGERS
+from treefold.errors import GpuError
+from treefold.execution.actions import LeafActions
+from treefold.execution.local import Walk
+from treefold.execution.operands import Operand, Results, handed_over
+from treefold.fold import Fold
+from treefold.plan import Plan
+from treefold.plan.ir import Action, Combine, Copy, Range, Role, Step
+from treefold.reduce_op import ReduceOp
+
+#: ncclRedOp_t. MEAN is a SUM that is divided afterwards, as everywhere.
+_OPS = {ReduceOp.SUM: 0, ReduceOp.MEAN: 0, ReduceOp.PRODUCT: 1, ReduceOp.MAX: 2, ReduceOp.MIN: 3}
+#: Dtypes that PyTorch does not hand to NCCL, and others of which sums and products are the same, modulo 2^w.
+_SAME_SUMS = {"int16": "int32", "uint16": "int32", "uint32": "int32", "uint64": "int64"}
+#: The same for what is the greatest or least.
+_SAME_ORDER = {"int16": "int32", "uint16": "int32", "bool": "uint8"}
+_POLL_S = 1e-3
+# All devices must be given NCCL's calls in the same order: threads that interleave theirs wait for each other on the
+# GPUs for ever. A signal handler that reduces may interrupt its own thread within the lock, hence the RLock; its call
+# is whole before or after this one.
+_lock = threading.RLock()
+
+
+def run(
+    plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None, timeout_s: float | None = None
+) -> Results:
+    """Return each leaf's result per component, enqueued on the current streams; with ``out``, in the tensors given.
+
+    ``timeout_s``: wait for the end, so many seconds at most; with ``out``, nothing is written before it.
+
+    Raises:
+        GpuError: NCCL reports an error, or is not done in time.
+
+    """
+    walk = _Walk(plan, inputs, fold)
+    for step in plan.steps:
+        walk.take(step)
+    results = walk.results()
+    if timeout_s is not None:
+        _wait(plan.devices, timeout_s)
+    return handed_over(inputs, results, out)
+
+
+def wire_dtype(fold: Fold, dtype: str) -> str | None:
+    """Return the dtype in which NCCL folds contributions of ``dtype``; None if it cannot, or not with our results.
+
+    16-bit floats travel as float32 and are rounded once, unless ``accumulate="native"``.
+    """
+    is_extreme = fold.op in {ReduceOp.MIN, ReduceOp.MAX}
+    if fold.weights is not None or fold.accumulation_fn is not None:
+        return None
+    if dtype in COMPLEX:
+        return REAL[dtype] if fold.op in {ReduceOp.SUM, ReduceOp.MEAN} else None
+    if is_extreme:
+        # NCCL's are fmin and fmax, which take a number for NaN and either zero for the other.
+        return _SAME_ORDER.get(dtype, None if dtype in {"uint32", "uint64"} or dtype not in INTEGERS else dtype)
+    if dtype in INTEGERS and fold.op is ReduceOp.MEAN:
+        return None if dtype in WIDE_INTEGERS else "int64"  # 64 bits hold the sums of 32
+    return _SAME_SUMS.get(dtype, fold.partial_dtype(dtype))
+
+
+class _Walk(Walk):
+    """A walk that leaves to NCCL what NCCL can do."""
+
+    def __init__(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None) -> None:
+        super().__init__(plan, inputs, fold)
+        actions = [action for step in plan.steps for action in step.actions]
+        self.brought = {action.target.buffer for action in actions if self._crosses(action)}
+        folds: dict[int, list[Combine]] = defaultdict(list)
+        for action in actions:
+            if isinstance(action, Combine):
+                folds[action.pack].append(action)
+        wires = {pack: self._wire(parts) for pack, parts in folds.items()}
+        self.wires = {pack: wire for pack, wire in wires.items() if wire is not None}
+
+    def take(self, step: Step) -> None:
+        """Do one step; all folds of a pack stand in one."""
+        mine, others = defaultdict[int, list[Combine]](list), list[Action]()
+        for action in step.actions:
+            if action.pack not in self.wires:
+                others.append(action)
+            elif isinstance(action, Combine):
+                mine[action.pack].append(action)
+            elif not self._crosses(action):
+                others.append(action)
+        written = [(action.target, self.evaluate(action)) for action in others]
+        for folds in mine.values():
+            written += self._all_reduce(folds)
+        for target, array in written:
+            self.write(target, array)
+
+    def _crosses(self, action: Action) -> bool:
+        """Tell whether an action takes something to another device."""
+        buffers = self.plan.buffers
+        return isinstance(action, Copy) and buffers[action.source.buffer].device != buffers[action.target.buffer].device
+
+    def _wire(self, folds: Sequence[Combine]) -> str | None:
+        """Return the dtype in which NCCL takes a pack; None unless every device folds all of it, its own part too."""
+        leaf = self.plan.leaves[self.plan.buffers[folds[0].target.buffer].leaf]
+        is_everywhere = len(folds) == len(folds[0].sources) and all(len(self._own(fold)) == 1 for fold in folds)
+        return wire_dtype(self.fold, leaf.dtype) if is_everywhere and self.fold is not None else None
+
+    def _own(self, fold: Combine) -> list[Range]:
+        """Return the contributions that are on the device from the beginning."""
+        return [source for source in fold.sources if source.buffer not in self.brought]
+
+    def _all_reduce(self, folds: Sequence[Combine]) -> list[tuple[Range, Any]]:
+        """Return what each device's fold of a pack makes: the same, by one call."""
+        if self.fold is None:
+            raise AssertionError(folds)
+        leaf = self.leaves[self.plan.buffers[folds[0].target.buffer].leaf]
+        wire = getattr(torch, self.wires[folds[0].pack])
+        sent = [_as_wire(self.read(self._own(fold)[0]), wire) for fold in folds]
+        received = [torch.empty_like(tensor) for tensor in sent]
+        devices = tuple(self.plan.buffers[fold.target.buffer].device for fold in folds)
+        _call(sent, received, _OPS[self.fold.op], devices)
+        return [(fold.target, self._finished(total, leaf)) for fold, total in zip(folds, received, strict=True)]
+
+    def _finished(self, total: Any, leaf: LeafActions) -> Any:
+        """Divide and round once."""
+        if leaf.leaf.dtype in COMPLEX:
+            total = torch.view_as_complex(total.reshape(-1, 2))
+        is_mean = self.fold is not None and self.fold.op is ReduceOp.MEAN
+        return leaf.mean(total) if is_mean else _as_bits(total, getattr(torch, leaf.dtype(Role.OUTPUT)))
+
+
+def _as_wire(tensor: Any, dtype: Any) -> Any:
+    """Return a contribution as NCCL takes it, contiguous."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    plain = torch.view_as_real(plain).reshape(-1) if plain.is_complex() else plain
+    return _as_bits(plain, dtype).contiguous()
+
+
+def _as_bits(tensor: Any, dtype: Any) -> Any:
+    """Return a tensor in another dtype: whole numbers of the same width by their bits, others by their values."""
+    if tensor.dtype.itemsize == dtype.itemsize and not (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor.view(dtype)
+    return tensor.to(dtype)
+
+
+def _call(sent: list[Any], received: list[Any], op: int, devices: tuple[str, ...]) -> None:
+    try:
+        with _lock:
+            torch.cuda.nccl.all_reduce(sent, received, op=op)
+    except RuntimeError as error:
+        raise GpuError.nccl_failed(devices, str(error).strip().splitlines()[0]) from error
+
+
+def _wait(devices: tuple[str, ...], timeout_s: float) -> None:
+    """Return when the current streams of all devices are done.
+
+    Raises:
+        GpuError: they are not, in time.
+
+    """
+    events = [torch.cuda.current_stream(torch_device(device)).record_event() for device in devices]
+    end = time.monotonic() + timeout_s
+    while not all(event.query() for event in events):
+        if time.monotonic() > end:
+            raise GpuError.nccl_late(devices, timeout_s)
+        time.sleep(_POLL_S)

@@ -1,0 +1,82 @@
+"""The seam between treefold and what runs its plans.
+
+A new executor is one file with a subclass of ``Executor`` and one line in ``execution/registry.py``. Nothing else knows
+it by name: what it can do, refuses, promises and honours is asked here.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from treefold.execution.operands import Operand, Results
+from treefold.fold import Fold
+from treefold.options import CommunicationImplementation
+from treefold.plan import Plan
+from treefold.plan.executors import ExecutorTraits
+
+
+@dataclass(frozen=True, slots=True)
+class CallSummary:
+    """What an executor is told of a call before it is planned: no array.
+
+    ``frameworks``: of each leaf. ``routes``: sources and destinations of each value. ``devices``: all that the call
+    names, and its ops object. ``is_in_host_memory``: whether all contributions and results are.
+    """
+
+    frameworks: tuple[str, ...]
+    routes: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+    devices: frozenset[str]
+    accumulate: str
+    is_in_host_memory: bool
+
+
+class Repeat(Protocol):
+    """Repeats one kind of call on other arrays of the same kind. Safe to use from many threads."""
+
+    def __call__(self, rows: Sequence[Any], targets: Sequence[Any] | None) -> Results | None:
+        """Return the new results of each row, or none if they are written into ``targets``, which may be ``rows``.
+
+        None, with nothing done, if the call needs the slow path, which will say what is wrong.
+        """
+
+
+class Executor(ExecutorTraits, abc.ABC):
+    """Runs plans. One object serves all calls, from many threads; making it loads no framework."""
+
+    #: Whether it runs those calls only whose ops class asks for it.
+    is_on_request: bool = False
+    #: What does the arithmetic, if plans are to name it: "native" or "numpy".
+    kernel: str = ""
+    #: Whether there is ``run_within``, for calls with ``timeout_seconds``; elsewhere the option is refused.
+    honours_timeout: bool = False
+    #: The values of a call's ``implementation`` that it honours; others are refused.
+    implementations: frozenset[CommunicationImplementation] = frozenset({CommunicationImplementation.AUTO})
+    #: Whether a library all-reduces whole packs for it. In such a plan every device gets every contribution.
+    reduces_packs: bool = False
+
+    @abc.abstractmethod
+    def refusal(self, call: CallSummary) -> str:
+        """Return why it does not run a call, in words; empty if it does."""
+
+    @abc.abstractmethod
+    def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
+        """Return each leaf's result per component of the destination; with ``out``, in the arrays given.
+
+        All memory is taken, and all callbacks have run, before anything is written into ``out``.
+        """
+
+    def run_within(
+        self, timeout_s: float | None, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None
+    ) -> Results:
+        """Do what ``run`` does, and wait for the end, ``timeout_s`` seconds at most: else raise an error."""
+        raise NotImplementedError(timeout_s, plan, inputs, fold, out)
+
+    def repeater(self, plan: Plan, fold: Fold, result_dtypes: Sequence[str]) -> Repeat | None:  # noqa: ARG002
+        """Return what repeats the call that a plan was made for, on other arrays; None if only ``run`` does.
+
+        ``result_dtypes``: of each leaf.
+        """
+        return None

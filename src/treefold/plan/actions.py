@@ -1,0 +1,75 @@
+"""What follows from a movement alone about its actions and buffers: what is cut, costed, scheduled and run asks here.
+
+No array and no framework is known here; ``execution/actions.py`` says what the actions do to arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from treefold.fold import Fold
+from treefold.plan.ir import Action, Combine, Copy, Goal, Leaf, Range, Role
+from treefold.plan.movement import Movement
+
+_DONE = frozenset({Role.OUTPUT, Role.RESULT})
+_FOLDED = frozenset({Goal.FOLD, Goal.ROWS})
+
+
+def fills(action: Action) -> Iterator[tuple[Range, Range]]:
+    """Yield each range that an action reads, with the part of its target that is made of it.
+
+    The sources of a concatenation fill its target one behind the other; any other source fills all of it.
+    """
+    start = action.target.start
+    for source in action.sources:
+        yield source, Range(action.target.buffer, start, start + source.length)
+        if not isinstance(action, Combine):
+            start += source.length
+
+
+def cut(action: Action, start: int, stop: int) -> Action:
+    """Return the part of an action that makes elements ``start`` to ``stop`` of its target, counted from its first.
+
+    >>> from treefold.plan.ir import Concat
+    >>> whole = Concat((Range(0, 0, 4), Range(1, 0, 4)), Range(2, 10, 18), pack=0)
+    >>> cut(whole, 3, 6).sources
+    (Range(buffer=0, start=3, stop=4), Range(buffer=1, start=0, stop=2))
+    """
+    target = Range(action.target.buffer, action.target.start + start, action.target.start + stop)
+    sources = []
+    for source, filled in fills(action):
+        first, last = max(target.start, filled.start), min(target.stop, filled.stop)
+        if first < last:
+            sources.append(
+                Range(source.buffer, source.start + first - filled.start, source.start + last - filled.start)
+            )
+    if isinstance(action, Copy):
+        return replace(action, source=sources[0], target=target)
+    return replace(action, sources=tuple(sources), target=target)
+
+
+def buffers_of_leaves(movement: Movement, role: Role) -> list[list[int]]:
+    """Return, for each leaf, the indices of its buffers of a role: inputs by replica, outputs by component.
+
+    Their number is that of the contributions, or of the destinations, whatever part of them this process holds.
+    """
+    found: list[list[int]] = [[] for _ in movement.leaves]
+    for index, buffer in enumerate(movement.buffers):
+        if buffer.role is role:
+            found[buffer.leaf].append(index)
+    return found
+
+
+def dtype_in(role: Role, leaf: Leaf, fold: Fold | None, *, result: str | None = None) -> str:
+    """Return the dtype of the elements of a leaf in a buffer of a role, under a fold; None moves values only.
+
+    ``result``: the dtype of results, where a framework's is not the fold's own.
+    """
+    if fold is None:
+        return leaf.dtype
+    if role is Role.PARTIAL:
+        return fold.partial_dtype(leaf.dtype)
+    if role in _DONE and leaf.goal in _FOLDED:
+        return result or fold.result_dtype(leaf.dtype)
+    return leaf.dtype

@@ -1,0 +1,6 @@
+"""Lets the tests of all folders share ``pretended``."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
