@@ -8,18 +8,17 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from treefold import PerReplica, ReductionToOneDevice
+from treefold import HierarchicalCopyAllReduce, PerReplica
+from treefold.backends import loaded_backends
 from treefold.execution import kernel, native
-from treefold.execution.kernel import Job, fold_batch
-from treefold.fold import Fold
-from treefold.ops import quick
-from treefold.options import CommunicationOptions
-from treefold.reduce_op import ReduceOp
+from treefold.ops.reader import read_pair
 from treefold.report.tables import plain_table
 
+NUMPY = loaded_backends()[0]
 _ROUNDS, _CALLS = 300, 20
 
 
@@ -36,34 +35,26 @@ def microseconds(call: Callable[[], object]) -> float:
 
 def main() -> None:
     """Measure the parts of one call and print them."""
-    arrays = [np.zeros(16_384, np.float32) for _ in range(8)]
-    value, ops, fold = PerReplica(arrays), ReductionToOneDevice(), Fold(ReduceOp.SUM)
-    options = CommunicationOptions()
+    arrays = tuple(np.zeros(16_384, np.float32) for _ in range(8))
+    value, ops = PerReplica(arrays), HierarchicalCopyAllReduce()
     ops.reduce("sum", value, value, out=value)
-    call = quick.glance("sum", [(value, value)], options, [value])
-    if call is None:
-        raise AssertionError(value)
-    (prepared,) = ops._prepared._calls.values()
-    columns = [column for seen in call.values for column in seen.columns]
-    jobs = [Job("float32", columns[0], columns[0])]
-    items = [(native.DTYPES["float32"], columns[0], columns[0])]
+    pair = read_pair(value, value, value)
+    (known,) = ops._calls._known._entries.values()
+    rows: list[Any] = [pair.value]
+    fold = native.RowFold((native.DTYPES["float32"],), native.OPS["SUM"], native.ACCUMULATIONS["wide"], native.level())
     parts = {
-        "recognise the call: types, shapes, dtypes, devices": lambda: quick.glance(
-            "sum", [(value, value)], options, [value]
-        ),
-        "look up what was prepared": lambda: ops._prepared._calls.get(call.key),
-        "look at the memory: contiguous, writable, disjoint": lambda: native.may_fold_in_place(columns),
-        "hand over to the native core": lambda: fold_batch(jobs, fold, are_plain=True),
-        "   of that, the native call": lambda: native.fold(
-            items, native.OPS["SUM"], native.ACCUMULATIONS["wide"], native.level()
-        ),
-        "wrap the result": lambda: quick._wrapped(prepared, call, columns),
+        "hold the arrays: PerReplica": lambda: PerReplica(arrays),
+        "read the arrays, and make the key of the call": lambda: read_pair(value, value, value),
+        "   of that, the native core's reading": lambda: NUMPY.read(arrays),
+        "look up what was remembered, repeat, wrap": lambda: ops._calls.repeat_row("sum", pair),
+        "   of that, the executor": lambda: known.repeat(rows, rows),
+        "   of that, the native core's fold": lambda: fold.fold(rows, rows),
         "the whole call": lambda: ops.reduce("sum", value, value, out=value),
     }
-    rows = [(name, f"{microseconds(part):.1f}") for name, part in parts.items()]
+    table = [(name, f"{microseconds(part):.1f}") for name, part in parts.items()]
     threads = native.num_threads()
     print(f"8 x 64 KiB float32, SUM in place, {threads} threads, {kernel.KERNEL} kernel")
-    print(plain_table(["part", "us"], rows))
+    print(plain_table(["part", "us"], table))
 
 
 if __name__ == "__main__":

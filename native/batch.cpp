@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "arithmetic.hpp"
 #include "pool.hpp"
 
 namespace treefold {
@@ -25,16 +26,30 @@ std::size_t bytes_per_element(const Item& item) {
   return item.arithmetic.count * item.source_bytes + item.target_count * item.target_bytes;
 }
 
+std::size_t bytes_moved(const std::vector<Item>& items) {
+  std::size_t moved = 0;
+  for (const Item& item : items) moved += item.length * bytes_per_element(item);
+  return moved;
+}
+
 }  // namespace
 
-bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted, const Manner& manner) {
-  std::size_t moved = 0, written = 0;
+bool fold_if_small(const std::vector<Item>& items) {
+  if (bytes_moved(items) > least_task_bytes) return false;
+  const PlainArithmetic mode;
   for (const Item& item : items) {
-    moved += item.length * bytes_per_element(item);
+    item.loop(item.sources, item.arithmetic, item.targets, item.target_count, 0, item.length, false);
+  }
+  return true;
+}
+
+bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted, const Manner& manner) {
+  std::size_t written = 0;
+  for (const Item& item : items) {
     if (!item.in_place) written += item.length * item.target_count * item.target_bytes;
   }
   const bool streams = written > stream_bytes;
-  const std::size_t share = moved / (4 * Pool::num_threads());
+  const std::size_t share = bytes_moved(items) / (4 * Pool::num_threads());
   const std::size_t task_bytes =
       manner.task_bytes ? manner.task_bytes : std::clamp(share, least_task_bytes, most_task_bytes);
 

@@ -31,4 +31,7 @@ struct Manner {
 // Folds all items on the threads of the pool. Returns whether `interrupted` ended it early.
 bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted, const Manner& manner = {});
 
+// Folds all items on this thread at once if they are too small for two tasks; returns whether they were.
+bool fold_if_small(const std::vector<Item>& items);
+
 }  // namespace treefold

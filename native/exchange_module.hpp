@@ -1,6 +1,35 @@
-// Tensors of other frameworks on NumPy arrays' memory and back, by DLPack's table of C functions.
+// Tensors of other frameworks as they lie in memory, and new ones on NumPy arrays' memory, by DLPack's table of C functions.
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+
+// The table that DLPack 1.2 calls DLPackExchangeAPI: a type shows it as the capsule __dlpack_c_exchange_api__.
+// https://dmlc.github.io/dlpack/latest/c_api.html
+struct Version {
+  std::uint32_t major, minor;
+};
+struct ManagedTensor {
+  Version version;
+  void* context;
+  void (*deleter)(ManagedTensor*);
+  std::uint64_t flags;
+  nanobind::dlpack::dltensor tensor;
+};
+struct ExchangeTable {
+  Version version;
+  ExchangeTable* previous;
+  void* allocate;
+  void* managed_from_object;
+  int (*object_from_managed)(ManagedTensor*, void**);
+  int (*tensor_of_object)(void*, nanobind::dlpack::dltensor*);
+  void* current_stream;
+};
+
+// Refuses a table of another version.
+const ExchangeTable& table_of(const nanobind::capsule& exchange);
+bool is_row_major(const nanobind::dlpack::dltensor& tensor);
 
 void define_exchange(nanobind::module_& module);

@@ -7,32 +7,27 @@
 #include <numpy/ndarrayobject.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "batch.hpp"
+#include "border.hpp"
 #include "dispatch.hpp"
 #include "exchange_module.hpp"
 #include "memory.hpp"
 #include "pipeline_module.hpp"
 #include "pool.hpp"
+#include "results_module.hpp"
+#include "rows_module.hpp"
 
 namespace nb = nanobind;
 
 namespace {
 
 using treefold::Item;
-
-using treefold::element_bytes;
-
-[[noreturn]] void refuse(const std::string& sentence) { throw nb::value_error(sentence.c_str()); }
 
 // Who is refused: "source 2 of item 0". Put into words only when somebody is: a batch has thousands of arrays.
 struct Place {
@@ -61,17 +56,6 @@ char* memory_of(nb::handle object, npy_intp itemsize, npy_intp length, const Pla
   return PyArray_BYTES(array);
 }
 
-bool is_integer(int dtype) {
-  return dtype >= static_cast<int>(treefold::Dtype::int8) && dtype <= static_cast<int>(treefold::Dtype::uint64);
-}
-
-struct Request {
-  int op, accumulate;
-  const treefold::Level* level;
-  const std::vector<double>* weights;
-  double weight_sum;
-};
-
 // The items of a batch with the arrays of pointers that they refer to.
 class Batch {
  public:
@@ -87,12 +71,7 @@ class Batch {
     if (!nb::isinstance<nb::tuple>(entry) || nb::len(entry) != 3 || !nb::try_cast<int>(entry[0], dtype)) {
       refuse("fold takes items (dtype, sources, targets), dtype being a number.");
     }
-    if (dtype < 0 || dtype >= treefold::dtype_count) refuse("fold knows no dtype " + std::to_string(dtype) + ".");
-    Item item{};
-    item.loop = loop_for(dtype, request);
-    if (item.loop == nullptr) refuse("fold has no meaning for this op and dtype " + std::to_string(dtype) + ".");
-    item.source_bytes = element_bytes[dtype];
-    item.target_bytes = target_bytes(dtype, request.op);
+    Item item = item_of(dtype, request);
     add_memory(item, entry[1], entry[2]);
     item.arithmetic.count = nb::len(nb::handle(entry[1]));
     if (request.weights != nullptr) {
@@ -134,103 +113,20 @@ class Batch {
     pointers_.push_back(std::move(pointers));
   }
 
-  static treefold::Loop loop_for(int dtype, const Request& request) {
-    if (request.op < 0) return request.level->traffic;
-    if (request.weights != nullptr) return request.level->weighted_mean[dtype];
-    return request.level->loops[dtype][request.op][request.accumulate];
-  }
-
-  // The MEAN of integers is float64 for 32 and 64 bits, else float32.
-  static std::size_t target_bytes(int dtype, int op) {
-    if (op == static_cast<int>(treefold::Op::mean) && is_integer(dtype)) return element_bytes[dtype] < 4 ? 4 : 8;
-    return element_bytes[dtype];
-  }
-
   std::vector<Item> items_;
   std::vector<std::unique_ptr<void*[]>> pointers_;
 };
 
-const treefold::Level& level_at(int index) {
-  const auto& levels = treefold::usable_levels();
-  if (index < 0 || index >= static_cast<int>(levels.size())) {
-    refuse("There is no vector level " + std::to_string(index) + " on this machine.");
-  }
-  return *levels[static_cast<std::size_t>(index)];
-}
-
-// Takes the GIL again. While the interpreter ends, Python before 3.14 unwinds a thread that asks for it; that would
-// meet frames that must not be unwound, and end the process with a crash. Such a thread waits for the end here.
-void take_gil(PyThreadState* state) {
-  try {
-    PyEval_RestoreThread(state);
-  } catch (...) {
-    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
-  }
-}
-
-void run(const Batch& batch, const treefold::Manner& manner = {}) {
-  PyThreadState* state = PyEval_SaveThread();
-  const auto interrupted = [&state] {
-    take_gil(state);
-    const bool is_raised = PyErr_CheckSignals() != 0;
-    state = PyEval_SaveThread();
-    return is_raised;
-  };
-  bool was_interrupted = false;
-  std::exception_ptr error;
-  try {
-    was_interrupted = treefold::fold_batch(batch.items(), interrupted, manner);
-  } catch (const std::exception&) {  // no memory for the tasks
-    error = std::current_exception();
-  }
-  take_gil(state);
-  if (error) std::rethrow_exception(error);
-  if (was_interrupted) throw nb::python_error();
-}
-
 void fold(const nb::list& items, int op, int accumulate, int level, nb::object weights, double weight_sum) {
-  if (op < 0 || op >= treefold::op_count) refuse("fold knows no op " + std::to_string(op) + ".");
-  if (accumulate < 0 || accumulate >= treefold::accumulation_count) refuse("fold knows no accumulation " + std::to_string(accumulate) + ".");
+  Request request = fold_request(op, accumulate, level);
   if (!weights.is_none() && op != static_cast<int>(treefold::Op::mean)) refuse("fold takes weights with MEAN only.");
   std::vector<double> numbers;
   if (!weights.is_none()) {
     for (nb::handle weight : weights) numbers.push_back(nb::cast<double>(weight));
   }
-  run(Batch(items, {op, accumulate, &level_at(level), weights.is_none() ? nullptr : &numbers, weight_sum}));
-}
-
-// Whether arrays, given leaf by leaf, may be folded into themselves: row-major and writable, no two on one memory.
-bool may_fold_in_place(const nb::list& leaves) {
-  std::vector<std::pair<const char*, const char*>> extents;
-  for (nb::handle arrays : leaves) {
-    for (nb::handle object : nb::borrow<nb::sequence>(arrays)) {
-      if (!PyArray_Check(object.ptr())) return false;
-      auto* const array = reinterpret_cast<PyArrayObject*>(object.ptr());
-      if (!PyArray_ISCARRAY(array)) return false;
-      const char* const start = PyArray_BYTES(array);
-      if (PyArray_NBYTES(array) > 0) extents.emplace_back(start, start + PyArray_NBYTES(array));
-    }
-  }
-  std::sort(extents.begin(), extents.end());
-  for (std::size_t i = 1; i < extents.size(); ++i) {
-    if (extents[i - 1].second > extents[i].first) return false;
-  }
-  return true;
-}
-
-// Whether these are arrays of one shape and dtype.
-bool agree(const nb::tuple& objects) {
-  auto* const first = reinterpret_cast<PyArrayObject*>(objects[0].ptr());
-  for (nb::handle object : objects) {
-    if (!PyArray_Check(object.ptr())) return false;
-    auto* const array = reinterpret_cast<PyArrayObject*>(object.ptr());
-    if (PyArray_NDIM(array) != PyArray_NDIM(first)) return false;
-    if (!PyArray_CompareLists(PyArray_DIMS(array), PyArray_DIMS(first), PyArray_NDIM(first))) return false;
-    if (PyArray_DESCR(array) != PyArray_DESCR(first) && !PyArray_EquivTypes(PyArray_DESCR(array), PyArray_DESCR(first))) {
-      return false;
-    }
-  }
-  return true;
+  if (!weights.is_none()) request.weights = &numbers;
+  request.weight_sum = weight_sum;
+  run(Batch(items, request).items());
 }
 
 // More than any memory, and far from where sums of sizes would wrap.
@@ -240,7 +136,7 @@ constexpr std::size_t most_task_bytes = std::size_t{1} << 40;
 void traffic(const nb::list& items, int level, std::size_t task_bytes, std::optional<bool> stream) {
   using Stream = treefold::Manner::Stream;
   const Stream asked = !stream ? Stream::large : *stream ? Stream::always : Stream::never;
-  run(Batch(items, {-1, 0, &level_at(level), nullptr, 0}), {std::min(task_bytes, most_task_bytes), asked});
+  run(Batch(items, {-1, 0, &level_at(level)}).items(), {std::min(task_bytes, most_task_bytes), asked});
 }
 
 nb::tuple level_names() {
@@ -255,54 +151,6 @@ nb::tuple tuple_of(const char* const (&names)[count]) {
   nb::list made;
   for (const char* name : names) made.append(nb::str(name));
   return nb::tuple(made);
-}
-
-[[noreturn]] void no_memory(const std::string& sentence) {
-  PyErr_SetString(PyExc_MemoryError, sentence.c_str());
-  throw nb::python_error();
-}
-
-struct Taken {
-  void* start;
-  std::size_t nbytes;
-};
-
-void give_back(PyObject* capsule) {
-  const std::unique_ptr<Taken> taken(static_cast<Taken*>(PyCapsule_GetPointer(capsule, nullptr)));
-  treefold::HostMemory::of_this_process().give_back(taken->start, taken->nbytes);
-}
-
-// An uninitialised row-major array whose memory returns to the cache when its last owner is gone.
-nb::object empty(const nb::tuple& shape, nb::handle dtype) {
-  PyArray_Descr* descr = nullptr;
-  if (PyArray_DescrConverter(dtype.ptr(), &descr) == NPY_FAIL) throw nb::python_error();
-  const nb::object held = nb::steal(reinterpret_cast<PyObject*>(descr));
-  if (PyDataType_REFCHK(descr)) refuse("An array of objects has no memory of its own.");
-  std::vector<npy_intp> lengths;
-  std::size_t nbytes = static_cast<std::size_t>(PyDataType_ELSIZE(descr));
-  for (nb::handle length : shape) {
-    lengths.push_back(nb::cast<npy_intp>(length));
-    if (lengths.back() < 0) refuse("A shape has no negative lengths.");
-    const auto count = static_cast<std::size_t>(lengths.back());
-    if (count != 0 && nbytes > PTRDIFF_MAX / count) {
-      no_memory("A result of this shape would have more bytes than there are addresses.");
-    }
-    nbytes *= count;
-  }
-  void* const start = treefold::HostMemory::of_this_process().take(nbytes);
-  if (start == nullptr) {
-    no_memory("There is no memory for a result of " + std::to_string(nbytes) + " bytes. Nothing was written.");
-  }
-  const nb::object owner = nb::steal(PyCapsule_New(new Taken{start, nbytes}, nullptr, &give_back));
-  Py_INCREF(descr);  // the array takes this one
-  PyObject* const array = PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(lengths.size()), lengths.data(),
-                                               nullptr, start, NPY_ARRAY_CARRAY, nullptr);
-  if (array == nullptr) throw nb::python_error();
-  const nb::object result = nb::steal(array);
-  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), nb::object(owner).release().ptr()) != 0) {
-    throw nb::python_error();
-  }
-  return result;
 }
 
 nb::dict memory_info() {
@@ -329,6 +177,8 @@ NB_MODULE(_native, module) {
   treefold::HostMemory::of_this_process();
   treefold::Pool::of_this_process();
   treefold::usable_levels();
+  // What was remembered of calls lives in ops objects, some of which live as long as the interpreter. That is no leak.
+  nb::set_leak_warnings(false);
   module.doc() = "The native core of treefold: loops over host memory.";
   module.attr("DTYPES") = tuple_of(treefold::dtype_names);
   module.attr("OPS") = tuple_of(treefold::op_names);
@@ -342,20 +192,17 @@ NB_MODULE(_native, module) {
              "Read and write as fold does, with one exclusive or per byte: the limit that folds are measured against.\n\n"
              "task_bytes: what one thread reads and writes at a time, 0: as fold does. stream: write around the caches,\n"
              "None: as fold does.");
-  module.def("may_fold_in_place", &may_fold_in_place, nb::arg("leaves"),
-             "Tell whether arrays, given leaf by leaf, are row-major, writable, and no two of them on one memory.");
-  module.def("agree", &agree, nb::arg("arrays"), "Tell whether these, at least one, are arrays of one shape and dtype.");
   module.def("level_names", &level_names, "Return the vector levels of this machine, widest first.");
   module.def("set_num_threads", [](std::size_t count) {
     if (count == 0) refuse("The number of threads is 0, but one works at least.");
     treefold::Pool::set_num_threads(count);
   });
   module.def("num_threads", &treefold::Pool::num_threads);
-  module.def("empty", &empty, nb::arg("shape"), nb::arg("dtype"),
-             "Return an uninitialised array whose memory returns to the cache when its last owner is gone.");
   module.def("memory_info", &memory_info, "Return the state of the cache of result memory.");
   module.def("set_memory_limit", [](std::size_t n) { treefold::HostMemory::of_this_process().set_limit(n); });
   define_pipeline(module);
   define_exchange(module);
+  define_results(module);
+  define_rows(module);
   module.def("empty_cache", [] { treefold::HostMemory::of_this_process().clear(); });
 }

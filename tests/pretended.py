@@ -10,13 +10,12 @@ from unittest import mock
 import torch
 
 from treefold.backends import registry
-from treefold.backends.interface import DeviceRow, HostArray
+from treefold.backends.interface import HostArray
+from treefold.backends.rows import Row
 from treefold.backends.torch import TorchBackend
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
-from treefold.backends.torch_memory import footprint, glanced_on_device
+from treefold.backends.torch_memory import footprint, read
 from treefold.fold import Fold
-
-_ON_HOST = {1: "gpu"}  # by DLPack's number
 
 
 class PretendedGpus(TorchBackend):
@@ -78,14 +77,10 @@ class PretendedGpus(TorchBackend):
         """Show its memory, as of any device."""
         return footprint(array)
 
-    def glance(self, arrays: tuple[Any, ...]) -> None:
-        """See nothing, either."""
-
-    def glance_on_device(self, arrays: tuple[Any, ...]) -> DeviceRow | None:
-        """See where on the host the device is."""
-        found = glanced_on_device(arrays, is_recording=torch.is_grad_enabled(), kinds=_ON_HOST)
-        places = {self.device_of(array) for array in arrays}
-        return None if found is None or len(places) > 1 else found._replace(device=places.pop())
+    def read(self, arrays: tuple[Any, ...]) -> Row | None:
+        """See where on the host the devices are."""
+        places = tuple(self.device_of(array) for array in arrays)
+        return read(self, arrays, is_recording=torch.is_grad_enabled(), place=places)
 
 
 @contextlib.contextmanager
@@ -94,6 +89,6 @@ def pretended_gpus(count: int) -> Iterator[PretendedGpus]:
     registry.loaded_backends()
     backend = PretendedGpus(count)
     loaded = mock.patch.dict(registry._loaded, {"torch": backend})
-    glancing = mock.patch.dict(registry._glancing, dict.fromkeys(backend.glanced_types, backend))
-    with loaded, glancing:
+    of_rows = mock.patch.dict(registry._of_rows, dict.fromkeys(backend.row_types, backend))
+    with loaded, of_rows:
         yield backend

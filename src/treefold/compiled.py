@@ -19,8 +19,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
 
 #: What is taken from the module, here, in ``backends`` and in ``cost``.
 _FUNCTIONS = (
-    *("addresses", "agree", "empty", "empty_cache", "fold", "level_names", "may_fold_in_place", "memory_info"),
-    *("num_threads", "run_pipeline", "set_memory_limit", "set_num_threads", "tensors", "traffic", "views"),
+    *("Row", "RowFold", "empty", "empty_cache", "fold", "level_names", "memory_info", "new_row", "num_threads"),
+    *("read_arrays", "read_tensors", "run_pipeline", "set_memory_limit", "set_num_threads", "tensors", "traffic"),
 )
 
 

@@ -78,7 +78,7 @@ class TestRepeatedCalls:
 
     @pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "product"])
     def test_keep_ops_apart(self, ops, op):
-        """What was prepared for one op does not serve another."""
+        """What was remembered for one op does not serve another."""
         expected = {"sum": 7, "mean": 7 / 3, "min": 1, "max": 4, "product": 8}[op]
         for _ in range(2):
             assert (ops.reduce(op, PerReplica(arrays(3)), "cpu:0")[0] == expected).all()
@@ -116,7 +116,7 @@ class TestRepeatedCalls:
 
     @pytest.mark.parametrize("layout", [lambda a: np.repeat(a, 2)[::2], lambda a: a[::-1], lambda a: a.astype(">f8")])
     def test_take_any_layout(self, ops, layout):
-        """Strided, reversed and byte-swapped arrays come by the full way, in place too."""
+        """Strided, reversed and byte-swapped arrays take the slow path, in place too."""
         value = PerReplica([layout(array) for array in arrays(3)])
         assert (ops.reduce("sum", value, value)[1] == 7).all()
         ops.reduce("sum", value, value, out=value)
@@ -128,7 +128,7 @@ class TestRepeatedCalls:
             with pytest.raises(ValueError, match="timeout_seconds=1 cannot be honoured"):
                 ops.reduce("sum", PerReplica(arrays(3)), "cpu:0", CommunicationOptions(timeout_seconds=1))
 
-    def test_take_weights_and_callbacks_the_full_way(self):
+    def test_weights_and_callbacks_take_the_slow_path(self):
         """Neither is remembered from call to call."""
         calls = []
         ops = ReductionToOneDevice(accumulation_fn=lambda parts: calls.append(len(parts)) or parts[0])

@@ -321,9 +321,7 @@ class TestRefusals:
             "PerReplica([shard.data for shard in array.addressable_shards]), or a copy on one device."
         )
         array = spread()
-        assert refused(lambda: treefold.all_reduce([array])) == (
-            f"The value or destination has a JAX array on 8 devices. {advice}"
-        )
+        assert refused(lambda: treefold.all_reduce([array])) == f"Replica 0 has a JAX array on 8 devices. {advice}"
         assert refused(lambda: treefold.reduce([{"w": array}], "cpu:0")) == (
             f"Replica 0 has a JAX array on 8 devices at ['w']. {advice}"
         )

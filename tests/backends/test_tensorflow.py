@@ -60,7 +60,7 @@ class TestBits:
         arrays = list(np.random.default_rng(1).normal(scale=9, size=(5, 7, 300)).astype(dtype))
         ops = treefold.HierarchicalCopyAllReduce(num_packs=3)
         expected = ops.reduce(op, treefold.PerReplica(arrays), "cpu:0")[0]
-        for _ in range(2):  # the second call takes the short way
+        for _ in range(2):  # the second call takes the fast path
             found = ops.reduce(op, per_replica(arrays), "cpu:0")[0].numpy()
             assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
 

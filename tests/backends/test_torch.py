@@ -74,7 +74,7 @@ class TestNumbers:
             return
         arrays = [mixed_values(seed, (257,), dtype) for seed in range(5)]
         expected = treefold.all_reduce(arrays, op)
-        for _ in range(2):  # the full way, then the short one
+        for _ in range(2):  # the slow path, then the fast one
             for found, array in zip(treefold.all_reduce([tensor_of(a) for a in arrays], op), expected, strict=True):
                 assert_same_bits(array_of(found), array)
 

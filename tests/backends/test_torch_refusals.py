@@ -211,10 +211,10 @@ class TestThreads:
             assert all(all(right) for right in pool.map(work, range(4)))
 
 
-class TestShortWay:
+class TestFastPath:
     def test_is_taken_by_plain_tensors(self, seen, monkeypatch):
         """A call seen before is not validated again."""
-        monkeypatch.setattr("treefold.ops.base._read_pairs", None)
+        monkeypatch.setattr("treefold.ops.base._read_entries", None)
         value = PerReplica([torch.full((4,), 2.0), torch.ones(4)])
         assert torch.equal(seen.reduce("sum", value, value)[1], torch.full((4,), 3.0))
         assert seen.reduce("sum", value, value, out=value)[0] is value[0]

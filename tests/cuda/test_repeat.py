@@ -33,13 +33,13 @@ def gpus(monkeypatch):
 
 
 @pytest.fixture
-def full_ways(monkeypatch):
-    """Return the list of calls that took the full way through validation."""
-    taken = []
+def slow_calls(monkeypatch):
+    """Return the list of calls that took the slow path."""
+    slow = []
     base = sys.modules["treefold.ops.base"]
-    read = base._read_pairs
-    monkeypatch.setattr(base, "_read_pairs", lambda *args, **kinds: taken.append(1) or read(*args, **kinds))
-    return taken
+    read = base._read_entries
+    monkeypatch.setattr(base, "_read_entries", lambda *args, **kinds: slow.append(1) or read(*args, **kinds))
+    return slow
 
 
 def value(gpus, arrays, device="gpu:0"):
@@ -55,8 +55,8 @@ def on_host(tensor):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "uint32", "complex64"])
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MEAN, ReduceOp.MAX])
-def test_gives_what_the_first_call_gave(op, dtype, gpus, full_ways):
-    """New results, given ones and in place; the first call of each kind takes the full way."""
+def test_gives_what_the_first_call_gave(op, dtype, gpus, slow_calls):
+    """New results, given ones and in place; the first call of each kind takes the slow path."""
     assert dtype in REDUCIBLE
     if dtype in COMPLEX and op is ReduceOp.MAX:
         return
@@ -66,9 +66,9 @@ def test_gives_what_the_first_call_gave(op, dtype, gpus, full_ways):
         host = PerReplica([tensor.clone() for tensor in replicas], ["cpu:0"] * COUNT)
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(sys.modules["treefold.backends.registry"]._loaded, "torch", HOST)
-            patch.setitem(sys.modules["treefold.backends.registry"]._glancing, torch.Tensor, HOST)
+            patch.setitem(sys.modules["treefold.backends.registry"]._of_rows, torch.Tensor, HOST)
             expected = on_host(ReductionToOneDevice().reduce(op, host, host)[0])
-        full_ways.clear()
+        slow_calls.clear()
         made = ops.reduce(op, replicas, replicas)
         assert made.plan.executor == "cuda"
         given = value(gpus, [np.zeros_like(expected)] * COUNT)
@@ -78,10 +78,10 @@ def test_gives_what_the_first_call_gave(op, dtype, gpus, full_ways):
             assert all(tensor._version == 1 for tensor in replicas)
         for tensor in (*made, *given, *(replicas if expected.dtype == on_host(replicas[0]).dtype else ())):
             assert_same_bits(on_host(tensor), expected)
-    assert not full_ways
+    assert not slow_calls
 
 
-def test_takes_batches_of_trees(gpus, full_ways):
+def test_takes_batches_of_trees(gpus, slow_calls):
     """Leaves of several dtypes and shapes, empty ones among them, packed or not."""
     ops = HierarchicalCopyAllReduce(num_packs=2)
     for scale in (1.0, 3.0):
@@ -92,13 +92,13 @@ def test_takes_batches_of_trees(gpus, full_ways):
             }
             for replica in range(COUNT)
         ]
-        full_ways.clear()
+        slow_calls.clear()
         pair = PerReplica(trees, ["gpu:0"] * COUNT)
         for result in ops.batch_reduce("sum", [(pair, pair), (pair, "gpu:0")])[0]:
             assert result["a"].tolist() == [7 * scale] * 5
             assert result["b"][0].tolist() == [[7 * scale] * 3] * 2
             assert result["b"][1].shape == (0,)
-    assert not full_ways
+    assert not slow_calls
 
 
 @pytest.mark.parametrize(
@@ -111,53 +111,64 @@ def test_takes_batches_of_trees(gpus, full_ways):
         lambda tensors: tensors[1].as_subclass(torch.nn.Buffer) if hasattr(torch.nn, "Buffer") else tensors[1].t(),
     ],
 )
-def test_looks_at_every_tensor(spoil, gpus, full_ways):
-    """Another layout, dtype or shape, or one that holds something else than its memory, takes the full way."""
+def test_looks_at_every_tensor(spoil, gpus, slow_calls):
+    """Another layout, dtype or shape, or one that holds something else than its memory, takes the slow path."""
     ops = ReductionToOneDevice()
     replicas = value(gpus, [np.full((4, 4), 2.0**replica, np.float32) for replica in range(COUNT)])
     ops.reduce("sum", replicas, replicas)
-    full_ways.clear()
+    slow_calls.clear()
     tensors = list(replicas)
     tensors[1] = gpus.put(spoil(tensors), "gpu:0")
     try:
         result = ops.reduce("sum", PerReplica(tensors, ["gpu:0"] * COUNT), ["gpu:0"] * COUNT)
     except ValueError:
-        assert full_ways
+        assert slow_calls
         return
-    assert full_ways
+    assert slow_calls
     np.testing.assert_array_equal(on_host(result[0]), sum(on_host(tensor.resolve_neg()) for tensor in tensors))
 
 
-def test_looks_at_the_memory(gpus, full_ways):
-    """Given tensors that overlap are refused by the full way, and nothing is written."""
+def test_looks_at_the_memory(gpus, slow_calls):
+    """Given tensors that overlap are refused by the slow path, and nothing is written."""
     ops = ReductionToOneDevice()
     replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)])
     ops.reduce("sum", replicas, replicas, out=value(gpus, [np.zeros(8, np.float32)] * 2))
     long = gpus.put(torch.zeros(12), "gpu:0")
-    full_ways.clear()
+    slow_calls.clear()
     with pytest.raises(OutputError):
         ops.reduce("sum", replicas, replicas, out=PerReplica([long[:8], long[4:]], ["gpu:0"] * 2))
-    assert full_ways
+    assert slow_calls
     assert not long.any()
 
 
-def test_tells_devices_apart(gpus, full_ways):
+def test_writes_into_host_memory_by_the_slow_path(gpus, slow_calls):
+    """Which copies; the kernel knows addresses on the GPU only."""
+    ops = ReductionToOneDevice()
+    for _ in range(2):
+        replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)])
+        host = [gpus.put(torch.zeros(8), None) for _ in range(2)]
+        ops.reduce("sum", replicas, replicas, out=PerReplica(host))
+        assert all((tensor == 3).all() for tensor in host)
+    assert len(slow_calls) == 2
+
+
+def test_tells_devices_apart(gpus, slow_calls):
     """The same shapes on another GPU, or on two, are other calls."""
     ops = ReductionToOneDevice()
     for device in ("gpu:0", "gpu:1"):
         replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)], device)
         assert ops.reduce("sum", replicas, replicas, out=replicas).devices == (device, device)
-    assert len(full_ways) == 2
+    assert len(slow_calls) == 2
     spread = PerReplica([replicas[0].clone(), replicas[1]], ["gpu:0", "gpu:1"])
     gpus.put(spread[0], "gpu:0")
     for _ in range(2):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TREEFOLD_GPU_EXECUTOR", "local")
             assert ops.reduce("sum", spread, spread).devices == ("gpu:0", "gpu:1")
-    assert len(full_ways) == 4
+    assert len(slow_calls) == 4
 
 
-def test_asks_for_the_executor_again(gpus, full_ways, monkeypatch):
+def test_asks_for_the_executor_again(gpus, slow_calls, monkeypatch):
     """What the environment says counts for every call."""
     ops = ReductionToOneDevice()
     replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)])
@@ -166,18 +177,18 @@ def test_asks_for_the_executor_again(gpus, full_ways, monkeypatch):
         monkeypatch.setenv("TREEFOLD_GPU_EXECUTOR", asked)
         executors.append(ops.reduce("sum", replicas, replicas).plan.executor)
     assert executors == ["cuda", "cuda", "local", "cuda"]
-    assert len(full_ways) == 2
+    assert len(slow_calls) == 2
 
 
-def test_leaves_little_memory_to_the_full_way(gpus, full_ways, monkeypatch):
+def test_leaves_little_memory_to_the_slow_path(gpus, slow_calls, monkeypatch):
     """Which says that nothing was written."""
     ops = ReductionToOneDevice()
     replicas = value(gpus, [np.full(8, 2.0**replica, np.float32) for replica in range(2)])
     ops.reduce("sum", replicas, replicas)
-    full_ways.clear()
+    slow_calls.clear()
 
     monkeypatch.setattr(torch, "empty", mock.Mock(side_effect=torch.OutOfMemoryError))
     with pytest.raises(torch.OutOfMemoryError) as caught:
         ops.reduce("sum", replicas, replicas)
-    assert full_ways
+    assert slow_calls
     assert "nothing was written" in caught.value.__notes__[0]

@@ -7,6 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
+from native_cases import DTYPES, OPS
 
 from treefold import _native
 
@@ -19,9 +20,9 @@ TABLE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 pytestmark = pytest.mark.skipif(TABLE is None, reason="this PyTorch has no table of DLPack's C functions")
 
 
-def views(*tensors, dtype=FLOAT32):
-    """Return the memory of tensors."""
-    return _native.views(TABLE, tensors, dtype)
+def read(*tensors, dtype=FLOAT32):
+    """Return tensors as a row."""
+    return _native.read_tensors("backend", TABLE, tensors, dtype)
 
 
 def foreign_table(major):
@@ -34,73 +35,57 @@ def foreign_table(major):
     return new(ctypes.addressof(memory), name, None), (memory, name)
 
 
-class TestViews:
-    def test_are_the_tensors_memory(self):
-        """What is written to one is seen in the other; the view keeps the tensor's memory alive."""
-        tensors = [torch.full((2, 3), 2.0**r) for r in range(3)]
-        seen = views(*tensors)
-        assert [view.shape for view in seen] == [(2, 3)] * 3
-        assert [view.dtype for view in seen] == [FLOAT32] * 3
-        seen[1][0, 2] = 7
-        assert tensors[1][0, 2] == 7
-        address = tensors[2].data_ptr()
-        del tensors
-        gc.collect()
-        assert (seen[2] == 4).all()
-        assert seen[2].ctypes.data == address
-
+class TestReadTensors:
     @pytest.mark.parametrize("shape", [(), (0,), (1, 0, 3), (4, 1, 2), (1,)])
-    def test_have_the_tensors_shape(self, shape):
+    def test_says_what_tensors_agree_in(self, shape):
         """Also without elements or dimensions."""
-        [view] = views(torch.ones(shape))
-        assert view.shape == shape
-        assert view.flags.carray
-        assert (view == 1).all()
+        tensors = tuple(torch.ones(shape) for _ in range(3))
+        row = read(*tensors)
+        assert (row.shape, row.dtype, row.views) == (shape, FLOAT32, None)
+        assert all(one is other for one, other in zip(row.arrays, tensors, strict=True))
+        assert row.addresses == tuple(tensor.data_ptr() for tensor in tensors)
 
-    @pytest.mark.parametrize(
-        ("make", "dtype"),
-        [
-            (lambda: torch.ones(3, 4).T, FLOAT32),
-            (lambda: torch.ones(1, 4).expand(3, 4), FLOAT32),
-            (lambda: torch.ones(8)[::2], FLOAT32),
-            (lambda: torch.ones(3, device="meta"), FLOAT32),
-            (lambda: torch.eye(3).to_sparse(), FLOAT32),
-            (lambda: torch.ones(3, dtype=torch.float64), FLOAT32),
-            (lambda: torch._efficientzerotensor((3,)), FLOAT32),
-        ],
-    )
-    def test_of_anything_else_are_none(self, make, dtype):
-        """Other layouts, devices, kinds and sizes of elements need a closer look."""
-        assert views(torch.ones(3), make(), dtype=dtype) is None
-
-    def test_need_a_dtype(self):
-        """A name is none."""
-        with pytest.raises(TypeError, match=r"The dtype is no numpy\.dtype\."):
-            views(torch.ones(3), dtype="float32")
-
-
-class TestAddresses:
-    def test_are_the_tensors(self):
-        """With the device, as DLPack numbers it, and the shape that all share."""
-        tensors = tuple(torch.ones(8, 3)[row : row + 4] for row in range(3))
-        kind, index, shape, places = _native.addresses(TABLE, tensors)
-        assert (kind, index, shape) == (1, 0, (4, 3))
-        assert places == tuple(tensor.data_ptr() for tensor in tensors)
+    def test_keeps_the_tensors_alive(self):
+        """What is folded is the tensors' own memory, whoever else has gone."""
+        row, end = read(*[torch.full((2, 3), 2.0**r) for r in range(3)]), torch.zeros(2, 3)
+        gc.collect()
+        assert _native.RowFold((DTYPES.index("float32"),), OPS.index("SUM"), 0, 0).fold([row], [read(end)])
+        assert (end == 7).all()
 
     @pytest.mark.parametrize(
         "make",
         [
             lambda: torch.ones(3, 4).T,
+            lambda: torch.ones(1, 3).expand(4, 3),
+            lambda: torch.ones(8, 3)[::2],
             lambda: torch.ones(3, 4),
             lambda: torch.ones(12),
             lambda: torch.ones(4, 3, dtype=torch.int32),
+            lambda: torch.ones(4, 3, dtype=torch.float64),
             lambda: torch.ones(4, 3, device="meta"),
             lambda: torch.ones(4, 3).to_sparse(),
+            lambda: torch._efficientzerotensor((4, 3)),
         ],
     )
-    def test_of_tensors_that_differ_are_none(self, make):
-        """In layout, shape, dtype or device."""
-        assert _native.addresses(TABLE, (torch.ones(4, 3), make())) is None
+    def test_makes_no_row_of_anything_else(self, make):
+        """Another layout, shape, dtype or device than the first's, in either place; what has no memory."""
+        assert read(torch.ones(4, 3), make()) is None
+        other = make()
+        if other.is_meta or other.layout is not torch.strided or not other.is_contiguous():
+            assert read(other) is None
+
+    def test_makes_no_row_of_nothing(self):
+        """There is no first tensor."""
+        assert read() is None
+
+    def test_needs_a_dtype(self):
+        """A name is none."""
+        with pytest.raises(TypeError, match=r"The dtype is no numpy\.dtype\."):
+            read(torch.ones(3), dtype="float32")
+
+    def test_needs_a_dtype_of_that_size(self):
+        """Else memory would be read that is not there."""
+        assert read(torch.ones(3), dtype=np.dtype(np.float64)) is None
 
 
 class TestTensors:
@@ -150,7 +135,7 @@ class TestTables:
         """The layout of a table is known for one major version."""
         table, _kept = foreign_table(2)
         with pytest.raises(ValueError, match="unknown version"):
-            _native.views(table, (torch.ones(3),), FLOAT32)
+            _native.read_tensors("backend", table, (torch.ones(3),), FLOAT32)
 
     def test_without_functions_are_refused(self):
         """The standard lets a framework leave one out."""

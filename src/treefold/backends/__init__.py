@@ -1,16 +1,17 @@
 """Backends: what treefold knows about each array framework."""
 
-from treefold.backends.interface import ArrayBackend, DeviceRow, HostArray, Node, Refusal
-from treefold.backends.registry import additional_backend, backend_of, glancing_backend, loaded_backends
+from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal
+from treefold.backends.registry import additional_backend, backend_of, loaded_backends, read_row
+from treefold.backends.rows import Row
 
 __all__ = [
     "ArrayBackend",
-    "DeviceRow",
     "HostArray",
     "Node",
     "Refusal",
+    "Row",
     "additional_backend",
     "backend_of",
-    "glancing_backend",
     "loaded_backends",
+    "read_row",
 ]

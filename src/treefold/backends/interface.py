@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,23 +17,17 @@ import optree
 
 from treefold.fold import Fold
 
+if TYPE_CHECKING:
+    from treefold.backends.rows import Row
+
 HostArray = npt.NDArray[Any]
 
 
 class Refusal(NamedTuple):
-    """Why an array is not taken: what it is, as in "a sparse tensor", and a sentence that says what to do."""
+    """Why an array is refused: what it is, as in "a sparse tensor", and a sentence that says what to do."""
 
     got: str
     advice: str
-
-
-class DeviceRow(NamedTuple):
-    """Arrays on one device, row-major, of one shape and dtype, and where their memory begins."""
-
-    device: str
-    shape: tuple[int, ...]
-    dtype: str
-    addresses: tuple[int, ...]
 
 
 class Node(NamedTuple):
@@ -57,8 +51,8 @@ class ArrayBackend(abc.ABC):
 
     #: The framework's name, as its users write it.
     name: str
-    #: The types whose arrays ``glance`` can read; exactly these, not their subclasses.
-    glanced_types: frozenset[type] = frozenset()
+    #: The types of which ``read`` makes rows; exactly these, not their subclasses.
+    row_types: frozenset[type] = frozenset()
     #: Whether one memory may stand for a result on every ``cpu:k``, because its arrays never change.
     shares_results: bool = False
 
@@ -168,20 +162,12 @@ class ArrayBackend(abc.ABC):
         """
         return None
 
-    def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:  # noqa: ARG002
-        """Return ``host_view`` of each array if that takes no time, for calls seen before; None for a closer look.
+    def read(self, arrays: tuple[Any, ...]) -> Row | None:  # noqa: ARG002
+        """Return arrays of one shape and dtype, row-major and on one device, as a row; None if they are something else.
 
-        The first array is of one of ``glanced_types``; the others may be anything. What ``refusal`` refuses, and what
-        ``is_writable`` does not find writable because of more than its layout and NumPy's flag, is None here.
+        The first array is of one of ``row_types``; the others may be anything. ``refusal`` and ``is_writable`` answer
+        alike for rows of equal keys, but for NumPy's flag. Every call asks this, so it must take next to no time.
         """
-        return None
-
-    def glance_on_device(self, arrays: tuple[Any, ...]) -> DeviceRow | None:  # noqa: ARG002
-        """Do what ``glance`` does for arrays that lie on one device, row-major, of one shape and dtype."""
-        return None
-
-    def places(self, arrays: tuple[Any, ...]) -> Hashable:  # noqa: ARG002
-        """Return what tells apart the devices of arrays that were glanced at; None where they are on none."""
         return None
 
     def wrote(self, arrays: Sequence[Any]) -> None:  # noqa: B027 - most frameworks need not know

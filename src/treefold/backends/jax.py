@@ -7,7 +7,7 @@ It adopts memory that is 64-byte aligned, as results of 64 KiB and more are, on 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from jax._src.array import ArrayImpl
 from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal
 from treefold.backends.jax_memory import place
 from treefold.backends.numpy import NumpyBackend
+from treefold.backends.rows import Row, read_arrays
 from treefold.dtypes import INTEGERS
 from treefold.errors import ArgumentError
 from treefold.fold import Fold
@@ -36,7 +37,7 @@ class JaxBackend(ArrayBackend):
     """Arrays that are committed to a CPU device, or on the default one. All are immutable."""
 
     name = "JAX"
-    glanced_types = frozenset({ArrayImpl})
+    row_types = frozenset({ArrayImpl})
     #: Also true of donated ones: JAX does not write into memory that it adopted.
     shares_results = True
 
@@ -165,24 +166,23 @@ class JaxBackend(ArrayBackend):
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
         """Do the same for each; one array may go to all devices."""
         arrays = list(arrays) * len(devices) if len(arrays) == 1 else arrays
-        return place(arrays, [self._devices[device] for device in devices])
+        return place(arrays, tuple([self._devices[device] for device in devices]))
 
-    def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
-        """Read arrays, unless one was deleted."""
+    def read(self, arrays: tuple[Any, ...]) -> Row | None:
+        """Read JAX's own views; of one that was deleted there is none.
+
+        Shardings tell arrays on one CPU device from all that ``refusal`` refuses. Results depend on the setting of
+        x64, which may change from call to call.
+        """
         for array in arrays:
             if type(array) is not ArrayImpl:
                 return None
         try:
-            return tuple([np.asarray(array) for array in arrays])
+            views = tuple([np.asarray(array) for array in arrays])
         except RuntimeError:
             return None
-
-    def places(self, arrays: tuple[Any, ...]) -> Hashable:
-        """Return the shardings, in which arrays on one CPU device differ from all that ``refusal`` refuses.
-
-        And the setting that results depend on, which may change from call to call.
-        """
-        return (jax.config.jax_enable_x64, *[array.sharding for array in arrays])
+        place = (jax.config.jax_enable_x64, *[array.sharding for array in arrays])
+        return read_arrays(self, arrays, views, place)
 
     def take_apart(self, value: object) -> Node | None:
         """Take a container apart that was registered with JAX, such as a dataclass of parameters."""

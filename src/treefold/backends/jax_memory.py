@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -23,20 +22,25 @@ except (ImportError, AttributeError):  # a release of JAX that keeps it elsewher
 _MOST_WITHOUT_X64 = 4  # bytes of an element; complex64 has 8, and does not mind
 
 
-def place(arrays: Sequence[HostArray], devices: Sequence[Any]) -> list[Any]:
+def place(arrays: Sequence[HostArray], devices: tuple[Any, ...]) -> list[Any]:
     """Commit the memory of arrays of one shape and dtype, which nobody else writes to, to one device each.
 
     Elements stay as wide as they are, whatever jax_enable_x64 says.
     """
-    shape, dtype = arrays[0].shape, arrays[0].dtype
-    is_wide = dtype.itemsize > _MOST_WITHOUT_X64
-    with jax.enable_x64(True) if is_wide else contextlib.nullcontext():  # noqa: FBT003 - JAX's own signature
-        if BATCHED_DEVICE_PUT is None:
-            placed: list[Any] = jax.device_put(list(arrays), list(devices))
-            return placed
-        aval, places = _places(shape, dtype, tuple(devices))
-        rows = zip(arrays, places, strict=True)
-        return [BATCHED_DEVICE_PUT(aval, sharding, [array], device, True) for array, (sharding, device) in rows]  # noqa: FBT003 - committed
+    dtype = arrays[0].dtype
+    if dtype.itemsize <= _MOST_WITHOUT_X64:
+        return _placed(arrays, devices)
+    with jax.enable_x64(True):  # noqa: FBT003 - JAX's own signature
+        return _placed(arrays, devices)
+
+
+def _placed(arrays: Sequence[HostArray], devices: tuple[Any, ...]) -> list[Any]:
+    if BATCHED_DEVICE_PUT is None:
+        placed: list[Any] = jax.device_put(list(arrays), list(devices))
+        return placed
+    aval, places = _places(arrays[0].shape, arrays[0].dtype, devices)
+    rows = zip(arrays, places, strict=True)
+    return [BATCHED_DEVICE_PUT(aval, sharding, [array], device, True) for array, (sharding, device) in rows]  # noqa: FBT003 - committed
 
 
 @functools.lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ import numpy as np
 
 from treefold.backends.interface import ArrayBackend, HostArray
 from treefold.backends.numpy_fold import add_rows, fold_block, scale_block
+from treefold.backends.rows import Row, read_arrays
 from treefold.devices import device_type
 from treefold.fold import Fold
 
@@ -17,7 +18,7 @@ class NumpyBackend(ArrayBackend):
     """Arrays in host memory. Python numbers count as 0-d arrays of NumPy's default dtypes."""
 
     name = "NumPy"
-    glanced_types = frozenset({np.ndarray})
+    row_types = frozenset({np.ndarray})
 
     def owns(self, value: object) -> bool:
         """Own arrays and numbers, but not masked arrays, whose mask would be lost without a word."""
@@ -98,9 +99,10 @@ class NumpyBackend(ArrayBackend):
         """Return the array itself."""
         return array
 
-    def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
+    def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:  # noqa: ARG002
         """Return the arrays themselves."""
-        for array in arrays:
-            if type(array) is not np.ndarray:
-                return None
-        return arrays
+        return list(arrays)
+
+    def read(self, arrays: tuple[Any, ...]) -> Row | None:
+        """Read the arrays themselves."""
+        return read_arrays(self, arrays, arrays)

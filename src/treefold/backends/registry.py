@@ -6,9 +6,11 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from treefold.backends.interface import ArrayBackend
 from treefold.backends.numpy import NumpyBackend
+from treefold.backends.rows import Row
 
 #: framework module → (treefold module, class): one line adds a framework.
 _FRAMEWORKS: dict[str, tuple[str, str]] = {
@@ -19,8 +21,10 @@ _FRAMEWORKS: dict[str, tuple[str, str]] = {
 
 _numpy = NumpyBackend()
 _loaded: dict[str, ArrayBackend] = {"numpy": _numpy}
+#: Types that are no framework's.
+_PLAIN = frozenset({dict, list, tuple, int, float, type(None)})
 _extra: list[ArrayBackend] = []
-_glancing: dict[type, ArrayBackend] = dict.fromkeys(_numpy.glanced_types, _numpy)
+_of_rows: dict[type, ArrayBackend] = dict.fromkeys(_numpy.row_types, _numpy)
 
 
 def loaded_backends() -> tuple[ArrayBackend, ...]:
@@ -29,7 +33,7 @@ def loaded_backends() -> tuple[ArrayBackend, ...]:
         if framework not in _loaded and sys.modules.get(framework) is not None:
             backend: ArrayBackend = getattr(importlib.import_module(module), name)()
             _loaded[framework] = backend
-            _glancing.update(dict.fromkeys(backend.glanced_types, backend))
+            _of_rows.update(dict.fromkeys(backend.row_types, backend))
     return (*_loaded.values(), *_extra)
 
 
@@ -38,9 +42,14 @@ def backend_of(value: object) -> ArrayBackend | None:
     return next((backend for backend in loaded_backends() if backend.owns(value)), None)
 
 
-def glancing_backend(kind: type) -> ArrayBackend | None:
-    """Return the backend that reads arrays of exactly this type at a glance; None until its framework was seen."""
-    return _glancing.get(kind)
+def read_row(arrays: tuple[Any, ...]) -> Row | None:
+    """Return arrays, at least one, as a row, by the backend of the first one's exact type; None if they make none."""
+    kind = type(arrays[0])
+    backend = _of_rows.get(kind)
+    if backend is None and kind not in _PLAIN:
+        loaded_backends()  # its framework may be new
+        backend = _of_rows.get(kind)
+    return None if backend is None else backend.read(arrays)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ contributions by their value.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from tensorflow.python.framework.ops import EagerTensor  # the only constructor 
 from treefold.backends.interface import ArrayBackend, HostArray, Refusal
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.numpy_fold import fold_block, scale_block
+from treefold.backends.rows import Row, read_arrays
 from treefold.backends.tensorflow_fold import add_rows, fold_tensors, scale_tensor
 from treefold.devices import canonical_device, tensorflow_device
 from treefold.dtypes import FOLDABLE
@@ -30,7 +31,7 @@ class TensorflowBackend(ArrayBackend):
     """Eager and symbolic tensors, and variables by their value."""
 
     name = "TensorFlow"
-    glanced_types = frozenset({EagerTensor})
+    row_types = frozenset({EagerTensor})
     shares_results = True
 
     def owns(self, value: object) -> bool:
@@ -144,9 +145,9 @@ class TensorflowBackend(ArrayBackend):
         # What tf.identity does between CPU devices, in 1 µs instead of 20.
         return [first, *[first._copy_to_device(tensorflow_device(device)) for device in devices[1:]]]  # noqa: SLF001
 
-    def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
-        """Look at eager tensors in host memory."""
-        views = []
+    def read(self, arrays: tuple[Any, ...]) -> Row | None:
+        """Read eager tensors in host memory; TensorFlow's names tell their devices apart."""
+        views, devices = [], []
         for array in arrays:
             if type(array) is not EagerTensor or "CPU:" not in array.device:
                 return None
@@ -154,12 +155,10 @@ class TensorflowBackend(ArrayBackend):
                 views.append(_read_only(array))
             except tf.errors.InvalidArgumentError:  # tensor lists and the like are no arrays
                 return None
-        # Views of other dtypes than the first's are refused by whoever compares them.
-        return tuple(views) if views[0].dtype.name in _SEEN else None
-
-    def places(self, arrays: tuple[Any, ...]) -> Hashable:
-        """Return the devices as TensorFlow writes them."""
-        return tuple([array.device for array in arrays])
+            devices.append(array.device)
+        if views[0].dtype.name not in _SEEN:
+            return None
+        return read_arrays(self, arrays, tuple(views), tuple(devices))
 
     def _views(self, arrays: Sequence[Any]) -> list[HostArray] | None:
         views = [self.host_view(array) for array in arrays]

@@ -1,9 +1,9 @@
 """PyTorch tensors: CPU tensors are host memory, read and written in place; others keep their devices.
 
-Taken are ``torch.Tensor`` and ``Parameter`` themselves, strided, whatever their layout. A subclass may mean something
-else by its memory than its numbers, as a masked array does, and may answer questions as it likes; it is refused, and
-nothing is believed that it says. Results never carry gradients. What is written behind PyTorch's back is counted by its
-version counters, so that autograd notices.
+Accepted are ``torch.Tensor`` and ``Parameter`` themselves, strided, whatever their layout. A subclass may mean
+something else by its memory than its numbers, as a masked array does, and may answer questions as it likes; it is
+refused, and nothing is believed that it says. Results never carry gradients. What is written behind PyTorch's back is
+counted by its version counters, so that autograd notices.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any
 
 import torch
 
-from treefold.backends.interface import ArrayBackend, DeviceRow, HostArray, Refusal
+from treefold.backends.interface import ArrayBackend, HostArray, Refusal
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.numpy_fold import fold_block, scale_block
+from treefold.backends.rows import Row
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
 from treefold.backends.torch_memory import (
+    ACCEPTED,
     DTYPES,
     NAMELESS,
     NAMES,
-    TAKEN,
     adopted,
     count_writes,
     footprint,
-    glanced,
-    glanced_on_device,
     memory,
     on_host,
+    read,
     resolved,
 )
 from treefold.devices import Device, torch_device
@@ -53,10 +53,10 @@ class TorchBackend(ArrayBackend):
     """Tensors of every dtype that NumPy or ml_dtypes knows; ``cuda:k`` is ``gpu:k``, and every ``cpu:k`` is the CPU."""
 
     name = "PyTorch"
-    glanced_types = TAKEN
+    row_types = ACCEPTED
 
     def owns(self, value: object) -> bool:
-        """Own tensors, and subclasses so that ``refusal`` can say why they are not taken."""
+        """Own tensors, and subclasses so that ``refusal`` can say why they are refused."""
         return issubclass(type(value), torch.Tensor)
 
     def has_device(self, device: str) -> bool:
@@ -157,7 +157,7 @@ class TorchBackend(ArrayBackend):
 
     def host_view(self, array: Any) -> HostArray | None:
         """Return the memory of a CPU tensor; a lazily conjugated or negated one, which cannot be ``out``, is copied."""
-        return memory(resolved(array)) if type(array) in TAKEN and array.is_cpu else None
+        return memory(resolved(array)) if type(array) in ACCEPTED and array.is_cpu else None
 
     def footprint(self, array: Any) -> HostArray | None:
         """Show the memory of tensors on devices, too."""
@@ -171,17 +171,13 @@ class TorchBackend(ArrayBackend):
         """Return tensors on the memory of arrays of one dtype."""
         return adopted(arrays)
 
-    def glance(self, arrays: tuple[Any, ...]) -> tuple[HostArray, ...] | None:
-        """Show plain tensors and leaves in host memory."""
-        return glanced(arrays, is_recording=torch.is_grad_enabled()) if arrays[0].is_cpu else None
-
-    def glance_on_device(self, arrays: tuple[Any, ...]) -> DeviceRow | None:
-        """Show where plain tensors and leaves lie on one GPU."""
-        return glanced_on_device(arrays, is_recording=torch.is_grad_enabled())
+    def read(self, arrays: tuple[Any, ...]) -> Row | None:
+        """Read plain tensors and leaves of autograd, in host memory or on one GPU."""
+        return read(self, arrays, is_recording=torch.is_grad_enabled())
 
     def wrote(self, arrays: Sequence[Any]) -> None:
         """Count up the version counters: a backward pass that needs what was there will say so."""
-        count_writes([array for array in arrays if not array.is_inference()])  # those have no counters
+        count_writes(arrays)
 
     def _back(self, array: HostArray, like: Any) -> Any:
         """Return a result of the host's on the device of the tensors that it was made from."""
@@ -190,7 +186,7 @@ class TorchBackend(ArrayBackend):
 
 
 def _form_refusal(array: Any) -> Refusal | None:
-    if type(array) not in TAKEN:
+    if type(array) not in ACCEPTED:
         return Refusal(f"a {type(array).__name__}, a subclass of torch.Tensor", _SUBCLASS)
     if array.is_nested:
         return Refusal("a nested tensor", _NESTED)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 
-from treefold.backends.interface import DeviceRow, HostArray
+from treefold.backends.interface import HostArray
+from treefold.backends.rows import Row, read_arrays, read_tensors
 from treefold.compiled import HAS_NATIVE
 from treefold.dtypes import DTYPES as TABLE
 from treefold.dtypes import numpy_dtype
@@ -17,17 +20,15 @@ from treefold.dtypes import numpy_dtype
 #: DLPack's C functions for tensors; older releases of PyTorch have none.
 EXCHANGE: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) if HAS_NATIVE else None
 if HAS_NATIVE:
-    from treefold._native import addresses as _exchange_addresses
     from treefold._native import tensors as _exchange_tensors
-    from treefold._native import views as _exchange_views
 if EXCHANGE is not None:
     try:
-        _exchange_views(EXCHANGE, (), np.dtype("float32"))  # looks at the table's version
+        _exchange_tensors(EXCHANGE, (), 0)  # looks at the table's version
     except ValueError:  # another version of DLPack
         EXCHANGE = None
 
-#: The types that are taken; not their subclasses.
-TAKEN = frozenset({torch.Tensor, torch.nn.Parameter})
+#: The types that are accepted; not their subclasses.
+ACCEPTED = frozenset({torch.Tensor, torch.nn.Parameter})
 
 _DLPACK_CODES = {row.name: row.dlpack for row in TABLE.values() if row.dlpack is not None}
 #: NumPy's name of each dtype, and back.
@@ -45,8 +46,10 @@ _VIEWS = {
     for dtype, host in _HOST_DTYPES.items()
     if not TABLE[host.name].is_numpys
 }
-#: DLPack's device types that are GPUs: CUDA, ROCm.
-_GPUS = {2: "gpu", 10: "gpu"}
+#: Asked of every tensor of every call; a map over methods asks without a frame of Python.
+_REQUIRES_GRAD = attrgetter("requires_grad")
+_IS_NEG, _IS_CONJ, _OFFSET = torch.Tensor.is_neg, torch.Tensor.is_conj, torch.Tensor.storage_offset
+_STORAGE, _NBYTES = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes
 
 
 def memory(tensor: Any) -> HostArray | None:
@@ -66,58 +69,46 @@ def memory(tensor: Any) -> HostArray | None:
     return view if extent <= nbytes else None  # a storage may have been resized under its tensors
 
 
-def glanced(tensors: Sequence[Any], *, is_recording: bool) -> tuple[HostArray, ...] | None:
-    """Return ``memory`` of plain row-major tensors of one dtype, in the least time; None where some need more care.
+def read(backend: Any, tensors: tuple[Any, ...], *, is_recording: bool, place: Hashable = None) -> Row | None:
+    """Return plain tensors of one dtype as a row of a backend, None where they make none.
 
-    ``is_recording``: whether autograd is; then only leaves may require gradients.
+    ``is_recording``: whether autograd is; then only leaves may require gradients. ``place``: see ``Row``.
     """
     dtype = tensors[0].dtype
-    if not _are_plain(tensors, dtype, is_recording=is_recording):
+    host_dtype = _HOST_DTYPES.get(dtype)
+    if host_dtype is None or not _are_plain(tensors, is_recording=is_recording):
         return None
-    if EXCHANGE is not None and dtype in _HOST_DTYPES:
-        views: tuple[HostArray, ...] | None = _exchange_views(EXCHANGE, tuple(tensors), _HOST_DTYPES[dtype])
-        return views if views is not None and _are_whole(tensors, dtype) else None
-    seen = [memory(tensor) for tensor in tensors]
-    plain = tuple(view for view in seen if view is not None and view.flags.c_contiguous)
-    return plain if len(plain) == len(tensors) else None
+    if EXCHANGE is not None:
+        row = read_tensors(backend, EXCHANGE, tensors, host_dtype, place)
+        return row if row is not None and _are_whole(tensors) else None
+    if not all(tensor.is_cpu and tensor.dtype is dtype for tensor in tensors):
+        return None
+    views = [memory(tensor) for tensor in tensors]
+    return None if any(view is None for view in views) else read_arrays(backend, tensors, tuple(views), place)
 
 
-def glanced_on_device(
-    tensors: Sequence[Any], *, is_recording: bool, kinds: Mapping[int, str] = _GPUS
-) -> DeviceRow | None:
-    """Return where plain row-major tensors on one GPU lie, of one shape and dtype; None where some need more care.
+def _are_plain(tensors: tuple[Any, ...], *, is_recording: bool) -> bool:
+    """Tell whether these are tensors and no subclasses, of which autograd would say nothing."""
+    if not ACCEPTED.issuperset(map(type, tensors)):
+        return False
+    if not is_recording or not any(map(_REQUIRES_GRAD, tensors)):
+        return True
+    return all(tensor.grad_fn is None for tensor in tensors if tensor.requires_grad)
 
-    ``kinds``: treefold's names of DLPack's device types.
+
+def _are_whole(tensors: tuple[Any, ...]) -> bool:
+    """Tell whether row-major tensors of one shape hold what their memory says, and have all of it.
+
+    Negation and conjugation may be lazy, and storages can be resized under their tensors.
     """
-    dtype = tensors[0].dtype
-    if EXCHANGE is None or dtype not in NAMES or not _are_plain(tensors, dtype, is_recording=is_recording):
-        return None
-    found = _exchange_addresses(EXCHANGE, tuple(tensors))
-    if found is None or not _are_whole(tensors, dtype):
-        return None
-    kind, index, shape, addresses = found
-    return DeviceRow(f"{kinds[kind]}:{index}", shape, NAMES[dtype], addresses) if kind in kinds else None
-
-
-def _are_plain(tensors: Sequence[Any], dtype: Any, *, is_recording: bool) -> bool:
-    """Tell whether these are tensors of one dtype and no subclass, of which autograd would say nothing."""
-    for tensor in tensors:
-        if type(tensor) not in TAKEN or tensor.dtype is not dtype:
-            return False
-        if tensor.requires_grad and is_recording and tensor.grad_fn is not None:
-            return False
-    return True
-
-
-def _are_whole(tensors: Sequence[Any], dtype: Any) -> bool:
-    """Tell whether row-major tensors hold what is in their memory, and all of it: storages can be resized."""
-    itemsize, is_complex = dtype.itemsize, dtype.is_complex
-    for tensor in tensors:
-        if tensor.is_neg() or (is_complex and tensor.is_conj()):
-            return False
-        if tensor.untyped_storage().nbytes() < tensor.nbytes + tensor.storage_offset() * itemsize:
-            return False
-    return True
+    if any(map(_IS_NEG, tensors)) or (tensors[0].is_complex() and any(map(_IS_CONJ, tensors))):
+        return False
+    nbytes, storages = tensors[0].nbytes, map(_STORAGE, tensors)
+    if not any(map(_OFFSET, tensors)):
+        return all(size >= nbytes for size in map(_NBYTES, storages))
+    itemsize = tensors[0].itemsize
+    ends = [nbytes + tensor.storage_offset() * itemsize for tensor in tensors]
+    return all(storage.nbytes() >= end for storage, end in zip(storages, ends, strict=True))
 
 
 def resolved(tensor: Any) -> Any:
@@ -137,13 +128,18 @@ def adopted(arrays: Sequence[HostArray]) -> list[Any]:
     """Return tensors on the memory of arrays of one dtype, which lives as long as they; read-only arrays are copied."""
     dtype = arrays[0].dtype
     if EXCHANGE is not None:
-        return _exchange_tensors(EXCHANGE, arrays, _DLPACK_CODES[dtype.name])
+        return _exchange_tensors(EXCHANGE, arrays, _dlpack_code(dtype))
     # PyTorch has no tensors that cannot be written.
     own = [array if array.flags.writeable else array.copy() for array in arrays]
     if dtype.isbuiltin == 1:  # 2: of a package like ml_dtypes
         return [torch.from_numpy(array) for array in own]
     bits = f"int{8 * dtype.itemsize}"
     return [torch.from_numpy(array.view(bits)).view(DTYPES[dtype.name]) for array in own]
+
+
+@functools.cache  # NumPy works a dtype's name out each time
+def _dlpack_code(dtype: np.dtype[Any]) -> int:
+    return _DLPACK_CODES[dtype.name]
 
 
 def footprint(tensor: Any) -> HostArray:
@@ -166,9 +162,14 @@ class _Footprint:
 
 
 def count_writes(tensors: Sequence[Any]) -> None:
-    """Count up the version counters of tensors, which autograd compares."""
+    """Count up the version counters of tensors, which autograd compares; inference tensors have none."""
     try:
         torch.autograd.graph.increment_version(tensors)
+    except RuntimeError:
+        counted = [tensor for tensor in tensors if not tensor.is_inference()]
+        if len(counted) == len(tensors):
+            raise
+        count_writes(counted)
     except TypeError:  # older releases of PyTorch take one tensor
         for tensor in tensors:
             torch.autograd.graph.increment_version(tensor)

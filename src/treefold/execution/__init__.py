@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from treefold.backends import ArrayBackend
 from treefold.errors import PlanError
 from treefold.execution.interface import CallSummary, Executor, Repeat
 from treefold.execution.kernel import KERNEL
@@ -54,9 +55,9 @@ def execute(
     return executor.run_within(timeout_s, plan, inputs, fold, out)
 
 
-def repeater(plan: Plan, fold: Fold, result_dtypes: Sequence[str]) -> Repeat | None:
+def repeater(plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:
     """Return what repeats the call that a plan was made for, on other arrays; None if only ``execute`` runs it.
 
-    ``result_dtypes``: of each leaf.
+    ``backends``: of the arrays of each leaf.
     """
-    return executor_of(plan.executor).repeater(plan, fold, result_dtypes)
+    return executor_of(plan.executor).repeater(plan, fold, backends)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from treefold.backends import ArrayBackend
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.execution.interface import CallSummary, Executor, Repeat
@@ -65,7 +66,7 @@ class CudaExecutor(Executor):
             error.add_note(_UNTOUCHED)
             raise
 
-    def repeater(self, plan: Plan, fold: Fold, result_dtypes: Sequence[str]) -> Repeat | None:  # noqa: ARG002 - the fold's
+    def repeater(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:  # noqa: ARG002 - all PyTorch's
         """Repeat what one launch of the kernel did."""
         from treefold.execution.cuda.repeat import repeater  # noqa: PLC0415 - imports PyTorch
 

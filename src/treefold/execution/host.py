@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from treefold.backends import HostArray
+from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.backends.numpy import NumpyBackend
 from treefold.errors import ArgumentError
+from treefold.execution import native
 from treefold.execution.actions import LeafActions, leaf_actions
-from treefold.execution.interface import CallSummary, Executor
-from treefold.execution.kernel import KERNEL, Job, fold_batch
+from treefold.execution.interface import CallSummary, Executor, Repeat
+from treefold.execution.kernel import KERNEL, UNFINISHED, Job, fold_batch, folds_natively
 from treefold.execution.native import new_result
 from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold
@@ -43,23 +44,21 @@ class HostExecutor(Executor):
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
         """Return each leaf's result per component; with ``out``, written into the arrays given."""
         leaves = leaf_actions(plan, inputs, fold)
-        devices = [
-            [plan.buffers[index].device for index in indices] for indices in buffers_of_leaves(plan, Role.OUTPUT)
-        ]
+        devices = _devices(plan)
         # All memory is taken, and all callbacks run, before anything is written: a failure leaves out as it was.
         made = [_own_result(leaf, operand) for leaf, operand in zip(leaves, inputs, strict=True)]
         targets = [
-            [_view(operand, array) for array in out[index]]
+            _views(operand, out[index])
             if out is not None
             else [
                 new_result(operand.shape, np.dtype(leaf.dtype(Role.OUTPUT)) if result is None else result.dtype)
-                for _ in (devices[index][:1] if operand.backend.shares_results else devices[index])
+                for _ in _memories(operand.backend, devices[index])
             ]
             for index, (leaf, operand, result) in enumerate(zip(leaves, inputs, made, strict=True))
         ]
         # A view may be a copy, of a lazily conjugated tensor for instance: all are taken before anything is written.
         jobs = [
-            Job(leaf.leaf.dtype, [_view(operand, array) for array in operand.arrays], ends)
+            Job(leaf.leaf.dtype, _views(operand, operand.arrays), ends)
             for leaf, operand, result, ends in zip(leaves, inputs, made, targets, strict=True)
             if result is None
         ]
@@ -79,10 +78,68 @@ class HostExecutor(Executor):
             for operand, ends, names in zip(inputs, targets, devices, strict=True)
         ]
 
+    def repeater(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:
+        """Repeat one pass over arrays that the native core reads; there is no repeating without it."""
+        return _Repeater(plan, fold, backends) if folds_natively(len(plan.buffers)) else None
+
+
+class _Repeater:
+    """Repeats one kind of call. Safe to use from many threads."""
+
+    def __init__(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> None:
+        dtypes = tuple(native.DTYPES[leaf.dtype] for leaf in plan.leaves)
+        how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate], native.level()
+        self._fold = native.RowFold(dtypes, *how).fold
+        leaves = list(zip(backends, plan.leaves, _devices(plan), strict=True))
+        self._results = [
+            (np.dtype(fold.result_dtype(leaf.dtype)), len(_memories(backend, devices)), devices)
+            for backend, leaf, devices in leaves
+        ]
+        self._narrow = [np.dtype(backend.result_dtype(fold, leaf.dtype)) for backend, leaf, _ in leaves]
+        self._is_narrower = self._narrow != [dtype for dtype, _, _ in self._results]
+        counts_writes = any(type(backend).wrote is not ArrayBackend.wrote for backend in backends)
+        self._before = _note_writes if counts_writes else None
+
+    def __call__(self, rows: list[Row], targets: list[Row] | None) -> Results | None:
+        """Fold the rows, by addresses that the native core checks and reads."""
+        ends = self._new_rows(rows) if targets is None else targets
+        try:
+            if not self._fold(rows, ends, None if targets is None else self._before):
+                return None
+        except BaseException as error:  # Ctrl-C, or what the handler of another signal raises
+            error.add_note(UNFINISHED)
+            raise
+        if targets is not None:
+            return []
+        arrays: list[Sequence[HostArray]] = [end.arrays for end in ends]
+        if self._is_narrower:  # than the fold's result, as JAX's means of integers may be
+            pairs = zip(arrays, self._narrow, strict=True)
+            arrays = [[array.astype(dtype) for array in made] for made, dtype in pairs]
+        made = zip(rows, arrays, self._results, strict=True)
+        return [tuple(row.backend.from_hosts(own, devices)) for row, own, (_, _, devices) in made]
+
+    def _new_rows(self, rows: list[Row]) -> list[Row]:
+        leaves = zip(rows, self._results, strict=True)
+        return [native.new_row(row, dtype, count) for row, (dtype, count, _) in leaves]
+
+
+def _note_writes(targets: Sequence[Row]) -> None:
+    for target in targets:
+        target.backend.wrote(target.arrays)
+
+
+def _devices(plan: Plan) -> list[list[str]]:
+    return [[plan.buffers[index].device for index in indices] for indices in buffers_of_leaves(plan, Role.OUTPUT)]
+
+
+def _memories(backend: ArrayBackend, devices: list[str]) -> list[str]:
+    """Return the devices whose results need memory of their own."""
+    return devices[:1] if backend.shares_results else devices
+
 
 def _own_result(leaf: LeafActions, operand: Operand) -> HostArray | None:
     """Return the result of a leaf that is not folded by the kernel, row-major; None for the others."""
-    views = [_view(operand, array) for array in operand.arrays]
+    views = _views(operand, operand.arrays)
     if leaf.leaf.goal is not Goal.FOLD:
         result: HostArray = leaf._replace(backend=_NUMPY).result(views)
         return result
@@ -91,6 +148,12 @@ def _own_result(leaf: LeafActions, operand: Operand) -> HostArray | None:
     arrays = [operand.backend.from_host(_read_only(view), "cpu:0") for view in views]
     # A copy: what the function returns may be an input, which is written before all outputs are.
     return _view(operand, leaf.result(arrays)).copy()
+
+
+def _views(operand: Operand, arrays: Sequence[Any]) -> list[HostArray]:
+    """Return NumPy's views of arrays of a leaf; those of its contributions may be known."""
+    known = {id(array): view for array, view in zip(operand.arrays, operand.views, strict=False) if view is not None}
+    return [known[id(array)] if id(array) in known else _view(operand, array) for array in arrays]
 
 
 def _view(operand: Operand, array: Any) -> HostArray:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from treefold.backends import ArrayBackend, Row
 from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold
 from treefold.options import CommunicationImplementation
@@ -36,7 +37,7 @@ class CallSummary:
 class Repeat(Protocol):
     """Repeats one kind of call on other arrays of the same kind. Safe to use from many threads."""
 
-    def __call__(self, rows: Sequence[Any], targets: Sequence[Any] | None) -> Results | None:
+    def __call__(self, rows: list[Row], targets: list[Row] | None) -> Results | None:
         """Return the new results of each row, or none if they are written into ``targets``, which may be ``rows``.
 
         None, with nothing done, if the call needs the slow path, which will say what is wrong.
@@ -74,9 +75,9 @@ class Executor(ExecutorTraits, abc.ABC):
         """Do what ``run`` does, and wait for the end, ``timeout_s`` seconds at most: else raise an error."""
         raise NotImplementedError(timeout_s, plan, inputs, fold, out)
 
-    def repeater(self, plan: Plan, fold: Fold, result_dtypes: Sequence[str]) -> Repeat | None:  # noqa: ARG002
+    def repeater(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:  # noqa: ARG002
         """Return what repeats the call that a plan was made for, on other arrays; None if only ``run`` does.
 
-        ``result_dtypes``: of each leaf.
+        ``backends``: of the arrays of each leaf.
         """
         return None

@@ -23,7 +23,7 @@ _BLOCK = 1 << 15
 #: More contributions than this, and sums of 32-bit integers may not be exact in float64: NumPy's are.
 _MOST_NATIVE = 1 << 20
 
-_UNFINISHED = "treefold: the reduction ended before it was done, so what `out` holds now is undefined. Reduce again."
+UNFINISHED = "treefold: the reduction ended before it was done, so what `out` holds now is undefined. Reduce again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +38,26 @@ class Job:
     targets: Sequence[HostArray]
 
 
-def fold_batch(jobs: Sequence[Job], fold: Fold, *, are_plain: bool = False) -> None:
-    """Fold every job and write its result into all its targets.
-
-    ``are_plain``: the caller knows that all arrays are row-major, aligned and in native byte order.
-    """
+def fold_batch(jobs: Sequence[Job], fold: Fold) -> None:
+    """Fold every job and write its result into all its targets."""
     _warn_without_native()
-    if not are_plain:
-        jobs = [_in_memory_order(job) for job in jobs]
-    plain = jobs if are_plain else [_made_plain(job, fold) for job in jobs]
+    jobs = [_in_memory_order(job) for job in jobs]
+    plain = [_made_plain(job, fold) for job in jobs]
     try:
         _fold_plain(jobs, plain, fold)
     except BaseException as error:  # Ctrl-C, or what the handler of another signal raises
-        error.add_note(_UNFINISHED)
+        error.add_note(UNFINISHED)
         raise
+
+
+def folds_natively(num_sources: int) -> bool:
+    """Tell whether the native core folds so many contributions."""
+    return native.HAS_NATIVE and num_sources <= _MOST_NATIVE
 
 
 def _fold_plain(jobs: Sequence[Job], plain: Sequence[Job], fold: Fold) -> None:
     most = max((len(job.sources) for job in jobs), default=0)
-    if native.HAS_NATIVE and most <= _MOST_NATIVE:
+    if folds_natively(most):
         _fold_natively(plain, fold)
     else:
         for job in plain:

@@ -8,7 +8,6 @@ strictly, when the first reduction runs.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -21,20 +20,25 @@ from treefold.compiled import ACCUMULATIONS, DTYPES, HAS_NATIVE, OPS
 from treefold.errors import ArgumentError
 
 if HAS_NATIVE:
-    from treefold._native import agree as _agree
-    from treefold._native import empty, fold, level_names, memory_info, set_memory_limit, traffic
+    from treefold._native import (
+        RowFold,
+        empty,
+        fold,
+        level_names,
+        memory_info,
+        new_row,
+        set_memory_limit,
+        traffic,
+    )
     from treefold._native import empty_cache as _empty_cache
-    from treefold._native import may_fold_in_place as _may_fold_in_place
     from treefold._native import num_threads as _num_threads
     from treefold._native import set_num_threads as _set_num_threads
 
-__all__ = ["ACCUMULATIONS", "DTYPES", "HAS_NATIVE", "OPS", "fold", "traffic"]
+
+__all__ = ["ACCUMULATIONS", "DTYPES", "HAS_NATIVE", "OPS", "RowFold", "fold", "new_row", "traffic"]
 
 _LEVEL = "TREEFOLD_VECTOR_LEVEL"
 _MOST_DIGITS = len(str(sys.maxsize)) + 1
-
-#: Results below this many bytes are not worth a place in the cache: the system's allocator is as quick.
-_SMALL_BYTES = 1 << 16
 
 
 def vector_levels() -> tuple[str, ...]:
@@ -81,35 +85,10 @@ def num_threads() -> int:
 
 def new_result(shape: Sequence[int], dtype: np.dtype[Any]) -> HostArray:
     """Return an uninitialised row-major array; large ones return to a cache when their last owner is gone."""
-    nbytes = dtype.itemsize
-    for length in shape:
-        nbytes *= length
-    if not HAS_NATIVE or nbytes < _SMALL_BYTES or dtype.hasobject:
+    if not HAS_NATIVE or dtype.hasobject:
         return np.empty(shape, dtype)
     level()
     return empty(tuple(shape), dtype)
-
-
-def agree(arrays: tuple[HostArray, ...]) -> bool:
-    """Tell whether arrays, at least one, are of one shape and dtype."""
-    if HAS_NATIVE:
-        return _agree(arrays)
-    first = arrays[0]
-    return all(array.dtype == first.dtype and array.shape == first.shape for array in arrays)
-
-
-def may_fold_in_place(leaves: list[tuple[HostArray, ...]]) -> bool:
-    """Tell whether arrays, given leaf by leaf, are row-major, writable, and no two of them on one memory."""
-    if HAS_NATIVE:
-        return _may_fold_in_place(leaves)
-    extents = []
-    for array in itertools.chain.from_iterable(leaves):
-        if not (array.flags.carray and array.dtype.isnative):
-            return False
-        start = array.__array_interface__["data"][0]
-        extents.append((start, start + array.nbytes))
-    extents.sort()
-    return all(one[1] <= two[0] for one, two in itertools.pairwise(extents))
 
 
 def host_memory_info() -> dict[str, int]:

@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from treefold.backends import ArrayBackend
+from treefold.backends import ArrayBackend, HostArray
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """The contributions to one leaf, in replica order, and the shape of its result."""
+    """The contributions to one leaf, in replica order, and the shape of its result.
+
+    ``views``: NumPy's of those arrays that lie in host memory and were looked at already.
+    """
 
     backend: ArrayBackend
     arrays: tuple[Any, ...]
     shape: tuple[int, ...]
+    views: tuple[HostArray | None, ...] = ()
 
 
 #: For each leaf of a plan, its result on each component of the destination.

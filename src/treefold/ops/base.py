@@ -10,13 +10,14 @@ from typing import Any
 from treefold.errors import ArgumentError, TreefoldError
 from treefold.execution import CallSummary, Executor, execute
 from treefold.fold import Fold
-from treefold.ops.arguments import check_honoured, is_word, read_destinations, read_options, read_pairs
+from treefold.ops.arguments import check_honoured, is_word, read_options, read_pairs
 from treefold.ops.cache import PlanCache
 from treefold.ops.entry import Entry, as_distributed, check_devices, read_entry
 from treefold.ops.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
 from treefold.ops.output import read_out
 from treefold.ops.planning import Request, Router, make_plan, summarise
-from treefold.ops.quick import PreparedCalls, glance
+from treefold.ops.reader import Pair, Reading, call_key, read_components, read_pair
+from treefold.ops.recognise import KnownCalls
 from treefold.ops.trees import read_topology
 from treefold.ops.weights import check_weight_count, read_weights
 from treefold.ops.wrap import moved_axis, wrap
@@ -53,7 +54,7 @@ class CrossDeviceOps(abc.ABC):
         self._topology = read_topology(topology)
         self._accumulate = accumulate
         self._plans = PlanCache()
-        self._prepared = PreparedCalls()
+        self._calls = KnownCalls()
 
     def reduce(
         self,
@@ -86,9 +87,15 @@ class CrossDeviceOps(abc.ABC):
         >>> ops.reduce("sum", PerReplica([1, 2, 4]), "cpu:0").values[0].item()
         7
         """
-        pairs = [(per_replica_value, destinations)]
+        pair = read_pair(per_replica_value, destinations, out)
+        if options is None and experimental_hints is None and weights is None:
+            result = self._calls.repeat_row(reduce_op, pair)
+            if result is not None:
+                return result
+        asked = [(per_replica_value, destinations)]
         call = read_options(options, experimental_hints)
-        return self._reduce(reduce_op, pairs, call, None if out is None else [out], weights, is_batch=False)[0]
+        ends = None if out is None else [out]
+        return self._reduce(reduce_op, asked, [pair], call, ends, weights, is_batch=False)[0]
 
     def batch_reduce(
         self,
@@ -109,8 +116,9 @@ class CrossDeviceOps(abc.ABC):
             TreefoldError: one of its kinds, naming the pair, before anything is written.
 
         """
-        pairs = read_pairs(value_destination_pairs)
-        return self._reduce(reduce_op, pairs, read_options(options, experimental_hints), out, weights, is_batch=True)
+        asked = read_pairs(value_destination_pairs)
+        call = read_options(options, experimental_hints)
+        return self._reduce(reduce_op, asked, _read_batch(asked, out), call, out, weights, is_batch=True)
 
     def broadcast(self, tensor: Any, destinations: Any) -> Mirrored:
         """Copy one value, an array, ``IndexedSlices`` or pytree of them, to every destination.
@@ -123,7 +131,7 @@ class CrossDeviceOps(abc.ABC):
         """
         if isinstance(tensor, DistributedValues):
             raise ArgumentError.several_values(tensor)
-        entry = read_entry(PerReplica([tensor]), read_destinations(destinations), read_copied_leaf)
+        entry = read_entry(PerReplica([tensor]), read_components((tensor,)), destinations, read_copied_leaf)
         request = Request("broadcast", type(self).__name__, (entry,), summarise((entry,)))
         plan = self._plan_for(request)
         results = execute(plan, [part.operand for part in entry.parts])
@@ -148,9 +156,8 @@ class CrossDeviceOps(abc.ABC):
             raise ArgumentError.gather_axis(axis, "")
         call = read_options(options, None)
         value = as_distributed(per_replica_value, "per_replica_value")
-        entry = read_entry(
-            value, read_destinations(destinations), lambda path, leaves: read_gathered_leaf(path, leaves, axis)
-        )
+        reading = read_components(value.values)
+        entry = read_entry(value, reading, destinations, lambda path, leaves: read_gathered_leaf(path, leaves, axis))
         plan = self._plan_for(Request("gather", type(self).__name__, (entry,), summarise((entry,)), call))
         results = execute(plan, [part.operand for part in entry.parts])
         return wrap(moved_axis(results, entry, axis), [entry], plan)[0]
@@ -178,7 +185,7 @@ class CrossDeviceOps(abc.ABC):
         """
         is_batch = destinations is None and isinstance(per_replica_value, list | tuple)
         pairs = read_pairs(per_replica_value) if is_batch else [(per_replica_value, destinations)]
-        entries = _read_pairs(pairs, None, is_batch=is_batch)
+        entries = _read_entries(pairs, [None] * len(pairs), None, is_batch=is_batch)
         request = self._request(entries, self._fold(ReduceOp.SUM, None), read_options(options, None))
         return self._plan_for(dataclasses.replace(request, is_walked=True) if walked else request)
 
@@ -233,25 +240,26 @@ class CrossDeviceOps(abc.ABC):
     def _reduce(
         self,
         reduce_op: ReduceOp | str,
-        pairs: list[tuple[Any, Any]],
+        asked: Sequence[tuple[Any, Any]],
+        pairs: Sequence[Pair],
         options: CommunicationOptions,
         out: Any,
         weights: Sequence[float] | None,
         *,
         is_batch: bool,
     ) -> list[Mirrored]:
-        call = None if weights is not None else glance(reduce_op, pairs, options, out)
-        if call is not None and (results := self._prepared.run(call)) is not None:
+        key = None if weights is not None else call_key(reduce_op, options, pairs)
+        if key is not None and (results := self._calls.repeat(key, pairs)) is not None:
             return results
         op = ReduceOp.parse(reduce_op)
         fold = self._fold(op, read_weights(weights, op))
-        entries = _read_pairs(pairs, fold, is_batch=is_batch)
-        targets = None if out is None else read_out(out, entries, fold)
+        entries = _read_entries(asked, [pair.value for pair in pairs], fold, is_batch=is_batch)
+        targets = None if out is None else read_out(out, [pair.target for pair in pairs], entries, fold)
         if not entries:
             return []
         plan = self._plan_for(self._request(entries, fold, options))
-        if call is not None:
-            self._prepared.remember(call, plan, fold, entries)
+        if key is not None:
+            self._calls.remember(key, plan, fold, entries, targets)
         operands = [part.operand for entry in entries for part in entry.parts]
         return wrap(execute(plan, operands, fold, targets, timeout_s=options.timeout_seconds), entries, plan)
 
@@ -278,19 +286,35 @@ class CrossDeviceOps(abc.ABC):
         return self._plans.get(request.key, lambda: make_plan(request, self._router(request)))
 
 
-def _read_pairs(pairs: list[tuple[Any, Any]], fold: Fold | None, *, is_batch: bool) -> tuple[Entry, ...]:
+def _read_batch(asked: Sequence[tuple[Any, Any]], out: object) -> list[Pair]:
+    """Read the arrays of a batch; what ``out`` has none for needs the slow path, which will say so."""
+    if out is None:
+        return [read_pair(value, destinations, None) for value, destinations in asked]
+    ends = list(out) if isinstance(out, list | tuple) and len(out) == len(asked) else [None] * len(asked)
+    read = [read_pair(*pair, end) for pair, end in zip(asked, ends, strict=True)]
+    return [pair if end is not None else pair._replace(key=None) for pair, end in zip(read, ends, strict=True)]
+
+
+def _read_entries(
+    pairs: Sequence[tuple[Any, Any]], readings: Sequence[Reading | None], fold: Fold | None, *, is_batch: bool
+) -> tuple[Entry, ...]:
     entries = []
-    for index, (value, destinations) in enumerate(pairs):
+    for index, ((value, destinations), reading) in enumerate(zip(pairs, readings, strict=True)):
         try:
-            entries.append(_read_pair(value, destinations, fold))
+            entries.append(_read_pair(value, destinations, reading, fold))
         except TreefoldError as error:
             raise (error.in_pair(index) if is_batch else error) from None
     return tuple(entries)
 
 
-def _read_pair(value: Any, destinations: Any, fold: Fold | None) -> Entry:
+def _read_pair(value: Any, destinations: Any, reading: Reading | None, fold: Fold | None) -> Entry:
     distributed = as_distributed(value, "per_replica_value")
     if fold is not None:
         check_weight_count(fold, len(distributed))
-    devices = read_destinations(destinations)
-    return read_entry(distributed, devices, lambda path, leaves: read_folded_leaf(path, leaves, fold))
+    return read_entry(
+        distributed,
+        reading or read_components(distributed.values),
+        destinations,
+        lambda path, leaves: read_folded_leaf(path, leaves, fold),
+        is_planned=fold is None,
+    )

@@ -1,22 +1,20 @@
-"""Validation of values: from what the caller handed over to leaves that all replicas agree on."""
+"""Validation of values: from what was read of them to leaves that all replicas agree on."""
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import optree
 
 from treefold.backends import ArrayBackend, backend_of, loaded_backends
-from treefold.devices import device_type
 from treefold.errors import ArgumentError, CallError, DeviceError, MismatchError
 from treefold.execution import Operand
+from treefold.ops.arguments import read_destinations
+from treefold.ops.reader import Brought, Leaf, Reading, Slices, is_shape, leaves_of, structures_of
 from treefold.plan.ir import Goal
-from treefold.values import DistributedValues, IndexedSlices, PerReplica, are_same, flatten, leaf_paths
+from treefold.values import DistributedValues, IndexedSlices, PerReplica, are_same, leaf_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +26,7 @@ class Part:
     goal: Goal
     lengths: tuple[int, ...]
     operand: Operand
+    is_in_host_memory: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,15 @@ class LeafForm:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One value with its destinations, validated."""
+    """One value with its destinations, validated. ``columns``: what was read of each leaf, replica by replica."""
 
     structure: optree.PyTreeSpec
     forms: tuple[LeafForm, ...]
     parts: tuple[Part, ...]
     sources: tuple[str, ...]
     destinations: tuple[str, ...]
+    reading: Reading | None = None
+    columns: Sequence[Sequence[Brought]] = ()
 
     @property
     def num_replicas(self) -> int:
@@ -59,10 +60,8 @@ class Entry:
         return set(self.sources) == set(self.destinations)
 
 
-_MOST_ELEMENTS = 2**63
-
-#: Makes the parts of one leaf from its path and its contributions in replica order.
-LeafReader = Callable[[str, list[Any]], tuple[LeafForm, list[Part]]]
+#: Makes the parts of one leaf from its path and what each replica brings.
+LeafReader = Callable[[str, list[Brought]], tuple[LeafForm, list[Part]]]
 
 
 def as_distributed(value: object, what: str) -> DistributedValues:
@@ -84,34 +83,57 @@ def as_distributed(value: object, what: str) -> DistributedValues:
     raise ArgumentError.not_a_value(value, what)
 
 
-def is_shape(value: object) -> bool:
-    """Tell whether a value has a shape and a dtype, which is all that planning needs."""
-    return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type)
+def read_entry(
+    value: DistributedValues,
+    reading: Reading,
+    destinations: object,
+    read_leaf: LeafReader,
+    *,
+    is_planned: bool = False,
+) -> Entry:
+    """Check that the replicas agree and the devices exist.
 
-
-def read_entry(value: DistributedValues, destinations: tuple[str, ...], read_leaf: LeafReader) -> Entry:
-    """Take the components apart and check that the replicas agree and the devices exist.
+    ``is_planned``: contents do not matter, only shapes.
 
     Raises:
+        ArgumentError: the destinations are not one of their forms.
         MismatchError: structures differ; ``read_leaf`` raises the rest.
         DeviceError: a source or destination does not exist for the arrays' framework.
 
     """
-    flat = [flatten(component) for component in value.values]
-    _, structure = flat[0]
-    for replica, (_, other) in enumerate(flat[1:], start=1):
+    ends = None if destinations is value else read_destinations(destinations)
+    structure, *others = structures_of(reading)
+    for replica, other in enumerate(others, start=1):
         if not are_same(other, structure):
             raise MismatchError.structure(replica, _difference(structure, other))
+    columns = leaves_of(reading, is_planned=is_planned)
     forms, parts = [], []
-    paths = leaf_paths(structure)
-    for index, path in enumerate(paths):
-        form, made = read_leaf(path, [component_leaves[index] for component_leaves, _ in flat])
+    for path, leaves in zip(leaf_paths(structure), columns, strict=True):
+        form, made = read_leaf(path, leaves)
         forms.append(form)
         parts.extend(made)
-    sources = tuple(value.device_of(replica, leaves) for replica, (leaves, _) in enumerate(flat))
+    sources = read_devices(value, columns)
+    if ends is None:
+        ends = sources
     for part in parts:
-        check_devices(part.operand.backend, (*sources, *destinations))
-    return Entry(structure, tuple(forms), tuple(parts), sources, destinations)
+        check_devices(part.operand.backend, (*sources, *ends))
+    return Entry(structure, tuple(forms), tuple(parts), sources, ends, reading, columns)
+
+
+def read_devices(value: DistributedValues, columns: Sequence[Sequence[Brought]]) -> tuple[str, ...]:
+    """Return the device of each component, whose leaves are given column by column.
+
+    Raises:
+        DeviceError: a component is on several devices, or on another than was said.
+
+    """
+    rows = zip(*columns, strict=True) if columns else [()] * len(value)
+    return tuple(value.device_of(index, [device_of(leaf) for leaf in row]) for index, row in enumerate(rows))
+
+
+def device_of(leaf: Brought) -> str | None:
+    """Return the device that a leaf is on, None for host memory."""
+    return None if leaf is None else leaf.values.device if isinstance(leaf, Slices) else leaf.device
 
 
 def check_devices(backend: ArrayBackend, devices: Sequence[str]) -> None:
@@ -127,27 +149,36 @@ def check_devices(backend: ArrayBackend, devices: Sequence[str]) -> None:
 
 
 def common_backend(path: str, arrays: Sequence[Any]) -> ArrayBackend:
-    """Return the one backend that owns all arrays of a leaf; bare shapes are taken as NumPy's.
+    """Return the one backend that owns all arrays of a leaf.
 
     Raises:
         ArgumentError: one of them is no array.
         MismatchError: they are of several frameworks.
 
     """
-    backends: list[ArrayBackend] = []
-    for replica, array in enumerate(arrays):
-        backend = backend_of(array)
-        if backend is None and is_shape(array) and not hasattr(array, "__array__"):
-            backend = loaded_backends()[0]
-        if backend is None:
-            raise ArgumentError.not_a_value(array, f"Replica {replica}{at(path)}")
-        if backends and backend is not backends[0]:
-            raise MismatchError.leaf(replica, at(path), f"a {backend.name} array", f"a {backends[0].name} array")
-        backends.append(backend)
-    return backends[0]
+    return agreed_backend(path, [Leaf(array, backend_of(array)) for array in arrays])
 
 
-def check_taken(path: str, leaves: Sequence[Any], what: str = "Replica {}") -> None:
+def agreed_backend(path: str, leaves: Sequence[Leaf]) -> ArrayBackend:
+    """Return the one backend of the arrays of a leaf.
+
+    Raises:
+        ArgumentError: one of them is no array.
+        MismatchError: they are of several frameworks.
+
+    """
+    first = leaves[0].backend
+    for replica, leaf in enumerate(leaves):
+        if leaf.backend is None:
+            raise ArgumentError.not_a_value(leaf.array, f"Replica {replica}{at(path)}")
+        if first is not None and leaf.backend is not first:
+            raise MismatchError.leaf(replica, at(path), f"a {leaf.backend.name} array", f"a {first.name} array")
+    if first is None:
+        raise AssertionError(leaves)
+    return first
+
+
+def check_refusals(path: str, leaves: Sequence[Brought], what: str = "Replica {}") -> None:
     """Refuse arrays that their framework's backend cannot read as they are, sparse rows' among them.
 
     Raises:
@@ -155,56 +186,15 @@ def check_taken(path: str, leaves: Sequence[Any], what: str = "Replica {}") -> N
 
     """
     for replica, leaf in enumerate(leaves):
-        for array in (leaf.values, leaf.indices) if isinstance(leaf, IndexedSlices) else (leaf,):
-            backend = backend_of(array)
-            refusal = None if backend is None else backend.refusal(array)
-            if refusal is not None:
+        for array in (leaf.values, leaf.indices) if isinstance(leaf, Slices) else (leaf,):
+            if array is not None and array.refusal is not None:
+                refusal = array.refusal
                 raise ArgumentError.not_taken(what.format(replica), at(path), refusal.got, refusal.advice)
-
-
-def shape_dtype(backend: ArrayBackend, array: Any) -> tuple[tuple[int, ...], str]:
-    """Return shape and dtype name of an array, or of something that only has a shape."""
-    if backend.owns(array):
-        return backend.shape_dtype(array)
-    return read_shape(array.shape), _dtype_name(array.dtype)
-
-
-def read_shape(shape: object) -> tuple[int, ...]:
-    """Return a shape that a caller has given, of whatever whole numbers it is made.
-
-    Raises:
-        ArgumentError: it is no sequence of whole numbers ≥ 0, or of more elements than any memory has.
-
-    """
-    try:
-        lengths = tuple(operator.index(length) for length in shape)  # type: ignore[attr-defined] # that is what is tried
-    except TypeError:
-        raise ArgumentError.shape(shape) from None
-    if any(length < 0 for length in lengths) or math.prod(lengths) >= _MOST_ELEMENTS:
-        raise ArgumentError.shape(shape)
-    return lengths
-
-
-def in_host_memory(operand: Operand, destinations: Sequence[str]) -> bool:
-    """Tell whether a leaf's contributions and results all lie in host memory."""
-    backend = operand.backend
-    # What has no contents, as planning allows, stands for host memory where it is on no device.
-    is_host = (
-        not backend.owns(a) or backend.host_view(a) is not None or backend.device_of(a) is None for a in operand.arrays
-    )
-    return all(device_type(device) == "cpu" for device in destinations) and all(is_host)
 
 
 def at(path: str) -> str:
     """Return " at ['a']['b']" for a leaf's path, nothing for a bare array."""
     return f" at {path}" if path else ""
-
-
-def _dtype_name(dtype: object) -> str:
-    try:
-        return np.dtype(dtype).name  # type: ignore[call-overload, no-any-return]
-    except (TypeError, ValueError):
-        return str(dtype).rpartition(".")[2]  # torch.float32
 
 
 def _difference(first: optree.PyTreeSpec, other: optree.PyTreeSpec) -> str:

@@ -1,25 +1,24 @@
-"""Reading one leaf of a value: its kind, shape and dtype, agreed on by all replicas."""
+"""Validation of one leaf of a value: its kind, shape and dtype, agreed on by all replicas."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from treefold.backends import ArrayBackend, backend_of
+from treefold.backends import ArrayBackend
 from treefold.errors import ArgumentError, MismatchError
 from treefold.execution import Operand
 from treefold.fold import Fold
-from treefold.ops.entry import LeafForm, Part, at, check_taken, common_backend, is_shape, read_shape, shape_dtype
+from treefold.ops.entry import LeafForm, Part, agreed_backend, at, check_refusals
+from treefold.ops.reader import Brought, Leaf, Slices, read_leaf, read_shape
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
-from treefold.values import IndexedSlices
 
 _NOTHING = LeafForm(0)
 _ARRAY = LeafForm(1)
 
 
-def read_folded_leaf(path: str, leaves: list[Any], fold: Fold | None) -> tuple[LeafForm, list[Part]]:
+def read_folded_leaf(path: str, leaves: list[Brought], fold: Fold | None) -> tuple[LeafForm, list[Part]]:
     """Read a leaf that is to be reduced: arrays, sparse rows, both, or None in every replica.
 
     Without ``fold``, some op must have a meaning for the dtype; that is what planning needs.
@@ -32,67 +31,65 @@ def read_folded_leaf(path: str, leaves: list[Any], fold: Fold | None) -> tuple[L
     """
     if _all_none(path, leaves):
         return _NOTHING, []
-    if fold is not None:  # else only shapes matter
-        check_taken(path, leaves)
-    sparse = [isinstance(leaf, IndexedSlices) for leaf in leaves]
-    if not any(sparse):
-        part = _dense_part(path, leaves)
+    check_refusals(path, leaves)
+    dense, slices = _sorted(leaves)
+    if not slices:
+        part = _plain_part(path, dense, Goal.FOLD)
         _check_dtype(fold, part)
         return _ARRAY, [part]
     if fold is not None and fold.op not in {ReduceOp.SUM, ReduceOp.MEAN}:
         raise ArgumentError.sparse_op(fold.op.name, at(path))
     _check_slices(path, leaves)
-    if all(sparse):
-        form, parts = _sparse_parts(path, leaves)
+    if not dense:
+        form, parts = _sparse_parts(path, slices)
     else:
-        form, parts = _ARRAY, [_dense_part(path, _made_dense(path, leaves))]
+        form, parts = _ARRAY, [_plain_part(path, _made_dense(path, leaves), Goal.FOLD)]
     _check_dtype(fold, parts[0])
     return form, parts
 
 
-def read_copied_leaf(path: str, leaves: list[Any]) -> tuple[LeafForm, list[Part]]:
+def read_copied_leaf(path: str, leaves: list[Brought]) -> tuple[LeafForm, list[Part]]:
     """Read a leaf that is to be broadcast: one array of any dtype, sparse rows, or None."""
     [leaf] = leaves
     if leaf is None:
         return _NOTHING, []
-    if not isinstance(leaf, IndexedSlices) and backend_of(leaf) is None:
-        raise ArgumentError.not_a_value(leaf, f"tensor{at(path)}")
-    check_taken(path, leaves, "tensor")
-    if isinstance(leaf, IndexedSlices):
+    if isinstance(leaf, Leaf) and (leaf.backend is None or not leaf.backend.owns(leaf.array)):
+        raise ArgumentError.not_a_value(leaf.array, f"tensor{at(path)}")
+    check_refusals(path, leaves, "tensor")
+    if isinstance(leaf, Slices):
         _check_slices(path, leaves)
-        values, indices = (_plain_part(path, [a], Goal.COPY) for a in (leaf.values, leaf.indices))
-        return LeafForm(2, leaf.dense_shape), [values, indices]
-    return _ARRAY, [_plain_part(path, leaves, Goal.COPY)]
+        values, indices = (_plain_part(path, [part], Goal.COPY) for part in (leaf.values, leaf.indices))
+        return LeafForm(2, leaf.slices.dense_shape), [values, indices]
+    return _ARRAY, [_plain_part(path, [leaf], Goal.COPY)]
 
 
-def read_gathered_leaf(path: str, leaves: list[Any], axis: int) -> tuple[LeafForm, list[Part]]:
+def read_gathered_leaf(path: str, leaves: list[Brought], axis: int) -> tuple[LeafForm, list[Part]]:
     """Read a leaf that is to be gathered along ``axis``: arrays whose shapes differ there only.
 
     The operand's arrays have that axis first, so that flat concatenation gathers.
     """
     if _all_none(path, leaves):
         return _NOTHING, []
-    if any(isinstance(leaf, IndexedSlices) for leaf in leaves):
+    dense, slices = _sorted(leaves)
+    if slices:
         raise ArgumentError.gather_sparse(at(path))
-    check_taken(path, leaves)
-    backend = common_backend(path, leaves)
-    specs = [shape_dtype(backend, leaf) for leaf in leaves]
-    rank = len(specs[0][0])
+    check_refusals(path, leaves)
+    backend, first = agreed_backend(path, dense), dense[0]
+    rank = len(first.shape)
     if rank == 0:
         raise ArgumentError.gather_scalar(at(path))
     if not -rank <= axis < rank:
         raise ArgumentError.gather_axis(axis, at(path), rank)
     axis %= rank
-    for replica, (shape, dtype) in enumerate(specs):
-        if dtype != specs[0][1]:
-            raise _mismatch(replica, path, (shape, dtype), specs[0], "dtype")
-        if _without(shape, axis) != _without(specs[0][0], axis):
-            first = f"{specs[0][1]} {specs[0][0]}"
-            raise MismatchError.gather_shape(replica, at(path), f"{dtype} {shape}", first, axis)
-    arrays = tuple(backend.moveaxis(leaf, axis, 0) if backend.owns(leaf) else leaf for leaf in leaves)
-    shape = (sum(shape[axis] for shape, _ in specs), *_without(specs[0][0], axis))
-    lengths = tuple(math.prod(shape) for shape, _ in specs)
-    return _ARRAY, [Part(path, specs[0][1], Goal.GATHER, lengths, Operand(backend, arrays, shape))]
+    for replica, leaf in enumerate(dense):
+        if leaf.dtype != first.dtype:
+            raise _mismatch(replica, path, leaf, first, "dtype")
+        if _without(leaf.shape, axis) != _without(first.shape, axis):
+            words = f"{first.dtype} {first.shape}"
+            raise MismatchError.gather_shape(replica, at(path), f"{leaf.dtype} {leaf.shape}", words, axis)
+    arrays = tuple(backend.moveaxis(leaf.array, axis, 0) if backend.owns(leaf.array) else leaf.array for leaf in dense)
+    operand = Operand(backend, arrays, _joined_shape(dense, axis))
+    return _ARRAY, [Part(path, first.dtype, Goal.GATHER, _lengths(dense), operand, _are_in_host_memory(dense))]
 
 
 def _check_dtype(fold: Fold | None, part: Part) -> None:
@@ -101,7 +98,7 @@ def _check_dtype(fold: Fold | None, part: Part) -> None:
     fold.check_dtype(part.dtype, at(part.path))
 
 
-def _all_none(path: str, leaves: list[Any]) -> bool:
+def _all_none(path: str, leaves: Sequence[Brought]) -> bool:
     missing = [leaf is None for leaf in leaves]
     if any(missing) and not all(missing):
         replica = missing.index(not missing[0])
@@ -110,90 +107,97 @@ def _all_none(path: str, leaves: list[Any]) -> bool:
     return all(missing)
 
 
-def _dense_part(path: str, leaves: Sequence[Any]) -> Part:
-    return _plain_part(path, leaves, Goal.FOLD)
+def _sorted(leaves: Sequence[Brought]) -> tuple[list[Leaf], list[Slices]]:
+    """Return the arrays, and the sparse rows, each in replica order."""
+    return [one for one in leaves if isinstance(one, Leaf)], [one for one in leaves if isinstance(one, Slices)]
 
 
-def _plain_part(path: str, leaves: Sequence[Any], goal: Goal) -> Part:
-    backend = common_backend(path, leaves)
-    shape, dtype = shape_dtype(backend, leaves[0])
-    _check_agreement(path, backend, leaves, shape, dtype)
-    length = math.prod(shape)
-    return Part(path, dtype, goal, (length,) * len(leaves), Operand(backend, tuple(leaves), shape))
-
-
-def _check_agreement(
-    path: str, backend: ArrayBackend, leaves: Sequence[Any], shape: tuple[int, ...], dtype: str
-) -> None:
+def _plain_part(path: str, leaves: Sequence[Leaf], goal: Goal) -> Part:
+    backend, first = agreed_backend(path, leaves), leaves[0]
     for replica, leaf in enumerate(leaves):
-        found = shape_dtype(backend, leaf)
-        if found != (shape, dtype):
-            what = "shape" if found[0] != shape else "dtype"
-            raise _mismatch(replica, path, found, (shape, dtype), what)
+        if (leaf.shape, leaf.dtype) != (first.shape, first.dtype):
+            raise _mismatch(replica, path, leaf, first, "shape" if leaf.shape != first.shape else "dtype")
+    return _part(path, backend, leaves, goal, first.shape)
 
 
-def _mismatch(
-    replica: int, path: str, got: tuple[tuple[int, ...], str], first: tuple[tuple[int, ...], str], what: str
-) -> MismatchError:
-    return MismatchError.spec(replica, at(path), f"{got[1]} {got[0]}", f"{first[1]} {first[0]}", what)
+def _part(path: str, backend: ArrayBackend, leaves: Sequence[Leaf], goal: Goal, shape: tuple[int, ...]) -> Part:
+    operand = Operand(backend, tuple(leaf.array for leaf in leaves), shape, tuple(leaf.view for leaf in leaves))
+    return Part(path, leaves[0].dtype, goal, _lengths(leaves), operand, _are_in_host_memory(leaves))
 
 
-def _sparse_parts(path: str, leaves: list[IndexedSlices]) -> tuple[LeafForm, list[Part]]:
-    values, indices = [leaf.values for leaf in leaves], [leaf.indices for leaf in leaves]
-    shapes = {read_shape(leaf.dense_shape): leaf.dense_shape for leaf in leaves if leaf.dense_shape is not None}
+def _lengths(leaves: Sequence[Leaf]) -> tuple[int, ...]:
+    return tuple(math.prod(leaf.shape) for leaf in leaves)
+
+
+def _are_in_host_memory(leaves: Sequence[Leaf]) -> bool:
+    return all(leaf.is_in_host_memory for leaf in leaves)
+
+
+def _joined_shape(leaves: Sequence[Leaf], axis: int) -> tuple[int, ...]:
+    return (sum(leaf.shape[axis] for leaf in leaves), *_without(leaves[0].shape, axis))
+
+
+def _mismatch(replica: int, path: str, got: Leaf, first: Leaf, what: str) -> MismatchError:
+    return MismatchError.spec(replica, at(path), f"{got.dtype} {got.shape}", f"{first.dtype} {first.shape}", what)
+
+
+def _sparse_parts(path: str, leaves: Sequence[Slices]) -> tuple[LeafForm, list[Part]]:
+    given = [leaf.slices.dense_shape for leaf in leaves]
+    shapes = {read_shape(shape): shape for shape in given if shape is not None}
     first = next(iter(shapes), None)
-    for replica, leaf in enumerate(leaves):
-        if leaf.dense_shape is not None and read_shape(leaf.dense_shape) != first:
-            raise MismatchError.dense_shape(replica, at(path), read_shape(leaf.dense_shape), first)
+    for replica, shape in enumerate(given):
+        if shape is not None and read_shape(shape) != first:
+            raise MismatchError.dense_shape(replica, at(path), read_shape(shape), first)
     form = LeafForm(2, next(iter(shapes.values()), None))
+    values, indices = [leaf.values for leaf in leaves], [leaf.indices for leaf in leaves]
     return form, [_rows_part(path, values, Goal.ROWS), _rows_part(path, indices, Goal.GATHER)]
 
 
-def _rows_part(path: str, arrays: list[Any], goal: Goal) -> Part:
-    backend = common_backend(path, arrays)
-    specs = [shape_dtype(backend, array) for array in arrays]
-    for replica, (shape, dtype) in enumerate(specs):
-        if dtype != specs[0][1]:
-            raise _mismatch(replica, path, (shape, dtype), specs[0], "dtype")
-        if shape[1:] != specs[0][0][1:]:
-            raise _mismatch(replica, path, (shape, dtype), specs[0], "shape")
-    shape = (sum(shape[0] for shape, _ in specs), *specs[0][0][1:])
-    lengths = tuple(math.prod(shape) for shape, _ in specs)
-    return Part(path, specs[0][1], goal, lengths, Operand(backend, tuple(arrays), shape))
+def _rows_part(path: str, leaves: Sequence[Leaf], goal: Goal) -> Part:
+    backend, first = agreed_backend(path, leaves), leaves[0]
+    for replica, leaf in enumerate(leaves):
+        if leaf.dtype != first.dtype:
+            raise _mismatch(replica, path, leaf, first, "dtype")
+        if leaf.shape[1:] != first.shape[1:]:
+            raise _mismatch(replica, path, leaf, first, "shape")
+    return _part(path, backend, leaves, goal, _joined_shape(leaves, 0))
 
 
-def _check_slices(path: str, leaves: list[Any]) -> None:
+def _check_slices(path: str, leaves: Sequence[Brought]) -> None:
     """Check each ``IndexedSlices`` by itself: its parts must fit."""
     for replica, leaf in enumerate(leaves):
-        if not isinstance(leaf, IndexedSlices):
+        if not isinstance(leaf, Slices):
             continue
-        backend = common_backend(path, [leaf.values])
-        if (backend_of(leaf.indices) or backend) is not backend or not is_shape(leaf.indices):
-            raise ArgumentError.slices_indices(replica, at(path), type(leaf.indices).__name__, ())
-        (shape, _), (rows, kind) = (shape_dtype(backend, a) for a in (leaf.values, leaf.indices))
-        if kind not in {"int32", "int64"} or len(rows) != 1:
-            raise ArgumentError.slices_indices(replica, at(path), kind, rows)
-        if not shape or shape[0] != rows[0]:
-            raise ArgumentError.slices_rows(replica, at(path), shape, rows[0])
-        if leaf.dense_shape is not None and read_shape(leaf.dense_shape)[1:] != shape[1:]:
-            raise ArgumentError.slices_shape(replica, at(path), shape, read_shape(leaf.dense_shape))
+        backend, values, indices = agreed_backend(path, [leaf.values]), leaf.values, leaf.indices
+        if indices.backend is None or (indices.backend is not backend and indices.backend.owns(indices.array)):
+            raise ArgumentError.slices_indices(replica, at(path), type(indices.array).__name__, ())
+        if indices.dtype not in {"int32", "int64"} or len(indices.shape) != 1:
+            raise ArgumentError.slices_indices(replica, at(path), indices.dtype, indices.shape)
+        if not values.shape or values.shape[0] != indices.shape[0]:
+            raise ArgumentError.slices_rows(replica, at(path), values.shape, indices.shape[0])
+        dense_shape = leaf.slices.dense_shape
+        if dense_shape is not None and read_shape(dense_shape)[1:] != values.shape[1:]:
+            raise ArgumentError.slices_shape(replica, at(path), values.shape, read_shape(dense_shape))
 
 
-def _made_dense(path: str, leaves: list[Any]) -> list[Any]:
+def _made_dense(path: str, leaves: Sequence[Brought]) -> list[Leaf]:
     """Return the contributions with sparse ones made dense, each on its own device."""
     dense = []
     for replica, leaf in enumerate(leaves):
-        if not isinstance(leaf, IndexedSlices):
+        if isinstance(leaf, Leaf):
             dense.append(leaf)
+        if not isinstance(leaf, Slices):
             continue
-        if leaf.dense_shape is None:
+        if leaf.slices.dense_shape is None:
             raise MismatchError.mixed_sparse(at(path))
-        backend, shape = common_backend(path, [leaf.values]), read_shape(leaf.dense_shape)
-        if shape_dtype(backend, leaf.indices)[0][0]:
-            low, high = backend.index_bounds(leaf.indices)
+        backend, shape = agreed_backend(path, [leaf.values]), read_shape(leaf.slices.dense_shape)
+        if leaf.indices.shape[0]:
+            low, high = backend.index_bounds(leaf.indices.array)
             if low < 0 or high >= shape[0]:
                 raise ArgumentError.slices_bounds(replica, at(path), low, high, shape[0])
-        dense.append(backend.densify(leaf.values, leaf.indices, shape))
+        made = read_leaf(backend.densify(leaf.values.array, leaf.indices.array, shape))
+        if isinstance(made, Leaf):
+            dense.append(made)
     return dense
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from treefold.backends import HostArray
 from treefold.errors import OutputError
 from treefold.execution import Operand, Results
 from treefold.fold import Fold
-from treefold.ops.entry import Entry, at
+from treefold.ops.entry import Entry, Part, at, read_devices
 from treefold.ops.overlap import check_overlaps, overlaps_itself
-from treefold.values import DistributedValues, IndexedSlices, are_same, flatten
+from treefold.ops.reader import Brought, Leaf, Reading, Slices, leaves_of, read_components, structures_of
+from treefold.values import DistributedValues, are_same
 
 
-def read_out(out: object, entries: Sequence[Entry], fold: Fold) -> Results:
+def read_out(out: object, readings: Sequence[Reading | None], entries: Sequence[Entry], fold: Fold) -> Results:
     """Return the arrays of ``out``, one entry per pair, as executors take them: per leaf, per component.
+
+    ``readings``: what was read of distributed values among them.
 
     Raises:
         OutputError: wrong form, count, devices, structure, shape, dtype, framework; sparse or immutable; or memory
@@ -26,83 +28,91 @@ def read_out(out: object, entries: Sequence[Entry], fold: Fold) -> Results:
         raise OutputError.form(out, f"a list with one entry per pair, {len(entries)} here")
     if len(out) != len(entries):
         raise OutputError.entries(len(out), len(entries))
-    results: Results = []
-    for value, entry in zip(out, entries, strict=True):
-        results.extend(_read_entry(value, entry, fold))
+    leaves: list[list[Leaf]] = []
+    for value, reading, entry in zip(out, readings, entries, strict=True):
+        leaves.extend(_read_entry(value, reading, entry, fold))
     is_batch = len(entries) > 1
     parts = [(f"[{index}]" if is_batch else "", part) for index, entry in enumerate(entries) for part in entry.parts]
     check_overlaps(
-        [(f"{pair}{part.path}", _footprints(part.operand, part.operand.arrays)) for pair, part in parts],
-        [_footprints(part.operand, arrays) for (_, part), arrays in zip(parts, results, strict=True)],
+        [(f"{pair}{part.path}", _footprints(part.operand)) for pair, part in parts],
+        [[_footprint(leaf) for leaf in targets] for targets in leaves],
     )
+    return [tuple(leaf.array for leaf in targets) for targets in leaves]
+
+
+def _read_entry(out: object, reading: Reading | None, entry: Entry, fold: Fold) -> list[list[Leaf]]:
+    count = len(entry.destinations)
+    if reading is None:
+        if count != 1 or isinstance(out, list | tuple | dict):
+            words = f"a PerReplica or Mirrored with a component for each of the {count} destinations"
+            raise OutputError.form(out, words)
+        reading = read_components((out,))
+    structures = structures_of(reading)
+    if len(structures) != count:
+        raise OutputError.count(len(structures), entry.destinations)
+    for index, structure in enumerate(structures):
+        if not are_same(structure, entry.structure):
+            raise OutputError.structure(index, _brief(structure), _brief(entry.structure))
+    columns = entry.columns if reading is entry.reading else leaves_of(reading)
+    if isinstance(out, DistributedValues):
+        _check_devices(read_devices(out, columns), entry.destinations)
+    results = []
+    parts = iter(entry.parts)
+    for column, form in zip(columns, entry.forms, strict=True):
+        part = next(parts) if form.num_parts else None
+        if part is None:
+            _check_none(column)
+        elif form.num_parts > 1 or any(isinstance(leaf, Slices) for leaf in column):
+            is_wrong = [form.num_parts > 1 or isinstance(leaf, Slices) for leaf in column]
+            words = "an array; sparse results are always new"
+            raise OutputError.leaf(is_wrong.index(True), at(part.path), "IndexedSlices", words)
+        else:
+            results.append([_checked(index, leaf, part, fold) for index, leaf in enumerate(column)])
     return results
 
 
-def _read_entry(out: object, entry: Entry, fold: Fold) -> Results:
-    count = len(entry.destinations)
-    if isinstance(out, DistributedValues):
-        components: Sequence[Any] = out.values
-    elif count == 1 and not isinstance(out, list | tuple | dict):
-        components = (out,)
-    else:
-        raise OutputError.form(out, f"a PerReplica or Mirrored with a component for each of the {count} destinations")
-    if len(components) != count:
-        raise OutputError.count(len(components), entry.destinations)
-    results: list[list[Any]] = [[] for _ in entry.parts]
-    for index, component in enumerate(components):
-        leaves, structure = flatten(component)
-        if not are_same(structure, entry.structure):
-            raise OutputError.structure(index, _brief(structure), _brief(entry.structure))
-        _check_device(out, index, leaves, entry.destinations)
-        for position, array in enumerate(_arrays(index, leaves, entry, fold)):
-            results[position].append(array)
-    return [tuple(arrays) for arrays in results]
-
-
-def _check_device(out: object, index: int, leaves: list[Any], destinations: tuple[str, ...]) -> None:
+def _check_devices(found: Sequence[str], destinations: Sequence[str]) -> None:
     """Arrays on a device must stand where their destination does; host arrays stand for any ``cpu:k``."""
-    if isinstance(out, DistributedValues):
-        found = out.device_of(index, leaves)
+    for index, (device, destination) in enumerate(zip(found, destinations, strict=True)):
         # Host arrays without named devices count as cpu:0, cpu:1 …; that is no statement to be held to.
-        if found != destinations[index] and found != f"cpu:{index}":
-            raise OutputError.devices([found], [destinations[index]])
+        if device not in {destination, f"cpu:{index}"}:
+            raise OutputError.devices([device], [destination])
 
 
-def _arrays(component: int, leaves: list[Any], entry: Entry, fold: Fold) -> list[Any]:
-    arrays: list[Any] = []
-    for leaf, form in zip(leaves, entry.forms, strict=True):
-        if form.num_parts == 0:
-            if leaf is not None:
-                raise OutputError.leaf(component, "", f"a {type(leaf).__name__}", "None, as every replica has")
-            continue
-        part = entry.parts[len(arrays)]
-        if form.num_parts > 1 or isinstance(leaf, IndexedSlices):
-            raise OutputError.leaf(component, at(part.path), "IndexedSlices", "an array; sparse results are always new")
-        backend, expected = part.operand.backend, (part.operand.shape, fold.result_dtype(part.dtype))
-        words = f"a writable {backend.name} array of {expected[1]} {expected[0]}"
-        refusal = backend.refusal(leaf) if backend.owns(leaf) else None
-        if refusal is not None:
-            raise OutputError.leaf(component, at(part.path), refusal.got, words)
-        if not backend.owns(leaf) or backend.shape_dtype(leaf) != expected:
-            raise OutputError.leaf(component, at(part.path), _describe(backend, leaf), words)
-        if not backend.is_writable(leaf):
-            raise OutputError.leaf(component, at(part.path), "an array that cannot be written", words)
-        if overlaps_itself(backend.footprint(leaf)):
-            raise OutputError.leaf(component, at(part.path), "an array whose elements share memory", words)
-        arrays.append(leaf)
-    return arrays
+def _check_none(column: Sequence[Brought]) -> None:
+    for component, leaf in enumerate(column):
+        if leaf is not None:
+            given = leaf.slices if isinstance(leaf, Slices) else leaf.array
+            raise OutputError.leaf(component, "", f"a {type(given).__name__}", "None, as every replica has")
 
 
-def _describe(backend: Any, leaf: Any) -> str:
-    if not backend.owns(leaf):
-        return f"a {type(leaf).__name__}"
-    shape, dtype = backend.shape_dtype(leaf)
-    return f"{dtype} {shape}"
+def _checked(component: int, leaf: Brought, part: Part, fold: Fold) -> Leaf:
+    backend, expected = part.operand.backend, (part.operand.shape, fold.result_dtype(part.dtype))
+    words = f"a writable {backend.name} array of {expected[1]} {expected[0]}"
+    if not isinstance(leaf, Leaf) or leaf.backend is not backend or not backend.owns(leaf.array):
+        got = f"a {type(leaf.array if isinstance(leaf, Leaf) else leaf).__name__}"
+    elif leaf.refusal is not None:
+        got = leaf.refusal.got
+    elif (leaf.shape, leaf.dtype) != expected:
+        got = f"{leaf.dtype} {leaf.shape}"
+    elif not backend.is_writable(leaf.array):
+        got = "an array that cannot be written"
+    elif overlaps_itself(_footprint(leaf)):
+        got = "an array whose elements share memory"
+    else:
+        return leaf
+    raise OutputError.leaf(component, at(part.path), got, words)
 
 
 def _brief(structure: object) -> str:
     return str(structure).removeprefix("PyTreeSpec(").partition(", NoneIsLeaf")[0]
 
 
-def _footprints(operand: Operand, arrays: Sequence[Any]) -> list[HostArray | None]:
-    return [operand.backend.footprint(array) for array in arrays]
+def _footprint(leaf: Leaf) -> HostArray | None:
+    return leaf.view if leaf.view is not None or leaf.backend is None else leaf.backend.footprint(leaf.array)
+
+
+def _footprints(operand: Operand) -> list[HostArray | None]:
+    views = operand.views or (None,) * len(operand.arrays)
+    pairs = zip(operand.arrays, views, strict=True)
+    return [operand.backend.footprint(array) if view is None else view for array, view in pairs]

@@ -6,9 +6,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from treefold.devices import device_type
 from treefold.dtypes import WIDE_INTEGERS
 from treefold.execution import LOCAL, CallSummary, Executor, choose_executor
-from treefold.ops.entry import Entry, in_host_memory
+from treefold.ops.entry import Entry
 from treefold.options import CommunicationOptions
 from treefold.packing import Item, Pack, PackingPolicy
 from treefold.plan import Plan
@@ -89,15 +90,15 @@ class Request:
 
 def summarise(entries: Sequence[Entry], accumulate: str = "wide", own_devices: tuple[str, ...] = ()) -> CallSummary:
     """Return what executors are told of a call; ``own_devices``: those that its ops object names."""
-    parts = [(entry, part.operand) for entry in entries for part in entry.parts]
+    parts = [part for entry in entries for part in entry.parts]
+    devices = frozenset(own_devices).union(*[(*entry.sources, *entry.destinations) for entry in entries])
+    is_host = all(device_type(device) == "cpu" for device in devices)
     return CallSummary(
-        frameworks=tuple([operand.backend.name for _, operand in parts]),
+        frameworks=tuple([part.operand.backend.name for part in parts]),
         routes=tuple([(entry.sources, entry.destinations) for entry in entries]),
-        devices=frozenset(own_devices).union(*[(*entry.sources, *entry.destinations) for entry in entries]),
+        devices=devices,
         accumulate=accumulate,
-        is_in_host_memory=all(
-            in_host_memory(operand, (*entry.sources, *entry.destinations, *own_devices)) for entry, operand in parts
-        ),
+        is_in_host_memory=is_host and all(part.is_in_host_memory for part in parts),
     )
 
 

@@ -36,7 +36,7 @@ def all_reduce(
     replicas = _per_replica(values)
     targets = None
     if out is not None:
-        # The same object for the same list: that is how a call in place is recognised at a glance.
+        # The same object for the same list: that is how a call in place is recognised.
         targets = replicas if out is values else PerReplica(read_sequence(out, "out"))
     return list(_ALL_REDUCE.reduce(op, replicas, replicas, out=targets, weights=weights).values)
 
@@ -72,4 +72,6 @@ def broadcast(value: Any, destinations: Any) -> list[Any]:
 
 
 def _per_replica(values: Sequence[Any]) -> DistributedValues:
+    if type(values) is list and values:
+        return PerReplica(values)
     return values if isinstance(values, DistributedValues) else PerReplica(read_sequence(values, "values"))

@@ -18,7 +18,7 @@ def wrap(results: Results, entries: Sequence[Entry], plan: Plan) -> list[Mirrore
         own = results[position : position + len(entry.parts)]
         position += len(entry.parts)
         components = [_component(entry, [arrays[index] for arrays in own]) for index in range(len(entry.destinations))]
-        wrapped.append(Mirrored.made(components, entry.destinations, plan))
+        wrapped.append(Mirrored.made(tuple(components), entry.destinations, plan))
     return wrapped
 
 

@@ -149,8 +149,7 @@ def _folded(values: Sequence[Sequence[HostArray]], fold: Fold) -> list[HostArray
         dtype = sources[0].dtype.name
         target = new_result(sources[0].shape, np.dtype(fold.result_dtype(dtype)))
         jobs.append(Job(dtype, sources, [target]))
-    # TensorFlow's tensors are row-major and aligned.
-    fold_batch(jobs, fold, are_plain=True)
+    fold_batch(jobs, fold)
     return [job.targets[0] for job in jobs]
 
 

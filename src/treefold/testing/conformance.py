@@ -197,16 +197,17 @@ def check_host_view(adapter: Adapter) -> None:
         _expect_equal(adapter, adapter.backend.from_host(np.arange(3.0), device), np.arange(3.0))
 
 
-def check_glance(adapter: Adapter) -> None:
-    """Its arrays are not refused, and what is seen of them at a glance is what they hold."""
+def check_read(adapter: Adapter) -> None:
+    """Its arrays are not refused, and rows of them hold what they hold."""
     for dtype in adapter.dtypes:
         for shape in _SHAPES:
             arrays = tuple(_made(adapter, shape, dtype, replica=replica) for replica in range(2))
             _expect(arrays, "refusal() is None", all(adapter.backend.refusal(array) is None for array in arrays))
-            is_glanced = type(arrays[0]) in adapter.backend.glanced_types
-            for replica, view in enumerate((adapter.backend.glance(arrays) if is_glanced else None) or ()):
-                held = owned(replica, shape, dtype)
-                _expect(view, f"glance() is {held!r}", view.dtype == held.dtype and np.array_equal(view, held))
+            is_read = type(arrays[0]) in adapter.backend.row_types
+            for row in filter(None, [adapter.backend.read(arrays)] if is_read else []):
+                _expect(row, f"read() is of {(shape, dtype)}", (row.shape, row.dtype.name) == (shape, dtype))
+                for view, array in zip(row.views or (), arrays, strict=False):
+                    _expect(view, "read() sees what it holds", np.array_equal(view, adapter.to_numpy(array)))
 
 
 def check_reduce(num_replicas: int, adapter: Adapter) -> None:
@@ -380,7 +381,7 @@ _PRIMITIVES = (
     check_sparse,
     check_assign,
     check_host_view,
-    check_glance,
+    check_read,
 )
 _COLLECTIVES = (check_reduce, check_batch_reduce, check_broadcast, check_gather)
 _MAX_REPLICAS = 8

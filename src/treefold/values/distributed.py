@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from treefold.backends import backend_of
@@ -13,6 +14,10 @@ from treefold.values.structure import flatten, leaf_paths
 
 if TYPE_CHECKING:
     from treefold.plan import Plan
+
+
+#: The classes of distributed values, which are no components.
+_KINDS: set[type] = set()
 
 
 class DistributedValues:
@@ -27,17 +32,23 @@ class DistributedValues:
 
     """
 
+    __slots__ = ("__weakref__", "_devices", "_values")
+
+    def __init_subclass__(cls) -> None:
+        """Know the class: its objects are no components."""
+        super().__init_subclass__()
+        _KINDS.add(cls)
+
     def __init__(self, values: Sequence[Any], devices: Sequence[str] | None = None) -> None:
         """Hold ``values`` as they are."""
-        owner = type(self).__name__
-        if isinstance(values, DistributedValues | str | bytes | dict) or not isinstance(values, Sequence):
-            raise ArgumentError.not_components(owner, values)
-        if not values:
-            raise ArgumentError.no_replicas(owner)
-        for value in values:
-            if isinstance(value, DistributedValues):
-                raise ArgumentError.not_components(owner, value)
+        if type(values) not in _LISTS and (isinstance(values, _NO_LISTS) or not isinstance(values, Sequence)):
+            raise ArgumentError.not_components(type(self).__name__, values)
         self._values = tuple(values)
+        if not self._values:
+            raise ArgumentError.no_replicas(type(self).__name__)
+        if not _KINDS.isdisjoint(map(type, values)):
+            nested = next(value for value in self._values if isinstance(value, DistributedValues))
+            raise ArgumentError.not_components(type(self).__name__, nested)
         self._devices = None if devices is None else self._read_devices(devices)
 
     def _read_devices(self, devices: object) -> tuple[str, ...]:
@@ -50,36 +61,38 @@ class DistributedValues:
             raise ArgumentError.device_count(owner, len(self._values), len(devices))
         return tuple(canonical_device(device) for device in devices)
 
-    @property
-    def values(self) -> tuple[Any, ...]:
-        """The components, in order."""
-        return self._values
-
-    @property
-    def named_devices(self) -> tuple[str, ...] | None:
-        """The devices that were named when this was made, None if they follow from the arrays."""
-        return self._devices
+    # Read by every call: attrgetter gets them without a frame of Python.
+    values: tuple[Any, ...] = property(attrgetter("_values"), doc="The components, in order.")  # type: ignore[assignment]
+    named_devices: tuple[str, ...] | None = property(  # type: ignore[assignment]
+        attrgetter("_devices"),
+        doc="The devices that were named when this was made, None if they follow from the arrays.",
+    )
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The canonical name of each component's device, in order."""
-        return tuple(self.device_of(index, flatten(value)[0]) for index, value in enumerate(self._values))
+        return tuple(
+            self.device_of(index, [_real_device(leaf) for leaf in flatten(value)[0]])
+            for index, value in enumerate(self._values)
+        )
 
-    def device_of(self, index: int, leaves: Sequence[Any]) -> str:
-        """Return the device of component ``index``, whose leaves are given."""
+    def device_of(self, index: int, found: Sequence[str | None]) -> str:
+        """Return the device of component ``index``, whose leaves are on these devices, None being host memory.
+
+        Raises:
+            DeviceError: they are on several, or on another than was said.
+
+        """
         said = None if self._devices is None else self._devices[index]
-        found: dict[str, int] = {}
-        for position, leaf in enumerate(leaves):
-            device = _real_device(leaf)
-            if device is not None:
-                found.setdefault(device, position)
-        if len(found) > 1:
-            raise DeviceError.several(index, found, "")
-        real = next(iter(found), None)
-        if said is not None and real is not None and said != real:
-            paths = leaf_paths(flatten(self._values[index])[1])
-            raise DeviceError.contradicted(index, said, real, _at(paths[found[real]]))
-        return said or real or f"cpu:{index}"
+        real = {device: position for position, device in reversed([*enumerate(found)]) if device is not None}
+        if len(real) > 1:
+            positions = dict(sorted(real.items(), key=lambda item: item[1]))
+            raise DeviceError.several(index, positions, "")
+        for device, position in real.items():
+            if said is not None and said != device:
+                paths = leaf_paths(flatten(self._values[index])[1])
+                raise DeviceError.contradicted(index, said, device, _at(paths[position]))
+        return said or next(iter(real), None) or f"cpu:{index}"
 
     def __len__(self) -> int:
         """Return the number of components."""
@@ -99,12 +112,19 @@ class DistributedValues:
         return "\n".join([f"{type(self).__name__}:{{", *lines, "}"])
 
 
+_KINDS.add(DistributedValues)
+_LISTS = frozenset({list, tuple})
+_NO_LISTS = (DistributedValues, str, bytes, dict)
+
+
 class PerReplica(DistributedValues):
     """One contribution per replica.
 
     >>> PerReplica([1.0, 2.0]).devices
     ('cpu:0', 'cpu:1')
     """
+
+    __slots__ = ()
 
 
 class Mirrored(DistributedValues):
@@ -113,14 +133,19 @@ class Mirrored(DistributedValues):
     ``plan`` is the plan that made it, None if it was made by hand.
     """
 
-    plan: Plan | None = None
+    __slots__ = ("plan",)
+    plan: Plan | None
+
+    def __init__(self, values: Sequence[Any], devices: Sequence[str] | None = None) -> None:
+        """Hold ``values`` as they are; no plan made them."""
+        super().__init__(values, devices)
+        self.plan = None
 
     @classmethod
-    def made(cls, values: Sequence[Any], devices: tuple[str, ...], plan: Plan) -> Mirrored:
+    def made(cls, values: tuple[Any, ...], devices: tuple[str, ...], plan: Plan) -> Mirrored:
         """Return the result of a plan; components and canonical devices are right already."""
-        mirrored = cls.__new__(cls)
-        # No __init__: it would look at every component again, in the path that every call takes.
-        vars(mirrored).update(_values=tuple(values), _devices=devices, plan=plan)
+        mirrored = cls.__new__(cls)  # no __init__: it would look at every component again, in every call
+        mirrored._values, mirrored._devices, mirrored.plan = values, devices, plan  # noqa: SLF001 - its own
         return mirrored
 
     def on(self, device: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from treefold.backends import DeviceRow
+from treefold.backends import Row as ReadRow
 from treefold.devices import torch_device
 from treefold.execution.cuda.fused import Row, fold_rows, is_fused
 from treefold.execution.interface import Repeat
@@ -28,17 +28,18 @@ class _Repeater:
     def __init__(self, plan: Plan, fold: Fold, is_asked: Callable[[], bool]) -> None:
         self._fold, self._is_asked = fold, is_asked
         self._device = torch.device(torch_device(plan.devices[0]))
+        self._dtypes = [leaf.dtype for leaf in plan.leaves]
         self._counts = [len(outputs) for outputs in buffers_of_leaves(plan, Role.OUTPUT)]
         self._disjoint: set[tuple[tuple[int, ...], ...]] = set()
 
-    def __call__(self, rows: Sequence[DeviceRow], targets: Sequence[DeviceRow] | None) -> Results | None:
+    def __call__(self, rows: list[ReadRow], targets: list[ReadRow] | None) -> Results | None:
         """Enqueue the fold of each row on the current stream."""
         if not self._is_asked():
             return None
         made: Results = []
         if targets is None:
             try:
-                made = [self._new(row, count) for row, count in zip(rows, self._counts, strict=True)]
+                made = [self._new(*leaf) for leaf in zip(rows, self._dtypes, self._counts, strict=True)]
             except torch.OutOfMemoryError:
                 return None
             ends = [tuple([tensor.data_ptr() for tensor in tensors]) for tensors in made]
@@ -46,24 +47,24 @@ class _Repeater:
             if not self._are_disjoint(rows if targets is rows else [*rows, *targets]):
                 return None
             ends = [row.addresses for row in targets]
-        jobs = [
-            Row(row.dtype, math.prod(row.shape), row.addresses, addresses)
-            for row, addresses in zip(rows, ends, strict=True)
-        ]
+        leaves = zip(self._dtypes, rows, ends, strict=True)
+        jobs = [Row(dtype, math.prod(row.shape), row.addresses, addresses) for dtype, row, addresses in leaves]
         fold_rows(jobs, self._fold, self._device)
+        for target in targets or ():
+            target.backend.wrote(target.arrays)
         return made
 
-    def _new(self, row: DeviceRow, count: int) -> tuple[Any, ...]:
-        dtype = getattr(torch, self._fold.result_dtype(row.dtype))
-        return tuple([torch.empty(row.shape, dtype=dtype, device=self._device) for _ in range(count)])
+    def _new(self, row: ReadRow, dtype: str, count: int) -> tuple[Any, ...]:
+        result = getattr(torch, self._fold.result_dtype(dtype))
+        return tuple([torch.empty(row.shape, dtype=result, device=self._device) for _ in range(count)])
 
-    def _are_disjoint(self, rows: Sequence[DeviceRow]) -> bool:
+    def _are_disjoint(self, rows: Sequence[ReadRow]) -> bool:
         """Tell whether no two arrays share memory; what was found of the same addresses before still holds."""
         key = tuple([row.addresses for row in rows])
         if key in self._disjoint:
             return True
         extents = sorted(
-            (start, start + math.prod(row.shape) * getattr(torch, row.dtype).itemsize)
+            (start, start + math.prod(row.shape) * row.dtype.itemsize)
             for row in rows
             for start in row.addresses
             if math.prod(row.shape)

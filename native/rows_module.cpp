@@ -1,0 +1,244 @@
+#include "rows_module.hpp"
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL treefold_numpy
+#define NO_IMPORT_ARRAY
+#include <numpy/ndarrayobject.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "border.hpp"
+#include "exchange_module.hpp"
+#include "results_module.hpp"
+
+namespace nb = nanobind;
+
+namespace {
+
+// Arrays of one shape and dtype, row-major and aligned, on one device. It keeps them alive.
+struct Row {
+  nb::object backend, arrays, views, dtype, key;
+  std::vector<void*> starts;
+  std::vector<Py_ssize_t> shape;
+  std::size_t length = 1, itemsize = 0;
+  bool is_writable = true, is_on_host = true;
+
+  std::size_t nbytes() const { return length * itemsize; }
+};
+
+// Dtypes that their number tells apart: numbers and bool, and what a package registers. Dates have a unit besides.
+bool is_known(const PyArray_Descr* descr) {
+  const int number = descr->type_num;
+  return number < NPY_OBJECT || number == NPY_HALF || PyTypeNum_ISUSERDEF(number);
+}
+
+void set_shape(Row& row, const Py_ssize_t* shape, int ndim, nb::handle dtype) {
+  row.shape.assign(shape, shape + ndim);
+  for (const Py_ssize_t length : row.shape) row.length *= static_cast<std::size_t>(length);
+  row.dtype = nb::borrow(dtype);
+  row.itemsize = static_cast<std::size_t>(PyDataType_ELSIZE(reinterpret_cast<PyArray_Descr*>(dtype.ptr())));
+}
+
+// What a call is recognised by: backend, dtype, device, number of arrays, shape, and what the backend adds.
+void set_key(Row& row, std::int32_t device_type, std::int32_t device_index, nb::handle place) {
+  std::vector<std::int64_t> words{reinterpret_cast<PyArray_Descr*>(row.dtype.ptr())->type_num, device_type, device_index,
+                                  static_cast<std::int64_t>(row.starts.size())};
+  words.insert(words.end(), row.shape.begin(), row.shape.end());
+  const nb::bytes form(words.data(), words.size() * sizeof words[0]);
+  row.key = place.is_none() ? nb::make_tuple(row.backend, form) : nb::make_tuple(row.backend, form, place);
+}
+
+nb::object read_arrays(const nb::object& backend, const nb::tuple& arrays, const nb::tuple& views, nb::handle place) {
+  if (views.size() != arrays.size()) refuse("A row has a view of each of its arrays.");
+  Row row;
+  row.starts.reserve(views.size());
+  const PyArrayObject* first = nullptr;
+  for (nb::handle object : views) {
+    if (!PyArray_CheckExact(object.ptr())) return nb::none();
+    auto* const array = reinterpret_cast<PyArrayObject*>(object.ptr());
+    if (!PyArray_ISCARRAY_RO(array)) return nb::none();
+    PyArray_Descr* const descr = PyArray_DESCR(array);
+    if (first == nullptr) {
+      if (!is_known(descr)) return nb::none();
+      first = array;
+      set_shape(row, PyArray_DIMS(array), PyArray_NDIM(array), nb::handle(reinterpret_cast<PyObject*>(descr)));
+    } else if (PyArray_NDIM(array) != PyArray_NDIM(first) ||
+               !PyArray_CompareLists(PyArray_DIMS(array), PyArray_DIMS(first), PyArray_NDIM(first)) ||
+               (descr != PyArray_DESCR(first) && !PyArray_EquivTypes(descr, PyArray_DESCR(first)))) {
+      return nb::none();
+    }
+    row.is_writable = row.is_writable && PyArray_ISWRITEABLE(array);
+    row.starts.push_back(PyArray_DATA(array));
+  }
+  if (first == nullptr) return nb::none();
+  row.backend = backend;
+  row.arrays = arrays;
+  row.views = views;
+  set_key(row, nb::device::cpu::value, 0, place);
+  return nb::cast(std::move(row));
+}
+
+nb::object read_tensors(const nb::object& backend, const nb::capsule& exchange, const nb::tuple& tensors,
+                        nb::handle dtype, nb::handle place) {
+  const ExchangeTable& table = table_of(exchange);
+  if (!PyArray_DescrCheck(dtype.ptr())) throw nb::type_error("The dtype is no numpy.dtype.");
+  Row row;
+  row.starts.reserve(tensors.size());
+  nb::dlpack::dltensor first{};
+  for (nb::handle object : tensors) {
+    nb::dlpack::dltensor tensor;
+    if (table.tensor_of_object(object.ptr(), &tensor) != 0) {
+      PyErr_Clear();  // it has no memory of its own
+      return nb::none();
+    }
+    if (row.starts.empty()) {
+      first = tensor;
+      set_shape(row, tensor.shape, tensor.ndim, dtype);
+      if (tensor.dtype.lanes != 1 || tensor.dtype.bits != 8 * row.itemsize) return nb::none();
+    }
+    const bool agrees = tensor.device.device_type == first.device.device_type && tensor.dtype == first.dtype &&
+                        tensor.device.device_id == first.device.device_id && tensor.ndim == first.ndim &&
+                        std::equal(tensor.shape, tensor.shape + tensor.ndim, row.shape.begin());
+    void* const start = static_cast<char*>(tensor.data) + tensor.byte_offset;
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(start) % std::min<std::size_t>(row.itemsize, 8) == 0;
+    if (!agrees || !is_row_major(tensor) || !is_aligned || (start == nullptr && row.length != 0)) return nb::none();
+    row.starts.push_back(start);
+  }
+  if (row.starts.empty()) return nb::none();
+  row.is_on_host = first.device.device_type == nb::device::cpu::value;
+  row.backend = backend;
+  row.arrays = tensors;
+  row.views = nb::none();
+  set_key(row, first.device.device_type, first.device.device_id, place);
+  return nb::cast(std::move(row));
+}
+
+nb::object new_row(const Row& like, nb::handle dtype, Py_ssize_t count) {
+  if (count < 1) refuse("A row has an array at least.");
+  const nb::object arrays = nb::steal(PyTuple_New(count));
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    PyTuple_SET_ITEM(arrays.ptr(), index, new_array(like.shape, dtype).release().ptr());
+  }
+  const nb::tuple made = nb::borrow<nb::tuple>(arrays);
+  return read_arrays(nb::none(), made, made, nb::none());
+}
+
+struct Extent {
+  const char *begin, *end;
+  bool is_written;
+};
+
+void add_extents(std::vector<Extent>& extents, const Row& row, bool is_written) {
+  for (const void* start : row.starts) {
+    const char* const begin = static_cast<const char*>(start);
+    if (row.nbytes() > 0) extents.push_back({begin, begin + row.nbytes(), is_written});
+  }
+}
+
+// Whether nothing that is written lies on other memory of the call. What is only read may lie on whatever is.
+bool are_disjoint(std::vector<Extent>& extents) {
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  const char *last = nullptr, *last_written = nullptr;  // the ends so far
+  for (const Extent& extent : extents) {
+    if (extent.begin < (extent.is_written ? last : last_written)) return false;
+    last = std::max(last, extent.end);
+    if (extent.is_written) last_written = std::max(last_written, extent.end);
+  }
+  return true;
+}
+
+// Whether arrays are each the other row's of the same place.
+bool is_same(const Row& row, const Row& other) {
+  return row.starts == other.starts && (row.dtype.is(other.dtype) ||
+                                        PyArray_EquivTypes(reinterpret_cast<PyArray_Descr*>(row.dtype.ptr()),
+                                                           reinterpret_cast<PyArray_Descr*>(other.dtype.ptr())));
+}
+
+// One kind of fold: what each leaf of a call is folded by, looked up once.
+class RowFold {
+ public:
+  RowFold(const nb::tuple& dtypes, int op, int accumulate, int level) {
+    const Request request = fold_request(op, accumulate, level);
+    for (nb::handle dtype : dtypes) items_.push_back(item_of(nb::cast<int>(dtype), request));
+  }
+
+  bool fold(const nb::list& rows, const nb::list& targets, const nb::object& before) const {
+    if (rows.size() != items_.size() || targets.size() != items_.size()) {
+      refuse("RowFold takes " + std::to_string(items_.size()) + " rows, and as many targets.");
+    }
+    std::vector<treefold::Item> items = items_;
+    std::vector<Extent> extents;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const Row& row = nb::cast<const Row&>(rows[i]);
+      const Row& target = nb::cast<const Row&>(targets[i]);
+      if (!add(items[i], row, target)) {
+        refuse("RowFold got row " + std::to_string(i) + " of another length, dtype or device than its target or its fold.");
+      }
+      if (!target.is_writable) return false;
+      if (!items[i].in_place) add_extents(extents, row, false);
+      add_extents(extents, target, true);
+    }
+    if (!are_disjoint(extents)) return false;
+    if (!before.is_none()) before(targets);
+    run(items);
+    return true;
+  }
+
+ private:
+  static bool add(treefold::Item& item, const Row& row, const Row& target) {
+    item.sources = row.starts.data();
+    item.arithmetic.count = row.starts.size();
+    item.targets = target.starts.data();
+    item.target_count = target.starts.size();
+    item.length = row.length;
+    item.in_place = is_same(row, target);
+    return row.itemsize == item.source_bytes && target.itemsize == item.target_bytes && row.length == target.length &&
+           row.is_on_host && target.is_on_host;
+  }
+
+  std::vector<treefold::Item> items_;
+};
+
+nb::tuple shape_of(const Row& row) {
+  nb::list shape;
+  for (const Py_ssize_t length : row.shape) shape.append(length);
+  return nb::tuple(shape);
+}
+
+nb::tuple addresses_of(const Row& row) {
+  nb::list addresses;
+  for (const void* start : row.starts) addresses.append(reinterpret_cast<std::uintptr_t>(start));
+  return nb::tuple(addresses);
+}
+
+}  // namespace
+
+void define_rows(nb::module_& module) {
+  nb::class_<Row>(module, "Row", "One leaf in every replica: arrays of one shape and dtype, row-major, on one device.")
+      .def_ro("backend", &Row::backend)
+      .def_ro("arrays", &Row::arrays)
+      .def_ro("views", &Row::views, "NumPy arrays on the memory of the arrays, None if it was read by DLPack.")
+      .def_ro("dtype", &Row::dtype)
+      .def_ro("key", &Row::key, "Equal for rows of one backend, dtype, device, shape and count, and equal ``place``.")
+      .def_prop_ro("shape", &shape_of)
+      .def_prop_ro("addresses", &addresses_of);
+  module.def("read_arrays", &read_arrays, nb::arg("backend").none(), nb::arg("arrays"), nb::arg("views"),
+             nb::arg("place").none() = nb::none(),
+             "Return arrays, whose memory NumPy arrays show, as a row; None if they make none.\n\n"
+             "``place``: what calls of such arrays are told apart by besides.");
+  module.def("read_tensors", &read_tensors, nb::arg("backend").none(), nb::arg("exchange"), nb::arg("tensors"),
+             nb::arg("dtype"), nb::arg("place").none() = nb::none(),
+             "Return tensors, of NumPy's ``dtype``, as a row; None if they make none.\n\n"
+             "``exchange``: the capsule ``__dlpack_c_exchange_api__`` of the tensors' type; all of them are of that type.");
+  module.def("new_row", &new_row, nb::arg("like"), nb::arg("dtype"), nb::arg("count"),
+             "Return a row of new arrays, uninitialised, of another row's shape.");
+  nb::class_<RowFold>(module, "RowFold", "One kind of fold of rows: for each row the number of its dtype, the op.")
+      .def(nb::init<const nb::tuple&, int, int, int>(), nb::arg("dtypes"), nb::arg("op"), nb::arg("accumulate"),
+           nb::arg("level"))
+      .def("fold", &RowFold::fold, nb::arg("rows"), nb::arg("targets"), nb::arg("before").none() = nb::none(),
+           "Fold each row into the arrays of its target, which may be the row itself. Return False, and do nothing, unless\n"
+           "targets can be written and none of them shares memory with another array of the call.\n\n"
+           "``before``: called with the targets once nothing is refused any more, before anything is written.");
+}

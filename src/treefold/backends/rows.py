@@ -1,0 +1,21 @@
+"""Rows: arrays of one leaf in every replica, read at once by the native core. Without it there are none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from treefold.compiled import HAS_NATIVE
+
+if TYPE_CHECKING or HAS_NATIVE:
+    from treefold._native import Row, read_arrays, read_tensors
+else:
+
+    class Row:
+        """What nothing is made of."""
+
+    def read_arrays(*_: object) -> None:
+        """Return None: calls are not recognised."""
+
+    read_tensors = read_arrays
+
+__all__ = ["Row", "read_arrays", "read_tensors"]

@@ -1,0 +1,114 @@
+"""The fast path of calls that a training loop repeats: recognised by what was read of them, repeated by their executor.
+
+A key says all that the validation and the plan of a call depend on: structures, backends, shapes, dtypes, devices, op
+and options. What depends on the arrays themselves, their memory, the executor checks every time, or declines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treefold.backends import ArrayBackend, Row
+from treefold.bounded_cache import BoundedCache
+from treefold.execution import Repeat, Results, repeater
+from treefold.fold import Fold
+from treefold.ops.entry import Entry
+from treefold.ops.reader import Pair, Reading, Tree
+from treefold.plan import Plan
+from treefold.plan.executors import executor_traits
+from treefold.reduce_op import ReduceOp
+from treefold.values import Mirrored, unflatten
+
+_MOST_CALLS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the slow path found out about one kind of call: it is valid, this is its plan, and this repeats it."""
+
+    plan: Plan
+    destinations: tuple[tuple[str, ...], ...]
+    repeat: Repeat
+
+
+class KnownCalls:
+    """The kinds of calls that went well before. Safe to use from many threads; holds no array."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._known: BoundedCache[Hashable, Known] = BoundedCache(_MOST_CALLS)
+
+    def repeat_row(self, op: ReduceOp | str, pair: Pair) -> Mirrored | None:
+        """Repeat a call of one value that is one row, without options: what ``repeat`` does, without its loops."""
+        key, value, target = pair
+        if (
+            key is None
+            or value is None
+            or isinstance(value, Tree)
+            or (type(op) is not str and type(op) is not ReduceOp)
+        ):
+            return None
+        known = self._known.get((op, None, key))
+        if known is None:
+            return None
+        rows = [value]
+        if target is None:
+            made = known.repeat(rows, None)
+            return None if made is None else Mirrored.made(made[0], known.destinations[0], known.plan)
+        if isinstance(target, Tree) or known.repeat(rows, rows if target is value else [target]) is None:
+            return None
+        return Mirrored.made(target.arrays, known.destinations[0], known.plan)
+
+    def repeat(self, key: Hashable, pairs: Sequence[Pair]) -> list[Mirrored] | None:
+        """Repeat a call of a known kind; return None, with nothing done, if it needs the slow path."""
+        known = self._known.get(key)
+        if known is None:
+            return None
+        values, given = [pair.value for pair in pairs], [pair.target for pair in pairs]
+        rows = _rows(values)
+        targets = None if given[0] is None else rows if given == values else _rows(given)
+        made = known.repeat(rows, targets)
+        if made is None:
+            return None
+        remaining = iter(made if targets is None else [target.arrays for target in targets])
+        return [
+            Mirrored.made(_components(value, remaining), destinations, known.plan)
+            for value, destinations in zip(values, known.destinations, strict=True)
+        ]
+
+    def remember(
+        self, key: Hashable, plan: Plan, fold: Fold, entries: Sequence[Entry], targets: Results | None
+    ) -> None:
+        """Keep what the slow path found out, with what ``out`` was; beyond a bound the oldest is forgotten."""
+        backends = [part.operand.backend for entry in entries for part in entry.parts]
+        if plan.guarantee != "replica_order" or not _are_reached(plan, backends, targets or []):
+            return
+        repeat = repeater(plan, fold, backends)
+        if repeat is not None:
+            self._known.put(key, Known(plan, tuple(entry.destinations for entry in entries), repeat))
+
+
+def _are_reached(plan: Plan, backends: Sequence[ArrayBackend], targets: Results) -> bool:
+    """Tell whether a plan's executor can write into targets: host arrays may stand for a result on any device."""
+    if executor_traits(plan.executor).shares_memory:
+        return True
+    pairs = zip(backends, targets, strict=False)
+    return set(plan.devices).issuperset(backend.device_of(array) for backend, arrays in pairs for array in arrays)
+
+
+def _rows(readings: Sequence[Reading | None]) -> list[Row]:
+    rows: list[Row] = []
+    for reading in readings:
+        found = reading.rows if isinstance(reading, Tree) else (reading,)
+        rows += [row for row in found if row is not None]
+    return rows
+
+
+def _components(value: Reading | None, made: Iterator[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return one value's results component by component, which are given leaf by leaf."""
+    if not isinstance(value, Tree):
+        return next(made)
+    columns = [next(made) for _ in value.rows]
+    return tuple([unflatten(value.structures[0], list(leaves)) for leaves in zip(*columns, strict=True)])
