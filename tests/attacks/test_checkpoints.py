@@ -141,6 +141,8 @@ def rebuilt(path):
 def array_of(tensor):
     """Return a tensor as an array; of 8-bit floats, their bytes."""
     tensor = tensor.detach().contiguous()
+    if tensor.dim() > 64:  # more axes than NumPy has
+        tensor = tensor.reshape(-1)
     if tensor.dtype is torch.bfloat16:
         import ml_dtypes  # noqa: PLC0415 - few damaged files come to this
 

@@ -103,9 +103,9 @@ def calls(monkeypatch):
     """Return a list that grows by the number of values of each call from a graph into the kernel."""
     made = []
 
-    def counted(jobs, fold, *, are_plain):
+    def counted(jobs, fold):
         made.append(len(jobs))
-        return fold_batch(jobs, fold, are_plain=are_plain)
+        return fold_batch(jobs, fold)
 
     fold_batch = on_host.fold_batch
     monkeypatch.setattr(on_host, "fold_batch", counted)
