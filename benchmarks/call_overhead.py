@@ -14,8 +14,8 @@ import numpy as np
 
 from treefold import HierarchicalCopyAllReduce, PerReplica
 from treefold.backends import loaded_backends
+from treefold.calls.reader import read_pair
 from treefold.execution import kernel, native
-from treefold.ops.reader import read_pair
 from treefold.report.tables import plain_table
 
 NUMPY = loaded_backends()[0]

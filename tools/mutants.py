@@ -36,6 +36,8 @@ COPIED = ("src", "tests", "docs", "tools", "benchmarks", "conftest.py", "pyproje
 
 #: The rooms that are changed, with the tests that notice first.
 ROOMS = {
+    "calls": ["tests/api"],
+    "choosing": ["tests/api/test_choose.py"],
     "cost": ["tests/cost"],
     "fold.py": ["tests/api/test_fold.py", "tests/properties"],
     "ops": ["tests/api"],

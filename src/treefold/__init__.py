@@ -7,6 +7,7 @@ framework.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from treefold.choosing import choose_cross_device_ops
 from treefold.execution.native import empty_cache, host_memory_info, set_num_threads
 from treefold.ops import (
     AllReduceCrossDeviceOps,
@@ -16,7 +17,6 @@ from treefold.ops import (
     ReductionToOneDevice,
     all_reduce,
     broadcast,
-    choose_cross_device_ops,
     reduce,
 )
 from treefold.options import CollectiveHints, CommunicationImplementation, CommunicationOptions

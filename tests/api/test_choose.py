@@ -10,11 +10,11 @@ import pytest
 import treefold
 from treefold import HierarchicalCopyAllReduce, NcclAllReduce, PerReplica, ReductionToOneDevice, simulate
 from treefold.backends import additional_backend
+from treefold.choosing import measured, prices
 from treefold.cost import MovementTimes, from_copies, refine
 from treefold.errors import ArgumentError, DeviceError, MissingExtraError, ParseError, TopologyError
 from treefold.execution import links
 from treefold.execution.links import LinkResult
-from treefold.ops import measured, prices
 from treefold.planners.ring import pack_rings
 from treefold.testing import FakeBackend, RecordingBackend, owned
 from treefold.topology import TopologyBuilder

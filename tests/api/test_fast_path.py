@@ -49,9 +49,9 @@ def asked(monkeypatch):
 
         return ask
 
-    reader = sys.modules["treefold.ops.reader"]
+    reader = sys.modules["treefold.calls.reader"]
     for name in ("backend_of", "flatten"):
-        for module in ("ops.reader", "ops.entry", "ops.arguments", "values.distributed"):
+        for module in ("calls.reader", "calls.entry", "calls.arguments", "values.distributed"):
             owner = sys.modules[f"treefold.{module}"]
             if hasattr(owner, name):
                 monkeypatch.setattr(owner, name, counted(name, getattr(reader, name)))

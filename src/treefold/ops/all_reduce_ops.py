@@ -6,10 +6,10 @@ import dataclasses
 import functools
 import warnings
 
+from treefold.calls.arguments import is_word
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.execution import NCCL, CallSummary, Executor
-from treefold.ops.arguments import is_word
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.planning import Request, Router
 from treefold.ops.trees import MachineTrees

@@ -7,20 +7,20 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from treefold.calls.arguments import check_honoured, is_word, read_options, read_pairs
+from treefold.calls.entry import Entry, as_distributed, check_devices, read_entry
+from treefold.calls.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
+from treefold.calls.output import read_out
+from treefold.calls.reader import Pair, Reading, call_key, read_components, read_pair
+from treefold.calls.recognise import KnownCalls
+from treefold.calls.weights import check_weight_count, read_weights
+from treefold.calls.wrap import moved_axis, wrap
 from treefold.errors import ArgumentError, TreefoldError
 from treefold.execution import CallSummary, Executor, execute
 from treefold.fold import Fold
-from treefold.ops.arguments import check_honoured, is_word, read_options, read_pairs
 from treefold.ops.cache import PlanCache
-from treefold.ops.entry import Entry, as_distributed, check_devices, read_entry
-from treefold.ops.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
-from treefold.ops.output import read_out
 from treefold.ops.planning import Request, Router, make_plan, summarise
-from treefold.ops.reader import Pair, Reading, call_key, read_components, read_pair
-from treefold.ops.recognise import KnownCalls
 from treefold.ops.trees import read_topology
-from treefold.ops.weights import check_weight_count, read_weights
-from treefold.ops.wrap import moved_axis, wrap
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
 from treefold.plan import Plan

@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from treefold.calls.entry import Entry
 from treefold.devices import device_type
 from treefold.dtypes import WIDE_INTEGERS
 from treefold.execution import LOCAL, CallSummary, Executor, choose_executor
-from treefold.ops.entry import Entry
 from treefold.options import CommunicationOptions
 from treefold.packing import Item, Pack, PackingPolicy
 from treefold.plan import Plan

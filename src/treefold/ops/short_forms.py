@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from treefold.calls.arguments import read_sequence
 from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce
-from treefold.ops.arguments import read_sequence
 from treefold.ops.one_device import ReductionToOneDevice
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, PerReplica

@@ -10,8 +10,8 @@ from tensorflow.python.eager import record
 
 import treefold.ops
 from treefold.backends.tensorflow import local_device
+from treefold.calls.arguments import read_pairs
 from treefold.errors import ArgumentError, CallError, MismatchError, MissingImplementationError
-from treefold.ops.arguments import read_pairs
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow import traced
 from treefold.tensorflow.callbacks import Callbacks

@@ -10,12 +10,12 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.saved_model import save_context
 
 import treefold.ops
+from treefold.calls.arguments import check_honoured
+from treefold.calls.entry import check_devices, common_backend
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.execution import HOST
 from treefold.fold import Fold
-from treefold.ops.arguments import check_honoured
-from treefold.ops.entry import check_devices, common_backend
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow.callbacks import Callbacks

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from treefold.calls.weights import read_weights
 from treefold.errors import CheckpointError
 from treefold.errors.words import counted, printable
 from treefold.fold import Fold
-from treefold.ops.weights import read_weights
 from treefold.reduce_op import ReduceOp
 from treefold.report.tables import plain_table
 

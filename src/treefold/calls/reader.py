@@ -16,8 +16,8 @@ import numpy as np
 import optree
 
 from treefold.backends import ArrayBackend, HostArray, Refusal, Row, backend_of, loaded_backends, read_row
+from treefold.calls.arguments import NO_OPTIONS
 from treefold.errors import ArgumentError
-from treefold.ops.arguments import NO_OPTIONS
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices, StructureKey, flatten

@@ -12,10 +12,10 @@ from typing import Any
 
 from treefold.backends import ArrayBackend, Row
 from treefold.bounded_cache import BoundedCache
+from treefold.calls.entry import Entry
+from treefold.calls.reader import Pair, Reading, Tree
 from treefold.execution import Repeat, Results, repeater
 from treefold.fold import Fold
-from treefold.ops.entry import Entry
-from treefold.ops.reader import Pair, Reading, Tree
 from treefold.plan import Plan
 from treefold.plan.executors import executor_traits
 from treefold.reduce_op import ReduceOp

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from treefold.backends import ArrayBackend
+from treefold.calls.entry import LeafForm, Part, agreed_backend, at, check_refusals
+from treefold.calls.reader import Brought, Leaf, Slices, read_leaf, read_shape
 from treefold.errors import ArgumentError, MismatchError
 from treefold.execution import Operand
 from treefold.fold import Fold
-from treefold.ops.entry import LeafForm, Part, agreed_backend, at, check_refusals
-from treefold.ops.reader import Brought, Leaf, Slices, read_leaf, read_shape
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
 

@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from treefold.backends import backend_of, loaded_backends
+from treefold.calls.arguments import read_destinations
 from treefold.devices import device_type
 from treefold.errors import ArgumentError, DeviceError
 from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce
-from treefold.ops.arguments import read_destinations
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.one_device import ReductionToOneDevice
 from treefold.ops.trees import read_topology
@@ -79,7 +79,7 @@ def choose_cross_device_ops(devices: Sequence[str], *, topology: object = None, 
         return Choice(ReductionToOneDevice(), f"every replica is on {names[0]}, where they meet without a copy")
     if machine is not None and here is not None:
         return _quickest(names, nbytes, machine, here, f"on {machine.name or 'this topology'}")
-    from treefold.ops.measured import measured_machine  # noqa: PLC0415 - only for who has devices to choose for
+    from treefold.choosing.measured import measured_machine  # noqa: PLC0415 - only for who has devices to choose for
 
     measured = measured_machine(tuple(dict.fromkeys(names)))
     if measured is not None:
@@ -94,7 +94,7 @@ def _read_names(devices: object) -> tuple[str, ...]:
 
 
 def _quickest(names: Sequence[str], nbytes: int, machine: Topology, here: Topology, where: str) -> Choice:
-    from treefold.ops.prices import price_ops  # noqa: PLC0415 - loads planners and the simulator
+    from treefold.choosing.prices import price_ops  # noqa: PLC0415 - loads planners and the simulator
 
     prices = price_ops(names, nbytes, machine, here)
     choice = Choice(prices.best.ops, prices.describe(names, nbytes, where))

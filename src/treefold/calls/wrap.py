@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from treefold.calls.entry import Entry
 from treefold.execution import Results
-from treefold.ops.entry import Entry
 from treefold.plan import Plan
 from treefold.values import IndexedSlices, Mirrored, unflatten
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from treefold.backends import HostArray
+from treefold.calls.entry import at
 from treefold.errors import OutputError
-from treefold.ops.entry import at
 
 _MAX_WORK = 10_000  # of NumPy's exact overlap test; beyond it, memory counts as shared
 

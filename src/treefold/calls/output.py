@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from treefold.backends import HostArray
+from treefold.calls.entry import Entry, Part, at, read_devices
+from treefold.calls.overlap import check_overlaps, overlaps_itself
+from treefold.calls.reader import Brought, Leaf, Reading, Slices, leaves_of, read_components, structures_of
 from treefold.errors import OutputError
 from treefold.execution import Operand, Results
 from treefold.fold import Fold
-from treefold.ops.entry import Entry, Part, at, read_devices
-from treefold.ops.overlap import check_overlaps, overlaps_itself
-from treefold.ops.reader import Brought, Leaf, Reading, Slices, leaves_of, read_components, structures_of
 from treefold.values import DistributedValues, are_same
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import optree
 
 from treefold.backends import ArrayBackend, backend_of, loaded_backends
+from treefold.calls.arguments import read_destinations
+from treefold.calls.reader import Brought, Leaf, Reading, Slices, is_shape, leaves_of, structures_of
 from treefold.errors import ArgumentError, CallError, DeviceError, MismatchError
 from treefold.execution import Operand
-from treefold.ops.arguments import read_destinations
-from treefold.ops.reader import Brought, Leaf, Reading, Slices, is_shape, leaves_of, structures_of
 from treefold.plan.ir import Goal
 from treefold.values import DistributedValues, IndexedSlices, PerReplica, are_same, leaf_paths
 

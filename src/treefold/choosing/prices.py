@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treefold.backends import loaded_backends
+from treefold.calls.arguments import NO_OPTIONS
+from treefold.calls.entry import Entry, LeafForm, Part
 from treefold.cost import MovementTimes
 from treefold.cost.model import is_as_good
 from treefold.devices import device_type
@@ -16,9 +18,7 @@ from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.execution import Operand
 from treefold.execution.nccl import nccl_refusal
 from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce, NcclAllReduce
-from treefold.ops.arguments import NO_OPTIONS
 from treefold.ops.base import CrossDeviceOps
-from treefold.ops.entry import Entry, LeafForm, Part
 from treefold.ops.one_device import ReductionToOneDevice
 from treefold.plan.ir import Goal
 from treefold.planners.compare import MOST_SIMULATED
