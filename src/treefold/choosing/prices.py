@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treefold.backends import loaded_backends
-from treefold.calls.arguments import NO_OPTIONS
 from treefold.calls.entry import Entry, LeafForm, Part
 from treefold.cost import MovementTimes
 from treefold.cost.model import is_as_good
@@ -23,7 +22,6 @@ from treefold.ops.one_device import ReductionToOneDevice
 from treefold.plan.ir import Goal
 from treefold.planners.compare import MOST_SIMULATED
 from treefold.planners.ring import pack_rings
-from treefold.reduce_op import ReduceOp
 from treefold.topology import Topology
 from treefold.values import flatten
 
@@ -105,7 +103,6 @@ def _one_value(names: tuple[str, ...], nbytes: int) -> Entry:
 
 
 def _priced(ops: CrossDeviceOps, words: str, entry: Entry, machine: Topology, nbytes: int) -> Candidate:
-    request = ops._request((entry,), ops._fold(ReduceOp.SUM, None), NO_OPTIONS)  # noqa: SLF001 - ours
-    times = MovementTimes(ops._plan_for(request), machine)  # noqa: SLF001 - ours
+    times = MovementTimes(ops.plan_entries((entry,)), machine)
     is_large = len(machine.devices) > MOST_SIMULATED
     return Candidate(ops, words, times.predicted_s(nbytes) if is_large else times.simulated_s(nbytes))

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from treefold.calls.arguments import check_honoured, is_word, read_options, read_pairs
+from treefold.calls.arguments import NO_OPTIONS, check_honoured, is_word, read_options, read_pairs
 from treefold.calls.entry import Entry, as_distributed, check_devices, read_entry
 from treefold.calls.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
 from treefold.calls.output import read_out
@@ -19,7 +19,7 @@ from treefold.errors import ArgumentError, TreefoldError
 from treefold.execution import CallSummary, Executor, execute
 from treefold.fold import Fold
 from treefold.ops.cache import PlanCache
-from treefold.ops.planning import Request, Router, make_plan, summarise
+from treefold.ops.planning import Request, Router, Terms, make_plan, summarise
 from treefold.ops.trees import read_topology
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
@@ -53,6 +53,7 @@ class CrossDeviceOps(abc.ABC):
             raise ArgumentError.no_topology(type(self).__name__)
         self._topology = read_topology(topology)
         self._accumulate = accumulate
+        self._own_device: str | None = None  # where values meet, instead of on the first destination
         self._plans = PlanCache()
         self._calls = KnownCalls()
 
@@ -186,8 +187,28 @@ class CrossDeviceOps(abc.ABC):
         is_batch = destinations is None and isinstance(per_replica_value, list | tuple)
         pairs = read_pairs(per_replica_value) if is_batch else [(per_replica_value, destinations)]
         entries = _read_entries(pairs, [None] * len(pairs), None, is_batch=is_batch)
-        request = self._request(entries, self._fold(ReduceOp.SUM, None), read_options(options, None))
-        return self._plan_for(dataclasses.replace(request, is_walked=True) if walked else request)
+        return self.plan_entries(entries, read_options(options, None), is_walked=walked)
+
+    def plan_entries(
+        self, entries: tuple[Entry, ...], options: CommunicationOptions = NO_OPTIONS, *, is_walked: bool = False
+    ) -> Plan:
+        """Return the plan that sums values as validation leaves them: for ``treefold.choosing``, which prices it.
+
+        :meta private:
+
+        Raises:
+            TreefoldError: one of its kinds.
+
+        """
+        request = self._request(entries, self._fold(ReduceOp.SUM, None), options)
+        return self._plan_for(dataclasses.replace(request, is_walked=is_walked))
+
+    def terms(self, op: ReduceOp) -> Terms:
+        """Return what holds without weights: for ``treefold.tensorflow``, which reduces in graphs what no plan carries.
+
+        :meta private:
+        """
+        return Terms(self._fold(op, None), self._own_devices, self._root)
 
     def _follows_topology(self) -> bool:
         """Tell whether plans can follow a machine's links."""
@@ -208,11 +229,12 @@ class CrossDeviceOps(abc.ABC):
 
     def _root(self, destinations: Sequence[str]) -> str:
         """Return the device on which a value is reduced that does not travel by ``_add_pack``."""
-        return destinations[0]
+        return self._own_device or destinations[0]
 
+    @property
     def _own_devices(self) -> tuple[str, ...]:
-        """Return the devices that the ops object itself names, which the values' frameworks must have."""
-        return ()
+        """The devices that the ops object itself names, which the values' frameworks must have."""
+        return () if self._own_device is None else (self._own_device,)
 
     def _asked_executor(self) -> Executor | None:
         """Return the executor that is to run what it does not refuse; None if calls are not asked for one."""
@@ -265,10 +287,10 @@ class CrossDeviceOps(abc.ABC):
 
     def _request(self, entries: tuple[Entry, ...], fold: Fold, options: CommunicationOptions) -> Request:
         for part in (part for entry in entries for part in entry.parts):
-            check_devices(part.operand.backend, self._own_devices())
+            check_devices(part.operand.backend, self._own_devices)
         matches = all(entry.matches for entry in entries)
         accumulate = "callback" if fold.accumulation_fn is not None else fold.accumulate
-        call = summarise(entries, accumulate, self._own_devices())
+        call = summarise(entries, accumulate, self._own_devices)
         return Request(
             collective="all_reduce" if matches else "reduce",
             algorithm=self._describe(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from treefold.devices import canonical_device
@@ -42,7 +41,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         super().__init__(accumulate=accumulate, topology=topology)
         if accumulation_fn is not None and not callable(accumulation_fn):
             raise ArgumentError.accumulation_fn(accumulation_fn)
-        self._reduce_to_device = None if reduce_to_device is None else canonical_device(reduce_to_device)
+        self._own_device = None if reduce_to_device is None else canonical_device(reduce_to_device)
         self._accumulation_fn = accumulation_fn
 
     def _policy(self, options: CommunicationOptions) -> PackingPolicy:
@@ -54,19 +53,13 @@ class ReductionToOneDevice(CrossDeviceOps):
     def _add_pack(self, builder: PlanBuilder, pack: Pack, index: int) -> None:  # noqa: ARG002
         add_star(builder, pack, self._root(builder.work[pack.fragments[0].leaf].destinations))
 
-    def _root(self, destinations: Sequence[str]) -> str:
-        return self._reduce_to_device or destinations[0]
-
-    def _own_devices(self) -> tuple[str, ...]:
-        return (self._reduce_to_device,) if self._reduce_to_device else ()
-
     def _fold(self, op: ReduceOp, weights: tuple[float, ...] | None) -> Fold:
         if weights is not None and self._accumulation_fn is not None:
             raise ArgumentError.weights_with_callback()
         return Fold(op, self._accumulate, weights, self._accumulation_fn)
 
     def _describe(self) -> str:
-        given = [f"reduce_to_device={self._reduce_to_device!r}"] if self._reduce_to_device else []
+        given = [f"reduce_to_device={self._own_device!r}"] if self._own_device else []
         given += ["accumulation_fn=…"] if self._accumulation_fn is not None else []
         given += self._accumulate_words()
         return f"ReductionToOneDevice({', '.join(given)})"

@@ -10,6 +10,7 @@ from treefold.calls.entry import Entry
 from treefold.devices import device_type
 from treefold.dtypes import WIDE_INTEGERS
 from treefold.execution import LOCAL, CallSummary, Executor, choose_executor
+from treefold.fold import Fold
 from treefold.options import CommunicationOptions
 from treefold.packing import Item, Pack, PackingPolicy
 from treefold.plan import Plan
@@ -32,6 +33,19 @@ class Router:
     add_pack: AddPack
     root: Callable[[Sequence[str]], str]
     meets: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an ops object says of a reduction, whatever carries it.
+
+    ``own_devices``: those that the ops object itself names. ``root``: the device on which a value is reduced that no
+    plan carries, by its destinations.
+    """
+
+    fold: Fold
+    own_devices: tuple[str, ...]
+    root: Callable[[Sequence[str]], str]
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.execution import HOST
 from treefold.fold import Fold
+from treefold.ops.planning import Terms
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow.callbacks import Callbacks
 from treefold.tensorflow.on_host import HostReduction
-from treefold.tensorflow.ops_internals import fold_of, own_devices, root_of
 from treefold.tensorflow.values import Pair, copied, from_treefold, tensors_of, to_treefold
 from treefold.values import PerReplica
 
@@ -40,15 +40,14 @@ def reduced(
     """
     if not pairs:
         return []
-    fold = fold_of(ops, op)
-    own = own_devices(ops)
+    terms = ops.terms(op)
     for pair in pairs:
-        _check(pair, fold, own)
-    if fold.accumulation_fn is None and _may_leave_the_graph(pairs, own):
+        _check(pair, terms)
+    if terms.fold.accumulation_fn is None and _may_leave_the_graph(pairs, terms.own_devices):
         if options is not None:
             check_honoured(options, HOST)
-        return HostReduction(ops, fold, options, callbacks).traced(pairs)
-    return _as_ops(ops, fold, pairs, options)
+        return HostReduction(ops, terms.fold, options, callbacks).traced(pairs)
+    return _as_ops(ops, terms, pairs, options)
 
 
 def gathered(pair: Pair, axis: int) -> list[Any]:
@@ -59,11 +58,11 @@ def gathered(pair: Pair, axis: int) -> list[Any]:
         return copied(tf.concat(pair.components, axis), pair.targets)
 
 
-def _check(pair: Pair, fold: Fold, own: Sequence[str]) -> None:
+def _check(pair: Pair, terms: Terms) -> None:
     backend = common_backend("", [tensors_of(component)[0] for component in pair.components])
     if not pair.is_in_cluster:
-        check_devices(backend, (*pair.places, *pair.targets, *own))
-    fold.check_dtype(pair.dtype)
+        check_devices(backend, (*pair.places, *pair.targets, *terms.own_devices))
+    terms.fold.check_dtype(pair.dtype)
 
 
 def _may_leave_the_graph(pairs: Sequence[Pair], own: Sequence[str]) -> bool:
@@ -75,7 +74,7 @@ def _may_leave_the_graph(pairs: Sequence[Pair], own: Sequence[str]) -> bool:
 
 
 def _as_ops(
-    ops: treefold.ops.CrossDeviceOps, fold: Fold, pairs: Sequence[Pair], options: CommunicationOptions | None
+    ops: treefold.ops.CrossDeviceOps, terms: Terms, pairs: Sequence[Pair], options: CommunicationOptions | None
 ) -> list[list[Any]]:
     """Run the plan of the values whose shapes are known and devices are here; the others meet on one device.
 
@@ -89,11 +88,11 @@ def _as_ops(
         pair = placed[index]
         value = PerReplica([to_treefold(component) for component in pair.components], pair.places)
         given.append((value, pair.targets))
-    for index, result in zip(planned, ops.batch_reduce(fold.op, given, options), strict=True):
+    for index, result in zip(planned, ops.batch_reduce(terms.fold.op, given, options), strict=True):
         results[index] = [from_treefold(component, placed[index].components[0]) for component in result]
     for index, pair in enumerate(placed):
         if index not in planned:
-            results[index] = _on_one_device(pair, fold, root_of(ops, pair.targets))
+            results[index] = _on_one_device(pair, terms.fold, terms.root(pair.targets))
     return results
 
 
