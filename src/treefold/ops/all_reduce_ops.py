@@ -99,7 +99,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
             _warn_without_nccl(refusal)
         return (_NO_NCCL.format(refusal),)
 
-    def _describe(self) -> str:
+    def __repr__(self) -> str:
         packing = self._packing
         words = [f"num_packs={packing.num_packs!r}"]
         if packing.num_packs == 0 and packing.agg_small_grads_max_bytes:

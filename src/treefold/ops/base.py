@@ -251,13 +251,9 @@ class CrossDeviceOps(abc.ABC):
     def _accumulate_words(self) -> list[str]:
         return [] if self._accumulate == "wide" else [f"accumulate={self._accumulate!r}"]
 
-    def _describe(self) -> str:
-        """Return the ops object as one would write it."""
-        return f"{type(self).__name__}()"
-
     def __repr__(self) -> str:
         """Show the constructor call that made it."""
-        return self._describe()
+        return f"{type(self).__name__}()"
 
     def _reduce(
         self,
@@ -293,7 +289,7 @@ class CrossDeviceOps(abc.ABC):
         call = summarise(entries, accumulate, self._own_devices)
         return Request(
             collective="all_reduce" if matches else "reduce",
-            algorithm=self._describe(),
+            algorithm=repr(self),
             entries=entries,
             call=call,
             options=options,

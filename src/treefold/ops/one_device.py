@@ -58,7 +58,7 @@ class ReductionToOneDevice(CrossDeviceOps):
             raise ArgumentError.weights_with_callback()
         return Fold(op, self._accumulate, weights, self._accumulation_fn)
 
-    def _describe(self) -> str:
+    def __repr__(self) -> str:
         given = [f"reduce_to_device={self._own_device!r}"] if self._own_device else []
         given += ["accumulation_fn=…"] if self._accumulation_fn is not None else []
         given += self._accumulate_words()
