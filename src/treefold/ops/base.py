@@ -12,7 +12,7 @@ from treefold.calls.entry import Entry, as_distributed, check_devices, read_entr
 from treefold.calls.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
 from treefold.calls.output import read_out
 from treefold.calls.reader import Pair, Reading, call_key, read_components, read_pair
-from treefold.calls.recognise import KnownCalls
+from treefold.calls.fast_path import KnownCalls
 from treefold.calls.weights import check_weight_count, read_weights
 from treefold.calls.wrap import moved_axis, wrap
 from treefold.errors import ArgumentError, TreefoldError
