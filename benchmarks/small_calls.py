@@ -173,6 +173,8 @@ def main() -> None:
     print(
         plain_table(["call", "size", "loop", "treefold", "ratio", "quartiles"], sorted(table, key=lambda row: row[0]))
     )
+    print("\nfunctions of Python's that calls of one kind run")
+    print(plain_table(["arrays", "first", "second", "third"], [(name, *counted(make)) for name, make in kinds()]))
 
 
 if __name__ == "__main__":
