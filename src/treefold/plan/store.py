@@ -71,9 +71,12 @@ class Store:
 
         """
         shift = at - wanted.start
-        if len(self.pieces) == 1 and (self.pieces[0].start, self.pieces[0].stop) == (wanted.start, wanted.stop):
-            self.pieces[0].is_read = True
-            return [self.pieces[0].moved(shift)]
+        first = self._index(wanted.start)
+        if first < len(self.pieces) and self.pieces[first].start == wanted.start:
+            piece = self.pieces[first]
+            if piece.stop == wanted.stop:  # as nearly all reads are: whole packs, which were written whole
+                piece.is_read = True
+                return [piece.moved(shift)]
         self._split_at(wanted.start)
         self._split_at(wanted.stop)
         found, position = [], wanted.start
@@ -96,6 +99,9 @@ class Store:
         """
         if not self.pieces:
             self.pieces = pieces
+            return
+        if self.pieces[-1].stop <= target.start:
+            self.pieces += pieces
             return
         self._split_at(target.start)
         self._split_at(target.stop)
