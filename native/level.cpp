@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "elements.hpp"
-#include "rare.hpp"
+#include "overflow.hpp"
 
 #if defined(__SSE2__) || defined(__x86_64__)
 #include <immintrin.h>

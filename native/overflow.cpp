@@ -1,4 +1,4 @@
-#include "rare.hpp"
+#include "overflow.hpp"
 
 #include <algorithm>
 #include <cmath>
