@@ -54,7 +54,7 @@ Oracle = Callable[[Array], list[Priced]]  # prices → trees, the cheapest first
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialColumns:
     """Columns to begin with, and prices that bound well already."""
 
     columns: tuple[Column, ...]
@@ -126,7 +126,7 @@ def directed_trees(network: Network) -> Oracle:
 
 
 def pack_trees(
-    network: Network, oracle: Oracle, start: Start, *, groups: Indices, tolerance: float, max_rounds: int
+    network: Network, oracle: Oracle, start: InitialColumns, *, groups: Indices, tolerance: float, max_rounds: int
 ) -> Solution:
     """Generate columns until the bound is met within ``tolerance``, or ``max_rounds`` programs are solved.
 

@@ -1,40 +1,46 @@
-"""Where column generation begins: shallow trees, and on larger machines trees that give way to each other."""
+"""The columns that column generation begins with: shallow trees, and on large machines trees that avoid each other."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from treefold.planners.tree_packing.columns import Column, Oracle, Start, mirrored
+from treefold.planners.tree_packing.columns import Column, InitialColumns, Oracle, mirrored
 from treefold.planners.tree_packing.network import Network
 from treefold.planners.tree_packing.spanning import cheapest_paths
 
-_SMALL = 16  # devices up to which the linear program alone is as quick
+_SMALL = 16  # up to this many devices the linear program alone takes no longer
 _ROUNDS_PER_DEVICE, _MOST_ROUNDS = 6, 400
 _STEEPNESS = 0.3
 
 
-def start_of(network: Network, oracle: Oracle, *, is_cheap: bool) -> Start:
-    """Return what to begin with; ``is_cheap``: the oracle is asked for some hundred trees more."""
-    shallow = _fans(network)
+def initial_columns(network: Network, oracle: Oracle, *, is_cheap: bool) -> InitialColumns:
+    """Return the columns and prices to begin with.
+
+    ``is_cheap``: the oracle is fast, so that asking it for some hundred further trees pays.
+    """
+    shallow = _cheapest_path_trees(network)
     if len(network.devices) <= _SMALL or not is_cheap:
-        return Start(shallow, 1 / network.width)
-    played = _played(network, oracle)
-    return Start((*shallow, *played.columns), played.prices)
+        return InitialColumns(shallow, 1 / network.width)
+    weighted = _multiplicative_weights(network, oracle)
+    return InitialColumns((*shallow, *weighted.columns), weighted.prices)
 
 
-def _fans(network: Network) -> tuple[Column, ...]:
-    """Return the tree of cheapest paths from every device: shallow, and on meshes and switches all that is needed."""
+def _cheapest_path_trees(network: Network) -> tuple[Column, ...]:
+    """Return the tree of cheapest paths from every device.
+
+    These trees are shallow. On meshes and behind switches the optimum needs no others.
+    """
     routes = network.routes(1 / network.width)
     cost = routes.cost_there_and_back
     found = [cheapest_paths(cost, root) for root in range(len(cost))]
     return tuple(mirrored(network, routes, pairs) for pairs in found if len(pairs) == len(cost) - 1)
 
 
-def _played(network: Network, oracle: Oracle) -> Start:
-    """Return trees that each answer to the load of those before, and the prices that bounded best (Garg, Könemann).
+def _multiplicative_weights(network: Network, oracle: Oracle) -> InitialColumns:
+    """Return trees found by multiplicative weights, and the prices of the best bound (Garg and Könemann 2007).
 
-    A row's price grows exponentially with its load. A few rounds bring the trees that an optimum is made of; the linear
-    program then weighs them.
+    Each tree is the cheapest at prices that grow exponentially with the load of the trees before it. A few rounds find
+    the trees that an optimum is made of; the linear program then weighs them.
     """
     load = np.zeros(len(network.width))
     columns: dict[tuple[float, ...], Column] = {}
@@ -48,4 +54,4 @@ def _played(network: Network, oracle: Oracle) -> Start:
         column = cheapest.column()
         columns.setdefault(tuple(column.loads), column)
         load += column.loads / (column.loads / network.width).max()
-    return Start(tuple(columns.values()), best)
+    return InitialColumns(tuple(columns.values()), best)

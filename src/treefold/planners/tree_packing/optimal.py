@@ -13,20 +13,20 @@ import numpy as np
 from treefold.errors import TopologyError
 from treefold.planners.tree_packing.columns import (
     Column,
+    InitialColumns,
     Oracle,
     Solution,
-    Start,
     directed_trees,
     mirrored_trees,
     pack_trees,
     shallow_trees,
 )
-from treefold.planners.tree_packing.equal import balanced_trees, equal_packs, richer_pool
+from treefold.planners.tree_packing.equal_packs import balanced_trees, equal_packs, richer_pool
 from treefold.planners.tree_packing.exact import certify, exact_shares, reached
+from treefold.planners.tree_packing.initial_columns import initial_columns
 from treefold.planners.tree_packing.network import Array, Network, Route
 from treefold.planners.tree_packing.packing import Certificate, Tree, TreePacking
 from treefold.planners.tree_packing.roots import rooted_tree
-from treefold.planners.tree_packing.start import start_of
 from treefold.planners.tree_packing.symmetry import Shift, all_images, find_shifts, row_groups, row_map
 from treefold.topology import Topology
 
@@ -149,11 +149,11 @@ class Packer:
         """Return the trees that fill the links best, of all or of bounded depth, and the pricing that found them."""
         if max_depth not in self._solutions:
             network, shifts = self._network, self._shifts
-            oracle, start = _oracle(network), Start((), 1 / network.width)
+            oracle, start = _oracle(network), InitialColumns((), 1 / network.width)
             if max_depth is not None:
                 oracle = shallow_trees(network, max_depth)
             elif not shifts:  # with shifts, one tree and its images are enough
-                start = start_of(network, oracle, is_cheap=_has_cheap_trees(network))
+                start = initial_columns(network, oracle, is_cheap=_has_cheap_trees(network))
             self._solutions[max_depth] = oracle, _solve(network, oracle, start, shifts)
         return self._solutions[max_depth]
 
@@ -171,7 +171,7 @@ def _has_cheap_trees(network: Network) -> bool:
     return network.is_symmetric or len(network.devices) > _MOST_DIRECTED
 
 
-def _solve(network: Network, oracle: Oracle, start: Start, shifts: tuple[Shift, ...]) -> Solution:
+def _solve(network: Network, oracle: Oracle, start: InitialColumns, shifts: tuple[Shift, ...]) -> Solution:
     is_large = not shifts and (len(network.devices) > _LARGE or len(network.capacities) > _MANY_ROWS)
     return pack_trees(
         network,
