@@ -14,7 +14,7 @@ from treefold.bench.clock import Pace, Spread, clocked
 from treefold.bench.gpu import tasks
 from treefold.bench.gpu.figures import NOT_MEASURED, Figure, make_figures
 from treefold.bench.gpu.machine import Machine
-from treefold.bench.gpu.measure import Measured, Task, Way, in_place, measure
+from treefold.bench.gpu.measure import Contender, Measured, Task, in_place, measure
 from treefold.bench.gpu.report import GpuRun, make_page, run_all, write
 from treefold.bench.gpu.tasks import BOTH, COPY, FOREACH, LOOP, PAGEABLE, PINNED, SEVERAL, SMALL, fold_name, make_tasks
 from treefold.bench.gpu.tensors import Tensors
@@ -106,7 +106,7 @@ class TestArithmetic:
         """8 replicas of 4096 bytes: 65,536 bytes; the copy reads and writes the block in which they lie."""
         task = make_tasks(HostMachine(), SHRINK)[fold_name("bfloat16", "mean")](HostMachine())
         assert task.tensors.nbytes == 8 * 4096
-        assert {way.name: way.nbytes for way in task.ways} == {"cuda": 65536, "local": 65536, COPY: 65536}
+        assert {one.name: one.nbytes for one in task.contenders} == {"cuda": 65536, "local": 65536, COPY: 65536}
 
     def test_a_copy_counts_the_gaps_that_it_copies(self):
         """3 replicas of 5 float32 take 512 bytes each in a block."""
@@ -118,7 +118,7 @@ class TestArithmetic:
     def test_a_pair_sends_one_replica_in_each_direction(self):
         """256 MiB / 65536, whatever else the host reads and writes."""
         task = make_tasks(HostMachine(), SHRINK)[PINNED](HostMachine())
-        assert {way.nbytes for way in task.ways} == {4096}
+        assert {contender.nbytes for contender in task.contenders} == {4096}
 
     @pytest.mark.parametrize(
         ("changes", "verdict"),
@@ -195,29 +195,29 @@ class TestMeasuring:
         """Through treefold, beside PyTorch's own call."""
         monkeypatch.setattr(tasks, "nccl_refusal", lambda _: "")
         task = make_tasks(HostMachine(2), SHRINK)[SEVERAL](HostMachine(2))
-        assert [(way.name, way.executor) for way in task.ways][2] == (tasks.NCCL, "cuda")
+        assert [(contender.name, contender.executor) for contender in task.contenders][2] == (tasks.NCCL, "cuda")
 
     def test_turns_last_equally_long(self):
         """20 ms: one call of 20 ms, and eight of 2.5 ms, whose middle is taken."""
         tensors = Tensors(Work("w", ((1,),), devices=1), ["cpu"])
-        now, calls = [0.0], dict.fromkeys(("slow", "quick"), 0)
+        now, calls = [0.0], dict.fromkeys(("slow", "fast"), 0)
 
-        def way(name, seconds):
+        def contender(name, seconds):
             def call():
                 now[0] += seconds
                 calls[name] += 1
 
-            return Way(name, call, 1)
+            return Contender(name, call, 1)
 
         machine = HostMachine()
         machine.on_gpu = lambda call: clocked(call, lambda: now[0])
-        measured = measure(Task("w", tensors, (way("slow", 0.02), way("quick", 0.0025))), machine, PACE)
-        assert [len(turn) for turn in measured.times["quick"]] == [8, 8, 8]
-        assert calls == {"slow": 1 + 2 + 3 + 1, "quick": 1 + 2 + 24 + 1}
-        assert measured.speedup("quick", "slow").median == pytest.approx(8)
+        measured = measure(Task("w", tensors, (contender("slow", 0.02), contender("fast", 0.0025))), machine, PACE)
+        assert [len(turn) for turn in measured.times["fast"]] == [8, 8, 8]
+        assert calls == {"slow": 1 + 2 + 3 + 1, "fast": 1 + 2 + 24 + 1}
+        assert measured.speedup("fast", "slow").median == pytest.approx(8)
 
     def test_a_wrong_element_is_counted(self):
-        """A way that loses replica 2: every element of every result is wrong, whoever else was right before it."""
+        """A contender that loses replica 2: every element of every result counts as wrong."""
         tensors = Tensors(Work("w", ((1000,), (3, 5)), devices=3), ["cpu"] * 3)
 
         def lossy():
@@ -225,7 +225,7 @@ class TestMeasuring:
                 first.add_(second)
                 second.copy_(first)
 
-        task = Task("w", tensors, (Way("lossy", lossy, 1, results=in_place(tensors.columns)),))
+        task = Task("w", tensors, (Contender("lossy", lossy, 1, results=in_place(tensors.columns)),))
         assert measure(task, HostMachine(), PACE).wrong == {"lossy": 2 * 3 * 1015}
 
     def test_one_element_is_enough(self):
@@ -240,7 +240,7 @@ class TestMeasuring:
             if next(calls) > 3:
                 second.view(torch.int16)[-1] ^= 1
 
-        task = Task("w", tensors, (Way("fold", fold, 1, results=in_place(tensors.columns)),))
+        task = Task("w", tensors, (Contender("fold", fold, 1, results=in_place(tensors.columns)),))
         assert measure(task, HostMachine(), PACE).wrong == {"fold": 1}
 
     def test_results_of_another_form_are_wrong_altogether(self):

@@ -31,7 +31,8 @@ HEADER = ("work", "wanted", *(f"treefold, {executor}" for executor in EXECUTORS)
 class Figure:
     """A figure: the task and what is looked at in words, what is wanted, and the number that decides.
 
-    ``read`` takes what was measured and a way's name. ``factor``, ``digits`` and ``unit``: how the number is shown.
+    ``read`` takes what was measured and a contender's name. ``factor``, ``digits`` and ``unit`` say how to show the
+    number.
     """
 
     task: str
@@ -49,24 +50,24 @@ class Figure:
         sign, bound = ("≥", self.least) if self.least is not None else ("≤", self.most)
         return "shown" if bound is None else f"{sign} {bound * self.factor:.{self.digits}f}{self.unit}"
 
-    def show(self, measured: Mapping[str, Measured], way: str) -> str:
-        """Return a way's number with its quartiles."""
-        spread = self._spread(measured, way)
+    def show(self, measured: Mapping[str, Measured], contender: str) -> str:
+        """Return a contender's number with its quartiles."""
+        spread = self._spread(measured, contender)
         if spread is None:
             return NOT_MEASURED
         return format_spread(spread, self.factor, self.digits) + self.unit
 
     def verdict(self, measured: Mapping[str, Measured], *, is_shrunk: bool = False) -> str:
         """Say whether the first executor reaches the figure; wrong elements reach none."""
-        way = EXECUTORS[0]
-        spread = self._spread(measured, way)
+        contender = EXECUTORS[0]
+        spread = self._spread(measured, contender)
         if spread is None:
             return NOT_MEASURED
         found = measured[self.task]
-        if found.wrong[way]:
-            return f"not reached: {found.wrong[way]} elements are wrong"
-        if found.executors[way] != EXECUTORS[0]:
-            return f"not judged: the plan ran on the {found.executors[way]} executor"
+        if found.wrong[contender]:
+            return f"not reached: {found.wrong[contender]} elements are wrong"
+        if found.executors[contender] != EXECUTORS[0]:
+            return f"not judged: the plan ran on the {found.executors[contender]} executor"
         if is_shrunk:
             return "not judged: other sizes"
         if self.least is None and self.most is None:
@@ -74,13 +75,13 @@ class Figure:
         is_reached = spread.median >= self.least if self.least is not None else spread.median <= (self.most or 0.0)
         return "reached" if is_reached else "not reached"
 
-    def _spread(self, measured: Mapping[str, Measured], way: str) -> Spread | None:
+    def _spread(self, measured: Mapping[str, Measured], contender: str) -> Spread | None:
         found = measured.get(self.task)
         if found is None:
             return None
         try:
-            return self.read(found, way)
-        except KeyError:  # the way, or what it is compared with, could not be had
+            return self.read(found, contender)
+        except KeyError:  # the contender, or what it is compared with, did not run
             return None
 
 
@@ -106,16 +107,16 @@ def make_figures() -> list[Figure]:
 
 
 def _share(limit: str) -> Callable[[Measured, str], Spread]:
-    return lambda measured, way: measured.share(way, limit)
+    return lambda measured, contender: measured.share(contender, limit)
 
 
 def _speedup(other: str) -> Callable[[Measured, str], Spread]:
-    return lambda measured, way: measured.speedup(way, other)
+    return lambda measured, contender: measured.speedup(contender, other)
 
 
-def _enqueued(measured: Measured, way: str) -> Spread:
-    return spread_of_calls(measured.enqueued[way])
+def _enqueued(measured: Measured, contender: str) -> Spread:
+    return spread_of_calls(measured.enqueued[contender])
 
 
-def _time(measured: Measured, way: str) -> Spread:
-    return spread_of_calls(measured.times[way])
+def _time(measured: Measured, contender: str) -> Spread:
+    return spread_of_calls(measured.times[contender])

@@ -1,4 +1,4 @@
-"""One task: check every way of doing it, let them take turns, check them again."""
+"""Measure one task: check every contender, let them take turns, and repeat the check."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ROUND_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way to do a task.
+class Contender:
+    """One contender: a call that does a task.
 
     ``nbytes``: what it reads and writes, or sends in each direction, to compare bandwidths by. ``executor``: what
     ``TREEFOLD_GPU_EXECUTOR`` says meanwhile. ``results``: what holds the results after a call, which is given what the
-    call returned; None for a way that computes nothing, such as a copy.
+    call returned; None for a contender that computes nothing, such as a copy.
     """
 
     name: str
@@ -37,22 +37,22 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Some work and the ways to do it, all on the same tensors.
+    """Some work and the contenders that do it, all on the same tensors.
 
-    ``is_to_the_end``: the host takes part, so its clock is taken until everything is done.
+    ``is_to_the_end``: the host takes part, so its clock is read when everything is done.
     """
 
     name: str
     tensors: Tensors
-    ways: tuple[Way, ...]
+    contenders: tuple[Contender, ...]
     is_to_the_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came out of a task, per way: seconds of each round; the bytes to compare by; wrong elements; what ran.
+    """What came out of a task, per contender: seconds of each round; the bytes to compare by; wrong elements; what ran.
 
-    ``enqueued``: the host's seconds until a call returned. ``notes``: why a way is missing.
+    ``enqueued``: the host's seconds until a call returned. ``notes``: why a contender is missing.
     """
 
     name: str
@@ -67,18 +67,18 @@ class Measured:
         """Return it as JSON has it: of times their spread."""
         data = {name: getattr(self, name) for name in ("name", "nbytes", "wrong", "executors", "notes")}
         for name in ("times", "enqueued"):
-            spreads = {way: spread_of_calls(rounds) for way, rounds in getattr(self, name).items()}
-            data[f"{name}_s"] = {way: dataclasses.asdict(spread) for way, spread in spreads.items()}
+            spreads = {contender: spread_of_calls(rounds) for contender, rounds in getattr(self, name).items()}
+            data[f"{name}_s"] = {contender: dataclasses.asdict(spread) for contender, spread in spreads.items()}
         return data
 
-    def share(self, way: str, of: str) -> Spread:
-        """Return the bandwidth of one way over that of another, taken within each round."""
-        weight = self.nbytes[way] / self.nbytes[of]
-        return self._ratio(of, way, weight)
+    def share(self, contender: str, of: str) -> Spread:
+        """Return the bandwidth of one contender over that of another; the ratio is formed within each round."""
+        weight = self.nbytes[contender] / self.nbytes[of]
+        return self._ratio(of, contender, weight)
 
-    def speedup(self, way: str, over: str) -> Spread:
-        """Return the time of another way over that of this one, taken within each round."""
-        return self._ratio(over, way, 1.0)
+    def speedup(self, contender: str, over: str) -> Spread:
+        """Return the time of another contender over that of this one; the ratio is formed within each round."""
+        return self._ratio(over, contender, 1.0)
 
     def _ratio(self, above: str, below: str, weight: float) -> Spread:
         pairs = zip(self.times[above], self.times[below], strict=True)
@@ -86,37 +86,37 @@ class Measured:
 
 
 def measure(task: Task, machine: Machine, pace: Pace) -> Measured:
-    """Return the times of all ways that can be had, and how many elements each got wrong before and after."""
+    """Return the times of all contenders that run here, and how many elements each got wrong before and after."""
     wrong: dict[str, int] = {}
     executors: dict[str, str] = {}
     notes = []
-    ways = []
-    for way in task.ways:
+    contenders = []
+    for contender in task.contenders:
         try:
-            _check(task, machine, way, wrong, executors)
-        except (RuntimeError, ValueError) as error:  # among them want of memory, and what a peer cannot do here
-            notes.append(f"{task.name}, {way.name}: {type(error).__name__}: {str(error).splitlines()[0]}")
+            _check(task, machine, contender, wrong, executors)
+        except (RuntimeError, ValueError) as error:  # out of memory, or not supported by a peer here
+            notes.append(f"{task.name}, {contender.name}: {type(error).__name__}: {str(error).splitlines()[0]}")
         else:
-            ways.append(way)
+            contenders.append(contender)
     task.tensors.clear()
     clock = machine.to_the_end if task.is_to_the_end else machine.on_gpu
-    times = _turns(ways, clock, pace)
-    own = () if task.is_to_the_end else [way for way in ways if way.executor]
+    times = _turns(contenders, clock, pace)
+    own = () if task.is_to_the_end else [contender for contender in contenders if contender.executor]
     enqueued = _turns(own, machine.enqueued, pace)
-    for way in ways:
-        _check(task, machine, way, wrong, executors)
-    nbytes = {way.name: way.nbytes for way in ways}
+    for contender in contenders:
+        _check(task, machine, contender, wrong, executors)
+    nbytes = {contender.name: contender.nbytes for contender in contenders}
     return Measured(task.name, times, nbytes, enqueued, wrong, executors, tuple(notes))
 
 
-def _turns(ways: Sequence[Way], clock: Callable[[Call], Runner], pace: Pace) -> dict[str, Rounds]:
-    """Let ways take turns that last equally long, however often each is called in one."""
+def _turns(contenders: Sequence[Contender], clock: Callable[[Call], Runner], pace: Pace) -> dict[str, Rounds]:
+    """Let contenders take turns that last equally long, however often each is called in one."""
     runners = {}
-    for way in ways:
-        ask(way.executor)
-        runner = clock(way.call)
+    for contender in contenders:
+        ask(contender.executor)
+        runner = clock(contender.call)
         calls = calls_per_round(max(runner(2)), round_s=_ROUND_S)
-        runners[way.name] = _turn(way.executor, runner, calls)
+        runners[contender.name] = _turn(contender.executor, runner, calls)
     return interleave(runners, pace)
 
 
@@ -134,26 +134,28 @@ def ask(executor: str) -> None:
         os.environ[VARIABLE] = executor
 
 
-def _check(task: Task, machine: Machine, way: Way, wrong: dict[str, int], executors: dict[str, str]) -> None:
+def _check(
+    task: Task, machine: Machine, contender: Contender, wrong: dict[str, int], executors: dict[str, str]
+) -> None:
     """Do the task once on values that name their owners, and count the elements that are wrong."""
-    ask(way.executor)
+    ask(contender.executor)
     task.tensors.name_owners()
-    made: Any = way.call()
+    made: Any = contender.call()
     machine.synchronize()
-    if way.results is None:
+    if contender.results is None:
         return
-    wrong[way.name] = wrong.get(way.name, 0) + task.tensors.count_wrong(way.results(made))
-    if way.executor:
-        executors[way.name] = made[0].plan.executor
+    wrong[contender.name] = wrong.get(contender.name, 0) + task.tensors.count_wrong(contender.results(made))
+    if contender.executor:
+        executors[contender.name] = made[0].plan.executor
 
 
 def in_place(columns: Columns) -> Callable[[Any], Sequence[Sequence[Any]]]:
-    """Return what finds the results of a way that writes them into the contributions."""
+    """Return what finds the results of a contender that writes them into the contributions."""
     return lambda _made: columns
 
 
 def in_new(made: Any) -> Sequence[Sequence[Any]]:
-    """Return the results of a way that returns them as ``Mirrored``, one for each tensor."""
+    """Return the results of a contender that returns them as ``Mirrored``, one for each tensor."""
     return [mirrored.values for mirrored in made]
 
 

@@ -47,7 +47,7 @@ class GpuRun:
     @property
     def wrong(self) -> int:
         """Elements that treefold got wrong."""
-        return sum(found.wrong[way] for found in self.measured.values() for way in found.executors)
+        return sum(found.wrong[contender] for found in self.measured.values() for contender in found.executors)
 
     def to_json(self) -> str:
         """Return the run as JSON."""
@@ -85,7 +85,7 @@ def run_all(machine: Machine, pace: Pace, *, shrink: int, begin: Callable[[str],
 def make_page(run: GpuRun) -> str:
     """Return the page."""
     figures = [
-        [figure.work, figure.wanted, *(figure.show(run.measured, way) for way in EXECUTORS), verdict]
+        [figure.work, figure.wanted, *(figure.show(run.measured, contender) for contender in EXECUTORS), verdict]
         for figure, verdict in run.verdicts()
     ]
     title = f"# GPUs, {run.date}" if run.date else "# GPUs"
@@ -116,17 +116,17 @@ def _facts(run: GpuRun) -> str:
 
 
 def _details(found: Measured) -> Iterator[list[str]]:
-    for way, rounds in found.times.items():
+    for contender, rounds in found.times.items():
         spread = spread_of_calls(rounds)
-        enqueued = found.enqueued.get(way)
+        enqueued = found.enqueued.get(contender)
         yield [
             found.name,
-            way,
-            found.executors.get(way, _NONE),
+            contender,
+            found.executors.get(contender, _NONE),
             format_spread(spread, 1e6, 1),
-            f"{found.nbytes[way] / spread.median / 1e9:.1f}",
+            f"{found.nbytes[contender] / spread.median / 1e9:.1f}",
             _NONE if enqueued is None else format_us(spread_of_calls(enqueued).median),
-            str(found.wrong.get(way, _NONE)),
+            str(found.wrong.get(contender, _NONE)),
         ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from treefold.bench.gpu.machine import Machine
-from treefold.bench.gpu.measure import Task, Way, in_new, in_place
+from treefold.bench.gpu.measure import Contender, Task, in_new, in_place
 from treefold.bench.gpu.tensors import Columns, Tensors
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.execution.gpus import CHOICES
@@ -22,7 +22,7 @@ _REPLICAS = 8
 MODELS = ("resnet50", "bert-base")
 FOLDS = tuple((dtype, op) for dtype in ("float32", "bfloat16") for op in ("sum", "mean"))
 EXECUTORS = CHOICES
-#: Names of ways that figures compare with.
+#: Names of contenders that figures compare with.
 COPY, LOOP, FOREACH = "copy on the GPU", "torch, tensor by tensor", "torch._foreach_add_"
 NCCL = "treefold, NcclAllReduce"
 UP, DOWN, BOTH = "copy to the GPU", "copy to the host", "copies both ways at once"
@@ -66,14 +66,14 @@ def _one_gpu(work: Work, *, has_peers: bool = False) -> Make:
         (block,) = tensors.blocks.values()
         spare = torch.empty_like(block)
         devices = [machine.gpus[0]] * work.devices
-        ways = [_way(executor, ReductionToOneDevice(), tensors, devices) for executor in EXECUTORS]
-        ways.append(Way(COPY, lambda: spare.copy_(block), 2 * block.nbytes))
+        contenders = [_treefold(executor, ReductionToOneDevice(), tensors, devices) for executor in EXECUTORS]
+        contenders.append(Contender(COPY, lambda: spare.copy_(block), 2 * block.nbytes))
         if has_peers:
             both = 2 * tensors.nbytes
             columns = tensors.columns
-            ways.append(Way(LOOP, lambda: _loop(columns), both, results=in_place(columns)))
-            ways.append(Way(FOREACH, lambda: _foreach(columns), both, results=in_place(columns)))
-        return Task(work.name, tensors, tuple(ways))
+            contenders.append(Contender(LOOP, lambda: _loop(columns), both, results=in_place(columns)))
+            contenders.append(Contender(FOREACH, lambda: _foreach(columns), both, results=in_place(columns)))
+        return Task(work.name, tensors, tuple(contenders))
 
     return make
 
@@ -89,34 +89,36 @@ def _pair(work: Work, *, is_pinned: bool) -> Make:
         if is_pinned:
             host_end = machine.pinned(host_end)
         ops = ReductionToOneDevice(reduce_to_device=machine.gpus[0])
-        ways = [_way(executor, ops, tensors, devices, nbytes=work.nbytes, is_in_place=False) for executor in EXECUTORS]
+        contenders = [
+            _treefold(executor, ops, tensors, devices, nbytes=work.nbytes, is_in_place=False) for executor in EXECUTORS
+        ]
         up, down = (on_host, gpu_end), (on_gpu, host_end)
-        ways.append(Way(UP, lambda: gpu_end.copy_(on_host, non_blocking=True), work.nbytes))
-        ways.append(Way(DOWN, lambda: host_end.copy_(on_gpu, non_blocking=True), work.nbytes))
-        ways.append(Way(BOTH, machine.both_ways(up, down), work.nbytes))
-        return Task(work.name, tensors, tuple(ways), is_to_the_end=True)
+        contenders.append(Contender(UP, lambda: gpu_end.copy_(on_host, non_blocking=True), work.nbytes))
+        contenders.append(Contender(DOWN, lambda: host_end.copy_(on_gpu, non_blocking=True), work.nbytes))
+        contenders.append(Contender(BOTH, machine.both_ways(up, down), work.nbytes))
+        return Task(work.name, tensors, tuple(contenders), is_to_the_end=True)
 
     return make
 
 
 def _several(work: Work) -> Make:
-    """Return the task to all-reduce across all GPUs, into new tensors, beside PyTorch's own ways, in place."""
+    """Return the task to all-reduce across all GPUs, into new tensors, beside PyTorch's own functions, in place."""
 
     def make(machine: Machine) -> Task:
         tensors = Tensors(work, machine.places)
         ops = HierarchicalCopyAllReduce("auto")
         sent: dict[str, Any] = {"nbytes": work.nbytes, "is_in_place": False}
-        ways = [_way(executor, ops, tensors, list(machine.gpus), **sent) for executor in EXECUTORS]
+        contenders = [_treefold(executor, ops, tensors, list(machine.gpus), **sent) for executor in EXECUTORS]
         if not nccl_refusal(machine.gpus):
-            ways.append(_way("cuda", NcclAllReduce(), tensors, list(machine.gpus), name=NCCL, **sent))
+            contenders.append(_treefold("cuda", NcclAllReduce(), tensors, list(machine.gpus), name=NCCL, **sent))
         for name, call in machine.peers(tensors.columns[0]).items():
-            ways.append(Way(name, call, work.nbytes, results=in_place(tensors.columns)))
-        return Task(work.name, tensors, tuple(ways), is_to_the_end=True)
+            contenders.append(Contender(name, call, work.nbytes, results=in_place(tensors.columns)))
+        return Task(work.name, tensors, tuple(contenders), is_to_the_end=True)
 
     return make
 
 
-def _way(
+def _treefold(
     executor: str,
     ops: CrossDeviceOps,
     tensors: Tensors,
@@ -125,8 +127,8 @@ def _way(
     name: str = "",
     nbytes: int | None = None,
     is_in_place: bool = True,
-) -> Way:
-    """Return treefold's way by one executor, whose name it has: ``reduce`` of a tensor, ``batch_reduce`` of several."""
+) -> Contender:
+    """Return treefold on one executor, by that name: ``reduce`` of one tensor, or ``batch_reduce`` of several."""
     op = tensors.work.op
     pairs: list[tuple[Any, Any]] = [(value, value) for value in (PerReplica(c, devices) for c in tensors.columns)]
     out = [value for value, _ in pairs] if is_in_place else None
@@ -141,7 +143,7 @@ def _way(
             return [ops.reduce(op, value, value, out=end)]
 
     moved = 2 * tensors.nbytes if nbytes is None else nbytes
-    return Way(name or executor, call, moved, executor, in_place(tensors.columns) if is_in_place else in_new)
+    return Contender(name or executor, call, moved, executor, in_place(tensors.columns) if is_in_place else in_new)
 
 
 def _loop(columns: Columns) -> None:
