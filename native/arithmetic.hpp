@@ -9,8 +9,8 @@
 
 namespace treefold {
 
-// While it lives, this thread computes in that mode: programs (TensorFlow's graphs, PyTorch on request) switch denormals
-// off for threads that call us, and threads inherit the mode of the one that starts them.
+// Sets that mode for this thread while the object lives. It is needed on every thread: TensorFlow, and PyTorch on
+// request, flush denormals on threads that call us, and a new thread inherits the mode of the one that starts it.
 class PlainArithmetic {
 #if defined(__SSE2__) || defined(__x86_64__) || defined(_M_X64)
  public:

@@ -21,7 +21,7 @@ struct Item {
   Arithmetic arithmetic;
 };
 
-// How memory is gone through. The defaults are what folds do; a measurement of the memory tries others, too.
+// How a batch walks through memory. Folds use the defaults; the benchmark of the memory limit tries other values.
 struct Manner {
   enum class Stream { large, always, never };
   std::size_t task_bytes = 0;         // read and written by one task, at most; 0: what suits the caches
@@ -31,7 +31,7 @@ struct Manner {
 // Folds all items on the threads of the pool. Returns whether `interrupted` ended it early.
 bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted, const Manner& manner = {});
 
-// Folds all items on this thread at once if they are too small for two tasks; returns whether they were.
+// Folds all items on this thread if they are too small for two tasks. Returns whether it did.
 bool fold_if_small(const std::vector<Item>& items);
 
 }  // namespace treefold

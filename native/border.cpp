@@ -28,8 +28,8 @@ std::size_t target_bytes(int dtype, int op) {
   return treefold::element_bytes[dtype];
 }
 
-// Takes the GIL again. While the interpreter ends, Python before 3.14 unwinds a thread that asks for it; that would
-// meet frames that must not be unwound, and end the process with a crash. Such a thread waits for the end here.
+// Reacquires the GIL. While the interpreter shuts down, Python before 3.14 unwinds the stack of a thread that asks for
+// it. That would reach frames that cannot be unwound and crash the process, so such a thread sleeps until the end.
 void take_gil(PyThreadState* state) {
   try {
     PyEval_RestoreThread(state);
@@ -69,7 +69,7 @@ Item item_of(int dtype, const Request& request) {
 }
 
 void run(const std::vector<Item>& items, const treefold::Manner& manner) {
-  // Letting go of the GIL and asking for signals take longer than a small fold.
+  // Releasing the GIL and checking for signals take longer than a small fold.
   if (manner.task_bytes == 0 && treefold::fold_if_small(items)) return;
   PyThreadState* state = PyEval_SaveThread();
   const auto interrupted = [&state] {

@@ -1,4 +1,4 @@
-// What the parts of the module have in common: who is refused, what folds a dtype, and how a batch is run.
+// What the parts of the Python module share: errors, the loop for a dtype, and running a batch without the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,9 +8,10 @@
 
 #include "batch.hpp"
 
+// Raises ValueError.
 [[noreturn]] void refuse(const std::string& sentence);
 
-// What a batch does, as Python's numbers say it; op -1: the traffic alone.
+// What a batch does, by the numbers that Python passes. op is -1 for memory traffic without arithmetic.
 struct Request {
   int op, accumulate;
   const treefold::Level* level;
@@ -19,9 +20,9 @@ struct Request {
 };
 
 const treefold::Level& level_at(int index);
-// Refuses an op or an accumulation that there is not.
+// Raises ValueError if the op or the accumulation does not exist.
 Request fold_request(int op, int accumulate, int level);
-// An item that lacks its memory, its length and its number of contributions. Refuses a dtype that the op has no meaning for.
+// Returns an item without memory, length and number of contributions. Raises ValueError for a dtype that the op lacks.
 treefold::Item item_of(int dtype, const Request& request);
-// Folds; the GIL is let go of meanwhile, unless the batch is too small for that. Raises what a handler of signals raised.
+// Folds, without the GIL unless the batch is too small for that to pay. Raises what a Python signal handler raised.
 void run(const std::vector<treefold::Item>& items, const treefold::Manner& manner = {});

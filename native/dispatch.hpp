@@ -1,4 +1,4 @@
-// Which vector levels there are here, and which is used.
+// The vector levels that this machine can run.
 #pragma once
 
 #include <string>

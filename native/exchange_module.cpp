@@ -43,7 +43,7 @@ bool is_row_major(const nb::dlpack::dltensor& tensor) {
 
 namespace {
 
-// What a tensor made on an array's memory holds on to.
+// Keeps the array alive whose memory a tensor uses.
 struct Lent {
   ManagedTensor managed;
   PyObject* array;

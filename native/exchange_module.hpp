@@ -1,4 +1,4 @@
-// Tensors of other frameworks as they lie in memory, and new ones on NumPy arrays' memory, by DLPack's table of C functions.
+// Reads the memory of other frameworks' tensors, and makes tensors on NumPy arrays' memory, by DLPack's C exchange API.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -28,7 +28,7 @@ struct ExchangeTable {
   void* current_stream;
 };
 
-// Refuses a table of another version.
+// Returns the table of a capsule. Raises ValueError if it has another version.
 const ExchangeTable& table_of(const nanobind::capsule& exchange);
 bool is_row_major(const nanobind::dlpack::dltensor& tensor);
 

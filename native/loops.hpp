@@ -1,7 +1,7 @@
 // The folds: one loop over elements, any format, any operation. Included once per vector level, in its namespace.
 //
-// A block of each source after the other is read into registers, accumulated there, finished, rounded once and written
-// to every target. A target may be one of the sources: a block is read from all of them before it is written.
+// Each loop reads a block of one source after the other into registers, accumulates it there, rounds once and writes
+// the result to every target. A target may be one of the sources: a block is read from all of them before it is written.
 
 // Vectors in a block: enough that no addition waits for the one before, and few enough that a block's streamed writes, to
 // eight targets or so, do not take all line buffers at once (8 vectors: 10-20 % slower there).
@@ -15,7 +15,7 @@ inline A smaller(A a, A b) { return a < b ? a : b; }
 template <class A>
 inline A larger(A a, A b) { return a > b ? a : b; }
 
-// NaN wins from either side, and of two zeros the one with (MIN) or without (MAX) a sign.
+// Returns the smaller or larger value. NaN wins from either side; of two zeros, MIN takes -0 and MAX takes +0.
 template <class Bits, bool is_min, class A>
 inline A extreme(A a, A b) {
   const A chosen = is_min ? smaller(a, b) : larger(a, b);
@@ -52,7 +52,7 @@ inline Vector<Value, N> combine(Vector<Value, N> a, Vector<Value, N> b) {
   }
 }
 
-// Whether any lane is infinite or NaN: x - x is 0 for all others.
+// Tells whether any lane is infinite or NaN: x - x is 0 for all others.
 template <class Value, int N, int U>
 inline bool any_not_finite(const Vector<Value, N> (&values)[U]) {
   Vector<Value, N> probe = values[0] - values[0];
@@ -87,12 +87,12 @@ struct Policy {
   static constexpr bool is_float64 = dtype == Dtype::float64 || dtype == Dtype::complex128;
   static constexpr bool clamps = is_wide && op == Op::mean && is_float64;
   static constexpr bool multiplies = is_wide && op == Op::product && is_real<Value>;
-  // Sums of float16 fit float32 and sums of float32 fit float64: only these can overflow on the way.
+  // Sums of float16 fit float32 and sums of float32 fit float64: only these can overflow before they are rounded.
   static constexpr bool settles =
       multiplies || (is_wide && is_real<Value> && adds && (is_float64 || dtype == Dtype::bfloat16));
 };
 
-// A float64 as the next narrower type with a sticky last bit, so that rounding that further is rounding once.
+// Narrows a float64 with a sticky last bit ("round to odd"), so that rounding the result again equals rounding once.
 template <class Value>
 inline Value round_to_odd(double value) { return value; }
 template <>
@@ -104,7 +104,7 @@ inline float round_to_odd<float>(double value) {
   return bits_as<float>((is_beyond ? bits - 1 : bits) | 1u);
 }
 
-// Folds the lanes of a block again that are not finite.
+// Repeats the fold of those lanes of a block that are not finite.
 template <class P, int N, int U>
 inline void settle_block(Vector<typename P::Value, N> (&total)[U], const void* const* sources, const Arithmetic& fold,
                          std::size_t at) {

@@ -54,12 +54,12 @@ void release(void* block) {
 }  // namespace
 
 HostMemory& HostMemory::of_this_process() {
-  // Results may outlive every destructor.
+  // Never destroyed: results may outlive every static object.
   static HostMemory* const memory = [] {
     static HostMemory* made = nullptr;
     made = new HostMemory;
 #if defined(__unix__) || defined(__APPLE__)
-    // Held across fork(), so that the child finds the lock free and the lists whole, whoever was at them.
+    // The forking thread holds the lock across fork(): the child gets consistent lists and a lock that it can unlock.
     pthread_atfork([] { made->mutex_.lock(); }, [] { made->mutex_.unlock(); }, [] { made->mutex_.unlock(); });
 #endif
     return made;
@@ -83,7 +83,7 @@ void* HostMemory::take(std::size_t nbytes) {
     }
   }
   void* block = allocate(size);
-  if (block == nullptr) {  // what is kept for later may be what is missing now
+  if (block == nullptr) {  // the cache itself may hold the memory that is missing
     clear();
     block = allocate(size);
   }

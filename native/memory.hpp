@@ -1,5 +1,5 @@
-// Memory for results: kept when a result is gone and used again for the next of its size, because the page faults of
-// fresh memory cost more than the reduction that fills it.
+// A cache of memory for results. Fresh memory costs page faults, which take longer than the reduction that fills it, so
+// a freed block is kept for the next result of its size.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ class HostMemory {
  public:
   static HostMemory& of_this_process();
 
-  // Returns at least `nbytes` bytes at a multiple of 64, or null if there are none.
+  // Returns at least `nbytes` bytes at a multiple of 64, or null if the system has none.
   void* take(std::size_t nbytes);
   void give_back(void* block, std::size_t nbytes) noexcept;
 

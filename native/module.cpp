@@ -1,4 +1,4 @@
-// treefold._native: the Python border of the native core. It checks what it is given and lets go of the GIL.
+// treefold._native: the Python border of the native core. It checks its arguments and releases the GIL.
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define PY_ARRAY_UNIQUE_SYMBOL treefold_numpy
 #include <nanobind/nanobind.h>
@@ -29,8 +29,8 @@ namespace {
 
 using treefold::Item;
 
-// Who is refused: "source 2 of item 0". Put into words only when somebody is: a batch has thousands of arrays.
-struct Place {
+// An array of a batch, such as "source 2 of item 0". It is put into words only for an error: batches have thousands.
+struct ArrayName {
   const char* role;
   std::size_t index, item;
   std::string words() const {
@@ -38,19 +38,19 @@ struct Place {
   }
 };
 
-// The memory of a NumPy array that loops can run over: row-major, aligned, in native byte order.
-char* memory_of(nb::handle object, npy_intp itemsize, npy_intp length, const Place& place) {
-  if (!PyArray_Check(object.ptr())) refuse("fold got " + place.words() + " that is no NumPy array.");
+// Returns the memory of a NumPy array that loops can run over: row-major, aligned, in native byte order.
+char* memory_of(nb::handle object, npy_intp itemsize, npy_intp length, const ArrayName& name) {
+  if (!PyArray_Check(object.ptr())) refuse("fold got " + name.words() + " that is no NumPy array.");
   auto* const array = reinterpret_cast<PyArrayObject*>(object.ptr());
   if (!PyArray_ISCARRAY_RO(array)) {
-    refuse("fold got " + place.words() + " that is not row-major, aligned and in native byte order.");
+    refuse("fold got " + name.words() + " that is not row-major, aligned and in native byte order.");
   }
   if (PyArray_ITEMSIZE(array) != itemsize) {
-    refuse("fold got " + place.words() + " with elements of " + std::to_string(PyArray_ITEMSIZE(array)) + " bytes where " +
+    refuse("fold got " + name.words() + " with elements of " + std::to_string(PyArray_ITEMSIZE(array)) + " bytes where " +
            std::to_string(itemsize) + " are meant.");
   }
   if (PyArray_SIZE(array) != length) {
-    refuse("fold got " + place.words() + " with " + std::to_string(PyArray_SIZE(array)) + " elements where source 0 has " +
+    refuse("fold got " + name.words() + " with " + std::to_string(PyArray_SIZE(array)) + " elements where source 0 has " +
            std::to_string(length) + ".");
   }
   return PyArray_BYTES(array);
@@ -98,10 +98,10 @@ class Batch {
     }
     for (std::size_t i = 0; i < target_count; ++i) {
       const nb::object target = targets[i];
-      const Place place{"target", i, number};
-      void* const start = memory_of(target, static_cast<npy_intp>(item.target_bytes), length, place);
+      const ArrayName name{"target", i, number};
+      void* const start = memory_of(target, static_cast<npy_intp>(item.target_bytes), length, name);
       if (!PyArray_ISWRITEABLE(reinterpret_cast<PyArrayObject*>(target.ptr()))) {
-        refuse("fold got " + place.words() + " that is read-only.");
+        refuse("fold got " + name.words() + " that is read-only.");
       }
       pointers[source_count + i] = start;
       for (std::size_t s = 0; s < source_count; ++s) item.in_place |= pointers[s] == start;
@@ -173,11 +173,11 @@ int import_numpy() {
 
 NB_MODULE(_native, module) {
   if (import_numpy() != 0) throw nb::python_error();
-  // Made now: a child of fork() would wait for ever for what another thread was just making.
+  // Created here, not on first use: a child forked while another thread creates one would wait for it for ever.
   treefold::HostMemory::of_this_process();
   treefold::Pool::of_this_process();
   treefold::usable_levels();
-  // What was remembered of calls lives in ops objects, some of which live as long as the interpreter. That is no leak.
+  // Ops objects cache calls, and some live as long as the interpreter. nanobind would report that as a leak.
   nb::set_leak_warnings(false);
   module.doc() = "The native core of treefold: loops over host memory.";
   module.attr("DTYPES") = tuple_of(treefold::dtype_names);

@@ -12,14 +12,14 @@ namespace treefold {
 
 namespace {
 
-// The power of two that sums of `count` values must be scaled down by, so that none overflows.
+// Returns the power of two by which `count` values are divided so that their sum cannot overflow.
 double headroom(std::size_t count) {
   double scale = 1;
   while (scale < static_cast<double>(count)) scale *= 2;
   return scale;
 }
 
-// (whole·count + rest) / count, rounded once.
+// Returns (whole·count + rest) / count, rounded once.
 double rounded_quotient(std::uint64_t whole, std::uint64_t rest, std::uint64_t count) {
   constexpr std::uint64_t exact = std::uint64_t{1} << 53;
   if (whole < exact / count) return static_cast<double>(whole * count + rest) / static_cast<double>(count);
@@ -56,7 +56,7 @@ double element(Dtype dtype, const void* source, std::size_t at) {
   }
 }
 
-// The contributions to one element, as they come.
+// The contributions to one element, in replica order.
 struct Contributions {
   Dtype dtype;
   const void* const* sources;
@@ -73,7 +73,7 @@ double rescaled_sum(const Contributions& values, double divisor) {
   return total * scale;
 }
 
-// mantissa · 2^exponent, the exponent without bounds; the mantissa is 0.5 to 1, or 0, infinite or NaN.
+// A number mantissa · 2^exponent whose exponent has no bounds; the mantissa is 0.5 to 1, or 0, infinite or NaN.
 struct Scaled {
   double mantissa;
   std::int64_t exponent;
@@ -141,7 +141,7 @@ Parts settle_complex_product(Dtype real, const void* const* sources, std::size_t
 }
 
 double integer_mean(const void* const* sources, std::size_t count, std::size_t at, bool is_signed) {
-  // Every value is q·n + r with 0 <= r < n: the sum's floor is Σq + Σr / n, and what overflows on the way wraps back.
+  // Every value is q·n + r with 0 <= r < n, so the floor of the mean is Σq + Σr / n. Σq may wrap; it wraps back.
   const std::uint64_t n = count;
   std::uint64_t whole = 0, rest = 0;
   for (std::size_t r = 0; r < count; ++r) {

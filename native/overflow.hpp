@@ -1,5 +1,5 @@
-// Elements that the fast loops cannot settle: sums that overflow and products that overflow or underflow on the way.
-// Scalar, shared by all vector levels; the rules are those of docs/adr/0027.
+// Elements that the fast loops cannot finish, because a sum overflows or a product overflows or underflows before its
+// last factor. These functions are scalar and shared by all vector levels; docs/adr/0027 has their rules.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +9,20 @@
 
 namespace treefold {
 
-// Folds element `at` of float contributions again, so that only what they are themselves is infinite or NaN on the way.
+// Repeats the fold of element `at` of float contributions with bounds so wide that no intermediate value overflows.
+// The result is infinite or NaN only if a contribution is, or if the exact result does not fit.
 double settle(Dtype dtype, Op op, const void* const* sources, const Arithmetic& fold, std::size_t at);
 
-// The same for a weighted MEAN.
+// Returns element `at` of a weighted MEAN, computed without intermediate overflow.
 double settle_weighted(Dtype dtype, const void* const* sources, const Arithmetic& fold, std::size_t at);
 
-// The same for a PRODUCT of complex numbers whose parts are of dtype `real`: its two parts.
+// Returns element `at` of a PRODUCT of complex numbers whose parts have the dtype `real`, no intermediate overflowing.
 struct Parts {
   double real, imaginary;
 };
 Parts settle_complex_product(Dtype real, const void* const* sources, std::size_t count, std::size_t at);
 
-// The mean of element `at` of 64-bit integers, correctly rounded; `is_signed` says how to read the bits.
+// Returns the mean of element `at` of 64-bit integers, correctly rounded; `is_signed` tells how to read the bits.
 double integer_mean(const void* const* sources, std::size_t count, std::size_t at, bool is_signed);
 
 }  // namespace treefold

@@ -22,8 +22,8 @@ struct Event {
   }
 };
 
-// The chunks that flow on the lanes of one stream. All make the same progress, so they end in the order in which they
-// began: each when the progress of the stream, counted in chunks, is one more than it was then.
+// The chunks that flow on the lanes of one stream. All progress at the same rate, so they end in the order in which
+// they began: a chunk ends when the progress of the stream, counted in chunks, has grown by one since the chunk began.
 struct Flow {
   std::int32_t first = none, last = none;  // lanes, linked by `behind`
   double progress = 0, rate = 0, since = 0;  // progress at `since`, and chunks per second from then on
@@ -76,7 +76,7 @@ class Clock {
     is_freed_[lane] = true;
   }
 
-  // Starts every freed lane that has what its next chunk needs, and what that sets free.
+  // Starts every freed lane whose next chunk has all that it needs, and every lane that these starts free in turn.
   void start_freed() {
     for (std::size_t next = 0; next < freed_.size(); ++next) {
       const auto lane = freed_[next];
@@ -111,7 +111,7 @@ class Clock {
     begun_.push_back(lane);
   }
 
-  // What begins to flow together begins at one time, so that rounding decides nothing.
+  // Chunks that begin at the same time join in one go, so that no rounding error orders them.
   void join_streams() {
     for (const auto lane : begun_) {
       const auto stream = streams_.of_lane(lane);
@@ -164,8 +164,8 @@ class Clock {
     });
   }
 
-  // Says when the chunk of a stream's first lane ends. Rates change far more often than chunks end: an event that is too
-  // early is put right where it comes up, and only one that would be too late is replaced.
+  // Computes when the chunk of a stream's first lane ends. Queues an event only if the queued one would be too late.
+  // Rates change far more often than chunks end, so has_next() corrects an event that is too early when it comes up.
   void schedule(std::int32_t stream) {
     Flow& flow = flows_[stream];
     flow.end = flow.since + std::max(goal_[flow.first] - flow.progress, 0.0) / flow.rate;
@@ -174,7 +174,7 @@ class Clock {
     events_.push({flow.end, stream, none});
   }
 
-  // Drops and puts right events until the first of them is one that happens; returns whether there is any.
+  // Drops stale events and corrects early ones until the first event is due. Returns whether one is left.
   bool has_next() {
     while (!events_.empty()) {
       const Event event = events_.top();

@@ -1,4 +1,4 @@
-// The clock of the simulator: lanes that take one chunk after another and share resources max-min fairly meanwhile.
+// The clock of the simulator. A lane carries one chunk after another; lanes share resources max-min fairly.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@ namespace treefold {
 
 // Lanes belong to tasks. Ranges of the flat arrays: resources of lane l stand from resource_start[l] on, the needs of
 // task t from need_start[t] on; need i waits for need_counts[i · num_chunks + c] chunks of need_task[i] before chunk c.
-// All indices are in range; that is checked where Python hands them over.
+// The caller has checked that all indices are in range.
 struct Lanes {
   std::size_t num_lanes, num_tasks, num_resources, num_chunks;
   const std::int32_t* task;

@@ -18,8 +18,8 @@ constexpr std::int32_t none = -1;
 
 using Indices = std::vector<std::int32_t>;
 
-// All lanes that use the same resources, where they use any, are one stream. Rates are in chunks per second, so that
-// lanes of one stream always have the same rate.
+// A stream is the set of all lanes that use the same resources. Rates are in chunks per second, so all lanes of one
+// stream have the same rate. A lane without resources belongs to no stream.
 class Streams {
  public:
   explicit Streams(const Lanes& lanes) : of_lane_(lanes.num_lanes, none) {
@@ -52,17 +52,18 @@ class Streams {
   std::vector<std::size_t> start_{0};
 };
 
-// The max-min fair rates of streams, in chunks per second: all rise together, and where a resource is full, those of its
-// streams stay. A change concerns only what resources tie to it, and no rate below the first level at which a resource
-// of a changed stream is full, before or after: up to there all rise as they did.
+// The max-min fair rates of streams, in chunks per second, by progressive filling: all rates rise together, and when a
+// resource is full, the rates of its streams stop. After a change, only streams that are connected to it through shared
+// resources are recomputed. Rates below `floor_` stay as well: it is the lowest level at which a resource of a changed
+// stream is full, before or after the change, and below it all rates rise as they did.
 class Sharing {
  public:
   Sharing(const Lanes& lanes, const Streams& streams)
       : capacities_(lanes.capacities), streams_(streams), active_(lanes.num_resources), is_changed_(lanes.num_resources),
-        seen_(lanes.num_resources), place_(lanes.num_resources), nbytes_(streams.size()), rate_(streams.size()),
+        seen_(lanes.num_resources), index_in_open_(lanes.num_resources), nbytes_(streams.size()), rate_(streams.size()),
         stream_seen_(streams.size()), is_rising_(streams.size()) {}
 
-  // Sets how many bytes one chunk on each of a stream's busy lanes has together; 0 if none of them is busy.
+  // Sets the bytes that one chunk on every busy lane of a stream has in all; 0 if no lane is busy.
   void set(std::int32_t stream, double nbytes) {
     const bool was_active = nbytes_[stream] > 0;
     if (was_active) floor_ = std::min(floor_, rate_[stream]);
@@ -99,7 +100,7 @@ class Sharing {
   }
 
  private:
-  // Lowers the floor to the level at which a resource is full if no rate below that level changes.
+  // Lowers the floor to the level at which this resource is full, provided that no rate below that level changes.
   void lower_floor(std::int32_t resource) {
     double level = 0, before = 0;
     do {
@@ -118,7 +119,7 @@ class Sharing {
     floor_ = level;
   }
 
-  // Finds the streams that hang together with a resource and rise above the floor, and the resources that they use.
+  // Finds the streams above the floor that are connected to a resource, and the resources that they use, breadth first.
   void find_part(std::int32_t start) {
     part_.clear();
     open_.clear();
@@ -149,11 +150,11 @@ class Sharing {
 
   void open(std::int32_t resource) {
     seen_[resource] = round_;
-    place_[resource] = static_cast<std::int32_t>(open_.size());
+    index_in_open_[resource] = static_cast<std::int32_t>(open_.size());
     open_.push_back({0, 0, 0, resource, 0});
   }
 
-  // Fixes the rates of all who use the fullest resources; returns how many those were.
+  // Fixes the rates of all streams that use the fullest resources. Returns how many these are.
   std::size_t fill_fullest() {
     double lowest = never;
     for (auto& one : open_) {
@@ -171,26 +172,26 @@ class Sharing {
         rate_[stream] = level_;
         ++count;
         for (const auto resource : streams_.resources(stream)) {
-          auto& other = open_[place_[resource]];
+          auto& other = open_[index_in_open_[resource]];
           other.left -= level_ * nbytes_[stream];
           other.weight -= nbytes_[stream];
           --other.num_rising;
         }
       }
     }
-    for (std::size_t place = 0; place < open_.size();) {
-      if (open_[place].num_rising > 0) {
-        ++place;
+    for (std::size_t index = 0; index < open_.size();) {
+      if (open_[index].num_rising > 0) {
+        ++index;
         continue;
       }
-      open_[place] = open_.back();  // nobody rises here any more, whatever rounding has left of the weight
-      place_[open_[place].resource] = static_cast<std::int32_t>(place);
+      open_[index] = open_.back();  // no stream rises here any more, although rounding may have left some weight
+      index_in_open_[open_[index].resource] = static_cast<std::int32_t>(index);
       open_.pop_back();
     }
     return count;
   }
 
-  // A resource of the part that is shared among: bytes per second left, bytes of one chunk on each rising stream.
+  // A resource that is recomputed: the bytes per second left, and the bytes of one chunk on each rising stream.
   struct Open {
     double left, weight, share;
     std::int32_t resource, num_rising;
@@ -202,7 +203,7 @@ class Sharing {
   std::vector<char> is_changed_;
   Indices changed_;
   std::vector<std::int64_t> seen_;
-  Indices place_;  // of a resource among the open ones
+  Indices index_in_open_;  // of a resource
   std::vector<double> nbytes_, rate_;
   std::vector<std::int64_t> stream_seen_;
   std::vector<char> is_rising_;

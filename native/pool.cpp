@@ -24,13 +24,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Longer than the gap between the calls of a training step's small reductions, shorter than anyone notices.
+// How long an idle worker spins before it sleeps: longer than the gap between the small reductions of a training step.
 constexpr auto spin_time = std::chrono::microseconds(50);
 constexpr auto interrupt_period = std::chrono::milliseconds(20);
 
 std::atomic<Pool*> current{nullptr};
-std::mutex making;
-// The pool whose workers do tasks of this thread now.
+std::mutex making;  // guards the creation of `current`
+// The pool whose workers are doing tasks of this thread; null outside of Pool::run.
 thread_local Pool* sharing = nullptr;
 
 inline void pause() {
@@ -52,7 +52,7 @@ std::size_t usable_cores() {
 
 std::atomic<std::size_t> thread_count{usable_cores()};
 
-// Signals are for the threads of the program: a worker is started with all of them blocked.
+// Blocks all signals while a worker is started. The worker inherits that, so the program's own threads get the signals.
 class SignalsBlocked {
 #if defined(__unix__) || defined(__APPLE__)
  public:
@@ -71,8 +71,8 @@ class SignalsBlocked {
 #endif
 };
 
-// Does the tasks of one's own lane, then what is left in the others. Whoever takes a task does it, so that none is lost
-// by stopping.
+// Does the tasks of lane `own`, then steals from the other lanes. A thread does every task whose number it has drawn:
+// `stopped` is tested before the draw, so stopping loses no task.
 template <class Lane, class Task>
 void take(Lane* lanes, std::size_t count, std::size_t own, const std::atomic<bool>& stopped, const Task& task) {
   for (std::size_t turn = 0; turn < count; ++turn) {
@@ -92,8 +92,9 @@ Pool& Pool::of_this_process() {
   const std::lock_guard<std::mutex> lock(making);
   if (current.load() == nullptr) {
 #if defined(__unix__) || defined(__APPLE__)
-    // `making` is held across fork() so that the child finds it free, whoever held it. A signal handler may fork in the
-    // middle of this thread's own tasks: the workers, which the child will not have, finish what they have taken first.
+    // fork() copies a mutex as it is. This thread therefore holds `making` across fork(), and the child can unlock it.
+    // A signal handler may fork while this thread is inside run(): the workers finish the tasks that they began first,
+    // because the child has no workers that could.
     static const int registered = pthread_atfork(
         [] {
           if (sharing != nullptr) sharing->send_workers_away();
@@ -123,7 +124,7 @@ void Pool::start_workers(std::size_t count) noexcept {
       std::thread([this, index = workers_] { work(index); }).detach();
     }
   } catch (const std::exception&) {
-    // The system has no more threads or memory to give: those that there are, do it.
+    // The system gives no further thread: those that started do the work.
   }
 }
 
@@ -138,7 +139,9 @@ void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task
     lanes_[lane].end = count * (lane + 1) / lane_count_;
   }
   const std::uint64_t number = (state_.load() >> 32) + 1;
-  state_.store(number << 32 | 1);  // sequentially consistent: a worker about to sleep sees it, or is seen
+  // Sequentially consistent, as is the increment of `sleepers_`: a worker about to sleep either sees the new number, or
+  // is counted below and woken.
+  state_.store(number << 32 | 1);
   if (sleepers_.load() > 0) {
     const std::lock_guard<std::mutex> sleeping(sleep_);
     wake_.notify_all();
@@ -148,7 +151,7 @@ void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task
 void Pool::wait_for_workers() noexcept {
   state_.fetch_and(~std::uint64_t{1});
   for (int turn = 1; (state_.load(std::memory_order_acquire) & 0xffffffffu) != 0; ++turn) {
-    // With more threads than cores, the worker that is waited for may need this one.
+    // With more threads than cores, the worker may need this core to finish.
     turn % 1024 != 0 ? pause() : std::this_thread::yield();
   }
 }
@@ -156,7 +159,7 @@ void Pool::wait_for_workers() noexcept {
 void Pool::send_workers_away() noexcept {
   const bool was_stopped = stopped_.exchange(true);
   wait_for_workers();
-  stopped_.store(was_stopped);  // what is left is this thread's, in the parent too
+  stopped_.store(was_stopped);  // this thread does the remaining tasks itself, in the parent as in the child
 }
 
 bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
@@ -207,7 +210,8 @@ void Pool::work(std::size_t index) {
       }
     }
     seen = state >> 32;
-    // Join only while the caller has not finished: a worker that wakes late must not touch what is gone.
+    // Join only while bit 0 is set. wait_for_workers() clears it before run() returns, so a worker that wakes late
+    // never reads `task_`, which points into the caller's stack.
     while ((state & 1) != 0 && (state >> 32) == seen) {
       if (state_.compare_exchange_weak(state, state + 2, std::memory_order_acq_rel)) {
         if (index < helpers_) take(lanes_, lane_count_, index + 1, stopped_, *task_);

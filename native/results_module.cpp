@@ -16,7 +16,7 @@ namespace nb = nanobind;
 
 namespace {
 
-// Results of fewer bytes are not worth a place in the cache: the system's allocator is as quick.
+// Smaller results do not enter the cache: the system's allocator is as fast for them.
 constexpr std::size_t least_cached = std::size_t{1} << 16;
 
 [[noreturn]] void no_memory(const std::string& sentence) {
@@ -83,6 +83,6 @@ nb::object new_array(const std::vector<Py_ssize_t>& shape, nb::handle dtype) {
 
 void define_results(nb::module_& module) {
   module.def("empty", &empty, nb::arg("shape"), nb::arg("dtype"),
-             "Return an uninitialised row-major array. Large memory is taken from a cache, and returns there when its last\n"
+             "Return an uninitialised row-major array. Large memory comes from a cache, and returns there when its last\n"
              "owner is gone.");
 }

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-// An uninitialised row-major array. Large memory is taken from a cache, and returns there when its last owner is gone.
+// Returns an uninitialised row-major array. Large memory comes from a cache and returns there with the last owner.
 nanobind::object new_array(const std::vector<Py_ssize_t>& shape, nanobind::handle dtype);
 
 void define_results(nanobind::module_& module);

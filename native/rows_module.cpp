@@ -17,7 +17,7 @@ namespace nb = nanobind;
 
 namespace {
 
-// Arrays of one shape and dtype, row-major and aligned, on one device. It keeps them alive.
+// One leaf in every replica: arrays of one shape and dtype, row-major and aligned, on one device. It owns them.
 struct Row {
   nb::object backend, arrays, views, dtype, key;
   std::vector<void*> starts;
@@ -28,7 +28,7 @@ struct Row {
   std::size_t nbytes() const { return length * itemsize; }
 };
 
-// Dtypes that their number tells apart: numbers and bool, and what a package registers. Dates have a unit besides.
+// Tells whether the type number alone identifies a dtype: numbers, bool and registered types. Dates also have a unit.
 bool is_known(const PyArray_Descr* descr) {
   const int number = descr->type_num;
   return number < NPY_OBJECT || number == NPY_HALF || PyTypeNum_ISUSERDEF(number);
@@ -41,16 +41,16 @@ void set_shape(Row& row, const Py_ssize_t* shape, int ndim, nb::handle dtype) {
   row.itemsize = static_cast<std::size_t>(PyDataType_ELSIZE(reinterpret_cast<PyArray_Descr*>(dtype.ptr())));
 }
 
-// What a call is recognised by: backend, dtype, device, number of arrays, shape, and what the backend adds.
-void set_key(Row& row, std::int32_t device_type, std::int32_t device_index, nb::handle place) {
+// Sets the key by which a call is recognised: backend, dtype, device, number of arrays, shape, and `extra`.
+void set_key(Row& row, std::int32_t device_type, std::int32_t device_index, nb::handle extra) {
   std::vector<std::int64_t> words{reinterpret_cast<PyArray_Descr*>(row.dtype.ptr())->type_num, device_type, device_index,
                                   static_cast<std::int64_t>(row.starts.size())};
   words.insert(words.end(), row.shape.begin(), row.shape.end());
   const nb::bytes form(words.data(), words.size() * sizeof words[0]);
-  row.key = place.is_none() ? nb::make_tuple(row.backend, form) : nb::make_tuple(row.backend, form, place);
+  row.key = extra.is_none() ? nb::make_tuple(row.backend, form) : nb::make_tuple(row.backend, form, extra);
 }
 
-nb::object read_arrays(const nb::object& backend, const nb::tuple& arrays, const nb::tuple& views, nb::handle place) {
+nb::object read_arrays(const nb::object& backend, const nb::tuple& arrays, const nb::tuple& views, nb::handle extra) {
   if (views.size() != arrays.size()) refuse("A row has a view of each of its arrays.");
   Row row;
   row.starts.reserve(views.size());
@@ -76,12 +76,12 @@ nb::object read_arrays(const nb::object& backend, const nb::tuple& arrays, const
   row.backend = backend;
   row.arrays = arrays;
   row.views = views;
-  set_key(row, nb::device::cpu::value, 0, place);
+  set_key(row, nb::device::cpu::value, 0, extra);
   return nb::cast(std::move(row));
 }
 
 nb::object read_tensors(const nb::object& backend, const nb::capsule& exchange, const nb::tuple& tensors,
-                        nb::handle dtype, nb::handle place) {
+                        nb::handle dtype, nb::handle extra) {
   const ExchangeTable& table = table_of(exchange);
   if (!PyArray_DescrCheck(dtype.ptr())) throw nb::type_error("The dtype is no numpy.dtype.");
   Row row;
@@ -111,7 +111,7 @@ nb::object read_tensors(const nb::object& backend, const nb::capsule& exchange, 
   row.backend = backend;
   row.arrays = tensors;
   row.views = nb::none();
-  set_key(row, first.device.device_type, first.device.device_id, place);
+  set_key(row, first.device.device_type, first.device.device_id, extra);
   return nb::cast(std::move(row));
 }
 
@@ -137,7 +137,8 @@ void add_extents(std::vector<Extent>& extents, const Row& row, bool is_written) 
   }
 }
 
-// Whether nothing that is written lies on other memory of the call. What is only read may lie on whatever is.
+// Tells whether no extent that is written overlaps another extent. Extents that are only read may overlap each other.
+// One pass over the extents by their begin is enough: it compares each with the farthest ends so far.
 bool are_disjoint(std::vector<Extent>& extents) {
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
   const char *last = nullptr, *last_written = nullptr;  // the ends so far
@@ -149,14 +150,14 @@ bool are_disjoint(std::vector<Extent>& extents) {
   return true;
 }
 
-// Whether arrays are each the other row's of the same place.
+// Tells whether two rows have the same arrays in the same order.
 bool is_same(const Row& row, const Row& other) {
   return row.starts == other.starts && (row.dtype.is(other.dtype) ||
                                         PyArray_EquivTypes(reinterpret_cast<PyArray_Descr*>(row.dtype.ptr()),
                                                            reinterpret_cast<PyArray_Descr*>(other.dtype.ptr())));
 }
 
-// One kind of fold: what each leaf of a call is folded by, looked up once.
+// One kind of fold. The loop for each leaf is looked up once, when the fold is made.
 class RowFold {
  public:
   RowFold(const nb::tuple& dtypes, int op, int accumulate, int level) {
@@ -221,15 +222,15 @@ void define_rows(nb::module_& module) {
       .def_ro("arrays", &Row::arrays)
       .def_ro("views", &Row::views, "NumPy arrays on the memory of the arrays, None if it was read by DLPack.")
       .def_ro("dtype", &Row::dtype)
-      .def_ro("key", &Row::key, "Equal for rows of one backend, dtype, device, shape and count, and equal ``place``.")
+      .def_ro("key", &Row::key, "Equal for rows of equal backend, dtype, device, shape, count and ``extra``.")
       .def_prop_ro("shape", &shape_of)
       .def_prop_ro("addresses", &addresses_of);
   module.def("read_arrays", &read_arrays, nb::arg("backend").none(), nb::arg("arrays"), nb::arg("views"),
-             nb::arg("place").none() = nb::none(),
+             nb::arg("extra").none() = nb::none(),
              "Return arrays, whose memory NumPy arrays show, as a row; None if they make none.\n\n"
-             "``place``: what calls of such arrays are told apart by besides.");
+             "``extra``: joins the key; calls whose arrays differ in it are different calls.");
   module.def("read_tensors", &read_tensors, nb::arg("backend").none(), nb::arg("exchange"), nb::arg("tensors"),
-             nb::arg("dtype"), nb::arg("place").none() = nb::none(),
+             nb::arg("dtype"), nb::arg("extra").none() = nb::none(),
              "Return tensors, of NumPy's ``dtype``, as a row; None if they make none.\n\n"
              "``exchange``: the capsule ``__dlpack_c_exchange_api__`` of the tensors' type; all of them are of that type.");
   module.def("new_row", &new_row, nb::arg("like"), nb::arg("dtype"), nb::arg("count"),

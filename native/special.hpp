@@ -1,6 +1,6 @@
-// Folds that need no speed: one element at a time. Included once per vector level, in its namespace.
+// Folds that are rare enough to go one element at a time. Included once per vector level, in its namespace.
 
-// Whether a product lost digits, or all of them: it is no normal number though no factor is 0.
+// Tells whether a product lost digits: it overflowed or is denormal, or it is 0 although no factor is.
 template <class Real>
 inline bool is_lossy(Real product, Real a, Real b) {
   const Real size = product < 0 ? -product : product;

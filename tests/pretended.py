@@ -80,7 +80,7 @@ class PretendedGpus(TorchBackend):
     def read(self, arrays: tuple[Any, ...]) -> Row | None:
         """See where on the host the devices are."""
         places = tuple(self.device_of(array) for array in arrays)
-        return read(self, arrays, is_recording=torch.is_grad_enabled(), place=places)
+        return read(self, arrays, is_recording=torch.is_grad_enabled(), extra=places)
 
 
 @contextlib.contextmanager

@@ -181,8 +181,8 @@ class JaxBackend(ArrayBackend):
             views = tuple([np.asarray(array) for array in arrays])
         except RuntimeError:
             return None
-        place = (jax.config.jax_enable_x64, *[array.sharding for array in arrays])
-        return read_arrays(self, arrays, views, place)
+        extra = (jax.config.jax_enable_x64, *[array.sharding for array in arrays])
+        return read_arrays(self, arrays, views, extra)
 
     def take_apart(self, value: object) -> Node | None:
         """Take a container apart that was registered with JAX, such as a dataclass of parameters."""

@@ -69,22 +69,22 @@ def memory(tensor: Any) -> HostArray | None:
     return view if extent <= nbytes else None  # a storage may have been resized under its tensors
 
 
-def read(backend: Any, tensors: tuple[Any, ...], *, is_recording: bool, place: Hashable = None) -> Row | None:
+def read(backend: Any, tensors: tuple[Any, ...], *, is_recording: bool, extra: Hashable = None) -> Row | None:
     """Return plain tensors of one dtype as a row of a backend, None where they make none.
 
-    ``is_recording``: whether autograd is; then only leaves may require gradients. ``place``: see ``Row``.
+    ``is_recording``: whether autograd is; then only leaves may require gradients. ``extra`` joins the key, see ``Row``.
     """
     dtype = tensors[0].dtype
     host_dtype = _HOST_DTYPES.get(dtype)
     if host_dtype is None or not _are_plain(tensors, is_recording=is_recording):
         return None
     if EXCHANGE is not None:
-        row = read_tensors(backend, EXCHANGE, tensors, host_dtype, place)
+        row = read_tensors(backend, EXCHANGE, tensors, host_dtype, extra)
         return row if row is not None and _are_whole(tensors) else None
     if not all(tensor.is_cpu and tensor.dtype is dtype for tensor in tensors):
         return None
     views = [memory(tensor) for tensor in tensors]
-    return None if any(view is None for view in views) else read_arrays(backend, tensors, tuple(views), place)
+    return None if any(view is None for view in views) else read_arrays(backend, tensors, tuple(views), extra)
 
 
 def _are_plain(tensors: tuple[Any, ...], *, is_recording: bool) -> bool:

@@ -1,8 +1,8 @@
-"""From measured copies to what a link costs: t = alpha + beta·nbytes, whatever a few samples say.
+"""Fits t = alpha + beta·nbytes to measured copies over a link, robust against outliers.
 
-Clocks lie upwards: a copy that was interrupted took longer, none took less than it takes. Neither a mean nor least
-squares survives that; the median of all slopes does (Theil and Sen), as long as fewer than 29 % of the samples are
-wrong.
+Errors go one way: an interrupted copy takes longer, and none takes less than it must. A mean or least squares would
+follow such outliers. The median of the slopes between all pairs of samples (Theil and Sen) stays right as long as fewer
+than 29 % of the samples are wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from treefold.errors import SimulationError
 
-_MOST_PAIRS = 1000  # samples of one size beyond this many are thinned: pairs grow with their square
+_MOST_PAIRS = 1000  # more samples are thinned to this many, because their pairs grow with the square
 _ROUNDS = 20
 
 Sample = tuple[float, float]  # bytes, seconds
@@ -24,7 +24,7 @@ Array = npt.NDArray[np.float64]
 
 
 class LinkFit(NamedTuple):
-    """What samples say of one link: its bandwidth, 1/beta, and its alpha; as ``refine`` reads it."""
+    """The fit of one link, as ``refine`` reads it: its bandwidth, which is 1/beta, and its alpha."""
 
     bytes_per_s: float
     alpha_s: float
@@ -33,8 +33,8 @@ class LinkFit(NamedTuple):
 def fit_link(samples: Iterable[Sample]) -> LinkFit:
     """Return alpha and beta of a link from (bytes, seconds) of copies over it alone.
 
-    Slopes are weighted by how far apart their sizes are; the scatter is taken to grow with the time itself, so each
-    sample's error counts in relation to it. A negative alpha is none.
+    Slopes are weighted by the distance between their sizes. The errors are assumed to grow with the time, so each
+    sample's error counts relative to its time. A negative alpha becomes 0.
 
     Raises:
         SimulationError: fewer than two different sizes, a number that is not finite and ≥ 0, or larger copies that take
@@ -49,7 +49,7 @@ def fit_link(samples: Iterable[Sample]) -> LinkFit:
         raise SimulationError.one_size(len(sizes))
     alpha, beta = 0.0, _slope(sizes, seconds, np.ones(len(sizes)))
     for _ in range(_ROUNDS):
-        # What a sample's time should be is how far it can be trusted: errors grow with the time.
+        # Weight each sample by 1 over the time that the current fit predicts for it (iterative reweighting).
         expected = np.maximum(alpha + beta * sizes, max(float(seconds.max()), 1e-12) * 1e-6)
         before, beta = beta, _slope(sizes, seconds, 1 / expected)
         alpha = max(_weighted_median(seconds - beta * sizes, 1 / expected), 0.0)

@@ -1,10 +1,10 @@
-"""Lanes, and what happens when chunks move on them, one after another, sharing resources fairly with other lanes.
+"""The pipeline of a simulation: lanes carry chunks one after another and share links fairly with other lanes.
 
-A lane pays its latency before each chunk, as a copy that is started does, and needs no bandwidth meanwhile. Then the
-chunk flows at the lane's max-min fair rate: no rate can grow without taking from one that is not higher (Bertsekas and
-Gallager, *Data Networks*, section 6.5.2). Rates are chunks per second, not bytes: a link serves chunks in turn, so one
-that is twice as large gets twice the bandwidth. Where all chunks are of one size there is no difference; where packs
-are not, they keep pace with each other, which the optimal packings rely on.
+A lane pays its latency before each chunk, as a started copy does, and uses no bandwidth meanwhile. Then the chunk flows
+at the lane's max-min fair rate: no rate can grow without reducing one that is not higher (Bertsekas and Gallager, *Data
+Networks*, section 6.5.2). Rates are in chunks per second, not bytes: a link serves chunks in turn, so a chunk that is
+twice as large gets twice the bandwidth. Packs of different sizes therefore keep pace with each other, as the optimal
+packings assume. If all chunks have one size, there is no difference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from treefold.cost.tasks import Task
 from treefold.errors import InstallationError
 from treefold.topology import Topology
 
-if HAS_NATIVE:  # a pure-Python installation reduces, but does not simulate
+if HAS_NATIVE:  # an installation without the native core reduces, but does not simulate
     from treefold._native import run_pipeline
 
 Times = npt.NDArray[np.float64]  # starts and stops, by lane and chunk
@@ -30,18 +30,18 @@ Indices = npt.NDArray[np.int32]
 
 
 class Lanes:
-    """A lane for every route of every task that travels, and one for every other task, in arrays for the clock.
+    """The lanes as flat arrays: one for every route of every task that travels, and one for every other task.
 
-    Of lane l: ``task[l]``; ``nbytes[l]``, of all its chunks, at the movement's own size; ``alpha_s[l]``, before each
-    chunk; ``routes[l]``, the nodes. The links that it shares are ``resources`` from ``resource_start[l]`` on, whose
-    capacities are ``link_capacities``, in bytes per second, the devices' behind them. The needs of task t stand from
-    ``need_start[t]`` on.
+    Lane l carries chunks of ``task[l]`` along the nodes ``routes[l]``. ``nbytes[l]`` counts all its chunks, at the
+    movement's own size, and ``alpha_s[l]`` is its latency before each chunk. It shares ``resources`` from
+    ``resource_start[l]`` to ``resource_start[l + 1]``: links, whose ``link_capacities`` are in bytes per second, then
+    devices. The needs of task t are ``needs`` from ``need_start[t]`` to ``need_start[t + 1]``.
     """
 
     def __init__(
         self, topology: Topology, tasks: Sequence[Task], routes: Mapping[Ends, Sequence[Route]], *, counts_folds: bool
     ) -> None:
-        """Lay them out. ``counts_folds``: what does not travel shares its device's rate instead of being free."""
+        """Fill the arrays. ``counts_folds``: tasks that do not travel share their device's rate, else they are free."""
         links = {ends: row for row, ends in enumerate(topology.capacities)}
         devices = {name: len(links) + row for row, name in enumerate(topology.devices)} if counts_folds else {}
         used = {pair: [[links[ends] for ends in route.links] for route in found] for pair, found in routes.items()}
@@ -70,7 +70,7 @@ class Lanes:
         self._unlike = [row for row, need in enumerate(self.needs) if need.touches]
 
     def need_counts(self, num_chunks: int) -> Indices:
-        """Return how many chunks of what it needs each chunk waits for, by need and chunk."""
+        """Return, by need and chunk, how many chunks of the needed task must be done before the chunk starts."""
         counts = np.tile(np.arange(1, num_chunks + 1, dtype=np.int32), (len(self.needs), 1))
         for row in self._unlike:
             counts[row] = self.needs[row].counts(num_chunks)
@@ -78,13 +78,13 @@ class Lanes:
 
 
 class Pipeline:
-    """Lanes run to their end.
+    """The result of running lanes to their end.
 
     ``starts[l][c]`` and ``stops[l][c]``: the seconds of chunk c on lane l; ``now``: when the last one stopped.
     """
 
     def __init__(self, lanes: Lanes, num_chunks: int, chunk: float, device_bytes_per_s: float) -> None:
-        """Run them: ``num_chunks`` chunks, each the part ``chunk`` of the lane's bytes."""
+        """Run ``num_chunks`` chunks per lane, each of them the part ``chunk`` of the lane's bytes."""
         if not HAS_NATIVE:
             raise InstallationError.no_clock()
         self.lanes, self.num_chunks = lanes, num_chunks
@@ -105,21 +105,21 @@ class Pipeline:
         )
         self.now = float(self._times[1, :, -1].max(initial=0.0))
 
-    # Lists, which are slow to make and quick to read, are made for timelines; a price has no need of them.
+    # Timelines read single times, for which lists are faster than arrays. A price needs neither list.
     @cached_property
     def starts(self) -> list[list[float]]:
-        """When each chunk started."""
+        """The second at which each chunk started, by lane and chunk."""
         found: list[list[float]] = self._times[0].tolist()
         return found
 
     @cached_property
     def stops(self) -> list[list[float]]:
-        """When each chunk stopped."""
+        """The second at which each chunk stopped, by lane and chunk."""
         found: list[list[float]] = self._times[1].tolist()
         return found
 
     def critical_path(self) -> list[tuple[int, int]]:
-        """Return (lane, chunk), from the first to the last to end: each waited for the one before."""
+        """Return a chain of (lane, chunk) up to the last chunk to end; each of them waited for the one before."""
         lanes, counts = self.lanes, self.need_counts.tolist()
         lanes_of: dict[int, list[int]] = {}
         for number, task in enumerate(lanes.task.tolist()):

@@ -1,7 +1,7 @@
-"""What others have measured of NCCL and RCCL on machines known by name, to hold predictions against.
+"""Published measurements of NCCL and RCCL on machines known by name, to compare predictions with.
 
-A prediction flatters: every link at its rate, nothing waits. So no plan of ours is said to be quicker than NCCL by more
-than these figures leave, and factors are printed for such sizes only as they cover.
+Predictions are optimistic: every link runs at its rate, and nothing waits. A plan is therefore not called faster than
+NCCL by more than these figures allow, and factors are printed only for sizes that they cover.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from treefold.topology import Topology, known_topology
 
-#: From this size on predictions were compared with published times; the errors, in bandwidth, lie between these two.
+#: Predictions were compared with published times from this size on. The errors in bandwidth lie between these two.
 CHECKED_FROM, CHECKED_ERRORS = 2**28, (-0.21, +0.20)
 
 
@@ -37,7 +37,7 @@ PUBLISHED = (
 
 
 def published_for(machine: Topology) -> tuple[Published, ...]:
-    """Return what is published of a machine that is known by name, all its devices taking part, by growing size."""
+    """Return the figures for a machine that is known by name and whole, by growing size."""
     found = [one for one in PUBLISHED if one.machine == machine.name]
     if not found or known_topology(machine.name).devices != machine.devices:
         return ()
@@ -45,9 +45,9 @@ def published_for(machine: Topology) -> tuple[Published, ...]:
 
 
 def published_s(machine: Topology, nbytes: float) -> float | None:
-    """Return what the published figures say of this size, None where there are none or the size is below the checked.
+    """Return the published seconds for a size; None if there are no figures, or the size is below ``CHECKED_FROM``.
 
-    Between two figures on the line through them; below the smallest and above the largest at their bandwidth.
+    Times between two figures are interpolated linearly. Outside of the figures, the nearest one's bandwidth is used.
 
     >>> published_s(known_topology("mi300x"), 2**29)
     0.00266

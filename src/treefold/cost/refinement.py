@@ -1,4 +1,4 @@
-"""A machine with what was measured in place of what was assumed."""
+"""Topologies with measured bandwidths and latencies instead of assumed ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Measured = Mapping[tuple[str, str], tuple[float, float]]
 
 
 def refine(topology: Topology, measured: Measured) -> Topology:
-    """Return the machine with the widths and latencies that copies between its devices had, one at a time.
+    """Return the machine with the bandwidths and latencies measured by copies between its devices, one at a time.
 
-    A copy says of each link on its way that it carries at least so much, and of all links together what their latency
-    is: a link is as wide as the quickest copy across it, and takes its part of the smallest latency. Pairs with several
-    routes, or with none but through other devices, and links that no measured copy crossed, keep what they have.
-    ``treefold.cost.fit_links`` and ``treefold.verify_links`` give such figures.
+    The bandwidth of a copy is a lower bound for every link on its route, and its latency is the sum of theirs. A link
+    therefore gets the bandwidth of the fastest copy across it, and an equal part of the smallest latency. Links keep
+    their values if no measured copy crossed them, or only copies of pairs with several routes or through other devices.
+    ``treefold.cost.fit_links`` and ``treefold.verify_links`` return such measurements.
 
     Raises:
         TopologyError: a pair of devices that the machine does not have.
@@ -52,11 +52,11 @@ def refine(topology: Topology, measured: Measured) -> Topology:
 
 
 def from_copies(devices: Sequence[str], measured: Measured) -> Topology:
-    """Return a machine that explains copies between these devices, each measured alone, where no more is known of it.
+    """Return a machine that agrees with copies between these devices, each measured alone, if nothing else is known.
 
-    Between each two there is what their copy had, and no device sends or receives more at once than its quickest copy
-    did. What several copies share beyond that, such as a link between sockets, copies one at a time cannot show.
-    ``measured`` has every ordered pair.
+    Each pair has a link with the bandwidth of its copy, and each device a port with the bandwidth of its fastest copy.
+    Copies one at a time cannot show what several share beyond that, such as a link between sockets. ``measured`` has
+    every ordered pair.
 
     >>> pairs = {("gpu:0", "gpu:1"): (24e9, 5e-6), ("gpu:1", "gpu:0"): (20e9, 5e-6)}
     >>> float(from_copies(["gpu:0", "gpu:1"], pairs).capacity("out of gpu:0", "into gpu:1"))

@@ -1,7 +1,8 @@
-"""Which links a copy from one device to another crosses.
+"""The links that a copy from one device to another crosses.
 
-A route is a shortest one of those that start on the same kind of link (PCIe beside NVLink) and go through no other
-device. Where there is none, other devices forward, as a plan that knows nothing of the machine would need.
+For each kind of link at the source (such as PCIe and NVLink), the routes are the shortest ones that start on that kind
+and pass through no other device. If there are none, other devices forward: a plan may copy between devices that the
+machine does not connect.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from treefold.topology import Topology
 
 Ends = tuple[str, str]
 Alternatives = dict[Ends, tuple[tuple[str, ...], ...]]  # by pair of devices, as ``alternatives`` returns them
-_MOST = 16  # alternatives of one pair and kind; a fabric has as many planes at most
+_MOST = 16  # alternatives of one pair and kind; fabrics have no more planes
 _ROUNDS = 400
-_WORTH = 0.99  # a busiest link that is relieved by less than 1 % is not
+_WORTH = 0.99  # sharing must relieve the busiest link by more than 1 %
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Nodes from sender to receiver; ``share``: the part of each chunk that takes it; seconds of all its links."""
+    """``nodes`` from sender to receiver, the ``share`` of each chunk that goes there, and the latency of all links."""
 
     nodes: tuple[str, ...]
     share: float
@@ -38,7 +39,7 @@ class Route:
 
 
 def alternatives(topology: Topology, source: str, target: str) -> tuple[tuple[str, ...], ...]:
-    """Return the routes from ``source`` to ``target`` as nodes, the shortest first, then the widest.
+    """Return the routes from ``source`` to ``target``, as nodes; the shortest first, and of these the widest.
 
     >>> from treefold.topology import known_topology
     >>> alternatives(known_topology("a100_pcie_8gpu"), "gpu:0", "gpu:1")
@@ -56,10 +57,10 @@ def alternatives(topology: Topology, source: str, target: str) -> tuple[tuple[st
 
 @dataclass(frozen=True)
 class RouteChoice:
-    """What a plan's traffic may take: every pair's shortest route ``alone``, or all of its routes, ``shared``.
+    """The two choices for a plan's traffic: every pair's shortest route, ``alone``, or all of its routes, ``shared``.
 
-    ``alone_s`` and ``shared_s``: how long the busiest link is busy then. ``longer_s``: what the longer routes' latency
-    costs. Traffic of another size loads all links in proportion, so that one choice serves all sizes of a plan.
+    ``alone_s`` and ``shared_s``: the seconds for which the busiest link is busy. ``longer_s``: the latency that longer
+    routes add. All loads grow in proportion to the size, so one object serves all sizes of a plan.
     """
 
     alone: Mapping[Ends, tuple[Route, ...]]
@@ -69,7 +70,7 @@ class RouteChoice:
     longer_s: float
 
     def shares_at(self, scale: float) -> bool:
-        """Tell whether sharing pays if all traffic is ``scale`` times as much: by more than longer routes cost."""
+        """Tell whether sharing saves more than the longer routes cost if all traffic is ``scale`` times as much."""
         return self.shared_s * scale + self.longer_s < self.alone_s * scale * _WORTH
 
 
@@ -80,9 +81,10 @@ def find_routes(
     messages: Mapping[Ends, int] | None = None,
     known: Alternatives | None = None,
 ) -> RouteChoice:
-    """Return the routes of every pair of devices that exchanges ``traffic`` bytes, in so many messages.
+    """Return the routes of every pair of devices that exchanges ``traffic`` bytes.
 
-    ``known``: the alternatives of this machine's pairs that were found before; new ones are added.
+    ``messages``: the number of copies of each pair. ``known``: a cache of the alternatives of this machine's pairs, to
+    which new ones are added.
     """
     known = {} if known is None else known
     for pair in traffic:
@@ -104,7 +106,7 @@ def find_routes(
 
 
 def busiest_s(topology: Topology, traffic: Mapping[Ends, float], routes: Mapping[Ends, Sequence[Route]]) -> float:
-    """Return the seconds for which the busiest link is busy at least: its bytes over its width."""
+    """Return the seconds for which the busiest link is busy: its bytes over its bandwidth."""
     load: dict[Ends, float] = {}
     for pair, nbytes in traffic.items():
         for route in routes[pair]:
@@ -155,10 +157,10 @@ def _shortest(
 def _balanced(
     topology: Topology, traffic: Mapping[Ends, float], options: Mapping[Ends, Sequence[tuple[str, ...]]]
 ) -> dict[Ends, tuple[Route, ...]]:
-    """Share every pair's traffic among its routes so that the busiest link is nearly as idle as it can be.
+    """Share every pair's traffic among its routes so that the load of the busiest link is nearly minimal.
 
-    Multiplicative weights (Arora, Hazan, Kale 2012): routes over busy links lose share, again and again; the best of
-    the shares and of their means is the answer.
+    Multiplicative weights (Arora, Hazan, Kale 2012): in every round, routes over busy links lose share. The result is
+    the best of the shares and of their running means.
     """
     flat = [(pair, nodes) for pair, found in options.items() for nodes in found]
     rows = {link: row for row, link in enumerate(topology.capacities)}
@@ -182,8 +184,8 @@ def _balanced(
         ):
             if highest < lowest:
                 best, lowest = candidate, highest
-        # A link's price grows exponentially with how busy it has been; a route loses by the prices of its links, in
-        # proportion to the dearest route of its pair, and by less in later rounds.
+        # The price of a link grows exponentially with its load so far. A route loses in proportion to the prices of its
+        # links, relative to the dearest route of its pair, and less in later rounds.
         pressure += seconds / seconds.max()
         heat = np.exp((pressure - pressure.max()) / math.sqrt(number))
         cost = np.atleast_1d((heat / heat.sum()) @ load)

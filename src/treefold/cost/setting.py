@@ -1,4 +1,4 @@
-"""A movement on a machine at a size: what it sends where, and what a closed form says it takes."""
+"""A movement on a machine at a size: the loads of its links, and its time in closed form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_CHUNKS = 4096  # of one pack: without latency the best chunk would be infi
 
 @dataclass(frozen=True)
 class Load:
-    """What a movement's copies do to a machine's links on certain routes, at the movement's own size."""
+    """The load that a movement's copies put on a machine's links along given routes, at the movement's own size."""
 
     topology: Topology
     tasks: Sequence[Task]
@@ -29,12 +29,12 @@ class Load:
 
     @cached_property
     def lanes(self) -> Lanes:
-        """The lanes of all copies, folding being free."""
+        """The lanes of all tasks, of which folds take no time."""
         return Lanes(self.topology, self.tasks, self.routes, counts_folds=False)
 
     @cached_property
     def copies(self) -> tuple[tuple[float, float], ...]:
-        """(alpha, seconds at full width) of every copy on every of its routes, each different pair once."""
+        """The distinct pairs of alpha and seconds at full bandwidth, of every copy on each of its routes."""
         return tuple(
             {
                 (route.alpha_s, task.nbytes * route.share / self._width(route))
@@ -46,7 +46,7 @@ class Load:
 
     @cached_property
     def steps(self) -> tuple[tuple[float, float], ...]:
-        """(alpha, seconds of the busiest link) of every step that sends anything."""
+        """The pairs of alpha and the busiest link's seconds, for every step that sends anything."""
         traffic: dict[int, dict[Ends, float]] = {}
         for task in self.tasks:
             if task.travels:
@@ -59,7 +59,7 @@ class Load:
 
     @cached_property
     def longest_path(self) -> tuple[int, float]:
-        """How many copies follow each other at most, and their latencies in seconds."""
+        """The largest number of copies that follow each other, and the sum of their latencies in seconds."""
         best: list[tuple[int, float]] = []
         for task in self.tasks:
             hops, alphas = max((best[need.task] for need in task.needs), default=(0, 0.0))
@@ -74,13 +74,13 @@ class Load:
 
 
 class MovementOnMachine:
-    """A movement on a machine: all that does not depend on the size.
+    """A movement on a machine: everything that does not depend on the size.
 
-    ``known``: the alternatives of the machine's pairs that were found for other movements.
+    ``known``: a cache of the alternatives of the machine's pairs, shared between movements.
     """
 
     def __init__(self, movement: Movement, topology: Topology, known: Alternatives | None = None) -> None:
-        """Make tasks of the movement and find the routes that suit its traffic."""
+        """Make tasks of the movement, and find the routes for its traffic."""
         self.movement, self.topology = movement, topology
         self._tasks, self._own = make_tasks(movement), input_bytes(movement)
         traffic: dict[Ends, float] = {}
@@ -95,7 +95,7 @@ class MovementOnMachine:
         self._shared = Load(topology, self._tasks, self._choice.shared, self._choice.shared_s)
 
     def at(self, nbytes: float) -> Setting:
-        """Return the movement drawn out until every replica brings ``nbytes`` bytes."""
+        """Return the movement scaled so that every replica brings ``nbytes`` bytes."""
         scale = nbytes / self._own if self._own else 0.0
         load = self._shared if self._choice.shares_at(scale) else self._alone
         return Setting(self.movement, self.topology, nbytes, scale, self._tasks, load)
@@ -103,7 +103,7 @@ class MovementOnMachine:
 
 @dataclass(frozen=True)
 class Setting:
-    """A movement on a machine at a size: all that does not depend on the number of chunks."""
+    """A movement on a machine at a size: everything that does not depend on the number of chunks."""
 
     movement: Movement
     topology: Topology
@@ -119,22 +119,22 @@ class Setting:
 
     @property
     def busy_s(self) -> float:
-        """Seconds for which the busiest link has something to carry."""
+        """The seconds for which the busiest link is busy."""
         return self.load.busy_s * self.scale
 
     @property
     def pack_bytes(self) -> float:
-        """Bytes of the largest pack."""
+        """The bytes of the largest copy, which is a pack."""
         return max((task.nbytes * self.scale for task in self.tasks if task.travels), default=0.0)
 
     def launch_s(self, launch_s: float) -> float:
-        """Return what launching costs: nothing where nothing travels."""
+        """Return the seconds of a launch, or 0 if nothing travels."""
         return launch_s if any(task.travels for task in self.tasks) else 0.0
 
     def best_num_chunks(self) -> int:
-        """Return m / chunk* = sqrt((2D − 1)·(m/r) / alpha) for the longest path of a pack, 2D copies one after another.
+        """Return the best number of chunks, sqrt((2D − 1)·(m/r) / alpha), for 2D copies on the longest path of a pack.
 
-        m/r is the time for which the busiest link is busy: all packs end together where each has its share.
+        m/r is the time for which the busiest link is busy. The formula assumes that all packs end together.
         """
         hops, alphas = self.load.longest_path
         busy = self.busy_s
@@ -145,11 +145,11 @@ class Setting:
         return max(1, min(_MOST_CHUNKS, round(math.sqrt((hops - 1) * busy * hops / alphas))))
 
     def estimate_s(self, num_chunks: int) -> float:
-        """Return what the movement takes in k chunks, in closed form.
+        """Return the seconds that the movement takes in k chunks, in closed form.
 
-        Σ over steps of (alpha + load/k), which the first chunk takes, and k − 1 times what lies between two chunks: the
-        busiest link's load/k, or the alpha + m/(k·c) of one copy where that is more. ``load``: seconds of the step's
-        busiest link. For one tree this is (2D + k − 1)·(alpha + m/(k·c)), for a ring of k = 1 its 2·(n − 1) steps.
+        The first chunk takes Σ over steps of (alpha + load/k), and ``load`` is the seconds of the step's busiest link.
+        Each of the k − 1 others ends later by the busiest link's load/k, or by one copy's alpha + m/(k·c) if that is
+        more. For one tree this is (2D + k − 1)·(alpha + m/(k·c)), for a ring with k = 1 its 2·(n − 1) steps.
         """
         part = self.scale / num_chunks
         first = sum(alpha + seconds * part for alpha, seconds in self.load.steps)
@@ -158,7 +158,7 @@ class Setting:
 
 
 def input_bytes(movement: Movement) -> int:
-    """Return the bytes that one replica brings: the largest sum over the leaves, where these differ."""
+    """Return the bytes of one replica's inputs; the largest number if replicas differ."""
     found: dict[int, int] = {}
     for buffer in movement.buffers:
         if buffer.role is Role.INPUT:

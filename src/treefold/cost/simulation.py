@@ -1,4 +1,4 @@
-"""The price of a movement on a machine: every chunk of every copy, over links that are shared fairly."""
+"""Simulates a movement on a machine: every chunk of every copy, over links that are shared fairly."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from treefold.plan.ir import Combine, Concat, Copy
 from treefold.timeline import Activity, Timeline, Wait
 from treefold.topology import Topology
 
-_MOST_SPANS = 32_000  # chunks of all copies together that are simulated one by one
-_FEWEST_CHUNKS = 24  # that stand for more of them
+_MOST_SPANS = 32_000  # up to this many chunks of all copies together are simulated one by one
+_FEWEST_CHUNKS = 24  # at least so many chunks are simulated where they stand for more
 _KINDS = {Copy: "copy", Combine: "combine", Concat: "concat"}
 
 
@@ -30,16 +30,17 @@ def simulate(
     reduce_bytes_per_s: float = math.inf,
     launch_s: float = LAUNCH_S,
 ) -> Timeline:
-    """Return what a plan, or any movement, does on a machine when every replica brings ``nbytes`` bytes.
+    """Return the timeline of a plan, or any movement, on a machine where every replica brings ``nbytes`` bytes.
 
-    One serves every size: its ranges are drawn out until each replica's inputs have ``nbytes``. Copies take the routes
-    of ``treefold.cost.routes``, each chunk pays the latency of the links it crosses, links carry their bandwidth in
-    each direction and are shared max-min fairly. ``chunk_bytes``: how much of a pack moves at once; ``None``: all of
-    it; ``"auto"``: the better of that and sqrt(m·r·alpha/(2D − 1)), the size at which latency and waiting for chunks
-    cost the same. ``reduce_bytes_per_s``: how fast a device reads what it folds or copies within itself; the default
-    counts links alone, as the theory does. ``launch_s``: what a call in which anything travels costs before its first
-    chunk starts; 0 leaves the links alone. A pipeline of very many chunks is simulated with two smaller numbers of them
-    and drawn out.
+    One plan serves every size: its ranges are scaled so that each replica's inputs have ``nbytes``. Copies take the
+    routes of ``treefold.cost.routes``. Each chunk pays the latency of the links that it crosses. Links have their
+    bandwidth in each direction and are shared max-min fairly.
+
+    ``chunk_bytes``: the part of a pack that moves at once. ``None`` is the whole pack; ``"auto"`` is the better of that
+    and sqrt(m·r·alpha/(2D − 1)), the size at which latency and waiting for chunks cost the same.
+    ``reduce_bytes_per_s``: the rate at which a device reads what it folds or copies within itself; by default infinite,
+    so that only links count, as in the theory. ``launch_s``: the seconds before the first chunk starts, in a call in
+    which anything travels. A pipeline of very many chunks is extrapolated from two smaller numbers of chunks.
 
     Raises:
         SimulationError: a device that the topology does not have, or a number that cannot be.
@@ -55,20 +56,20 @@ def simulate(
     _check_numbers(nbytes, chunk_bytes, reduce_bytes_per_s, launch_s)
     setting = MovementOnMachine(plan, topology).at(nbytes)
     if chunk_bytes == "auto":
-        return _quickest(setting, reduce_bytes_per_s).timeline(launch_s)
+        return _fastest(setting, reduce_bytes_per_s).timeline(launch_s)
     num_chunks = 1 if chunk_bytes is None else math.ceil(setting.pack_bytes / float(chunk_bytes))
     return _run_all(setting, max(num_chunks, 1), reduce_bytes_per_s).timeline(launch_s)
 
 
 class MovementTimes:
-    """What ``movement`` takes on one machine, launch included, size by size: as simulated, and in closed form.
+    """The seconds that ``movement`` takes on one machine by size, launch included: simulated, and in closed form.
 
-    What does not depend on the size is worked out once, and each size is simulated once. ``known``: routes of the
-    machine's pairs that other movements needed already.
+    Everything that does not depend on the size is computed once, and each size is simulated once. ``known``: a cache of
+    routes, shared between movements on this machine.
     """
 
     def __init__(self, movement: Movement, topology: Topology, known: Alternatives | None = None) -> None:
-        """Remember the movement; nothing is simulated yet.
+        """Store the movement; nothing is simulated yet.
 
         Raises:
             SimulationError: a device of the movement that the topology does not have.
@@ -80,7 +81,7 @@ class MovementTimes:
         self._simulated: dict[float, float] = {}
 
     def predicted_s(self, nbytes: float) -> float:
-        """Return about what is simulated, in closed form: for machines so large that no chunk can be followed."""
+        """Return the approximate seconds in closed form, for machines that are too large to simulate every chunk."""
         setting = self._on_machine.at(nbytes)
         links_s = min(setting.estimate_s(num_chunks) for num_chunks in (1, setting.best_num_chunks()))
         return setting.launch_s(LAUNCH_S) + links_s
@@ -88,24 +89,27 @@ class MovementTimes:
     def simulated_s(self, nbytes: float) -> float:
         """Return the end of the simulated timeline."""
         if nbytes not in self._simulated:
-            self._simulated[nbytes] = _quickest(self._on_machine.at(nbytes), math.inf).duration_s(LAUNCH_S)
+            self._simulated[nbytes] = _fastest(self._on_machine.at(nbytes), math.inf).duration_s(LAUNCH_S)
         return self._simulated[nbytes]
 
     def timeline(self, nbytes: float) -> Timeline:
-        """Return the simulated timeline, which is not kept; its end is."""
-        timeline = _quickest(self._on_machine.at(nbytes), math.inf).timeline(LAUNCH_S)
+        """Return the simulated timeline. Only its end is cached."""
+        timeline = _fastest(self._on_machine.at(nbytes), math.inf).timeline(LAUNCH_S)
         self._simulated[nbytes] = timeline.duration_s
         return timeline
 
 
-def _quickest(setting: Setting, reduce_bytes_per_s: float) -> _Run:
-    """Simulate with whole packs and with chunks of the best size, and return what ends first."""
+def _fastest(setting: Setting, reduce_bytes_per_s: float) -> _Run:
+    """Simulate with whole packs and with the best number of chunks, and return the run that ends first."""
     runs = (_run_all(setting, count, reduce_bytes_per_s) for count in {1, setting.best_num_chunks()})
     return min(runs, key=lambda run: run.duration_s(0.0))
 
 
 def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _Run:
-    """Run the pipeline with so many chunks, or with fewer that stand for them."""
+    """Run the pipeline with so many chunks; if they are too many, run with fewer and extrapolate.
+
+    Once the pipeline is full, every further chunk adds the same time, which two runs of different lengths show.
+    """
     lanes = max(sum(len(setting.routes[task.source, task.target]) for task in setting.tasks if task.travels), 1)
     shown = max(_FEWEST_CHUNKS, _MOST_SPANS // lanes)
     if num_chunks <= shown + shown // 2:
@@ -126,7 +130,7 @@ def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: floa
 
 @dataclass(frozen=True)
 class _Run:
-    """A pipeline that has run; all its times are drawn out by the factor ``longer``."""
+    """A pipeline that has run; the factor ``longer`` scales all its times."""
 
     setting: Setting
     pipeline: Pipeline
@@ -138,7 +142,7 @@ class _Run:
         return self.setting.launch_s(launch_s) + self.pipeline.now * self.longer
 
     def timeline(self, launch_s: float) -> Timeline:
-        """Put what happened on a timeline that begins with the launch."""
+        """Return the activities as a timeline that begins with the launch."""
         line, longer, first_s = self.pipeline, self.longer, self.setting.launch_s(launch_s)
         lanes, scale = line.lanes, self.setting.scale
         tasks = [self.setting.tasks[number] for number in lanes.task]

@@ -1,7 +1,8 @@
-"""A movement as tasks that work chunk by chunk: each may take its next chunk when what it reads there is written.
+"""A movement as tasks that work chunk by chunk: a chunk may start as soon as everything that it reads is written.
 
-Steps say what may run at once; the pipeline needs more: chunk 3 can travel down while chunk 5 travels up. What a chunk
-waits for follows from the ranges. A task's chunks are done in order, so one number says how far it is.
+The steps of a movement are barriers, which a pipeline does not need: chunk 3 can travel down while chunk 5 travels up.
+The ranges that chunks read and write give the dependencies. A task does its chunks in order, so the number of chunks
+that are done describes its progress.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from treefold.reduce_op import ReduceOp
 Cuts = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int32]
 
-_SUM = Fold(ReduceOp.SUM)  # decides how wide partial folds travel
+_SUM = Fold(ReduceOp.SUM)  # determines the dtype of partial folds
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An action of step ``step``, from ``source`` to ``target`` (devices; one where nothing travels).
+    """An action of step ``step`` between the devices ``source`` and ``target``, which are equal if nothing travels.
 
-    ``nbytes``: what it moves, or reads to fold. ``length``: the elements that it writes, which its chunks divide.
+    ``nbytes``: the bytes that it moves, or reads to fold. ``length``: the elements that it writes, in chunks.
     """
 
     action: Action
@@ -48,9 +49,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A task that another waits for, chunk by chunk, because of what both ``touch``.
+    """A task that another one waits for, chunk by chunk, because both access the same elements.
 
-    Nothing of it is kept where both touch the same and cut it alike: chunk i waits for chunk i.
+    ``touches``: these accesses. It is empty if both tasks cut the same elements alike: chunk i then waits for chunk i.
     """
 
     task: int
@@ -67,7 +68,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """After q chunks a task is done with positions below ``base + cuts[q]``, of those from ``start`` to ``stop``."""
+    """The positions ``start`` to ``stop`` of a buffer that a task reads or writes in chunks.
+
+    After q chunks, the task is done with the positions below ``base + cuts[q]``.
+    """
 
     task: int
     step: int
@@ -79,19 +83,19 @@ class _Access:
 
 @dataclass(frozen=True, slots=True)
 class _Touch:
-    """What two tasks touch of a buffer."""
+    """The accesses of two tasks to one buffer."""
 
     mine: _Access
     other: _Access
 
     @property
     def is_alike(self) -> bool:
-        """Whether both touch the same and cut it alike."""
+        """Whether both tasks access the same positions and cut them alike."""
         mine, other = self.mine, self.other
         return (mine.start, mine.stop, mine.base, mine.length) == (other.start, other.stop, other.base, other.length)
 
     def counts(self, num_chunks: int, cut: Callable[[int, int], Cuts]) -> Counts:
-        """Return for every chunk how many of the other's chunks cover what both touch of it."""
+        """Return for every chunk how many of the other task's chunks must be done before it may start."""
         mine, other = self.mine, self.other
         start, stop = max(mine.start, other.start), min(mine.stop, other.stop)
         cuts = cut(mine.length, num_chunks)
@@ -105,7 +109,7 @@ class _Touch:
 
 
 def fractional_cuts(length: int, num_chunks: int) -> Cuts:
-    """Return the borders of chunks of one size, as if elements could be cut."""
+    """Return the borders of chunks of equal size, which may lie inside of elements."""
     return np.linspace(0.0, float(length), num_chunks + 1)
 
 
@@ -116,7 +120,7 @@ def whole_cuts(length: int, num_chunks: int) -> Cuts:
 
 
 def make_tasks(movement: Movement) -> tuple[Task, ...]:
-    """Return every action of a movement as a task, and say what each waits for; earlier steps come first."""
+    """Return every action of a movement as a task with its needs, in the order of the steps."""
     reads: list[list[_Access]] = [[] for _ in movement.buffers]
     writes: list[list[_Access]] = [[] for _ in movement.buffers]
     tasks: list[Task] = []
@@ -131,7 +135,7 @@ def make_tasks(movement: Movement) -> tuple[Task, ...]:
                 for part, filled in fills(action)
             ]
             result = _Access(number, step, target.start, target.stop, target.start, length)
-            # What is written must not be needed any more: readers and writers before it count as well.
+            # Besides what it reads, a task waits for earlier readers and writers of what it overwrites.
             before = [(mine, other) for buffer, mine in sources for other in writes[buffer]]
             before += [(result, other) for other in (*reads[target.buffer], *writes[target.buffer])]
             tasks.append(_task(movement, action, step, _needs(before)))

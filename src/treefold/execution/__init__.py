@@ -56,8 +56,8 @@ def execute(
 
 
 def repeater(plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:
-    """Return what repeats the call that a plan was made for, on other arrays; None if only ``execute`` runs it.
+    """Return a callable that repeats the call of a plan on other arrays, or None if the plan's executor has none.
 
-    ``backends``: of the arrays of each leaf.
+    ``backends``: one per leaf, that of its arrays.
     """
     return executor_of(plan.executor).repeater(plan, fold, backends)

@@ -1,4 +1,4 @@
-"""Who wrote and who read each part of a buffer last: what decides which operation has to wait for which."""
+"""The last writer and the readers of each part of a buffer, from which the dependencies of operations follow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class _Part:
-    """Elements from ``start`` up to the next part: their last writer (-1: nobody) and its readers since."""
+    """Elements from ``start`` up to the next part: the last writer (-1: none) and the readers since then."""
 
     start: int
     writer: int = -1
@@ -16,7 +16,7 @@ class _Part:
 
 
 class Accesses:
-    """The accesses to one buffer, told in an order in which they would be right one after the other.
+    """The accesses to one buffer, noted in an order in which the operations could run one after the other.
 
     >>> accesses = Accesses()
     >>> accesses.write(0, 10, by=0), accesses.read(4, 6, by=1), accesses.write(5, 8, by=2)
@@ -24,18 +24,21 @@ class Accesses:
     """
 
     def __init__(self) -> None:
-        """Start with a buffer that nobody touched."""
+        """Start with a buffer that no operation has accessed."""
         self._parts = [_Part(0)]
 
     def read(self, start: int, stop: int, by: int) -> set[int]:
-        """Note a read and return the writers that it depends on."""
+        """Note a read, and return the writers that must be done before it (read after write)."""
         parts = self._between(start, stop)
         for part in parts:
             part.readers.add(by)
         return {part.writer for part in parts if part.writer >= 0}
 
     def write(self, start: int, stop: int, by: int) -> set[int]:
-        """Note a write and return the writers and readers that must be done before it."""
+        """Note a write, and return the writers and readers that must be done before it.
+
+        Earlier readers count as well: the write reuses memory that they still need.
+        """
         parts = self._between(start, stop)
         found = {part.writer for part in parts if part.writer >= 0}.union(*(part.readers for part in parts))
         first = bisect.bisect_left(self._parts, start, key=lambda part: part.start)

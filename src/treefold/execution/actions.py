@@ -1,4 +1,4 @@
-"""What the actions of a plan do to arrays. Executors differ in where arrays lie and when actions run, not in this."""
+"""What the actions of a plan do to arrays. Executors share it; they differ in where arrays lie and when actions run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from treefold.reduce_op import ReduceOp
 class LeafActions(NamedTuple):
     """What actions do to the arrays of one leaf, which are 1-d and of one framework.
 
-    ``num_contributions``: to each element, by the plan; this process may hold some of them only. ``shape`` and
-    ``path``: those of the leaf, for an ``accumulation_fn``. ``result_dtype``: that of a fold's results on the arrays'
-    framework.
+    ``num_contributions``: the number of contributions to each element in the plan, of which this process may hold only
+    some. ``shape`` and ``path``: the leaf's, for an ``accumulation_fn``. ``result_dtype``: the dtype of a fold's
+    results in the arrays' framework.
     """
 
     leaf: Leaf
@@ -35,15 +35,15 @@ class LeafActions(NamedTuple):
     result_dtype: str | None
 
     def dtype(self, role: Role) -> str:
-        """Return the dtype of what a buffer of a role holds."""
+        """Return the dtype of a buffer of a role."""
         return dtype_in(role, self.leaf, self.fold, result=self.result_dtype)
 
     def computes(self, action: Action) -> bool:
-        """Tell whether an action makes new numbers; the others move those that there are."""
+        """Tell whether an action computes new numbers; other actions only move numbers."""
         return isinstance(action, Combine) or (isinstance(action, Concat) and action.final and self._divides_rows)
 
     def compute(self, action: Action, parts: Sequence[Any]) -> Any:
-        """Return what an action that ``computes`` makes of the arrays that it reads, all on one device.
+        """Return the result of an action that ``computes``, from the arrays that it reads, all on one device.
 
         An ``accumulation_fn`` may write into ``parts``, and what it returns may be one of them.
         """
@@ -52,9 +52,9 @@ class LeafActions(NamedTuple):
         return self._divide(self.backend.ravel_concat(parts))
 
     def result(self, contributions: Sequence[Any]) -> Any:
-        """Return the result of the leaf where all contributions to it are on one device: all its actions in one.
+        """Return the result of the leaf from all contributions, on one device: all its actions in one.
 
-        It may be a view of a contribution if it is the only one, or if an ``accumulation_fn`` returns that.
+        The result may be a view of a contribution, if there is only one or an ``accumulation_fn`` returns it.
         """
         if self.leaf.goal is Goal.FOLD:
             return self._combine(contributions, is_final=True)
@@ -62,19 +62,19 @@ class LeafActions(NamedTuple):
         return self._divide(joined) if self._divides_rows else joined
 
     def mean(self, total: Any) -> Any:
-        """Return the mean, given what all contributions add up to: an array of the accumulator's dtype."""
+        """Return the mean from the sum of all contributions, an array of the accumulator's dtype."""
         return self._combine([total], is_final=True) if self.leaf.dtype in INTEGERS else self._divide(total)
 
     def fold_on_host(self, action: Action, parts: Sequence[Any], target: Any) -> bool:
-        """Fold by the kernel straight into the target; False, and nothing done, where that is not all there is to do.
+        """Fold with the kernel directly into the target and return True; return False, with nothing done, if it cannot.
 
-        The bits are those of ``compute``, without a temporary array and on all threads.
+        The bits are those of ``compute``, but there is no temporary array, and all threads work.
         """
         fold, end = self.fold, self.backend.host_view(target)
         if fold is None or fold.accumulation_fn is not None or end is None or not isinstance(action, Combine):
             return False
         if fold.op is ReduceOp.MEAN and not (action.final and len(parts) == self.num_contributions):
-            return False  # the kernel divides, by the number of what it is given
+            return False  # the kernel divides by the number of its sources, which is not that of the contributions
         views = [view for part in parts if (view := self.backend.host_view(part)) is not None]
         dtypes = {view.dtype.name for view in views}
         if len(views) < len(parts) or dtypes != {self.leaf.dtype} or end.dtype.name != self.dtype(Role.OUTPUT):
@@ -147,7 +147,7 @@ def outputs(movement: Movement, inputs: Sequence[Operand], array_of: Callable[[i
 class FlatMemory:
     """The memory of a plan's buffers, a 1-d array each, for executors that write in place.
 
-    ``buffers``: the plan's, and more that a schedule may have added. ``assign``: writes an array into another one.
+    ``buffers``: the plan's, then those that a schedule added. ``assign``: writes the second array into the first.
     """
 
     leaves: Sequence[LeafActions]
@@ -160,7 +160,7 @@ class FlatMemory:
         return self.arrays[where.buffer][where.start : where.stop]
 
     def perform(self, action: Action) -> None:
-        """Do what an action does, or enqueue it, if that is what the arrays' framework does."""
+        """Perform an action; frameworks with streams only enqueue it."""
         leaf = self.leaves[self.buffers[action.target.buffer].leaf]
         if not leaf.computes(action):
             for source, filled in fills(action):

@@ -1,4 +1,4 @@
-"""Plans for GPUs as streams of chunks, or as one kernel, if asked for; importing this loads no framework."""
+"""The executor that runs plans on GPUs as streams of chunks, or as one kernel. Importing it loads no framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treefold.fold import Fold
 from treefold.plan import Plan
 from treefold.plan.executors import STEP_BY_STEP
 
-#: What runs plans on GPUs: the framework's own operations, step by step, or ``CudaExecutor``.
+#: The environment variable that chooses the executor on GPUs: the framework's operations, or ``CudaExecutor``.
 VARIABLE = "TREEFOLD_GPU_EXECUTOR"
 
 _UNTOUCHED = (
@@ -50,7 +50,7 @@ class CudaExecutor(Executor):
         """Run it by PyTorch's streams and Triton's kernels.
 
         Raises:
-            torch.OutOfMemoryError: with a note that nothing was written: memory is taken before that.
+            torch.OutOfMemoryError: with a note that nothing was written: memory is allocated before that.
             GpuError: a CUDA graph is being captured, and cannot take this.
 
         """

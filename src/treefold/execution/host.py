@@ -1,7 +1,8 @@
 """Runs a plan whose devices all lie in host memory: every result is written in one pass over the inputs.
 
 There is no tree: there are no links to spare on one memory, and folding every element once, in replica order,
-is both the fastest and the most exact. The plan proved who gets what; here each leaf's goal is met directly.
+is both the fastest and the most exact. The plan has proved which result each destination gets; this module computes
+each result directly, by the goal of its leaf.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class HostExecutor(Executor):
         """Return each leaf's result per component; with ``out``, written into the arrays given."""
         leaves = leaf_actions(plan, inputs, fold)
         devices = _devices(plan)
-        # All memory is taken, and all callbacks run, before anything is written: a failure leaves out as it was.
+        # Allocate all memory and run all callbacks before anything is written: a failure leaves ``out`` unchanged.
         made = [_own_result(leaf, operand) for leaf, operand in zip(leaves, inputs, strict=True)]
         targets = [
             _views(operand, out[index])
@@ -56,7 +57,7 @@ class HostExecutor(Executor):
             ]
             for index, (leaf, operand, result) in enumerate(zip(leaves, inputs, made, strict=True))
         ]
-        # A view may be a copy, of a lazily conjugated tensor for instance: all are taken before anything is written.
+        # A view may be a copy, of a lazily conjugated tensor for instance, so all are made before anything is written.
         jobs = [
             Job(leaf.leaf.dtype, _views(operand, operand.arrays), ends)
             for leaf, operand, result, ends in zip(leaves, inputs, made, targets, strict=True)
@@ -79,12 +80,12 @@ class HostExecutor(Executor):
         ]
 
     def repeater(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:
-        """Repeat one pass over arrays that the native core reads; there is no repeating without it."""
+        """Return a repeater of one pass by the native core; None without the core, or for too many contributions."""
         return _Repeater(plan, fold, backends) if folds_natively(len(plan.buffers)) else None
 
 
 class _Repeater:
-    """Repeats one kind of call. Safe to use from many threads."""
+    """Repeats one kind of call. It has no state that changes, so many threads may use it."""
 
     def __init__(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> None:
         dtypes = tuple(native.DTYPES[leaf.dtype] for leaf in plan.leaves)
@@ -101,7 +102,7 @@ class _Repeater:
         self._before = _note_writes if counts_writes else None
 
     def __call__(self, rows: list[Row], targets: list[Row] | None) -> Results | None:
-        """Fold the rows, by addresses that the native core checks and reads."""
+        """Fold the rows by their addresses, which the native core checks."""
         ends = self._new_rows(rows) if targets is None else targets
         try:
             if not self._fold(rows, ends, None if targets is None else self._before):
@@ -146,12 +147,12 @@ def _own_result(leaf: LeafActions, operand: Operand) -> HostArray | None:
     if leaf.fold is None or leaf.fold.accumulation_fn is None:
         return None
     arrays = [operand.backend.from_host(_read_only(view), "cpu:0") for view in views]
-    # A copy: what the function returns may be an input, which is written before all outputs are.
+    # A copy: the function may return an input, which an in-place call overwrites before all outputs are written.
     return _view(operand, leaf.result(arrays)).copy()
 
 
 def _views(operand: Operand, arrays: Sequence[Any]) -> list[HostArray]:
-    """Return NumPy's views of arrays of a leaf; those of its contributions may be known."""
+    """Return NumPy views of arrays of a leaf, and reuse those that its operand has."""
     known = {id(array): view for array, view in zip(operand.arrays, operand.views, strict=False) if view is not None}
     return [known[id(array)] if id(array) in known else _view(operand, array) for array in arrays]
 

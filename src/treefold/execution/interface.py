@@ -21,7 +21,7 @@ from treefold.plan.executors import ExecutorTraits
 
 @dataclass(frozen=True, slots=True)
 class CallSummary:
-    """What an executor is told of a call before it is planned: no array.
+    """The facts about a call that an executor sees before the call is planned; no arrays.
 
     ``frameworks``: of each leaf. ``routes``: sources and destinations of each value. ``devices``: all that the call
     names, and its ops object. ``is_in_host_memory``: whether all contributions and results are.
@@ -66,18 +66,18 @@ class Executor(ExecutorTraits, abc.ABC):
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
         """Return each leaf's result per component of the destination; with ``out``, in the arrays given.
 
-        All memory is taken, and all callbacks have run, before anything is written into ``out``.
+        All memory is allocated, and all callbacks have run, before anything is written into ``out``.
         """
 
     def run_within(
         self, timeout_s: float | None, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None
     ) -> Results:
-        """Do what ``run`` does, and wait for the end, ``timeout_s`` seconds at most: else raise an error."""
+        """Run the plan as ``run`` does and wait for the end; raise an error after ``timeout_s`` seconds."""
         raise NotImplementedError(timeout_s, plan, inputs, fold, out)
 
     def repeater(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:  # noqa: ARG002
-        """Return what repeats the call that a plan was made for, on other arrays; None if only ``run`` does.
+        """Return a callable that repeats the call of a plan on other arrays, or None if the executor has none.
 
-        ``backends``: of the arrays of each leaf.
+        ``backends``: one per leaf, that of its arrays.
         """
         return None

@@ -20,7 +20,7 @@ KERNEL = "native" if native.HAS_NATIVE else "numpy"
 
 #: Elements that NumPy folds at a time: a block of each replica and its accumulator stay in the second-level cache.
 _BLOCK = 1 << 15
-#: More contributions than this, and sums of 32-bit integers may not be exact in float64: NumPy's are.
+#: Above this many contributions, the core's sums of 32-bit integers in float64 may be inexact; NumPy's are exact.
 _MOST_NATIVE = 1 << 20
 
 UNFINISHED = "treefold: the reduction ended before it was done, so what `out` holds now is undefined. Reduce again."
@@ -90,7 +90,7 @@ def _fold_natively(jobs: Sequence[Job], fold: Fold) -> None:
 def _in_memory_order(job: Job) -> Job:
     """Return views whose axes stand as in memory if that makes all arrays row-major, such as channels-last images.
 
-    Elements are folded one by one, so any order will do that is the same for all arrays.
+    Elements are folded independently, so any order of elements is right if it is the same for all arrays.
     """
     first = job.sources[0]
     if first.ndim < 2 or first.flags.c_contiguous:  # noqa: PLR2004 - two axes have an order
@@ -103,9 +103,9 @@ def _in_memory_order(job: Job) -> Job:
 
 
 def _made_plain(job: Job, fold: Fold) -> Job:
-    """Return the job on row-major, aligned arrays in native byte order: itself where they are, else on stand-ins.
+    """Return the job on row-major, aligned arrays in native byte order, with temporary arrays where needed.
 
-    A target of a narrower dtype than the fold's result has a stand-in as well, which is rounded to it.
+    A target of a narrower dtype than the fold's result gets a temporary array too, which is rounded into it later.
     """
     result = np.dtype(fold.result_dtype(job.dtype))
     is_end = [_is_plain(end) and end.dtype == result for end in job.targets]

@@ -1,7 +1,7 @@
-"""What is known of the links between this machine's devices: which copies were seen to be right, and how fast.
+"""The verified links between this machine's devices: which ones deliver the right bytes, and how fast.
 
-A link is used directly only once a probe has proved it (``treefold.verify_links``); until then, and where it lied,
-copies go through the host. What was proved is kept in a file, per set of devices and driver.
+A link is used directly only after a probe has proved it (``treefold.verify_links``). Copies over other links go through
+the host. Results are kept in a file for each set of devices and driver.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _version = 0
 
 
 def use(results: Iterable[LinkResult]) -> None:
-    """Let the plans of this process go by these results."""
+    """Make the plans of this process use these results."""
     global _version  # noqa: PLW0603 - what is known of the machine is the process's own
     _known.update({(link.source, link.target): link for link in results})
     _version = next(_versions)
@@ -92,7 +92,7 @@ def known() -> tuple[LinkResult, ...]:
 
 
 def cache_file(machine: str) -> Path:
-    """Return where results for a machine are kept: in the user's folder for what can be made again."""
+    """Return the path of a machine's results, in the user's cache folder."""
     if sys.platform == "win32":
         folder = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     else:
@@ -112,7 +112,7 @@ def load(machine: str) -> LinkTable | None:
 
 
 def save(table: LinkTable) -> None:
-    """Keep results; a folder that cannot be written only costs the next process the time to measure again."""
+    """Write results to the cache. If that fails, the next process only has to measure anew."""
     text = json.dumps({"format": _FORMAT, "machine": table.machine, "links": [asdict(link) for link in table.links]})
     try:
         path = cache_file(table.machine)

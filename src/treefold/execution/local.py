@@ -1,7 +1,7 @@
-"""Walks a plan step by step on any backend in one process: real devices, traced graphs, emulated links.
+"""Runs a plan step by step on any backend in one process: real devices, traced graphs, emulated links.
 
-Buffers are kept as the arrays that were put into them, piece by piece, so that the backend needs no mutable memory:
-a copy makes a new array on the target's device, a range is read by splitting and joining.
+A buffer is a list of the arrays that were written into it, so the backend needs no mutable memory: a copy makes a new
+array on the target's device, and reading a range splits and joins arrays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LocalExecutor(Executor):
     name = STEP_BY_STEP
 
     def refusal(self, call: CallSummary) -> str:
-        """Leave to others what needs no steps."""
+        """Refuse host memory, where one pass needs no steps."""
         return "on one memory, one pass moves less and rounds once" if call.is_in_host_memory else ""
 
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
@@ -69,7 +69,7 @@ class Walk:
         leaf = self.leaves[buffer.leaf]
         parts = [self.read(source) for source in action.sources]
         if self.fold is not None and self.fold.accumulation_fn is not None and leaf.computes(action):
-            # The function may write into what it gets, and keep what it returns: it gets copies, and returns one.
+            # The function may write into its arguments and keep its result, so both are copied.
             own = [self.plan.buffers[source.buffer].role is Role.INPUT for source in action.sources]
             copies = [
                 leaf.backend.copy_to(p, buffer.device) if is_own else p for p, is_own in zip(parts, own, strict=True)
@@ -77,7 +77,7 @@ class Walk:
             return leaf.backend.copy_to(leaf.compute(action, copies), buffer.device)
         if leaf.computes(action):
             return leaf.compute(action, parts)
-        # One array laid out alone may be a view, and results must not alias inputs.
+        # A concatenation of one array may be a view of it, and results must not alias inputs.
         return leaf.backend.copy_to(parts[0], buffer.device) if len(parts) == 1 else leaf.backend.ravel_concat(parts)
 
     def read(self, source: Range) -> Any:
@@ -93,7 +93,7 @@ class Walk:
         return parts[0] if len(parts) == 1 else backend.ravel_concat(parts)
 
     def write(self, target: Range, array: Any) -> None:
-        """Put an array into a range, in place of what was there."""
+        """Put an array into a range and drop what the range held before."""
         backend = self.inputs[self.plan.buffers[target.buffer].leaf].backend
         kept = []
         for piece in self.contents[target.buffer]:
@@ -113,7 +113,7 @@ class Walk:
         return outputs(self.plan, self.inputs, self._output)
 
     def _output(self, index: int) -> Any:
-        """Return the contents of an output; no step makes one without elements, so that is made here."""
+        """Return the contents of an output. No step makes an output without elements, so it is made here."""
         buffer = self.plan.buffers[index]
         if buffer.length:
             return self.read(Range(index, 0, buffer.length))

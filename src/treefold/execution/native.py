@@ -1,4 +1,4 @@
-"""The native core as the rest of treefold sees it: there or not, its vector level, threads and result memory.
+"""The native core for the rest of treefold: whether it is installed, its vector level, threads and result memory.
 
 Environment: ``TREEFOLD_NUM_THREADS``, threads that work on one call; ``TREEFOLD_VECTOR_LEVEL``, one of the names that
 ``vector_levels()`` returns; ``TREEFOLD_HOST_CACHE_BYTES``, the bound of the cache of result memory. They are read once,
@@ -113,7 +113,7 @@ def _from_environment(name: str, least: int, use: Callable[[int], object]) -> No
     text = os.environ.get(name)
     if text is None:
         return
-    # Python does not read thousands of digits, and no machine has more of anything than a few of them can say.
+    # Python refuses to read thousands of digits. A count beyond sys.maxsize means the same as sys.maxsize.
     digits = text.lstrip("0")[:_MOST_DIGITS] or text[:1]
     if not (text.isascii() and text.isdecimal()) or int(digits) < least:
         raise ArgumentError.setting(text, f"a whole number, {least} or more", name=name)

@@ -1,4 +1,4 @@
-"""Plans whose packs NCCL all-reduces, for ops classes that ask for it; importing this loads no framework."""
+"""The executor whose packs NCCL all-reduces, for ops classes that ask for it. Importing it loads no framework."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NcclExecutor(Executor):
     reduces_packs = True
 
     def refusal(self, call: CallSummary) -> str:
-        """Refuse what NCCL cannot all-reduce, and what PyTorch does not hand to it."""
+        """Refuse calls that NCCL cannot all-reduce, or that PyTorch cannot pass to it."""
         if not call.routes:
             return "there is nothing to reduce"
         for sources, destinations in call.routes:
@@ -44,7 +44,7 @@ class NcclExecutor(Executor):
     def run_within(
         self, timeout_s: float | None, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None
     ) -> Results:
-        """Wait for the end, so long at most."""
+        """Run the plan through PyTorch and wait at most ``timeout_s`` seconds for the end; None sets no limit."""
         from treefold.execution.cuda import nccl  # noqa: PLC0415 - imports PyTorch
 
         return nccl.run(plan, inputs, fold, out, timeout_s)

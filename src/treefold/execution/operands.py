@@ -1,4 +1,4 @@
-"""What an executor is handed beside the plan: the arrays of one leaf."""
+"""The arrays of one leaf, as executors get them beside the plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treefold.backends import ArrayBackend, HostArray
 class Operand:
     """The contributions to one leaf, in replica order, and the shape of its result.
 
-    ``views``: NumPy's of those arrays that lie in host memory and were looked at already.
+    ``views``: NumPy views of the arrays in host memory, as far as the caller has made them.
     """
 
     backend: ArrayBackend
@@ -27,7 +27,7 @@ Results = list[tuple[Any, ...]]
 
 
 def handed_over(inputs: Sequence[Operand], results: Results, out: Results | None) -> Results:
-    """Return results as they are, or, once all of them are there, copied into the arrays given."""
+    """Return the results; with ``out``, copy them into its arrays once all are computed, and return ``out``."""
     if out is None:
         return results
     for operand, targets, arrays in zip(inputs, out, results, strict=True):

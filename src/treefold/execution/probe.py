@@ -1,7 +1,7 @@
-"""Proves the links between devices: every byte of random patterns, idle and under load, in every direction.
+"""Verifies the links between devices: every byte of random patterns, idle and under load, in every direction.
 
 Some machines report that GPUs can reach each other's memory, copy without an error, and deliver other bytes
-(virtualised or misconfigured IOMMUs, access control between PCIe ports). Only looking at the bytes finds out.
+(virtualised or misconfigured IOMMUs, access control between PCIe ports). Only comparing the bytes shows it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _TIMED = 7
 
 
 def verify(prober: Prober, *, use_cache: bool = True) -> LinkTable:
-    """Prove every directed pair, let this process go by the results, keep them, and warn of pairs that lie.
+    """Verify every directed pair, use the results in this process, cache them, and warn of pairs that lie.
 
-    ``use_cache``: take results that were kept for the same devices and driver instead of proving again.
+    ``use_cache``: use cached results for the same devices and driver, if there are any.
     """
     machine = prober.machine()
     table = links.load(machine) if use_cache else None
@@ -56,7 +56,7 @@ def verify_links(*, use_cache: bool = True) -> LinkTable:
     (seconds) are measured. Plans go by the results from then on: a pair that lies is routed through the host, with one
     warning. Results are kept per set of GPUs and driver. Takes some seconds per pair, and imports PyTorch.
 
-    ``use_cache=False`` proves everything again. Returns a table, which ``print`` shows; without a GPU it has no rows.
+    ``use_cache=False`` ignores cached results. Returns a table, which ``print`` shows; without a GPU it has no rows.
     """
     if importlib.util.find_spec("torch") is None:
         return LinkTable("", ())

@@ -1,4 +1,4 @@
-"""What a probe of links needs of a machine; the probe is in ``probe.py``, CUDA's side in ``cuda/prober.py``."""
+"""The interface between the probe of links, in ``probe.py``, and a machine, such as CUDA in ``cuda/prober.py``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Pattern = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Prober(abc.ABC):
-    """What a probe needs of a machine."""
+    """A machine whose links can be probed."""
 
     @abc.abstractmethod
     def machine(self) -> str:
@@ -40,4 +40,4 @@ class Prober(abc.ABC):
 
     @abc.abstractmethod
     def load(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
-        """Start copies over all these pairs, again and again; return what ends them."""
+        """Start copies over all these pairs in a loop, and return a function that ends them."""

@@ -1,4 +1,4 @@
-"""Which executors there are, and which of them runs a call."""
+"""The registry of executors, and the choice of one for a call."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def choose_executor(call: CallSummary, asked: Executor | None = None) -> Executo
 
 @contextlib.contextmanager
 def additional_executor(executor: Executor) -> Iterator[Executor]:
-    """Know one more executor inside the ``with`` block, which is asked first. It keeps its plans from running outside.
+    """Register an executor inside the ``with`` block, where it is asked first. Its plans cannot run outside.
 
     Raises:
         ValueError: there is one of this name.

@@ -1,9 +1,9 @@
-"""From a proved plan to operations on streams: chunks in flight together, each waiting only for what it needs.
+"""Turns a proved plan into operations on streams, so that chunks of several steps are in flight together.
 
-A step of a plan is a barrier on paper only. Here every action is cut into chunks, every chunk becomes an operation on a
-stream, and an operation waits for the operations that it depends on, by the ranges they read and write: nothing is read
-before it is written, nothing is overwritten before its last read. Streams run in order; across streams there are
-events. No array and no framework is known here.
+The steps of a plan are barriers, which streams do not need. Every action is cut into chunks, and every chunk becomes an
+operation on a stream. An operation waits for those that it depends on by the ranges that they read and write: nothing
+is read before it is written, and nothing is overwritten before its last read. A stream runs its operations in order;
+events order operations of different streams. This module knows no array and no framework.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Stream:
 class Operation:
     """One chunk of an action, on its stream.
 
-    ``wave``: when it could run if all took equally long. ``waits``: positions, in the schedule, of operations of other
-    streams that must be done before; one per stream at most, and only where no earlier operation of this stream waited
-    for it or for a later one.
+    ``wave``: the turn in which it could run if all operations took equally long. ``waits``: the positions in the
+    schedule of operations on other streams that must be done before it. There is one per stream at most, and none that
+    an earlier wait of this stream implies, because streams run in order.
     """
 
     action: Action
@@ -51,10 +51,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Operations in an order in which each comes after all that it depends on.
+    """Operations in an order in which each comes after all operations that it depends on.
 
-    ``buffers``: the plan's, then the staging buffers, which lie in host memory and take what may not go directly from
-    one device to another. ``signals``: positions of the operations that another one waits for.
+    ``buffers``: the plan's, then the staging buffers in host memory, through which chunks go between devices that may
+    not copy directly. ``signals``: the positions of operations that others wait for.
     """
 
     plan: Plan
@@ -74,16 +74,16 @@ class Schedule:
 
 
 class Driver(Protocol):
-    """A runtime with streams. Calls come from one thread and need not wait for what they start."""
+    """A runtime with streams. One thread calls it, and calls return without waiting for the work that they start."""
 
     def wait(self, stream: Stream, event: Any) -> None:
-        """Let everything that ``stream`` is given from now on wait for an event of another stream."""
+        """Make all later operations of ``stream`` wait for an event of another stream."""
 
     def perform(self, operation: Operation) -> None:
-        """Give an operation to its stream."""
+        """Enqueue an operation on its stream."""
 
     def signal(self, stream: Stream) -> Any:
-        """Return an event that comes when ``stream`` has done all that it was given so far."""
+        """Return an event that fires when ``stream`` has done everything enqueued so far."""
 
 
 def make_schedule(
@@ -104,7 +104,7 @@ def make_schedule(
 
 
 def issue(schedule: Schedule, driver: Driver) -> None:
-    """Give every operation to its stream, and every wait before it."""
+    """Enqueue every operation on its stream, after its waits."""
     events: dict[int, Any] = {}
     for position, operation in enumerate(schedule.operations):
         for other in operation.waits:
@@ -115,7 +115,7 @@ def issue(schedule: Schedule, driver: Driver) -> None:
 
 
 class _Chunks:
-    """Cuts actions, and lets copies that may not go directly go through staging buffers."""
+    """Cuts actions into chunks, and routes copies that may not go directly through staging buffers."""
 
     def __init__(self, plan: Plan, chunk_bytes: int, is_direct: Callable[[str, str], bool]) -> None:
         self.plan, self.chunk_bytes, self.is_direct = plan, chunk_bytes, is_direct
@@ -133,7 +133,7 @@ class _Chunks:
         if self.plan.accumulate == "callback" and isinstance(action, Combine):
             yield action  # the function takes whole arrays
             return
-        # A chunk of a concatenation lies in one of its sources: it is an operation's only wait.
+        # Cut a concatenation at the borders of its sources, so that each chunk waits for the writer of one source only.
         borders = fills(action) if isinstance(action, Concat) else [(action.target, action.target)]
         for _, filled in borders:
             at = filled.start - action.target.start
@@ -160,9 +160,12 @@ class _Chunks:
         yield Operation(replace(action, source=slot), Stream("host", target), wave + 1)
 
     def _slot(self, action: Copy, source: str, target: str) -> Range:
-        """Return the half of a staging buffer that was used longest ago, of the chunk's length."""
+        """Return the half of a staging buffer that was used longest ago, as a range of the chunk's length.
+
+        With two halves, one chunk leaves the host while the next one arrives (double buffering).
+        """
         origin = self.buffers[action.source.buffer]
-        # Chunks of one dtype and kind share a buffer: what it holds decides how long its elements are.
+        # Chunks share a buffer only if they have one dtype and kind, which determine the size of its elements.
         dtype = self.plan.leaves[origin.leaf].dtype
         role = Role.SCRATCH if origin.role is Role.INPUT else Role.RESULT if origin.role is Role.OUTPUT else origin.role
         key = (source, target, dtype, role)
@@ -172,7 +175,7 @@ class _Chunks:
             index = self._staging[key] = len(self.buffers)
             name = f"staging{index}"
             self.buffers.append(Buffer(name, "cpu:0", _STAGING_SLOTS * length, role, origin.leaf))
-        # Whoever writes into this half waits for the copy that reads what it holds: ``_needs`` goes by the ranges.
+        # Reusing a half is safe: ``_needs`` sees the ranges, so the next write waits for the copy that reads this half.
         turn = self._turns[index]
         self._turns[index] = (turn + 1) % _STAGING_SLOTS
         start = turn * (self.buffers[index].length // _STAGING_SLOTS)
@@ -196,7 +199,8 @@ def _needs(drafts: Sequence[Operation], num_buffers: int) -> list[frozenset[int]
 def _wave_order(drafts: Sequence[Operation], needs: Sequence[frozenset[int]]) -> list[int]:
     """Order operations by wave, so that chunk 0 of a later step is issued before chunk 9 of an earlier one.
 
-    Streams run what they are given in the order in which it is issued: step by step would be no pipeline.
+    A stream runs its operations in the order of issue. Issued step by step, chunks would wait for whole steps and there
+    would be no pipeline. This is Kahn's topological sort, with a heap that prefers the lowest wave.
     """
     followers: dict[int, list[int]] = defaultdict(list)
     open_needs = [len(need) for need in needs]
@@ -219,6 +223,8 @@ def _wave_order(drafts: Sequence[Operation], needs: Sequence[frozenset[int]]) ->
 def _with_waits(
     drafts: Sequence[Operation], needs: Sequence[frozenset[int]], order: Sequence[int]
 ) -> tuple[tuple[Operation, ...], frozenset[int]]:
+    # A wait on the latest operation of another stream covers all earlier ones there, because streams run in order. The
+    # same holds for waits that this stream already has: ``waited`` keeps the latest one for each pair of streams.
     issued_at = {position: issued for issued, position in enumerate(order)}
     waited: dict[tuple[Stream, Stream], int] = {}
     operations, signals = [], set()

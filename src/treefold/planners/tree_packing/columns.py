@@ -1,9 +1,9 @@
-"""Column generation: trees as the columns of a linear program, spanning trees at the rows' prices as its pricing.
+"""Column generation: trees are the columns of a linear program, and cheapest spanning trees solve its pricing problem.
 
     maximise Σ x_T   where   Σ_T load_r(T)·x_T ≤ c_r   for every row r
 
-The dual prices every row; the cheapest tree at these prices either costs at least 1, and the program is solved, or it
-is the next column. Any prices l ≥ 0 bound X from above: X ≤ Σ c·l / (the cheapest tree at l).
+The dual solution gives every row a price. If the cheapest tree at these prices costs at least 1, the program is solved;
+else that tree is the next column. Any prices l ≥ 0 bound X from above: X ≤ Σ c·l / (cost of the cheapest tree at l).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from treefold.errors import MissingExtraError, TopologyError
 from treefold.planners.tree_packing.network import Array, Indices, Network, Route, Routes
 from treefold.planners.tree_packing.spanning import Pairs, cheapest_arborescence, cheapest_paths, cheapest_tree
 
-_TIE_BREAK = 1e-10  # of the price of everything: among cheapest trees, the one of few and wide links
-_TOWARDS_BEST = 0.5  # how far prices are drawn to those of the best bound so far; 0 needs twice the columns
+_TIE_BREAK = 1e-10  # part of the total price that prefers, among cheapest trees, those of few and wide links
+_TOWARDS_BEST = 0.5  # weight of the best bound's prices (dual stabilisation); without it, twice the columns are needed
 _NEARLY_NONE = 0.1
 _VIOLATED = 1e-9  # how far below 1 a new column's cost must be
 
@@ -71,7 +71,7 @@ class Solution:
 
 
 def mirrored_trees(network: Network) -> Oracle:
-    """Return the pricing of trees that send results back on the edges on which values came: minimum spanning trees."""
+    """Return the pricing of trees whose results go back along the edges of the values: minimum spanning trees."""
 
     def price(prices: Array) -> list[Priced]:
         routes = network.routes(prices)
@@ -82,7 +82,7 @@ def mirrored_trees(network: Network) -> Oracle:
 
 
 def shallow_trees(network: Network, max_depth: int) -> Oracle:
-    """Return the pricing of trees of bounded depth: one from every root, good but not proved the cheapest."""
+    """Return the pricing of trees of bounded depth: one good tree per root, which need not be the cheapest."""
 
     def price(prices: Array) -> list[Priced]:
         routes = network.routes(prices)
@@ -97,11 +97,11 @@ def shallow_trees(network: Network, max_depth: int) -> Oracle:
 
 
 def _shallow_tree(cost: Array, root: int, max_depth: int) -> tuple[float, Pairs]:
-    """Return a tree of bounded depth, and an infinite cost where there is none."""
+    """Return the cost and edges of a tree of bounded depth; the cost is infinite if none was found."""
     total, pairs = cheapest_tree(cost, root, max_depth)
     if np.isfinite(total):
         return total, pairs
-    # The cheap edges led too deep: the fewest edges lead as far as any.
+    # The cheap edges led too deep. Paths of fewest edges are the shallowest tree that there is.
     pairs, depth = cheapest_paths(np.where(np.isfinite(cost), 1.0, np.inf), root), {root: 0}
     for parent, child in pairs:
         depth[child] = depth[parent] + 1
@@ -110,7 +110,7 @@ def _shallow_tree(cost: Array, root: int, max_depth: int) -> tuple[float, Pairs]
 
 
 def directed_trees(network: Network) -> Oracle:
-    """Return the pricing of trees whose way up and way down are chosen apart: two arborescences per root."""
+    """Return the pricing of trees whose edges up and down are chosen separately: two arborescences per root."""
 
     def price(prices: Array) -> list[Priced]:
         routes = network.routes(prices)
@@ -130,8 +130,11 @@ def pack_trees(
 ) -> Solution:
     """Generate columns until the bound is met within ``tolerance``, or ``max_rounds`` programs are solved.
 
-    ``groups``: for every row the number of its group; rows of one group stand for each other by symmetry, so one
-    constraint on their sum serves them all.
+    ``groups``: the number of each row's group. Rows of one group are equivalent by symmetry, so one constraint on their
+    sum replaces theirs.
+
+    Prices of the dual alone jump between corners from round to round. They are therefore mixed with the prices of the
+    best bound so far (in-out stabilisation), and less so while the mix finds no column that improves the program.
     """
     width: Array = np.bincount(groups, network.width).astype(float)
     first = 1 / (network.width * len(network.width))
@@ -143,7 +146,7 @@ def pack_trees(
         loads = np.array([np.bincount(groups, column.loads, len(width)) for column in columns]).T
         rates, dual = _solve(loads, width)
         value = float(rates.sum())
-        # Prices are scaled so that all capacity costs 1: the dual's cheapest known tree then costs 1 / value.
+        # Scale the prices so that all capacity together costs 1. A known tree then costs at least 1 / value.
         dual = dual[groups] / (width @ dual)
         fresh, towards = list[Column](), _TOWARDS_BEST
         while not fresh and bound - value > tolerance * value:
@@ -168,7 +171,7 @@ def _solve(loads: Array, width: Array) -> tuple[Array, Array]:
 
 
 def load_scipy_optimize() -> ModuleType:
-    """Return ``scipy.optimize``, which is loaded when something is planned and not before.
+    """Return ``scipy.optimize``, imported lazily: callers that only reduce do not load SciPy.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -197,7 +200,7 @@ def mirrored(network: Network, routes: Routes, pairs: Pairs) -> Column:
 
 
 def _directed(network: Network, routes: Routes, root: int, up: Pairs, down: Pairs) -> Column:
-    """Return the tree whose values climb ``up`` against its edges, and whose results go ``down`` along them."""
+    """Return the tree whose values go against the edges ``up``, and whose results go along the edges ``down``."""
     climbs = tuple((child, parent) for parent, child in up[::-1])
     route_of = {pair: routes.route(*pair) for pair in (*climbs, *down)}
     loads = np.zeros(len(network.capacities))

@@ -1,4 +1,4 @@
-"""A given number of packs: which trees of a pool to take, by an integer program over it."""
+"""Trees for a given number of packs of equal size, chosen from a pool by an integer program."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from treefold.planners.tree_packing.exact import Counts, reached
 from treefold.planners.tree_packing.network import Array, Network, Route
 
 _LARGEST = 100_000  # entries of the pool's loads that the integer program is given
-_MOST_NODES, _CLOSE = 400, 1e-6  # nodes of its search; a limit of time would pack worse where others compute, too
+# The search is bounded by nodes, not by seconds: on a busy machine a time limit would give other, worse packings.
+_MOST_NODES, _CLOSE = 400, 1e-6
 _MOST_EDGES, _POWER = 1024, 8
-_SHAKEN, _SHAKES = 100, (0.2, 1.0)  # trees to add, and by how much of the highest price prices are shaken
+_SHAKEN, _SHAKES = 100, (0.2, 1.0)  # trees to add; noise on prices, in units of the highest price
 
 
 def richer_pool(network: Network, oracle: Oracle, solution: Solution) -> tuple[Column, ...]:
-    """Return further trees: whole numbers of packs need more to choose from.
+    """Return trees to add to the pool: with whole numbers of packs, more trees than the optimum's are useful.
 
-    They are the cheapest at prices that are shaken, always in the same way.
+    They are the cheapest trees at prices with random noise, from a fixed seed.
     """
     random = np.random.default_rng(len(network.capacities))
     known_loads = {tuple(column.loads) for column in solution.columns}
@@ -41,7 +42,7 @@ def balanced_trees(network: Network, packs: int) -> tuple[Column, ...]:
         is_in[pack % count] = True
         edges = list[tuple[int, int, Route, Route]]()
         for _ in range(count - 1):
-            # A high power of the load after this edge: the sum over a route is ruled by its fullest row.
+            # A high power makes the sum over a route nearly the load of its fullest row.
             fullness = (loads + 1) / network.width
             routes = network.routes((fullness / fullness.max()) ** _POWER)
             open_cost = np.where(is_in[:, None] & ~is_in, routes.cost_there_and_back, np.inf)
@@ -54,10 +55,10 @@ def balanced_trees(network: Network, packs: int) -> tuple[Column, ...]:
 
 
 def equal_packs(network: Network, loads: Array, rates: Array, packs: int) -> Counts:
-    """Return how many of ``packs`` packs of equal size each tree of the pool carries, so that most gets through.
+    """Return how many of ``packs`` equal packs each tree of the pool carries, for the largest bytes per second.
 
-    The integer program minimises the largest load of a row in proportion to its width; its search is bounded, and
-    rounding by largest remainders is there to fall back on.
+    The integer program minimises the largest load of a row relative to its width. Its search is bounded, so rounding by
+    largest remainders is the alternative, and the better of the two is returned.
     """
     rounded = _largest_remainders(rates / rates.sum(), packs)
     solved = None

@@ -1,4 +1,4 @@
-"""From floats to whole numbers: shares whose loads are exact, prices whose bound is exact."""
+"""Exact shares and prices from the floats of the linear program, so that loads and bounds can be checked exactly."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from treefold.planners.tree_packing.columns import Oracle
 from treefold.planners.tree_packing.network import Array, Network
 from treefold.planners.tree_packing.packing import Certificate
 
-_DENOMINATORS = (64, 1024, 10_000)  # to look for: corners of small programs have small ones
-_FINE_SHARE, _FINE_PRICE = 2**32, 2**28  # where there are none; sums stay exact in 64 bits and in floats
+_DENOMINATORS = (64, 1024, 10_000)  # tried in turn: the corners of small programs have small denominators
+_FINE_SHARE, _FINE_PRICE = 2**32, 2**28  # used if none fits; sums stay exact in 64 bits and in floats
 _NEGLIGIBLE = 1e-9
 _NEARLY_FULL = 1e-7
-_MOST_SOLVED_FOR = 40  # trees up to which their exact weights are solved for
+_MOST_SOLVED_FOR = 40  # up to this many trees, the exact weights are solved for
 _LARGEST_WEIGHT = 2**44
 
 Counts = npt.NDArray[np.int64]
@@ -39,7 +39,11 @@ def exact_shares(network: Network, loads: Array, rates: Array) -> tuple[list[int
 
 
 def _corner(network: Network, loads: Array, shares: Array) -> Counts | None:
-    """Return exact weights by solving for the rows that are full, where that has one solution of moderate size."""
+    """Return exact weights by solving the equations of the full rows; None if no unique, moderate solution is found.
+
+    The optimum of a linear program is a corner: its full rows determine it. The equations are solved by Gauss-Jordan
+    elimination in fractions.
+    """
     used = np.flatnonzero(shares)
     per_width = loads @ shares / network.width
     full = np.flatnonzero(per_width > per_width.max() * (1 - _NEARLY_FULL))
@@ -68,7 +72,7 @@ def _corner(network: Network, loads: Array, shares: Array) -> Counts | None:
 
 
 def reached(network: Network, loads: Array, weights: Counts) -> Fraction:
-    """Return the exact bytes per second of trees with these weights: the first row to be full decides."""
+    """Return the exact bytes per second of trees with these weights; the row of the highest relative load limits it."""
     per_row = loads.astype(np.int64) @ weights
     total = int(weights.sum())
     full = {(capacity, int(load)) for capacity, load in zip(network.capacities, per_row, strict=True) if load}
@@ -76,7 +80,11 @@ def reached(network: Network, loads: Array, weights: Counts) -> Fraction:
 
 
 def certify(network: Network, oracle: Oracle, prices: Array, *, is_directed: bool) -> Certificate:
-    """Return the best exact certificate near some prices, or near those that make all links earn alike."""
+    """Return the best exact certificate from these prices, or from prices in inverse proportion to the widths.
+
+    Any whole prices prove a bound, so rounding can only make it weaker, never wrong. Several roundings are tried, and
+    the lowest bound is kept.
+    """
     candidates = list[Counts | None]()
     for some in (prices, 1 / network.width):
         scaled = some / some.max()
@@ -96,13 +104,13 @@ def certify(network: Network, oracle: Oracle, prices: Array, *, is_directed: boo
         (source, target, int(whole[row]) // common) for (source, target), row in network.row_of.items() if whole[row]
     )
     parts = _parts(network, whole.astype(float))
-    # One row for both directions was crossed once; the links it stands for are crossed there and back.
+    # On symmetric machines a row stands for both directions and counts once; the tree crosses both links.
     cost = (2 if network.is_symmetric else 1) * (cost // common)
     return Certificate(prices_of_links, cost, bound, parts, _is_partition(network, parts, bound), is_directed)
 
 
 def _rationalised(values: Array, most: int, largest: int) -> Counts | None:
-    """Return whole numbers in the ratio of ``values`` if these are near fractions of small denominators."""
+    """Return whole numbers in the ratio of ``values``; None if their common denominator exceeds ``largest``."""
     fractions = [Fraction(float(value)).limit_denominator(most) for value in values]
     common = math.lcm(*(fraction.denominator for fraction in fractions))
     if common > largest:
@@ -112,7 +120,7 @@ def _rationalised(values: Array, most: int, largest: int) -> Counts | None:
 
 
 def _parts(network: Network, prices: Array) -> tuple[tuple[str, ...], ...]:
-    """Return the devices that free routes join."""
+    """Return the groups of devices that are connected by routes of price 0."""
     free = network.routes(prices).cost == 0
     parts: list[list[int]] = []
     left = set(range(len(network.devices)))

@@ -112,7 +112,7 @@ class Routes:
     """The cheapest routes at some prices: ``cost[i, j]`` from device i to j (infinite on the diagonal)."""
 
     def __init__(self, network: Network, span_cost: Array) -> None:
-        """Find them: straight there, or into the carriers, through these, and out again."""
+        """Compute the cheapest direct span of every pair, then the cheapest route through carriers."""
         self._network = network
         count = len(network.devices)
         self.cost: Array = np.full((count, count), np.inf)
@@ -134,11 +134,11 @@ class Routes:
 
     @property
     def cost_there_and_back(self) -> Array:
-        """What an edge of a tree costs; a row that stands for both directions is paid once."""
+        """The cost of an edge of a tree in both directions; a row that stands for both is paid once."""
         return self.cost if self._network.is_symmetric else self.cost + self.cost.T
 
     def there_and_back(self, source: int, target: int) -> tuple[Route, Route]:
-        """Return the cheapest routes in both directions, the same links where these are as wide back."""
+        """Return the cheapest routes in both directions; on symmetric machines they use the same links."""
         there = self.route(source, target)
         return there, there[::-1] if self._network.is_symmetric else self.route(target, source)
 
@@ -163,10 +163,10 @@ class Routes:
 
 
 def _cheapest(cost: Array, ends: Indices, span_cost: Array) -> Indices:
-    """Put the cheapest span between each pair of ends into ``cost``; return which one it is."""
+    """Write the cost of the cheapest span of each pair of ends into ``cost``, and return the spans' numbers."""
     chosen = np.full(cost.shape, -1)
     order = np.argsort(-span_cost[ends[:, 2]], kind="stable")
-    for source, target, number in ends[order]:  # the cheapest comes last
+    for source, target, number in ends[order]:  # the cheapest comes last and overwrites the others
         cost[source, target], chosen[source, target] = span_cost[number], number
     return chosen
 
@@ -188,7 +188,7 @@ def _through(network: Network, span_cost: Array) -> tuple[Array, Indices, Indice
 
 
 def _joined(topology: Topology) -> tuple[list[Route], list[str]]:
-    """Return the spans, and the carriers between them, when carriers that join just two nodes are passed over."""
+    """Return the spans, and the carriers between them that join three nodes or more."""
     ends: dict[str, set[str]] = {node.name: set() for node in topology.nodes}
     for source, target in topology.capacities:
         ends[source].add(target)

@@ -30,17 +30,17 @@ from treefold.planners.tree_packing.roots import rooted_tree
 from treefold.planners.tree_packing.symmetry import Shift, all_images, find_shifts, row_groups, row_map
 from treefold.topology import Topology
 
-_LARGE = 100  # devices above which symmetry is used
-_MANY_ROWS = 500  # links from which, as from 100 devices without symmetry, a gap of 1 % is enough, or a few rounds
+_LARGE = 100  # above this many devices, symmetry is used
+_MANY_ROWS = 500  # above this many rows (or 100 devices), without symmetry, planning stops at a gap of 1 % or 4 rounds
 _TOLERANCE, _TOLERANCE_OF_LARGE = 1e-9, 0.01
 _MOST_ROUNDS, _MOST_ROUNDS_OF_LARGE = 10_000, 4
-_TO_BE_TOLD = 1e-6
-_MOST_DIRECTED = 48  # devices up to which the ways up and down of asymmetric trees are planned apart
+_LOSS_WORTH_A_NOTE = 1e-6
+_MOST_DIRECTED = 48  # up to this many devices, asymmetric trees have separate edges up and down
 
 
 @dataclass(frozen=True)
 class _Pool:
-    """Trees to choose from, all images under symmetry counted, with the rates that use the links best."""
+    """Trees to choose from, with all their images under symmetry, and the optimal rates of the linear program."""
 
     columns: tuple[Column, ...]
     images: tuple[dict[str, str], ...]
@@ -55,16 +55,17 @@ def optimal_packing(
     *,
     max_depth: int | None = None,
 ) -> TreePacking:
-    """Return the trees along which this machine reduces and broadcasts most per second, and the proof.
+    """Return the trees that reduce and broadcast the most bytes per second on this machine, with the proof.
 
-    ``devices``: those that take part, all by default; the others forward nothing. ``packs``: so many trees of equal
-    share, the best choice found, instead of as many as the optimum takes. ``max_depth``: no device farther from its
-    root than so many edges. The bound stays that of all trees, so the gap shows what is lost.
+    ``devices``: those that take part, all by default; the others forward nothing. ``packs``: the number of trees, of
+    equal share; by default as many as the optimum needs. ``max_depth``: the largest number of edges between a device
+    and its root. The bound stays that of all trees, so the gap shows what these limits cost.
 
-    Links equally wide in both directions: the gap is 0 but for rounding. Otherwise, up to 48 devices, the ways up and
-    down are planned apart, and the bound is that of plans that reduce each element to a root; above, they are one tree.
-    Above 100 devices, symmetry is used where there is any. Where there is none, and from 500 links, planning stops at a
-    gap of 1 % or after a few rounds; ``notes`` say what is lost. Costs about 0.1 s for 16 devices, 1 s for 64.
+    Where links are equally wide in both directions, the gap is 0 but for rounding. Where they are not, the edges up and
+    down are planned separately for up to 48 devices, and the bound is that of plans that reduce each element to a root;
+    above, both use one tree. Above 100 devices, symmetry is used if there is any. Without it, and above 500 links,
+    planning stops at a gap of 1 % or after 4 rounds, and ``notes`` tell what is lost. Planning takes about 0.1 s for 16
+    devices and 1 s for 64.
 
     Source: the theorem of Tutte (1961) and Nash-Williams (1961) on edge-disjoint spanning trees, as a linear program
     over routed trees, solved by column generation.
@@ -83,14 +84,14 @@ def optimal_packing(
 
 
 class Packer:
-    """The packings of one machine, each found once, and one solution of each linear program for all of them.
+    """Finds the packings of one machine, each once.
 
-    A packing is chosen from trees that a linear program finds: that of all trees, whose prices are also the proof for
-    every packing, or that of the trees of a bounded depth.
+    Packings share the solutions of linear programs. The program over all trees also gives the prices that prove the
+    bound of every packing; each ``max_depth`` has a program of its own.
     """
 
     def __init__(self, topology: Topology) -> None:
-        """Remember the machine; nothing is solved yet."""
+        """Store the machine; nothing is solved yet."""
         self._machine = topology
         self._packings: dict[tuple[int | None, int | None], TreePacking] = {}
         self._solutions: dict[int | None, tuple[Oracle, Solution]] = {}
@@ -140,13 +141,13 @@ class Packer:
 
     @cached_property
     def _certificate(self) -> Certificate:
-        """What any plan must pay: where links differ in their directions, trees up and down are chosen apart."""
+        """The prices that bound every plan; on asymmetric machines for trees with separate edges up and down."""
         network = self._network
         oracle = mirrored_trees(network) if network.is_symmetric else directed_trees(network)
         return certify(network, oracle, self._solution(None)[1].prices, is_directed=not network.is_symmetric)
 
     def _solution(self, max_depth: int | None) -> tuple[Oracle, Solution]:
-        """Return the trees that fill the links best, of all or of bounded depth, and the pricing that found them."""
+        """Return the pricing for a bound on the depth (None: all trees), and the solution of its linear program."""
         if max_depth not in self._solutions:
             network, shifts = self._network, self._shifts
             oracle, start = _oracle(network), InitialColumns((), 1 / network.width)
@@ -184,7 +185,7 @@ def _solve(network: Network, oracle: Oracle, start: InitialColumns, shifts: tupl
 
 
 def _pool(network: Network, solution: Solution, shifts: tuple[Shift, ...]) -> _Pool:
-    """Return the columns, or where shifts are used those that carry anything, with all their images."""
+    """Return the columns as a pool; with shifts, the columns that carry anything and all their images."""
     if not shifts:
         nothing = ({node.name: node.name for node in network.topology.nodes},)
         loads = np.array([column.loads for column in solution.columns]).T
@@ -208,7 +209,7 @@ def _enriched(pool: _Pool, further: tuple[Column, ...]) -> _Pool:
 
 
 def _trees(machine: Topology, pool: _Pool, weights: list[int], packs: int | None) -> tuple[Tree, ...]:
-    """Return every tree of some weight, one of equal ``packs`` for each unit of it, and give each its root."""
+    """Return the rooted trees of positive weight; with ``packs``, one tree per unit of weight."""
     total, num_trees_at = sum(weights), Counter[str]()
     trees = list[Tree]()
     for number, weight in enumerate(weights):
@@ -240,6 +241,6 @@ def _notes(algbw: Fraction, certificate: Certificate) -> tuple[str, ...]:
             "Links differ in their two directions: the bound is that of plans that reduce each element to a root."
         )
     lost = float(1 - algbw / certificate.bound)
-    if lost > _TO_BE_TOLD:
+    if lost > _LOSS_WORTH_A_NOTE:
         notes.append(f"{lost:.2%} of the bound is not reached.")
     return tuple(notes)

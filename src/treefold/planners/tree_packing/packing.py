@@ -1,4 +1,4 @@
-"""What the planner returns: trees with their shares, and the certificate of how good they are."""
+"""The result of planning: trees with their shares, and the certificate that bounds what any plan can reach."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from treefold.planners.tree_packing.network import Route
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """One pack's tree: ``share`` of the values climbs ``up`` to ``root``, folded on the way, and goes ``down`` again.
+    """The tree of one pack, which is ``share`` of the values.
 
-    Routes name nodes from the sending device to the receiving one, what lies between included. A device's values
-    arrive before it sends: ``up`` has the leaves first, ``down`` the root.
+    The values are folded along ``up`` to ``root``, and the result goes along ``down`` to all devices. A route names all
+    nodes from the sending device to the receiving one. Every device receives before it sends, so ``up`` begins at the
+    leaves and ``down`` at the root.
     """
 
     share: Fraction
@@ -23,7 +24,7 @@ class Tree:
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """(sender, receiver) of every edge on the way up, leaves first."""
+        """The (sender, receiver) of every edge of ``up``, leaves first."""
         return tuple((route[0], route[-1]) for route in self.up)
 
     @property
@@ -44,17 +45,17 @@ def _ends(routes: tuple[Route, ...]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Prices that prove the bound, for anyone to check.
+    """Prices of links that prove a bound, which anyone can check.
 
-    ``prices``: (source, target, price) of every directed link that is not free, whole numbers. ``cost``: what the
-    cheapest tree costs at these prices, up and down, each edge along the cheapest route. Whatever is planned pays at
-    least that for each byte, and all links together earn at most Σ capacity·price in a second; hence ``bound``, their
+    ``prices``: (source, target, price) of every directed link whose price is not 0; whole numbers. ``cost``: what the
+    cheapest tree costs at these prices, up and down, each edge along its cheapest route. Every plan pays at least
+    ``cost`` per byte, and all links together can be paid at most Σ capacity·price per second. ``bound`` is the
     quotient, in bytes per second.
 
-    ``parts``: the devices that free links join. ``is_partition``: these parts alone prove the bound: it is the capacity
-    between them, one way, over their number less one (Tutte, Nash-Williams).
-    ``is_directed``: links differ in their two directions, and the bound is that of plans that reduce each element to
-    some root and broadcast it from there.
+    ``parts``: the groups of devices that links of price 0 connect. ``is_partition``: whether the parts alone prove the
+    bound, which is then the capacity between them in one direction, over their number less one (Tutte, Nash-Williams).
+    ``is_directed``: whether links differ in their two directions. The bound is then that of plans that reduce each
+    element to some root and broadcast it from there.
     """
 
     prices: tuple[tuple[str, str, int], ...]
@@ -67,12 +68,12 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class TreePacking:
-    """Trees for one machine, what they reach, and the proof of what could be reached at most.
+    """Trees for one machine, the bytes per second that they reach, and a proof of the most that any plan can reach.
 
-    ``algbw``: bytes per second that the trees reduce and broadcast together, pipelined, no link being over its
-    capacity; exact.
+    ``algbw``: the bytes per second that the trees together reduce and broadcast in a pipeline, within the capacity of
+    every link; exact.
     ``certificate``: proves ``bound``. ``notes``: sentences for the reader, such as what was lost and why.
-    The model: plain values over independent links that carry both directions at once; devices combine, others do not.
+    The model: links are independent and carry both directions at once; only devices combine values.
     """
 
     devices: tuple[str, ...]
@@ -83,17 +84,17 @@ class TreePacking:
 
     @property
     def algbw_bytes_per_s(self) -> float:
-        """What the trees reach; infinite for one device."""
+        """The bytes per second that the trees reach; infinite for one device."""
         return float("inf") if self.algbw is None else float(self.algbw)
 
     @property
     def bound_bytes_per_s(self) -> float:
-        """What nothing exceeds; infinite for one device."""
+        """The bytes per second that no plan exceeds; infinite for one device."""
         return float("inf") if self.certificate is None else float(self.certificate.bound)
 
     @property
     def gap(self) -> float:
-        """The share of the bound that is not reached; 0 is proved to be optimal."""
+        """The share of the bound that is not reached; at 0 the packing is proved optimal."""
         if self.algbw is None or self.certificate is None:
             return 0.0
         return float(1 - self.algbw / self.certificate.bound)

@@ -1,4 +1,4 @@
-"""Where each tree is rooted: throughput does not mind, latency does."""
+"""The choice of each tree's root. It does not change the throughput of a tree, but its latency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treefold.planners.tree_packing.network import Route
 from treefold.planners.tree_packing.packing import Tree
 from treefold.topology import Topology
 
-_PER_EDGE_S = 1e-9  # where latencies are not known, fewer edges are better
+_PER_EDGE_S = 1e-9  # makes fewer edges better where no latencies are known
 
 Adjacent = Mapping[str, Sequence[tuple[str, float]]]  # by device: those at its edges, and their latencies
 
@@ -18,9 +18,10 @@ Adjacent = Mapping[str, Sequence[tuple[str, float]]]  # by device: those at its 
 def rooted_tree(
     topology: Topology, share: Fraction, routes: Mapping[tuple[str, str], Route], num_trees_at: Mapping[str, int]
 ) -> Tree:
-    """Return the tree whose edges these routes are, each in both directions, at a device of least latency to all.
+    """Return the tree of these routes, rooted at a device whose latency to the farthest device is least.
 
-    Of several such devices the one that has the fewest roots yet, by ``num_trees_at``, then the first of the topology.
+    ``routes``: both directions of every edge. Among several such devices, the root is the one with the fewest trees so
+    far, by ``num_trees_at``, then the first of the topology.
     """
     alphas, adjacent = topology.alphas, dict[str, list[tuple[str, float]]]()
     for (source, target), route in routes.items():
@@ -35,7 +36,7 @@ def rooted_tree(
 
 
 def _centres(adjacent: Adjacent) -> set[str]:
-    """Return the devices of least eccentricity: in a tree, the farthest device is an end of a longest path."""
+    """Return the devices of least eccentricity. In a tree, the device farthest from any is an end of a longest path."""
     start = _farthest(_walk(adjacent, next(iter(adjacent))))
     from_start = _walk(adjacent, start)
     from_end = _walk(adjacent, _farthest(from_start))

@@ -1,4 +1,4 @@
-"""Cheapest spanning trees on dense cost matrices: in both directions at once, of bounded depth, and directed."""
+"""Cheapest spanning trees on dense cost matrices: undirected, of bounded depth, and directed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Pairs = list[tuple[int, int]]  # (parent, child), parents first
 def cheapest_tree(cost: Array, root: int = 0, max_depth: int | None = None) -> tuple[float, Pairs]:
     """Return the cost and edges of the minimum spanning tree of a symmetric matrix (Prim, O(n²)).
 
-    With ``max_depth`` the tree hangs from ``root`` by so many edges at most; then it is a good tree, not the cheapest:
-    that problem is NP-hard. The cost is infinite where there is none.
+    With ``max_depth``, no device is farther from ``root`` than so many edges. The tree is then good but not always the
+    cheapest, because that problem is NP-hard. The cost is infinite if no tree is found.
     """
     best, parent = cost[root].copy(), np.full(len(cost), root)
     is_open = np.ones(len(cost), bool)
@@ -36,7 +36,7 @@ def cheapest_tree(cost: Array, root: int = 0, max_depth: int | None = None) -> t
 
 
 def cheapest_paths(cost: Array, root: int) -> Pairs:
-    """Return the edges of the tree of cheapest paths from ``root`` (Dijkstra, O(n²)); of as many edges as reach on."""
+    """Return the edges of the tree of cheapest paths from ``root`` to all that it reaches (Dijkstra, O(n²))."""
     reach, parent = cost[root].copy(), np.full(len(cost), root)
     is_open = np.ones(len(cost), bool)
     is_open[root] = False
@@ -72,7 +72,11 @@ def cheapest_arborescence(cost: Array, root: int) -> tuple[float, Pairs]:
 
 
 def _parents(cost: Array, root: int) -> list[int]:
-    """Return each node's parent; contract a cycle of cheapest edges, solve what is left, open the cycle again."""
+    """Return each node's parent.
+
+    If the cheapest edges into each node form a cycle, contract it to one node, solve the smaller problem, and break the
+    cycle where the solution enters it.
+    """
     count = len(cost)
     work = cost.copy()
     np.fill_diagonal(work, np.inf)
@@ -84,7 +88,7 @@ def _parents(cost: Array, root: int) -> list[int]:
     rest = [node for node in range(count) if node not in cycle]
     members, others = np.array(cycle), np.array(rest)
     inside = np.array([work[parents[node], node] for node in cycle])
-    # Entering the cycle at a node saves that node's edge of the cycle.
+    # An edge that enters the cycle at a node replaces that node's edge in the cycle, so its cost counts less that.
     entering = work[np.ix_(others, members)] - np.where(np.isfinite(inside), inside, 0.0)
     small = np.full((len(rest) + 1, len(rest) + 1), np.inf)
     small[:-1, :-1] = work[np.ix_(others, others)]

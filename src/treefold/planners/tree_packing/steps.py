@@ -1,4 +1,4 @@
-"""From trees to the steps of a plan: one pack per tree, folded up to its root and sent down again."""
+"""The steps of a plan from trees: one pack per tree, folded up to the root and sent back down."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_tree(builder: PlanBuilder, pack: Pack, tree: Tree) -> None:
     for replica, device in enumerate(work.sources):
         packed = builder.packed_input(pack, number, replica, _PACK)
         held.setdefault(device, []).append((replica, packed))
-    # A device of height h folds in stage 2h + 1 and sends in stage 2h + 2: whatever climbs at one height shares a step.
+    # A device of height h folds in stage 2h + 1 and sends in stage 2h + 2, so all copies from one height share a step.
     heights = _heights(tree.pairs)
     for sender, receiver in tree.pairs:
         first, fold = builder.partial_fold(held[sender], number, 2 * heights[sender] + 1)

@@ -1,7 +1,7 @@
-"""Large regular machines: shifts of hosts and of positions in hosts that change nothing, checked link by link.
+"""Symmetry of large regular machines: shifts of hosts, and of positions in hosts, that map a machine onto itself.
 
-Where such shifts map a machine onto itself, links that are shifted into each other can share one price, and a tree with
-all its shifted images loads them alike. The linear program shrinks to a handful of rows and loses nothing.
+Every shift is checked link by link. Links that shifts map onto each other can share one price, and a tree together with
+all its images loads them equally. The linear program therefore shrinks to a handful of rows without loss.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Names = dict[str, str]  # node → node
 
 @dataclass(frozen=True)
 class Shift:
-    """A map of a machine onto itself, which after ``order`` times has every node where it was."""
+    """A map of a machine onto itself; applied ``order`` times, it is the identity."""
 
     names: Names
     order: int
 
 
 def find_shifts(topology: Topology) -> tuple[Shift, ...]:
-    """Return shifts that map the machine onto itself and commute; none where nothing regular is seen.
+    """Return shifts that map the machine onto itself and commute, or () if none are found.
 
-    Looked for are blocks of devices, equally many around each carrier of a kind (the switch of a host, a rail), and
-    shifts from block to block and within blocks.
+    The search looks for blocks of devices, equally many around each carrier of a kind (the switch of a host, a rail),
+    and tries shifts from block to block and within blocks.
     """
     colours = _refined(topology, dict.fromkeys(topology.devices, 0))
     for first, second in _block_systems(topology, colours):
@@ -59,11 +59,11 @@ def row_map(network: Network, names: Names) -> Indices:
 
 
 def row_groups(network: Network, shifts: Sequence[Shift]) -> Indices:
-    """Return for every row the number of its group: those that shifts carry into each other."""
+    """Return the number of each row's group: rows that shifts map onto each other."""
     group = np.arange(len(network.capacities))
     for shift in shifts:
         rows = row_map(network, shift.names)
-        while True:  # every shift is a bijection, so the smallest number travels all the way round
+        while True:  # every shift is a bijection, so the smallest number reaches its whole cycle
             smaller = np.minimum(group, group[rows])
             if (smaller == group).all():
                 break
@@ -83,7 +83,7 @@ def all_images(topology: Topology, shifts: Sequence[Shift]) -> list[Names]:
 
 
 def _block_systems(topology: Topology, colours: Mapping[str, int]) -> Iterator[tuple[list[list[str]], list[list[str]]]]:
-    """Yield pairs of ways to divide the devices into equal blocks, the second across the first; coarse ways first."""
+    """Yield pairs of divisions of the devices into equal blocks, the second across the first; coarse ones first."""
     kinds: dict[int, list[list[str]]] = {}
     for node in topology.nodes:
         if node.kind != "device":
@@ -105,7 +105,7 @@ def _block_systems(topology: Topology, colours: Mapping[str, int]) -> Iterator[t
 
 
 def _devices_around(topology: Topology, carrier: str) -> list[str]:
-    """Return the devices at a carrier, straight or behind carriers that join two nodes only."""
+    """Return the devices at a carrier, directly or behind carriers that join just two nodes."""
     order = {device: number for number, device in enumerate(topology.devices)}
     found, seen, todo = set[str](), {carrier}, [carrier]
     while todo:
@@ -124,9 +124,9 @@ def _grid(first: Sequence[Sequence[str]], second: Sequence[Sequence[str]]) -> li
 
 
 def _refined(topology: Topology, start: Mapping[str, int], palette: dict[object, int] | None = None) -> dict[str, int]:
-    """Return a colour per node such that equal colours see equal colours over equal links.
+    """Return a colour per node, by colour refinement: nodes of one colour see the same colours over the same links.
 
-    ``palette`` numbers what was seen: two runs with one palette give comparable colours.
+    ``palette`` gives each sight its colour, so two runs that share a palette give comparable colours.
     """
     palette = {} if palette is None else palette
     colours: dict[str, int] = {}
@@ -153,7 +153,7 @@ def _refined(topology: Topology, start: Mapping[str, int], palette: dict[object,
 
 
 def _extended(topology: Topology, devices: Names) -> Names | None:
-    """Return the map of all nodes that moves devices so and keeps every link, or None if there is none to be seen."""
+    """Return a map of all nodes that moves the devices so and keeps every link, or None if none is found."""
     palette: dict[object, int] = {}
     numbers = {device: number for number, device in enumerate(topology.devices)}
     before = _refined(topology, {device: numbers[image] for device, image in devices.items()}, palette)
