@@ -164,7 +164,7 @@ class JaxBackend(ArrayBackend):
         return self.from_hosts([array], [device])[0]
 
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
-        """Do the same for each; one array may go to all devices."""
+        """Commit memory of each array to a device, as ``from_host`` does; a single array may go to all devices."""
         arrays = list(arrays) * len(devices) if len(arrays) == 1 else arrays
         return place(arrays, tuple([self._devices[device] for device in devices]))
 

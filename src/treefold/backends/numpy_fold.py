@@ -105,7 +105,7 @@ def _accumulate(parts: list[Array], accumulator: str) -> Array:
 
 
 def _refold_overflows(total: Array, parts: list[Array], mean_of: int | None) -> None:
-    """Sum again what is not finite, on a smaller scale, where no sum of finite values overflows.
+    """Repeat sums that are not finite on a smaller scale, on which no sum of finite values overflows.
 
     So in any order of the contributions, only their own infinities and NaN make a sum that is infinite or NaN.
     """

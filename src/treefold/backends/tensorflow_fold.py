@@ -109,7 +109,7 @@ def _mean(parts: Sequence[Any], fold: Fold, dtype: str, divisor: int) -> Any:
 
 
 def _refolded(total: Any, parts: Sequence[Any], dtype: str, divisor: int) -> Any:
-    """Sum again what is not finite, on a smaller scale, where no sum of finite values overflows."""
+    """Repeat sums that are not finite on a smaller scale, on which no sum of finite values overflows."""
     if dtype not in OVERFLOWING:
         return total
     scale = float(headroom(len(parts)))

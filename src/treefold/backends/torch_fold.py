@@ -81,7 +81,7 @@ def _accumulate(parts: Sequence[Any], dtype: Any) -> Any:
 
 
 def _refolded(total: Any, parts: Sequence[Any], mean_of: int | None) -> Any:
-    """Sum again what is not finite, on a smaller scale, where no sum of finite values overflows."""
+    """Repeat sums that are not finite on a smaller scale, on which no sum of finite values overflows."""
     where = ~torch.isfinite(total)
     if not where.any():
         return total

@@ -38,7 +38,7 @@ _LARGE_BYTES = 400 << 20
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is told to whoever waits: the name of what is measured, and each turn that is over."""
+    """Callbacks for a progress display: ``begin`` gets a measurement's name, and ``tick`` follows each turn."""
 
     begin: Callable[[str], object] = lambda name: None  # noqa: ARG005 - nobody waits
     tick: Callable[[], object] = lambda: None

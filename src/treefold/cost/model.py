@@ -7,7 +7,8 @@ LAUNCH_S = 7e-6
 
 The value is a prior, below what others have measured: NCCL and RCCL take 10 µs for a few bytes between two A100
 (NVIDIA/nccl issue 583), 12.5 between eight H20 (deepseek-ai/DeepEP issue 303), 15 between eight MI300X
-(microsoft/mscclpp pull request 646), 17 to 25 between sixteen MI250X dies (ROCm/rccl pull request 929), of which some is the latency of hops.
+(microsoft/mscclpp pull request 646), 17 to 25 between sixteen MI250X dies (ROCm/rccl pull request 929). A part of these
+times is the latency of hops.
 """
 
 

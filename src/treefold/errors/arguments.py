@@ -108,11 +108,11 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"implementation is {short(value)}. It takes {listed(choices)}.")
 
     @classmethod
-    def not_honoured(cls, who: str, **option: object) -> Self:
-        """What runs the plan cannot do what an option asks."""
+    def not_honoured(cls, owner: str, **option: object) -> Self:
+        """The executor of the plan does not support an option."""
         [(name, value)] = option.items()
         words = value if isinstance(value, str) else short(value)
-        return cls(f"{name}={words} cannot be honoured by {who}. Leave {name} out.")
+        return cls(f"{name}={words} cannot be honoured by {owner}. Leave {name} out.")
 
     @classmethod
     def not_ops(cls, value: object) -> Self:

@@ -80,9 +80,9 @@ class ParseError(TreefoldError, ValueError):
         return cls(f"The table of {tool} contradicts itself: {shown}. Paste the output as the tool printed it.")
 
     @classmethod
-    def without_gpus(cls, what: str, way: str) -> Self:
+    def without_gpus(cls, what: str, advice: str) -> Self:
         """A file that names no GPU."""
-        return cls(f"{what} names no GPU. {way}")
+        return cls(f"{what} names no GPU. {advice}")
 
     @classmethod
     def twice(cls, what: str, name: str) -> Self:
@@ -117,7 +117,7 @@ class ParseError(TreefoldError, ValueError):
 
     @classmethod
     def peer_access(cls, what: str) -> Self:
-        """Who may access whom, which is not how fast."""
+        """A table of peer access, which shows no speeds."""
         return cls(
             f"{what} says which devices may access each other, not how fast; it can even hide the fastest links. Give "
             f"a topology with links, such as `nvidia-smi topo -m`."

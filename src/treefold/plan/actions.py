@@ -1,6 +1,6 @@
-"""What follows from a movement alone about its actions and buffers: what is cut, costed, scheduled and run asks here.
+"""Facts about actions and buffers that follow from the movement alone, for schedulers, executors and the cost model.
 
-No array and no framework is known here; ``execution/actions.py`` says what the actions do to arrays.
+This module knows no array and no framework; ``execution/actions.py`` performs actions on arrays.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FOLDED = frozenset({Goal.FOLD, Goal.ROWS})
 
 
 def fills(action: Action) -> Iterator[tuple[Range, Range]]:
-    """Yield each range that an action reads, with the part of its target that is made of it.
+    """Yield each range that an action reads, with the part of the target that it is written or folded into.
 
     The sources of a concatenation fill its target one behind the other; any other source fills all of it.
     """
@@ -29,7 +29,7 @@ def fills(action: Action) -> Iterator[tuple[Range, Range]]:
 
 
 def cut(action: Action, start: int, stop: int) -> Action:
-    """Return the part of an action that makes elements ``start`` to ``stop`` of its target, counted from its first.
+    """Return the part of an action that writes elements ``start`` to ``stop``, counted from the start of its target.
 
     >>> from treefold.plan.ir import Concat
     >>> whole = Concat((Range(0, 0, 4), Range(1, 0, 4)), Range(2, 10, 18), pack=0)
@@ -52,7 +52,7 @@ def cut(action: Action, start: int, stop: int) -> Action:
 def buffers_of_leaves(movement: Movement, role: Role) -> list[list[int]]:
     """Return, for each leaf, the indices of its buffers of a role: inputs by replica, outputs by component.
 
-    Their number is that of the contributions, or of the destinations, whatever part of them this process holds.
+    The list of a leaf has one entry per contribution or destination, even if this process holds only some of them.
     """
     found: list[list[int]] = [[] for _ in movement.leaves]
     for index, buffer in enumerate(movement.buffers):
@@ -62,9 +62,9 @@ def buffers_of_leaves(movement: Movement, role: Role) -> list[list[int]]:
 
 
 def dtype_in(role: Role, leaf: Leaf, fold: Fold | None, *, result: str | None = None) -> str:
-    """Return the dtype of the elements of a leaf in a buffer of a role, under a fold; None moves values only.
+    """Return the dtype of a leaf's elements in a buffer of a role, under a fold; None for plans that only move values.
 
-    ``result``: the dtype of results, where a framework's is not the fold's own.
+    ``result``: the dtype of results, if a framework's differs from the fold's.
     """
     if fold is None:
         return leaf.dtype

@@ -1,8 +1,8 @@
-"""The proof of a movement: its steps run on symbols before they may run on numbers.
+"""Proves a movement by running its steps on symbols before they may run on numbers.
 
-Every input element starts as "replica r's contribution to element e of leaf l"; copies and concatenations move such
-symbols, combinations join them. In the end every output must hold each contribution exactly once, in the same
-association on every destination. Ownership is proved, not sums: a contribution that is added twice cannot hide.
+Every input element starts as the symbol "replica r's contribution to element e of leaf l". Copies and concatenations
+move symbols, and combinations join them. In the end, every output must hold each contribution exactly once, in the same
+association on every destination. The proof tracks ownership instead of sums, so it sees a contribution counted twice.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LAID_OUT = frozenset({Goal.ROWS, Goal.GATHER})
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the proof of a movement found out beside that it holds.
+    """Properties of a movement that its proof found.
 
     ``is_flat``: every element is folded once, from the replicas' own contributions in replica order. ``folds_whole``:
     every fold takes whole leaves of all replicas, as a callback needs them. ``reaches_across``: a fold or concatenation
-    uses ranges of several devices, which must then share one memory.
+    uses ranges on several devices, which must then share one memory.
     """
 
     is_flat: bool
@@ -82,7 +82,7 @@ class _SymbolicRun:
             if buffer.role is Role.INPUT:
                 self.inputs[buffer.leaf].append(index)
                 if buffer.length:
-                    # Inputs count as read: one that nobody uses shows as a contribution that is missing from a result.
+                    # Inputs count as read: an unused one is found as a contribution that is missing from a result.
                     piece = Piece(0, buffer.length, buffer.leaf, 0, buffer.position, final=False, is_read=True)
                     self.stores[index].write(Range(index, 0, buffer.length), [piece])
             elif buffer.role is Role.OUTPUT:
@@ -100,7 +100,7 @@ class _SymbolicRun:
             raise PlanError.malformed(f"leaf {leaf} has inputs of lengths {lengths}")
 
     def step(self, step: Step) -> None:
-        """Read for all actions, then write for all: their order within a step must not matter."""
+        """Read for all actions, then write for all, because the order of actions within a step must not matter."""
         if not step.actions:
             raise PlanError.malformed("it has no actions")
         _check_no_conflict(step, self.buffers)
@@ -140,7 +140,7 @@ class _SymbolicRun:
         return pieces
 
     def _combine(self, action: Combine) -> list[Piece]:
-        """Cut all sources wherever one of them changes hands, and fold the columns between the cuts."""
+        """Cut all sources at the piece borders of every source, and fold the parts between the cuts."""
         target, columns = action.target, list[list[Piece]]()
         if not action.final and self.buffers[target.buffer].role is not Role.PARTIAL:
             raise PlanError.malformed("a fold that is not the last one makes partial folds, and goes elsewhere")
@@ -155,13 +155,13 @@ class _SymbolicRun:
         ]
 
     def _join(self, parts: Sequence[Piece], *, final: bool) -> Piece:
-        """Return the fold of parts that begin and end together: the same elements, of replicas in ascending order."""
+        """Return the fold of parts that cover the same elements, of replicas in ascending order."""
         first = parts[0]
         if any((part.leaf, part.offset) != (first.leaf, first.offset) for part in parts):
             raise PlanError.crossed(first.leaf, first.offset)
         if any(part.final for part in parts) or self.leaves[first.leaf].goal is not Goal.FOLD:
             raise PlanError.malformed("it folds what is already a result, or what must not be folded")
-        # Partial folds interleave where trees do: their first replicas ascend, and no replica is in two of them.
+        # Partial folds of trees may interleave ((0, 2) with (1, 3)), so only their first replicas must ascend.
         firsts = [replicas_in(part.value)[0] for part in parts]
         owners = [replica for part in parts for replica in replicas_in(part.value)]
         if len(set(owners)) != len(owners):
@@ -174,7 +174,7 @@ class _SymbolicRun:
         is_whole = (first.start, first.stop) == (0, self.buffers[replicas[0]].length)
         is_whole = is_whole and final and all(isinstance(part.value, int) for part in parts)
         self.folds_whole = self.folds_whole and is_whole
-        # A partial fold that is folded again is rounded again, and its association shows that.
+        # Repeating the fold of a partial fold rounds it once more, so its association gets another level.
         value = first.value if isinstance(first.value, int) and len(parts) == 1 else tuple(p.value for p in parts)
         return Piece(first.start, first.stop, first.leaf, first.offset, value, final)
 
@@ -198,7 +198,7 @@ class _SymbolicRun:
         return role is Role.PARTIAL or (role is Role.SCRATCH and isinstance(piece.value, int))
 
     def _kind(self, leaf: int) -> tuple[str, Goal, int]:
-        """Return what leaves must share to share a buffer, whose leaf decides how its contents are finished."""
+        """Return the properties that leaves must have in common to share a buffer."""
         return self.leaves[leaf].dtype, self.leaves[leaf].goal, len(self.inputs[leaf])
 
     def _check_same_kind(self, source: Range, target: Range) -> None:
@@ -220,10 +220,10 @@ class _SymbolicRun:
                 self.associations.update(value for _, value in first)
 
     def _check_output(self, index: int, begins: Sequence[int], length: int) -> None:
-        """Refuse an output whose elements are not all there, finished, each where it belongs.
+        """Refuse an output that lacks elements, or has unfinished or misplaced ones.
 
-        ``begins``: where each replica's elements belong that are laid behind each other. That a finished fold has every
-        contribution needs no look: ``_join`` finishes no other.
+        ``begins``: the position at which each replica's elements begin, for goals that lay them behind each other. A
+        finished fold has every contribution, because ``_join`` finishes no other.
         """
         buffer, pieces = self.buffers[index], self.stores[index].pieces
         is_final = self.leaves[buffer.leaf].goal is not Goal.COPY
@@ -237,7 +237,7 @@ class _SymbolicRun:
             raise PlanError.incomplete(buffer.name, buffer.length)
 
     def check_all_used(self) -> None:
-        """Refuse what was computed for nobody."""
+        """Refuse pieces that were computed and never read."""
         for store in self.stores:
             piece = store.first_unread()
             if piece is not None and store.buffer.role is not Role.OUTPUT:
@@ -248,7 +248,7 @@ class _SymbolicRun:
 
 
 def _associations(pieces: Iterable[Piece]) -> list[tuple[int, Association]]:
-    """Return from which element on a buffer has which association: how else it is cut means nothing."""
+    """Return (start, association) for the runs of equal association in a buffer, however its pieces are cut."""
     found: list[tuple[int, Association]] = []
     for piece in pieces:
         if not found or found[-1][1] != piece.value:
@@ -266,7 +266,7 @@ def _piece_at(column: list[Piece], position: int) -> Piece:
 def _check_no_conflict(step: Step, buffers: Sequence[Buffer]) -> None:
     """Refuse ranges outside their buffers, and a write that overlaps any other access of the step."""
     first: dict[int, _Access] = {}
-    several: dict[int, list[_Access]] = {}  # most buffers are accessed once in a step, and need no list
+    several: dict[int, list[_Access]] = {}  # most buffers are accessed once in a step and need no list
     for action in step.actions:
         target = action.target
         for index, part in enumerate((*action.sources, target)):
@@ -286,7 +286,10 @@ def _check_no_conflict(step: Step, buffers: Sequence[Buffer]) -> None:
 
 
 def _check_ranges(name: str, ranges: list[_Access]) -> None:
-    """Refuse overlaps in one sweep: by their start, no access may begin before the writes before it are over."""
+    """Refuse overlaps in one sweep over the ranges by start: none may begin before earlier writes end.
+
+    A write may not begin before earlier reads end either.
+    """
     written = read = 0
     for start, stop, is_write in sorted(item for item in ranges if item[0] < item[1]):
         if start < written or (is_write and start < read):

@@ -1,4 +1,4 @@
-"""What plans must know of the executors that run them. Executors stand above; plans find them here, by name."""
+"""The traits of executors that plans depend on. Plans may not import executors, so they look them up here by name."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Collection, Mapping
 from treefold.errors import PlanError
 from treefold.errors.words import listed
 
-#: The executor that does what a plan says, step by step: that of plans for machines that are not this one.
+#: The executor that runs plans step by step, on any backend. Plans for other machines name it.
 STEP_BY_STEP = "local"
 
 
 class ExecutorTraits:
-    """What the checks of a plan, its promise and its text depend on; ``execution.interface.Executor`` adds the rest."""
+    """The attributes that a plan's checks, guarantee and text depend on; ``execution.interface`` has the rest."""
 
-    #: What plans name it by.
+    #: The name by which plans refer to it.
     name: str
-    #: Whether all devices are one host's memory: each reads what lies on another, and nothing travels.
+    #: Whether all devices are in one host's memory, so that each can read the others and nothing travels.
     shares_memory: bool = False
-    #: Up to how many devices it folds every element once, in replica order, whatever the steps say; 0 for never.
+    #: The largest number of devices on which it folds in one pass, in replica order, without the steps; 0: never.
     most_devices_in_one_pass: float = 0
-    #: What its plans promise whose folds it orders by itself; empty where the steps or the one pass order them.
+    #: The guarantee of plans whose folds the executor itself orders; empty if the steps or the one pass order them.
     own_promise: str = ""
-    #: How it runs a plan that is not one pass, in words.
+    #: Words for the manner in which it runs a plan that is not one pass.
     manner: str = "step by step"
 
     def runs_in_one_pass(self, devices: Collection[str]) -> bool:
@@ -34,18 +34,18 @@ _known: Mapping[str, ExecutorTraits] = {}
 
 
 def know(executors: Mapping[str, ExecutorTraits]) -> None:
-    """Look executors up in this mapping from now on, which their registry owns and may change."""
-    global _known  # noqa: PLW0603 - there is one registry, and it stands where this room cannot see it
+    """Set the mapping in which executors are looked up; their registry owns it and may change it."""
+    global _known  # noqa: PLW0603 - there is one registry, in a room that this one may not import
     _known = executors
 
 
 def executor_traits(name: str) -> ExecutorTraits:
-    """Return what is known of an executor.
+    """Return the traits of an executor.
 
     Raises:
         PlanError: there is none of this name.
 
     """
-    if name not in tuple(_known):  # compared, not hashed: it may be anything
+    if name not in tuple(_known):  # `in` a tuple compares and does not hash: the name may be any object
         raise PlanError.in_head(PlanError.malformed(f"executor {name!r} is not {listed(tuple(_known))}"))
     return _known[name]

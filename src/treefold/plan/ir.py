@@ -1,4 +1,4 @@
-"""What a movement is made of: leaves, named buffers on devices, and steps of actions over ranges of them.
+"""The parts of a movement: leaves, named buffers on devices, and steps of actions over ranges of buffers.
 
 There are three actions: copy a range, combine ranges that hold contributions to the same elements, concatenate ranges.
 Trees are the planners' notion and do not appear here; neither do arrays, frameworks or the reduce op.
@@ -16,9 +16,9 @@ class Role(enum.Enum):
     INPUT = "input"
     OUTPUT = "output"
     SCRATCH = "scratch"
-    #: Scratch that holds partial folds, whose dtype is the fold's business (``Fold.partial_dtype``).
+    #: Scratch that holds partial folds, whose dtype the fold decides (``Fold.partial_dtype``).
     PARTIAL = "partial"
-    #: Scratch that holds results on their way to outputs.
+    #: Scratch that holds results before they reach outputs.
     RESULT = "result"
 
 

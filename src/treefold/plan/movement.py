@@ -1,4 +1,4 @@
-"""A movement: what moves where, proved as it is made, and comparable between processes by its digest."""
+"""The movement: what moves where. Its constructor proves it, and its digest compares it between processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treefold.plan.serialize import plain_buffer, plain_steps
 class Movement:
     """Leaves, buffers and steps that give every destination every contribution exactly once.
 
-    Making one proves it, so a movement in hand is a proved movement. ``proof``: what the proof found out beside that.
+    The constructor proves it, so every movement is a proved one. ``proof``: properties that the proof found.
 
     Raises:
         PlanError: naming the step and what is wrong with it.
@@ -28,7 +28,7 @@ class Movement:
     proof: Proof = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse to exist without a proof."""
+        """Prove the movement."""
         object.__setattr__(self, "proof", prove(self.leaves, self.buffers, self.steps))
 
     @property

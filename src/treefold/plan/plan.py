@@ -1,4 +1,4 @@
-"""A plan: a movement, and how it runs here."""
+"""The plan: a movement, and how it runs here."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class Plan(Movement):
 
         ``"replica_order"`` where all contributions to an element meet at once, in replica order, so that every plan
         gives the same bits; ``"per_plan"`` where partial folds travel, so that the same plan gives the same bits on
-        every destination and every run (with NCCL: as far as it goes the same way); ``"callback"`` where an
-        ``accumulation_fn`` has the say.
+        every destination and every run (with NCCL: if it chooses the same algorithm); ``"callback"`` where an
+        ``accumulation_fn`` decides.
         """
         if self.accumulate == "callback":
             return "callback"
@@ -109,7 +109,7 @@ class Plan(Movement):
             return "replica_order"
         own_promise = executor_traits(self.executor).own_promise
         if own_promise and any(isinstance(action, Combine) for step in self.steps for action in step.actions):
-            return "per_plan"  # the order in which it folds is its own
+            return "per_plan"  # the executor chooses the order of the fold
         return "replica_order" if self.proof.is_flat else "per_plan"
 
     @property
@@ -118,7 +118,7 @@ class Plan(Movement):
         return () if executor_traits(self.executor).shares_memory else hops_of(self)
 
     def to_json(self) -> str:
-        """Return the plan as JSON text, which ``treefold.plan.from_json`` proves again as it reads it."""
+        """Return the plan as JSON text, which ``treefold.plan.from_json`` reads and proves."""
         pairs = zip(self.paths, self.leaves, strict=True)
         return json.dumps(
             {

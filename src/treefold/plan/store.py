@@ -1,4 +1,4 @@
-"""What a buffer holds during a symbolic run: not numbers, but whose contributions to which elements."""
+"""The symbolic contents of buffers: instead of numbers, which replicas' contributions to which elements they hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treefold.plan.ir import Buffer, Range
 
 _start = operator.attrgetter("start")
 
-#: Whose contributions, and in which association: 2 is replica 2's own value, ((0, 1), 2) is (r0 + r1) + r2.
+#: Replicas and the association of their fold: 2 is replica 2's own value, ((0, 1), 2) is (r0 + r1) + r2.
 Association = int | tuple["Association", ...]
 
 
@@ -24,14 +24,14 @@ def replicas_in(value: Association) -> tuple[int, ...]:
     return tuple(replica for part in value for replica in replicas_in(part))
 
 
-_NOTHING: list[Piece] = []  # what every buffer holds at first; replaced, never changed
+_NOTHING: list[Piece] = []  # shared by all empty buffers; a write replaces it and never changes it
 
 
 @dataclass(slots=True)
 class Piece:
-    """Elements ``start`` to ``stop`` of a buffer: elements ``offset`` … of ``leaf``, folded as ``value`` says.
+    """Elements ``start`` to ``stop`` of a buffer: those of ``leaf`` from ``offset`` on, in the association ``value``.
 
-    ``final``: MEAN has divided, the result is rounded; nothing may be folded into it any more.
+    ``final``: the piece is a result, divided by MEAN and rounded, so nothing may be folded into it.
     """
 
     start: int
@@ -43,7 +43,7 @@ class Piece:
     is_read: bool = False
 
     def cut(self, start: int, stop: int) -> Piece:
-        """Return the part between ``start`` and ``stop``, positions of the buffer."""
+        """Return the part of the piece between the positions ``start`` and ``stop`` of the buffer."""
         start, stop = max(start, self.start), min(stop, self.stop)
         offset = self.offset + start - self.start
         return Piece(start, stop, self.leaf, offset, self.value, self.final, self.is_read)

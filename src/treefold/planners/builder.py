@@ -81,7 +81,7 @@ class PlanBuilder:
         """Return a range on ``device`` with the contents of ``source``: itself if it is there, else a copy."""
         if self.device_of(source) == device:
             return source
-        # A copy of an input is still a contribution, and one of an output is a result on its way to others.
+        # A copy of an input is still a contribution, and a copy of an output is a result.
         origin = self._buffers[source.buffer]
         role = Role.SCRATCH if origin.role is Role.INPUT else origin.role
         role = Role.RESULT if role is Role.OUTPUT else role

@@ -39,7 +39,7 @@ class SizeTable:
 
 
 def choose(comparison: Comparison) -> SizeTable:
-    """Return the quickest method for every size from 4 KiB on, between one replica on each device of a machine.
+    """Return the fastest method for every size from 4 KiB on, between one replica on each device of a machine.
 
     It compares one shot, two shots, a star, one tree at a centre, trees of least depth, eight trees, the full packing
     and rings. Up to 16 devices the best of them are simulated; beyond, all are priced in closed form, as rings always
@@ -70,7 +70,7 @@ def joined_rows(borders: Sequence[tuple[float, str]]) -> tuple[SizeRow, ...]:
 
 
 def _borders(comparison: Comparison, low: int, high: int) -> list[tuple[float, str]]:
-    """Return the largest size between these at which each method but the last is the quickest.
+    """Return the largest size between these at which each method but the last is the fastest.
 
     Sizes are halved on a logarithmic scale until one method is best at both ends, or the ends are near each other.
     """

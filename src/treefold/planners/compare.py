@@ -53,12 +53,12 @@ class Comparison:
         return self.methods.rings.predict_s(nbytes) if name == RINGS else self.times(name).simulated_s(nbytes)
 
     def near(self, names: Iterable[str], nbytes: int) -> list[str]:
-        """Return the methods that may be the quickest by the closed form, which is off by a third at most."""
+        """Return the methods that may be the fastest, by the closed form, which is off by a third at most."""
         about = {name: self.times(name).predicted_s(nbytes) for name in names}
         return [name for name, seconds in about.items() if seconds <= _NEAR * min(about.values())]
 
     def best(self, nbytes: int) -> str:
-        """Return the quickest method; of those as good, the first."""
+        """Return the fastest method; of equally good ones, the first."""
         if nbytes not in self.seconds:
             self.seconds[nbytes] = self._compared(nbytes)
         times = self.seconds[nbytes]

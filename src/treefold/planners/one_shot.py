@@ -1,4 +1,4 @@
-"""Every device sends to every other: one hop, many bytes; the quickest method for the smallest values."""
+"""Every device sends to every other: one hop, many bytes; the fastest method for the smallest values."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _forwarded(topology: Topology) -> RingPacking:
     order = [topology.devices[0]]
     todo = [topology.devices[0]]
     hops = shortest_hops(topology)
-    while todo:  # along a tree, whose every edge such a ring crosses about once each way
+    while todo:  # follow a tree: such a ring crosses every edge about once in each direction
         beside = next((device for source, device in hops if source == todo[-1] and device not in order), None)
         if beside is None:
             todo.pop()
@@ -134,6 +134,6 @@ def _forwarded(topology: Topology) -> RingPacking:
 
 
 def _latency_s(topology: Topology, routes: Sequence[Route]) -> float:
-    """Return the mean latency of a ring's hops but the quickest: a pack crosses all but one, at worst these."""
+    """Return the mean latency of a ring's hops without the fastest: a pack crosses all hops but one, at worst these."""
     alphas = sorted(alpha_s(topology, route) for route in routes)
     return sum(alphas[1:]) / (len(alphas) - 1)

@@ -16,7 +16,7 @@ Slots = Mapping[Ends, int]  # for how many rings of one width a directed link ha
 
 _MOST_RINGS = 32  # as many channels as NCCL opens
 _MOST_STEPS, _MOST_ATTEMPTS = 50_000, 100  # for rings of one width; known machines need some hundred steps
-_STEPS_PER_DEVICE = 20  # for one ring; then all begins again in another order of the links
+_STEPS_PER_DEVICE = 20  # for one ring; then the search restarts with another order of the links
 
 
 def around(order: Sequence[str]) -> Iterator[Ends]:
@@ -151,7 +151,7 @@ def _images(order: Order, hosts: Sequence[Order]) -> Iterator[Order]:
 
 
 class _Room:
-    """What rings have left of the links: so many slots on each, of a ring's width."""
+    """The slots that rings have left on each link; a slot has the width of one ring."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class _Room:
 
     def _width(self, pair: Ends) -> int:
         """Return the number of rings that a hop still has room for; its route may share links with the path."""
-        # Asked a million times on large machines: a list is quicker than a generator.
+        # Called a million times on large machines: a list is faster than a generator.
         slots, links = self._slots, self._links.get(pair)
         return min([slots[link] for link in links]) if links else 0
 

@@ -183,7 +183,7 @@ class _Bucket:
 
 
 class _Progress:
-    """How many chunks of a task are done, since when, and who waits for more."""
+    """The chunks of a task that are done, the times at which they ended, and the threads that wait for more."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()

@@ -119,7 +119,7 @@ def assert_same_bits(got: Any, expected: Any) -> None:
         message = f"got {form[0]}, expected {form[1]}"
         raise AssertionError(message)
     if got.dtype == expected.dtype and got.tobytes() == expected.tobytes():
-        return  # the usual case, quickly
+        return  # fast path
     for position, (one, other) in enumerate(zip(_numbers(got), _numbers(expected), strict=True)):
         if _spelled(one) != _spelled(other):
             message = f"element {position} of {got.size} is {one!r}, expected {other!r} ({got.dtype.name} {got.shape})"
@@ -166,7 +166,7 @@ def _accumulate(numbers: Sequence[float], step: Callable[[float, float], float],
 
 
 def _sum_on_a_smaller_scale(numbers: Sequence[float], op: ReduceOp) -> float:
-    """Sum again what is not finite where nothing overflows, so that only infinities and NaN are infinite or NaN."""
+    """Repeat a sum that is not finite in a range where nothing overflows, so that only infinities and NaN remain so."""
     scale = 2.0 ** math.ceil(math.log2(len(numbers)))
     total = _accumulate([number / scale for number in numbers], operator.add, "float64")
     return (total / len(numbers) if op is ReduceOp.MEAN else total) * scale

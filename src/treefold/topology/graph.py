@@ -34,7 +34,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A way from one node to another, in this direction only.
+    """A directed connection from one node to another.
 
     ``kind``: ``"nvlink"``, ``"xgmi"``, ``"pcie"``, ``"net"`` …, or empty. ``bytes_per_s``: a whole number of bytes per
     second is exact as a float, so ``Fraction(link.bytes_per_s)`` is what was given. ``alpha_s``: seconds before the
@@ -112,7 +112,7 @@ class Topology:
 
     @cached_property
     def alphas(self) -> Mapping[tuple[str, str], float]:
-        """Seconds of latency of the same pairs, of the quickest link where there are several."""
+        """Seconds of latency of the same pairs, of the fastest link where there are several."""
         found: dict[tuple[str, str], float] = {}
         for link in self.links:
             ends = link.source, link.target

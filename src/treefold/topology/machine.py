@@ -20,8 +20,8 @@ SWITCH_NAMES = {"nvlink": "nvswitch", "xgmi": "xgmi switch"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A node of the PCIe tree: its kind, what it hangs on, and how fast."""
+class PcieNode:
+    """A node of the PCIe tree: its kind, its parent, and the bandwidth to the parent."""
 
     kind: str
     parent: str
@@ -34,7 +34,7 @@ class Machine:
 
     name: str = ""
     sockets: dict[str, float] = field(default_factory=dict)  # GB/s to another socket
-    places: dict[str, Place] = field(default_factory=dict)
+    pcie: dict[str, PcieNode] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     hosts: dict[str, str] = field(default_factory=dict)  # of sockets, where there are several hosts
     unshown: str = ""  # the kind of links that GPUs may have and that this description could not show
@@ -45,11 +45,11 @@ class Machine:
 
     def add(self, name: str, kind: str, *, parent: str, gb_per_s: float) -> None:
         """Add a device, switch or NIC below a socket or switch (that may come later)."""
-        self.places[name] = Place(kind, parent, gb_per_s)
+        self.pcie[name] = PcieNode(kind, parent, gb_per_s)
 
     def add_device(self, name: str) -> None:
         """Add a device of whose PCIe nothing is known."""
-        self.places[name] = Place("device", "", 0.0)
+        self.pcie[name] = PcieNode("device", "", 0.0)
 
     def identify(self, device: str, *, vendor_id: str, device_id: str) -> None:
         """Say which PCI ids a device has."""
@@ -86,15 +86,15 @@ class Machine:
         """
         builder = TopologyBuilder(self.name)
         needed = self._needed()
-        devices = [name for name, place in self.places.items() if place.kind == "device"]
+        devices = [name for name, node in self.pcie.items() if node.kind == "device"]
         for name in sorted(devices, key=_by_number):
             builder.device(name)
         for name in self.sockets:
             if name in needed:
                 builder.host(name)
-        for name, place in self.places.items():
-            if place.kind != "device" and name in needed:
-                (builder.nic if place.kind == "nic" else builder.switch)(name)
+        for name, node in self.pcie.items():
+            if node.kind != "device" and name in needed:
+                (builder.nic if node.kind == "nic" else builder.switch)(name)
         self._link_peers(builder)
         for (device, socket, kind), gb_per_s in self._to_hosts.items():
             builder.link(device, socket, gb_per_s=_summed(gb_per_s), alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
@@ -120,34 +120,34 @@ class Machine:
     def _needed(self) -> set[str]:
         """Return the devices and NICs, everything above one of them, and sockets that have links beside PCIe."""
         needed = {socket for _, socket, _ in self._to_hosts}
-        for name, place in self.places.items():
-            if place.kind != "switch":
+        for name, node in self.pcie.items():
+            if node.kind != "switch":
                 above = name
                 while above not in needed:
                     needed.add(above)
-                    if above not in self.places:
+                    if above not in self.pcie:
                         break
-                    above = self.places[above].parent
+                    above = self.pcie[above].parent
         return needed
 
     def _link_places(self, builder: TopologyBuilder, needed: set[str]) -> None:
-        for name, place in self.places.items():
-            if name in needed and place.parent:
-                alpha_us = _SLOT_ALPHA_US[place.kind]
-                builder.link(name, place.parent, gb_per_s=place.gb_per_s, alpha_us=alpha_us, kind="pcie")
+        for name, node in self.pcie.items():
+            if name in needed and node.parent:
+                alpha_us = _SLOT_ALPHA_US[node.kind]
+                builder.link(name, node.parent, gb_per_s=node.gb_per_s, alpha_us=alpha_us, kind="pcie")
         slowed = [
             name
-            for name, place in self.places.items()
-            if place.kind == "device" and place.gb_per_s * _CLEARLY > self._narrowest_above(place.parent)
+            for name, node in self.pcie.items()
+            if node.kind == "device" and node.gb_per_s * _CLEARLY > self._narrowest_above(node.parent)
         ]
         if slowed:
             self.notes.append(f"A PCIe port above {_some(slowed)} is narrower than the slot below it.")
 
     def _narrowest_above(self, name: str) -> float:
         narrowest = float("inf")
-        while name in self.places:
-            narrowest = min(narrowest, self.places[name].gb_per_s)
-            name = self.places[name].parent
+        while name in self.pcie:
+            narrowest = min(narrowest, self.pcie[name].gb_per_s)
+            name = self.pcie[name].parent
         return narrowest
 
     def _link_peers(self, builder: TopologyBuilder) -> None:

@@ -156,7 +156,7 @@ def _loop(columns: Columns) -> None:
 
 
 def _foreach(columns: Columns) -> None:
-    """Do the same in one operation per replica, for all tensors."""
+    """Sum all replicas into the first and copy it to the others: one operation per replica, for all tensors."""
     first, *others = zip(*columns, strict=True)
     for other in others:
         torch._foreach_add_(first, other)

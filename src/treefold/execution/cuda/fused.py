@@ -45,7 +45,7 @@ class DeviceJob:
 
 
 class Row(NamedTuple):
-    """The same as addresses: contributions of ``length`` elements, and what takes their fold."""
+    """A job as addresses: contributions of ``length`` elements, and the targets of their fold."""
 
     dtype: str
     length: int
@@ -98,7 +98,7 @@ def fold_batch(jobs: Sequence[DeviceJob], fold: Fold) -> int:
 
 
 def fold_rows(rows: Sequence[Row], fold: Fold, device: Any) -> int:
-    """Do the same for memory at addresses on a device."""
+    """Fold memory at addresses on a device; the arguments are those of ``fold_batch``, as rows."""
     groups: dict[tuple[str, int, int, bool], list[tuple[int, ...]]] = {}
     for row in rows:
         if row.length:

@@ -223,7 +223,7 @@ def _settled(
     WIDE: tl.constexpr,
     UP: tl.constexpr,
 ):
-    """Fold again what overflowed or underflowed on the way; blocks without such elements go on at once."""
+    """Repeat the fold of elements that overflowed or underflowed; blocks without such elements skip this."""
     is_float: tl.constexpr = (
         ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
     )
@@ -243,7 +243,7 @@ def _settled(
 
 @triton.jit
 def _settled_sum(total, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr, OP: tl.constexpr, UP: tl.constexpr):
-    """Sum again, on a smaller scale, where no sum of finite values overflows: infinities and NaN decide."""
+    """Repeat a sum on a smaller scale, on which no sum of finite values overflows: only infinities and NaN stay so."""
     down = tl.full(total.shape, 1.0 / UP, tl.float64)
     small = _element(row, at, mask, ELEMENT, False, False).to(tl.float64) * down
     for r in range(1, N):

@@ -1,7 +1,7 @@
 """Runs a plan whose arrays all lie on one GPU: every result is written in one pass over the contributions.
 
-As on host memory, there is no tree: there are no links to spare on one memory. What no kernel folds (weights,
-callbacks, complex products, a missing Triton) is folded by the backend's operations, with the same result.
+As on host memory, there is no tree: there are no links to spare on one memory. The backend's operations fold what
+the kernel does not support (weights, callbacks, complex products, a missing Triton), with the same result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROWS = torch.contiguous_format
 
 def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
     """Return each leaf's result per component, enqueued on the current stream; with ``out``, in the tensors given."""
-    # All memory is taken, and all callbacks run, before anything is written: a failure leaves out as it was.
+    # Allocate all memory and run all callbacks before anything is written: a failure leaves ``out`` unchanged.
     made: Results = []
     jobs: list[DeviceJob] = []
     copies: list[tuple[Any, Any]] = []

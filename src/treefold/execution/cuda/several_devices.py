@@ -1,7 +1,7 @@
 """Runs a plan across GPUs and the host as streams of chunks, on PyTorch's streams, events and pinned memory.
 
-The caller's streams are honoured on every device: nothing starts before what they were given, and they wait for the
-end. What may not go directly between two devices, and all pageable host memory, goes through pinned staging buffers.
+The caller's streams are respected on every device: our work starts after everything enqueued there, and they wait for
+its end. Copies of pageable host memory, and between devices that may not copy directly, go through pinned staging.
 """
 
 from __future__ import annotations
@@ -58,18 +58,19 @@ class TorchStreams(Driver):
     def __init__(
         self, schedule: Schedule, inputs: Sequence[Operand], fold: Fold | None, *, is_pinned: bool = False
     ) -> None:
-        """Take all memory: from here on, nothing can fail for want of it but the backend's temporaries.
+        """Allocate all memory, so that later only the backend's temporaries can run out of it.
 
         ``is_pinned``: the caller's host memory is pinned, and results on the host shall be, too.
         """
         self.schedule, self.inputs, self.is_pinned = schedule, inputs, is_pinned
         self.leaves = leaf_actions(schedule.plan, inputs, fold)
         self.streams = {stream: _make_streams(stream) for stream in schedule.streams}
-        # Allocated for the callers' streams, which wait for ours at the end: freed, it is used again only after that.
+        # PyTorch's allocator reuses freed memory in the order of the stream that it was allocated on: the caller's.
+        # That stream waits for ours at the end, so no buffer is reused while our streams still use it.
         arrays = [self._array(index, buffer) for index, buffer in enumerate(schedule.buffers)]
         self.memory = FlatMemory(self.leaves, schedule.buffers, arrays, _copy)
         self._gpus = [device for device in schedule.plan.devices if device_type(device) == "gpu"]
-        # The contributions are what the callers' streams are still writing: nothing of ours may start before that.
+        # The caller's streams may still be writing the contributions, so our streams wait for them.
         begun = [torch.cuda.current_stream(torch_device(device)).record_event() for device in self._gpus]
         for own in self.streams.values():
             for stream in own:
@@ -79,7 +80,7 @@ class TorchStreams(Driver):
             event.synchronize()  # the host's own part has no stream to wait on
 
     def wait(self, stream: Stream, event: Any) -> None:
-        """Let a stream wait; or wait here, for what the host does next. ``event`` is None for what the host did."""
+        """Make a stream wait for an event; for the host's own stream, block. ``event`` is None for work of the host."""
         if event is None:
             return
         for own in self.streams[stream]:
@@ -88,19 +89,19 @@ class TorchStreams(Driver):
             event.synchronize()
 
     def perform(self, operation: Operation) -> None:
-        """Enqueue an operation, or do it, if it is the host's."""
+        """Enqueue an operation, or run it at once if it is the host's."""
         with contextlib.ExitStack() as current:
             for stream in self.streams[operation.stream]:
                 current.enter_context(torch.cuda.stream(stream))
             self.memory.perform(operation.action)
 
     def signal(self, stream: Stream) -> Any:
-        """Return an event; None for the host, which has done what it was given."""
+        """Return an event, or None for the host, whose work is done when ``perform`` returns."""
         own = self.streams[stream]
         return own[0].record_event() if own else None
 
     def join(self) -> None:
-        """Let the callers' streams wait for all of ours."""
+        """Make the caller's streams wait for all of ours."""
         for own in self.streams.values():
             for stream in own:
                 event = stream.record_event()
@@ -126,7 +127,7 @@ class TorchStreams(Driver):
 def _copy(target: Any, source: Any) -> None:
     """Enqueue a copy on the current stream; the host copies at once what lies on the host at both ends.
 
-    A temporary source was allocated on this stream, so its memory is not used again before the copy is done.
+    A temporary source was allocated on this stream, so its memory is not reused before the copy is done.
     """
     target.copy_(source, non_blocking=True)
 

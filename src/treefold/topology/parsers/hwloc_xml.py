@@ -106,7 +106,7 @@ def _walk(file: _File, top: Element, between: float) -> None:
             parent = socket or below[id(holder)]
         if kind == "Bridge" and element.get("bridge_type", "").startswith("1"):
             name = f"pci {_bus_id(element)}"
-            if name in file.machine.places:
+            if name in file.machine.pcie:
                 raise ParseError.twice("bus id", name[4:])
             file.machine.add(name, "switch", parent=parent, gb_per_s=_slot_gb_per_s(file, element))
             parent = name
@@ -146,7 +146,7 @@ def _add_device(file: _File, element: Element, parent: str) -> None:
     elif pci_class.startswith(_NETWORK):
         names = [child.get("name", "") for child in children]
         name = f"nic {names[-1][:80]}" if names and names[-1] else f"nic {bus_id}"
-        name = f"{name} {bus_id}" if name in file.machine.places else name
+        name = f"{name} {bus_id}" if name in file.machine.pcie else name
         file.machine.add(name, "nic", parent=parent, gb_per_s=_slot_gb_per_s(file, element))
 
 
@@ -209,8 +209,8 @@ def _add_link(file: _File, names: dict[str, str], source: str, index: str, *, gb
 
 
 def _socket_above(machine: Machine, name: str) -> str:
-    while name in machine.places:
-        name = machine.places[name].parent
+    while name in machine.pcie:
+        name = machine.pcie[name].parent
     return name
 
 

@@ -69,8 +69,8 @@ def parse(text: str) -> Topology:
     for number, cpu in enumerate(cpus):
         _read_cpu(file, cpu, _host_name(cpu, cpus, number), has_gpu_elements=has_gpu_elements)
     if not file.gpus:
-        way = "Its <pci> elements need a class (0x0302…) or a <gpu>; dump the file with NCCL_TOPO_DUMP_FILE."
-        raise ParseError.without_gpus("The NCCL topology file", way)
+        advice = "Its <pci> elements need a class (0x0302…) or a <gpu>; dump the file with NCCL_TOPO_DUMP_FILE."
+        raise ParseError.without_gpus("The NCCL topology file", advice)
     if len(file.gpus) > MAX_GPUS:
         raise ParseError.too_much("GPUs", len(file.gpus), MAX_GPUS)
     _name_gpus(file)

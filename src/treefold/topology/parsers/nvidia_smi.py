@@ -35,14 +35,14 @@ _MOST_DIRECT = 18  # NVLinks that a GPU has, of any generation; more are seen th
 
 @dataclass(frozen=True)
 class Table:
-    """The relations: ``cells[i][j]`` between ``names[i]`` and ``names[j]``; ``places``: the CPUs beside each.
+    """The relations: ``cells[i][j]`` between ``names[i]`` and ``names[j]``; ``cpus``: the CPUs beside each.
 
     ``cut``: the names whose rows are cut off and read from the columns of the others.
     """
 
     names: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
-    places: tuple[str, ...]
+    cpus: tuple[str, ...]
     cut: tuple[str, ...] = ()
 
 
@@ -83,7 +83,7 @@ def read_table(text: str) -> Table:
     """
     names: list[str] = []
     cells: list[tuple[str, ...]] = []
-    places: list[str] = []
+    cpus: list[str] = []
     header = ""
     for line in text.splitlines():
         words = line.lstrip(" \t>|*").replace("|", " ").split()
@@ -93,10 +93,10 @@ def read_table(text: str) -> Table:
             row = _leading_cells(words[1:])
             names.append(words[0])
             cells.append(row)
-            places.append(words[1 + len(row)] if len(words) > 1 + len(row) else "")
+            cpus.append(words[1 + len(row)] if len(words) > 1 + len(row) else "")
     if len(names) > MAX_ROWS:
         raise ParseError.too_much("rows", len(names), MAX_ROWS)
-    table = _completed(Table(tuple(names), tuple(cells), tuple(places)), _COLUMN.findall(header))
+    table = _completed(Table(tuple(names), tuple(cells), tuple(cpus)), _COLUMN.findall(header))
     _check(table, header)
     return table
 
@@ -131,7 +131,7 @@ def _completed(table: Table, columns: Sequence[str]) -> Table:
     for number, name in enumerate(cut, whole):
         relations = (_UNKNOWN if other != name else "X" for other in cut)
         cells = (*cells, (*(row[number] for row in table.cells[:whole]), *relations))
-    return Table((*names, *cut), cells, (*table.places[:whole], *("" for _ in cut)), cut)
+    return Table((*names, *cut), cells, (*table.cpus[:whole], *("" for _ in cut)), cut)
 
 
 def _check(table: Table, header: str) -> None:
@@ -208,7 +208,7 @@ def _add_pcie(machine: Machine, table: Table, gpus: dict[str, str]) -> None:
     sockets = Clusters(len(names))
     sockets.join(pair for pair in pairs if cells[pair[0]][pair[1]] in _ONE_SOCKET)
     sockets.keep_apart(pair for pair in pairs if cells[pair[0]][pair[1]] in _APART)
-    sockets.join_where_allowed((i, j) for i, j in pairs if hidden(i, j) and table.places[i] == table.places[j])
+    sockets.join_where_allowed((i, j) for i, j in pairs if hidden(i, j) and table.cpus[i] == table.cpus[j])
     switches = Clusters(len(names))
     switches.join(pair for pair in pairs if cells[pair[0]][pair[1]] in _ONE_SWITCH)
     switches.keep_apart((i, j) for i, j in pairs if cells[i][j] not in _ONE_SWITCH and not hidden(i, j))
