@@ -141,7 +141,7 @@ class ArrayBackend(abc.ABC):
         """Return an array of this framework that takes over a NumPy array's memory as ``device``, a ``cpu:k``."""
 
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:
-        """Return ``from_host`` of each array, of one shape and dtype, on its device; a call for many is quicker.
+        """Return ``from_host`` of each array, of one shape and dtype, on its device; one call for many is faster.
 
         With ``shares_results`` there is one array for all devices.
         """

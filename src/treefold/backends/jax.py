@@ -93,7 +93,7 @@ class JaxBackend(ArrayBackend):
         """
         refusal = self.refusal(array)
         if refusal is not None:
-            raise ArgumentError.not_taken(_ASKED, "", refusal.got, refusal.advice)
+            raise ArgumentError.unsupported_array(_ASKED, "", refusal.got, refusal.advice)
         [device] = array.devices()
         return self._names[device]
 

@@ -93,7 +93,7 @@ class TorchBackend(ArrayBackend):
 
         """
         if array.is_nested:
-            raise ArgumentError.not_taken(owner="The value", where="", got="a nested tensor", advice=_NESTED)
+            raise ArgumentError.unsupported_array(owner="The value", where="", got="a nested tensor", advice=_NESTED)
         dtype = array.dtype
         return tuple(array.shape), NAMES.get(dtype) or str(dtype).removeprefix("torch.")
 

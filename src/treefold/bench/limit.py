@@ -1,4 +1,4 @@
-"""What the memory allows: the traffic of a reduction without its arithmetic, by the quickest of several loops."""
+"""The limit of the memory: the traffic of a reduction without its arithmetic, by the fastest of several loops."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def find_quickest(loops: Mapping[str, Runner], count: int = 3) -> list[str]:
 
 
 def best_of(times: Mapping[str, Rounds]) -> tuple[str, Rounds]:
-    """Return each round's quickest loop: its times, and the name of the one that was so most often."""
+    """Return the times of each round's fastest loop, and the name of the loop that was fastest most often."""
     rounds = range(len(next(iter(times.values()))))
     winners = [min(times, key=lambda name: statistics.median(times[name][number])) for number in rounds]
     return statistics.mode(winners), tuple(times[name][number] for number, name in enumerate(winners))

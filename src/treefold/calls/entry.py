@@ -189,7 +189,7 @@ def check_refusals(path: str, leaves: Sequence[Brought], what: str = "Replica {}
         for array in (leaf.values, leaf.indices) if isinstance(leaf, Slices) else (leaf,):
             if array is not None and array.refusal is not None:
                 refusal = array.refusal
-                raise ArgumentError.not_taken(what.format(replica), at(path), refusal.got, refusal.advice)
+                raise ArgumentError.unsupported_array(what.format(replica), at(path), refusal.got, refusal.advice)
 
 
 def at(path: str) -> str:

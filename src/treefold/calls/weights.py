@@ -87,5 +87,5 @@ def _backend_of(array: object) -> ArrayBackend | None:
     backend = backend_of(array)
     refusal = None if backend is None else backend.refusal(array)
     if refusal is not None:
-        raise ArgumentError.not_taken(owner="weights", where="", got=refusal.got, advice=refusal.advice)
+        raise ArgumentError.unsupported_array(owner="weights", where="", got=refusal.got, advice=refusal.advice)
     return backend

@@ -193,7 +193,7 @@ class ArgumentError(TreefoldError, ValueError):
         )
 
     @classmethod
-    def not_taken(cls, owner: str, where: str, got: str, advice: str) -> Self:
+    def unsupported_array(cls, owner: str, where: str, got: str, advice: str) -> Self:
         """An array that its framework's backend cannot read as it is."""
         return cls(f"{owner} has {got}{where}. {advice}")
 

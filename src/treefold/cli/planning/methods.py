@@ -71,7 +71,7 @@ def predict(
 
 
 def best_of(predictions: Sequence[Prediction], nbytes: int, methods: Sequence[str] = OURS) -> Prediction:
-    """Return the quickest of some methods at a size; of those as good, the first of the registry."""
+    """Return the fastest of some methods at a size; of equally good ones, the first of the registry."""
     found = [p for p in predictions if p.nbytes == nbytes and p.method in methods]
     least = min(prediction.seconds for prediction in found)
     as_good = (prediction for prediction in found if is_as_good(prediction.seconds, least))

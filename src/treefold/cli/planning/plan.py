@@ -82,7 +82,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
 def _find(
     comparison: Comparison, sizes: Sequence[int], packs: int | None, *, has_all: bool, has_table: bool
 ) -> Findings:
-    """Plan and predict: all methods for programs to read, those that may be the quickest for people."""
+    """Plan and predict: all methods in JSON, and in text those that may be the fastest."""
     methods = comparison.methods
     packing = methods.packer.packing(packs)
     return Findings(
