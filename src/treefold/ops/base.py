@@ -9,10 +9,10 @@ from typing import Any
 
 from treefold.calls.arguments import NO_OPTIONS, check_honoured, is_word, read_options, read_pairs
 from treefold.calls.entry import Entry, as_distributed, check_devices, read_entry
+from treefold.calls.fast_path import KnownCalls
 from treefold.calls.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
 from treefold.calls.output import read_out
 from treefold.calls.reader import Pair, Reading, call_key, read_components, read_pair
-from treefold.calls.fast_path import KnownCalls
 from treefold.calls.weights import check_weight_count, read_weights
 from treefold.calls.wrap import moved_axis, wrap
 from treefold.errors import ArgumentError, TreefoldError
