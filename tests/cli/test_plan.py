@@ -174,7 +174,7 @@ def work(monkeypatch):
         ),
         (
             "treefold.cost.simulation",
-            "_quickest",
+            "_fastest",
             "simulations",
             lambda at, _: (at.movement, at.nbytes),
         ),
