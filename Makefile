@@ -23,7 +23,7 @@ INSTALL_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard nativ
 # The folders that need NumPy only, but for the files in them that need SciPy or PyTorch, or take long.
 CORE_TESTS := tests/api tests/execution tests/files tests/packing tests/plan tests/planners/test_one_pass.py \
   tests/planners/test_planners.py tests/properties tests/topology \
-  $(addprefix --ignore=tests/,api/test_choose.py api/test_topology_argument.py execution/test_nccl.py \
+  $(addprefix --ignore=tests/,api/test_choose.py api/test_fast_path.py api/test_topology_argument.py execution/test_nccl.py \
   topology/test_fuzz_parsers.py topology/test_nvlinks.py topology/test_parsers_hwloc_xml.py)
 SMOKE := build/smoke
 SANITIZE := build/sanitize
