@@ -164,6 +164,13 @@ class TestOut:
         ):
             ops.reduce("sum", owned(2), ["cpu:0", "cpu:1"], out=np.zeros(5, np.float32))
 
+    @pytest.mark.parametrize("out", [np.zeros((2, 5), np.float32), PerReplica([np.zeros(5, np.float32)] * 2), {}])
+    def test_of_a_batch_that_is_no_list_is_refused(self, ops, out):
+        """Even where it has as many components as there are pairs."""
+        value = owned(2)
+        with pytest.raises(OutputError, match=r"^out is .+\. It takes a list with one entry per pair, 2 here\."):
+            ops.batch_reduce("sum", [(value, "cpu:0"), (value, "cpu:0")], out=out)
+
     @pytest.mark.parametrize(("entries", "got"), [(0, "0 entries"), (1, "1 entry"), (3, "3 entries")])
     def test_of_a_batch_with_another_number_of_entries_is_refused(self, ops, entries, got):
         """And nothing is written."""
