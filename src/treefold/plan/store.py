@@ -71,7 +71,8 @@ class Store:
 
         """
         shift = at - wanted.start
-        first = self._index(wanted.start)
+        is_first = bool(self.pieces) and self.pieces[0].start == wanted.start  # as in all scratch
+        first = 0 if is_first else self._index(wanted.start)
         if first < len(self.pieces) and self.pieces[first].start == wanted.start:
             piece = self.pieces[first]
             if piece.stop == wanted.stop:  # as nearly all reads are: whole packs, which were written whole
