@@ -31,7 +31,7 @@ class Refusal(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A container taken apart: its children, what else it is made of, and the children's names.
+    """A flattened container: its children, what else it is made of, and the children's names.
 
     ``entry_type`` says how optree writes a name in a path.
     """

@@ -1,4 +1,4 @@
-"""Small tensors that travel as one: laid behind each other on the device of each replica, and taken apart on arrival.
+"""Packs of small tensors: each replica concatenates its tensors on its device, and every destination splits the result.
 
 A tensor on its way to another device costs an operation that sends and one that receives, whatever its size, and those
 are most of the time of a small gradient. A pack pays them once.

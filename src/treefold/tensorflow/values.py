@@ -1,4 +1,4 @@
-"""What ``tf.distribute`` hands over, taken apart; and results put together as its callers expect them."""
+"""Reads the values that ``tf.distribute`` hands over, and builds the results that its callers expect."""
 
 from __future__ import annotations
 

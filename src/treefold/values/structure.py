@@ -27,7 +27,7 @@ _INCOMPARABLE = (TypeError, ValueError, RuntimeError)
 def flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
     """Return the leaves of a component and its structure. None and ``IndexedSlices`` are leaves.
 
-    Dictionaries are taken in order of their keys. Plain dataclasses are taken apart by their fields.
+    Dictionaries are flattened in order of their keys, plain dataclasses by their fields.
 
     Raises:
         ArgumentError: it is nested too deeply, as what contains itself is.
