@@ -10,7 +10,9 @@ from pathlib import Path
 import typer
 
 from treefold import __version__
+from treefold.cli.console import Block, echo, plain
 from treefold.cli.planning import options
+from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import OTHERS, Prediction, best_of, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, write_picture
@@ -56,7 +58,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     save: options.Save = None,
 ) -> None:
     """Plan the best all-reduce for a machine: the plan, the proof that no other is faster, the predicted times."""
-    check_outputs({"--draw": draw, "--trace": trace, "--dot": dot, "--save": save})
+    check_outputs({"--draw": draw, "--trace": trace, "--dot": dot, "--save": save}, plans=True)
     machine = read_machine(topology, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
     if packs is not None and packs > sizes[0]:
@@ -65,7 +67,10 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     trees = comparison.movement(trees_name(packs))
     timeline = comparison.times(trees_name(packs)).timeline(sizes[-1]) if trace is not None else None
     found = _find(comparison, sizes, packs, has_all=json, has_table=table)
-    typer.echo(_as_json(found) if json else _in_words(found))
+    if json:
+        typer.echo(_as_json(found))
+    else:
+        echo(*_in_words(found), *(offer_known("plan") if topology is None and without_gpus(machine) else ()))
     if draw is not None:
         _draw(draw, found, trees, sizes[-1])
     if trace is not None and timeline is not None:
@@ -104,20 +109,20 @@ def _as_json(found: Findings) -> str:
     return json_text.dumps(plain, indent=2, ensure_ascii=False)
 
 
-def _in_words(found: Findings) -> str:
-    lines = [*(f"note: {note}" for note in machine_notes(found.topology)), describe_packing(found)]
+def _in_words(found: Findings) -> list[Block]:
+    blocks = [*(f"note: {note}" for note in machine_notes(found.topology)), *describe_packing(found)]
     if found.predictions:
-        lines += ["", "predicted", _predicted(found)]
+        blocks += ["", "predicted", *_predicted(found)]
     if found.table is not None:
-        lines += ["", f"size table: {found.table}", *found.table.reasons]
-    return "\n".join(lines)
+        blocks += ["", f"size table: {found.table}", *found.table.reasons]
+    return blocks
 
 
-def _predicted(found: Findings) -> str:
+def _predicted(found: Findings) -> list[Block]:
     if not found.predictions:
-        return ""
+        return []
     table = describe_predictions(found.predictions, found.topology)
-    return f"{table}\n\n{describe_checks(found.topology, found.rings)}"
+    return [table, "", describe_checks(found.topology, found.rings)]
 
 
 def _as_plan(movement: Movement, method: Method) -> Plan:
@@ -145,8 +150,8 @@ def _draw(path: Path, found: Findings, trees: Movement, nbytes: int) -> None:
             trees,
             timeline,
             times_by_method(found.predictions),
-            table=_predicted(found),
-            words=describe_packing(found),
+            table=plain(_predicted(found)),
+            words=plain(describe_packing(found)),
             checks=list_checks(found),
             facts=(("versions", f"treefold {__version__}, Python {platform.python_version()}"),),
         )

@@ -10,11 +10,15 @@ from typing import Annotated
 
 import typer
 
+from treefold.cli import completion
+from treefold.cli.console import Block, Table, echo, plain
 from treefold.cli.planning import options
+from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import Prediction, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.published import describe_checks
+from treefold.cli.planning.words import one_device
 from treefold.cost.simulation import MovementTimes
 from treefold.errors import CommandError
 from treefold.errors.words import bytes_in_words, seconds_in_words
@@ -26,7 +30,6 @@ from treefold.planners.tree_packing import TreePacking
 from treefold.report.machine_drawing import but_missing
 from treefold.report.page import Page, Section, render_page
 from treefold.report.size_drawing import draw_sizes
-from treefold.report.tables import plain_table
 from treefold.report.trace import write_trace
 from treefold.topology import Topology
 
@@ -34,7 +37,10 @@ _SIZES = "4K,16K,64K,256K,1M,4M,16M,64M,256M,1G"
 PlanFile = Annotated[
     str | None, typer.Option("--plan", metavar="FILE|-", help="A plan from treefold plan --save; else every method.")
 ]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Plot it: .html, .svg or .png.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Plot it: .html, .svg or .png.", autocompletion=completion.picture),
+]
 
 
 def simulate(  # noqa: PLR0913 - every option of a command is one
@@ -50,7 +56,7 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     trace: options.Trace = None,
 ) -> None:
     """Predict what plans take on a machine: sweep sizes, plot, trace."""
-    check_outputs({"--plot": plot, "--trace": trace})
+    check_outputs({"--plot": plot, "--trace": trace}, plans=True)
     if topology == plan == "-":
         raise CommandError.two_pipes()
     machine = read_machine(topology, devices, nvlinks)
@@ -70,7 +76,8 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
         plain = {"topology": machine.name, "missing": missing, "predicted": rows}
         typer.echo(json_text.dumps(plain, indent=2))
     else:
-        typer.echo(_table(machine, packing, predictions, rings))
+        known = offer_known("simulate") if topology is None and without_gpus(machine) else ()
+        echo(*_in_words(machine, packing, predictions, rings), *known)
     if plot is not None:
         _plot(plot, machine, packing, predictions, rings)
         typer.echo(f"Written: {plot}", err=json)
@@ -88,19 +95,21 @@ def _read_plan(given: str) -> Plan:
         raise CommandError.no_plan_file(given, error) from None
 
 
-def _table(
+def _in_words(
     machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], rings: RingPacking | None
-) -> str:
+) -> list[Block]:
+    if len(machine.devices) == 1:
+        return [one_device(machine)]
     rows = []
     for nbytes in dict.fromkeys(prediction.nbytes for prediction in predictions):
         found = [p for p in predictions if p.nbytes == nbytes]
         rows.append([bytes_in_words(nbytes), *(f"{seconds_in_words(p.seconds)} ({p.gb_per_s:.3g})" for p in found)])
-    bound = f"at most {packing.bound_bytes_per_s / 1e9:.2f} GB/s" if packing.certificate else "one device"
+    bound = f"at most {packing.bound_bytes_per_s / 1e9:.2f} GB/s"
     if machine.missing is not None:
         bound += f"; {machine.missing}"
     head = f"{machine.name or 'this machine'}: predicted time (GB/s of algorithm bandwidth, {bound})"
     methods = dict.fromkeys(prediction.method for prediction in predictions)
-    return f"{head}\n\n{plain_table(['size', *methods], rows)}\n\n{describe_checks(machine, rings)}"
+    return [head, "", Table(["size", *methods], rows), "", describe_checks(machine, rings)]
 
 
 def _plot(
@@ -117,5 +126,5 @@ def _plot(
     title = f"Predicted all-reduce on {machine.name or 'this machine'}{but_missing(machine)}"
     svg = draw_sizes(times, title=title, bound=packing.bound_bytes_per_s)
     section = Section("By size", "Algorithm bandwidth: bytes per device over seconds.", drawing=svg)
-    words = Section("In words", "Seconds, and GB/s.", verbatim=_table(machine, packing, predictions, rings))
+    words = Section("In words", "Seconds, and GB/s.", verbatim=plain(_in_words(machine, packing, predictions, rings)))
     write_picture(path, svg=svg, html=render_page(Page(title, "", (), (), (section, words), ())))

@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
+from treefold.cli import completion
+from treefold.cli.console import echo, plain
 from treefold.cli.planning import options
+from treefold.cli.planning.here import offer_known, without_gpus
+from treefold.cli.planning.known import list_known
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.words import describe_machine, machine_notes
@@ -16,10 +20,15 @@ from treefold.export.dot import to_dot
 from treefold.files import write_atomically
 from treefold.report.machine_drawing import but_missing, draw_machine, machine_title
 from treefold.report.page import Page, Section, render_page
-from treefold.topology import Topology, known_names
+from treefold.topology import Topology
 
 Given = Annotated[
-    str | None, typer.Argument(metavar="[FILE|NAME|-]", help="A file, a known machine, or - for a pipe; else this.")
+    str | None,
+    typer.Argument(
+        metavar="FILE|NAME|-",
+        help="A file, a known machine, or - for a pipe; else this machine.",
+        autocompletion=completion.machine,
+    ),
 ]
 Known = Annotated[bool, typer.Option("--list", help="List the machines known by name.")]
 VerifyFile = Annotated[
@@ -45,16 +54,17 @@ def topology(  # noqa: PLR0913 - every option of a command is one
 ) -> None:
     """Show this machine, a known one, or what a file describes."""
     if known or verify:
-        typer.echo("\n".join(known_names()) if known else str(verify_links(use_cache=False)))
+        echo(list_known() if known else str(verify_links(use_cache=False)))
         return
-    check_outputs({"--draw": draw, "--dot": dot})
+    check_outputs({"--draw": draw, "--dot": dot}, plans=False)
     found = read_machine(verify_file or given or machine, devices, nvlinks)
     if verify_file is not None:
         typer.echo(_verdict(found))
     elif json:
         typer.echo(json_text.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
-        typer.echo(describe_machine(found))
+        is_here = verify_file is given is machine is None
+        echo(*describe_machine(found), *(offer_known("topology") if is_here and without_gpus(found) else ()))
     if draw is not None:
         svg = draw_machine(found)
         write_picture(draw, svg=svg, html=_page(found, svg))
@@ -73,6 +83,6 @@ def _verdict(found: Topology) -> str:
 
 def _page(found: Topology, svg: str) -> str:
     section = Section("The machine", "Links are as thick as they are wide, in each direction.", drawing=svg)
-    words = Section("In words", "As treefold topology prints it.", verbatim=describe_machine(found))
+    words = Section("In words", "As treefold topology prints it.", verbatim=plain(describe_machine(found)))
     title = f"{machine_title(found)}{but_missing(found)}"
     return render_page(Page(title, " ".join(found.notes), (), (), (section, words), ()))

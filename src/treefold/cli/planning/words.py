@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from treefold.cli.console import Block, Table
 from treefold.cli.planning.methods import OTHERS, Prediction, best_of
 from treefold.cli.planning.published import factor
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
@@ -18,7 +19,6 @@ from treefold.report.bottleneck import describe_bottleneck
 from treefold.report.certificate import most_loaded
 from treefold.report.machine_drawing import but_missing, gb_per_s
 from treefold.report.page import Check
-from treefold.report.tables import plain_table
 from treefold.topology import Topology
 from treefold.topology.nvlinks import fitting_nvlinks
 
@@ -27,8 +27,8 @@ _TREES = 24
 _EXACT = 1e-6
 
 
-def describe_machine(topology: Topology) -> str:
-    """Return a machine in words: what it has, and every link once."""
+def describe_machine(topology: Topology) -> tuple[Block, ...]:
+    """Return a machine in words: what it has, and every link once, if it has links."""
     counts = Counter(topology.kinds.values())
     nouns = {"device": "device", "host": "host", "switch": "switch", "nic": "NIC"}
     plural = {"switch": "switches"}
@@ -45,7 +45,7 @@ def describe_machine(topology: Topology) -> str:
         words = f"{link.bytes_per_s / 1e9:.4g}"
         words += "" if returns == link.bytes_per_s else f" / {returns / 1e9:.4g}"
         rows.append([f"{link.source} - {link.target}", link.kind, words, f"{link.alpha_s * 1e6:.3g}"])
-    return "\n".join([*lines, "", plain_table(["link", "kind", "GB/s", "alpha µs"], rows)])
+    return (*lines, "", Table(["link", "kind", "GB/s", "alpha µs"], rows, words=(0, 1))) if rows else tuple(lines)
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class Findings:
     table: SizeTable | None
 
 
-def describe_packing(found: Findings) -> str:
+def describe_packing(found: Findings) -> tuple[Block, ...]:
     """Return a packing in words: the bound, what is reached, the proof, what holds it back, the trees."""
     topology, packing = found.topology, found.packing
     count = len(packing.devices)
     if packing.certificate is None or packing.algbw is None:
-        return f"{topology.name or 'this machine'}: one device, nothing to reduce"
+        return (one_device(topology),)
     bound, reached = packing.bound_bytes_per_s / 1e9, packing.algbw_bytes_per_s / 1e9
     busbw = 2 * (count - 1) / count
     lines = [
@@ -80,7 +80,12 @@ def describe_packing(found: Findings) -> str:
         f"certificate: {describe_certificate(found)}",
         *(f"note:        {note}" for note in packing.notes),
     ]
-    return "\n".join([*lines, "", _trees(packing)])
+    return (*lines, "", *_trees(packing))
+
+
+def one_device(topology: Topology) -> str:
+    """Return in words that a machine leaves nothing to plan."""
+    return f"{topology.name or 'this machine'}: one device, nothing to reduce"
 
 
 def machine_notes(topology: Topology) -> list[str]:
@@ -111,7 +116,7 @@ def describe_certificate(found: Findings) -> str:
     return f"{proof}; checked again: {'holds' if found.bound_again == certificate.bound else 'DOES NOT HOLD'}"
 
 
-def _trees(packing: TreePacking) -> str:
+def _trees(packing: TreePacking) -> list[Block]:
     rows = [
         [
             str(n),
@@ -122,16 +127,16 @@ def _trees(packing: TreePacking) -> str:
         ]
         for n, t in enumerate(packing.trees[:_TREES])
     ]
-    table = plain_table(["pack", "share", "root", "depth", "edges, up to the root"], rows)
+    table = Table(["pack", "share", "root", "depth", "edges, up to the root"], rows, words=(0, 2, 4))
     more = len(packing.trees) - _TREES
-    return table + (f"\n… and {more} more packs" if more > 0 else "")
+    return [table, f"… and {more} more packs"] if more > 0 else [table]
 
 
 def _short(name: str) -> str:
     return name.removeprefix("gpu:")
 
 
-def describe_predictions(predictions: Sequence[Prediction], machine: Topology) -> str:
+def describe_predictions(predictions: Sequence[Prediction], machine: Topology) -> Table:
     """Return the predicted times as a table: the best of treefold's methods beside what others do."""
     sizes = list(dict.fromkeys(prediction.nbytes for prediction in predictions))
     methods = [name for name in OTHERS if any(prediction.method == name for prediction in predictions)]
@@ -143,7 +148,7 @@ def describe_predictions(predictions: Sequence[Prediction], machine: Topology) -
             other = best_of(predictions, nbytes, [name])
             row.append(seconds_in_words(other.seconds) + factor(other, best, machine))
         rows.append(row)
-    return plain_table(["size", "treefold", "by", *methods], rows)
+    return Table(["size", "treefold", "by", *methods], rows)
 
 
 def list_checks(found: Findings) -> tuple[Check, ...]:
