@@ -105,8 +105,7 @@ class TestMissingExtra:
         outcome = treefold("demo", "--steps", 1)
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err == (
-            "treefold: This command needs scikit-learn, which is not installed. "
-            'Run pip install "treefold[demo]".\n'
+            'treefold: This command needs scikit-learn, which is not installed. Run pip install "treefold[demo]".\n'
         )
 
     def test_names_all_extras_of_an_average(self, treefold, monkeypatch, tmp_path):

@@ -39,7 +39,10 @@ COMMANDS = (
     Command(
         bench,
         "Measure all-reduce on host memory.",
-        ("treefold bench -b 4K -e 256M --against numpy,torch", "treefold bench --model resnet50 --op mean --json run.json"),
+        (
+            "treefold bench -b 4K -e 256M --against numpy,torch",
+            "treefold bench --model resnet50 --op mean --json run.json",
+        ),
     ),
     Command(
         average,
@@ -112,7 +115,7 @@ def _print_version(*, wanted: bool) -> None:
 def _options_of_all_commands(
     context: typer.Context,
     *,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback prints it
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:

@@ -25,7 +25,8 @@ Devices = Annotated[int, typer.Option(help="Replicas.")]
 Model = Annotated[
     str | None,
     typer.Option(
-        help="Gradients of a model instead of sizes: resnet50, bert-base, gpt2, vgg16 …", autocompletion=completion.model
+        help="Gradients of a model instead of sizes: resnet50, bert-base, gpt2, vgg16 …",
+        autocompletion=completion.model,
     ),
 ]
 Accumulate = Annotated[str, typer.Option(help="wide or native.", autocompletion=completion.accumulate)]

@@ -43,8 +43,13 @@ def check_modules(names: Iterable[str]) -> None:
 
 def needing(modules: Iterable[str]) -> CommandError:
     """Return the error that says which packages are missing, and which extras bring them."""
-    found = [next((extra, each.packages[name]) for extra, each in EXTRAS.items() if name in each.packages) for name in modules]
-    return CommandError.needs([package for _, package in found], list(dict.fromkeys(extra for extra, _ in found)))
+    found = [
+        next((extra, each.packages[name]) for extra, each in EXTRAS.items() if name in each.packages)
+        for name in modules
+    ]
+    return CommandError.missing_packages(
+        [package for _, package in found], list(dict.fromkeys(extra for extra, _ in found))
+    )
 
 
 def is_of_an_extra(module: str) -> bool:

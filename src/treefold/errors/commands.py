@@ -73,11 +73,8 @@ class CommandError(TreefoldError, ValueError):
         return cls(f"--packs got {packs} for {nbytes} bytes. Every pack needs a byte at least; ask for fewer.")
 
     @classmethod
-    def needs(cls, packages: Sequence[str], extras: Sequence[str]) -> Self:
+    def missing_packages(cls, packages: Sequence[str], extras: Sequence[str]) -> Self:
         """Refuse a command whose packages are not all installed; all of its extras are named at once."""
         *others, last = packages
         needed = f"{', '.join(others)} and {last}, which are" if others else f"{last}, which is"
-        return cls(
-            f"This command needs {needed} not installed. "
-            f'Run pip install "treefold[{",".join(extras)}]".'
-        )
+        return cls(f'This command needs {needed} not installed. Run pip install "treefold[{",".join(extras)}]".')

@@ -1,4 +1,4 @@
-"""The command ``treefold doctor``: one line whether all is well, what is here, and what to mend, each with its command."""
+"""The command ``treefold doctor``: whether all is well, what is here, and what to mend, each with its command."""
 
 from __future__ import annotations
 
@@ -29,5 +29,3 @@ def doctor(*, json: Annotated[bool, typer.Option("--json", help="Print JSON inst
 
 def _lines(problem: Problem) -> tuple[str, str]:
     return f"- {problem.what}", f"  {problem.mend}"
-
-

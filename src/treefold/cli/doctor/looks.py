@@ -18,7 +18,7 @@ from treefold.cli.doctor.findings import Findings, Problem
 from treefold.cli.doctor.gpus import find_gpus, torch_build
 from treefold.cli.extras import EXTRAS, has_module
 from treefold.errors import ArgumentError
-from treefold.errors.words import bytes_in_words, counted
+from treefold.errors.words import bytes_in_words, counted, printable
 from treefold.execution import gpus, native
 
 _BUILD = "pip install --force-reinstall --no-deps --no-cache-dir treefold"
@@ -46,18 +46,23 @@ def examine() -> Findings:
             subject = look.__name__.removeprefix("_").replace("_", " ")
             findings.facts[subject] = "cannot be told"
             reason = f"{type(error).__name__}: {error}"
-            findings.to_mend.append(Problem(f"Looking at {subject} failed with {reason}.", "report it, with this output"))
+            findings.to_mend.append(
+                Problem(f"Looking at {subject} failed with {reason}.", "report it, with this output")
+            )
     return findings
 
 
 def _versions(findings: Findings) -> None:
-    findings.facts |= {"treefold": __version__, "Python": f"{platform.python_version()} {platform.python_implementation()}"}
+    findings.facts |= {
+        "treefold": __version__,
+        "Python": f"{platform.python_version()} {platform.python_implementation()}",
+    }
 
 
 def _environment(findings: Findings) -> None:
     """Look at the variables: first, because what others look at depends on them."""
     for name in sorted(name for name in os.environ if name.startswith("TREEFOLD_") and not name.startswith(_INTERNAL)):
-        findings.facts[name] = os.environ[name]
+        findings.facts[name] = printable(os.environ[name])
         if name not in _VARIABLES:
             nearest = difflib.get_close_matches(name, _VARIABLES, 1)
             meant = f"; {nearest[0]} may be meant" if nearest else ""
@@ -95,8 +100,8 @@ def _native_core(findings: Findings) -> None:
     findings.facts["native core"] = reason
     findings.to_mend.append(
         Problem(
-            f"The native core {reason}: results are the same, but slower, and nothing can be simulated. Building it takes "
-            "a C++17 compiler and Python's headers.",
+            f"The native core {reason}: results are the same, but slower, and nothing can be simulated. Building it "
+            "takes a C++17 compiler and Python's headers.",
             _BUILD,
         )
     )
@@ -170,9 +175,13 @@ def _graphics_processors(findings: Findings) -> None:
         findings.facts["GPUs"] = "none that a driver reports"
         return
     models = ", ".join(f"{count} × {model}" for model, count in Counter(found.models).items())
-    findings.facts["GPUs"] = " ".join(filter(None, [models or f"{found.vendor}, which nvidia-smi lists", found.driver and f"(driver {found.driver})"]))
+    findings.facts["GPUs"] = " ".join(
+        filter(None, [models or f"{found.vendor}, which nvidia-smi lists", found.driver and f"(driver {found.driver})"])
+    )
     if found.vendor == "NVIDIA" and not has_module("pynvml"):
-        findings.to_mend.append(Problem("treefold topology sees these GPUs with nvidia-ml-py only.", 'pip install "treefold[nvml]"'))
+        findings.to_mend.append(
+            Problem("treefold topology sees these GPUs with nvidia-ml-py only.", 'pip install "treefold[nvml]"')
+        )
     build = torch_build()
     if build:
         findings.facts["PyTorch built for"] = build

@@ -21,7 +21,9 @@ Machine = Annotated[
         autocompletion=completion.machine,
     ),
 ]
-Devices = Annotated[str | None, typer.Option(metavar="DEVICES", help="Those that take part: 0-3,6 or gpu:0,gpu:1; all if not given.")]
+Devices = Annotated[
+    str | None, typer.Option(metavar="DEVICES", help="Those that take part: 0-3,6 or gpu:0,gpu:1; all if not given.")
+]
 Nvlinks = Annotated[
     str | None,
     typer.Option(
