@@ -89,6 +89,22 @@ class TestErrors:
         outcome = treefold(*arguments)
         assert (outcome.code, outcome.out, outcome.err) == (2, "", f"treefold: {sentence}\n")
 
+    @pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
+    def test_of_a_full_disk_is_one_line_too(self):
+        """What the system refuses in the middle is no traceback."""
+        with pathlib.Path("/dev/full").open("w") as full:
+            run = subprocess.run(
+                [sys.executable, "-m", "treefold.cli", "topology", "dgx2"],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        assert (run.returncode, run.stderr) == (
+            2,
+            "treefold: The output cannot be used any further: no space left on device.\n",
+        )
+
     def test_of_a_wrong_choice_names_the_right_ones(self, treefold):
         """The choices stand in the sentence."""
         err = treefold("demo", "--ops", "foo").err

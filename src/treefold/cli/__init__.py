@@ -15,7 +15,7 @@ import typer
 from treefold.cli.console import refuse
 from treefold.cli.extras import is_of_an_extra, needing
 from treefold.cli.signals import unwound_by_signals
-from treefold.errors import TreefoldError
+from treefold.errors import CommandError, TreefoldError
 
 _FAILED = 2
 #: Typer's own copy of click has it, and so has the click that older ones import: the class above ``BadParameter``.
@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         refuse(_sentence(error))
     except TreefoldError as error:
         refuse(str(error))
+    except OSError as error:
+        refuse(str(CommandError.system(error)))
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         if not is_of_an_extra(module):

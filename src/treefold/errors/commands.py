@@ -73,6 +73,12 @@ class CommandError(TreefoldError, ValueError):
         return cls(f"--packs got {packs} for {nbytes} bytes. Every pack needs a byte at least; ask for fewer.")
 
     @classmethod
+    def system(cls, error: OSError) -> Self:
+        """End a command to which the system refuses something that could not be seen before: a full disk, for one."""
+        what = "The output" if error.filename is None else short(str(error.filename))
+        return cls(f"{what} cannot be used any further: {reason_of(error)}.")
+
+    @classmethod
     def missing_packages(cls, packages: Sequence[str], extras: Sequence[str]) -> Self:
         """Refuse a command whose packages are not all installed; all of its extras are named at once."""
         *others, last = packages
