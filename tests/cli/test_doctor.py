@@ -108,9 +108,9 @@ class TestNativeCore:
             check=True,
         )
         plain = json.loads(run.stdout)
-        assert plain["facts"]["native core"].startswith("cannot be loaded (")
+        assert plain["facts"]["native core"].startswith("not loaded (")
         [problem] = plain["to_mend"]
-        assert problem["what"].startswith("The native core cannot be loaded (")
+        assert problem["what"].startswith("The native core is not loaded (")
         assert problem["mend"] == "pip install --force-reinstall --no-deps --no-cache-dir treefold"
 
     def test_that_is_not_there_is_to_be_built(self, monkeypatch):

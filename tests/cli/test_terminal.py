@@ -21,6 +21,13 @@ class TestTerminal:
         assert "╭" not in shown
         assert re.search(r"^work +size \(B\) +count", shown, re.MULTILINE)
 
+    def test_breaks_cells_between_words_before_it_gives_up_the_frame(self, in_terminal):
+        """Eighty columns are enough for what ``treefold plan`` predicts; no number is broken."""
+        lines = ESCAPES.sub("", in_terminal("plan", "-t", "dgx1_v100", "-s", "256M", columns=80)).splitlines()
+        predicted = lines[lines.index("predicted") + 1 :]
+        assert (predicted[0][0], max(map(len, predicted[:7]))) == ("╭", 80)
+        assert any("3.15 ms" in line and "21.7 ms" in line and "11 ms" in line for line in predicted)
+
     def test_breaks_words_in_narrow_tables(self, in_terminal):
         """The words about machines go on in the next line; no line is wider than the terminal."""
         lines = ESCAPES.sub("", in_terminal("topology", "--list", columns=70)).splitlines()

@@ -6,9 +6,9 @@ Rich honours ``NO_COLOR`` and knows what a terminal can show.
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import typer
 from rich import box
@@ -68,25 +68,37 @@ def refuse(sentence: str) -> None:
 
 
 def _framed(table: Table, console: Console) -> FramedTable | None:
-    """Return a table with a frame; None if it does not fit into the terminal even with broken headers."""
+    """Return a table with a frame; None if the terminal is too narrow."""
     columns = list(zip(table.header, *table.rows, strict=True))
-    for has_broken_headers in (False, True):
-        framed = FramedTable(box=box.ROUNDED, header_style="bold", border_style="dim")
-        least = 1
-        for number, (name, *cells) in enumerate(columns):
-            is_prose = number in table.words and max(map(len, cells), default=0) > _PROSE
-            parts = name.split() if has_broken_headers else [name]
-            width = _PROSE if is_prose else max(map(len, [*parts, *cells]))
-            least += _FRAME + width
-            framed.add_column(
-                Text(textwrap.fill(name, width, break_long_words=False)),
-                justify="left" if number in table.words else "right",
-                no_wrap=not is_prose,
-                min_width=width,
-                overflow="fold",
-            )
-        if least <= console.width:
-            for row in table.rows:
-                framed.add_row(*map(Text, row))
-            return framed
-    return None
+    widths = _widths(columns, table.words, console.width - 1 - _FRAME * len(columns))
+    if widths is None:
+        return None
+    framed = FramedTable(box=box.ROUNDED, header_style="bold", border_style="dim")
+    for number, (name, width) in enumerate(zip(table.header, widths, strict=True)):
+        justify: Literal["left", "right"] = "left" if number in table.words else "right"
+        framed.add_column(Text(name), justify=justify, width=width, overflow="fold")
+    for row in table.rows:
+        framed.add_row(*map(Text, row))
+    return framed
+
+
+def _widths(columns: Sequence[Sequence[str]], words: Sequence[int], room: int) -> list[int] | None:
+    """Return the widths of columns in so much room; None if there is too little.
+
+    Broken into lines are, in this order: long cells of words; headers; all cells, between words. No number is broken.
+    """
+    whole = [max(map(len, column)) for column in columns]
+    cells = [max(map(len, (*name.split(), *cells))) for name, *cells in columns]
+    parts = [max(len(part) for cell in column for part in (*cell.split(), "")) for column in columns]
+    for tried in (whole, cells, parts):
+        least = [min(width, _PROSE) if number in words else width for number, width in enumerate(tried)]
+        spare = room - sum(least)
+        if spare >= 0:
+            break
+    else:
+        return None
+    for number, width in enumerate(whole):  # what is left goes to the first ones
+        more = min(spare, width - least[number])
+        least[number] += more
+        spare -= more
+    return least

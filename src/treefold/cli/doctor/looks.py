@@ -90,17 +90,17 @@ def _native_core(findings: Findings) -> None:
     if native.HAS_NATIVE:
         findings.facts["native core"] = "in place"
         return
-    reason = "is not installed"
+    reason = "not installed"
     try:
         importlib.import_module("treefold._native")
     except ModuleNotFoundError:
         pass
     except ImportError as error:
-        reason = f"cannot be loaded ({error})"
+        reason = f"not loaded ({error})"
     findings.facts["native core"] = reason
     findings.to_mend.append(
         Problem(
-            f"The native core {reason}: results are the same, but slower, and nothing can be simulated. Building it "
+            f"The native core is {reason}: results are the same, but slower, and nothing can be simulated. Building it "
             "takes a C++17 compiler and Python's headers.",
             _BUILD,
         )
