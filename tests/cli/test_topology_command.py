@@ -57,6 +57,13 @@ class TestTopology:
             ' NVIDIA GPUs that treefold does not see without nvidia-ml-py: pip install "treefold[nvml]"'
         )
 
+    def test_shows_one_machine(self, treefold):
+        """As an argument, or by the option of the other commands; not two, of which one would be dropped."""
+        assert treefold("topology", "-t", "dgx2").out == treefold("topology", "dgx2").out
+        outcome = treefold("topology", "dgx2", "-t", "mi250")
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err == "treefold: 'dgx2' and 'mi250' are each a machine to show; give one of them.\n"
+
     def test_offers_nothing_for_a_machine_that_was_named(self, treefold):
         """Nor in JSON."""
         assert "try:" not in treefold("topology", "dgx2").out

@@ -62,6 +62,11 @@ class CommandError(TreefoldError, ValueError):
         return cls("--topology and --plan are both '-', and there is one standard input; save one of them to a file.")
 
     @classmethod
+    def machines(cls, given: Sequence[str]) -> Self:
+        """Refuse several answers to which machine is meant."""
+        return cls(f"{' and '.join(map(short, given))} are each a machine to show; give one of them.")
+
+    @classmethod
     def no_plan_file(cls, path: str, error: OSError | UnicodeDecodeError) -> Self:
         """Refuse a plan that cannot be read."""
         reason = reason_of(error) if isinstance(error, OSError) else "it is no text"

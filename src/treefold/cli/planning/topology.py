@@ -15,6 +15,7 @@ from treefold.cli.planning.known import list_known
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.words import describe_machine, machine_notes
+from treefold.errors import CommandError
 from treefold.execution.probe import verify_links
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
@@ -42,7 +43,7 @@ Verify = Annotated[
 def topology(  # noqa: PLR0913 - every option of a command is one
     given: Given = None,
     *,
-    machine: Annotated[str | None, typer.Option("--topology", "-t", metavar="FILE|NAME|-", hidden=True)] = None,
+    machine: options.Machine = None,
     devices: options.Devices = None,
     nvlinks: options.Nvlinks = None,
     draw: options.Draw = None,
@@ -56,15 +57,17 @@ def topology(  # noqa: PLR0913 - every option of a command is one
     if known or verify:
         echo(list_known() if known else str(verify_links(use_cache=False)))
         return
+    named = [name for name in (given, machine, verify_file) if name is not None]
+    if len(named) > 1:
+        raise CommandError.machines(named)
     check_outputs({"--draw": draw, "--dot": dot}, plans=False)
-    found = read_machine(verify_file or given or machine, devices, nvlinks)
+    found = read_machine(named[0] if named else None, devices, nvlinks)
     if verify_file is not None:
         typer.echo(_verdict(found))
     elif json:
         typer.echo(json_text.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
-        is_here = verify_file is given is machine is None
-        echo(*describe_machine(found), *(offer_known("topology") if is_here and without_gpus(found) else ()))
+        echo(*describe_machine(found), *(offer_known("topology") if not named and without_gpus(found) else ()))
     if draw is not None:
         svg = draw_machine(found)
         write_picture(draw, svg=svg, html=_page(found, svg))
