@@ -21,11 +21,12 @@ from treefold.bench.sweep import Progress, measure
 from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
 from treefold.bench.work import Work, named_size, shapes_of_model, shapes_of_size
 from treefold.cli import bench_options as options
-from treefold.cli.console import Table, echo
+from treefold.cli.console import echo
 from treefold.cli.outputs import check_output
 from treefold.errors import BenchError
 from treefold.execution import native
 from treefold.files import check_writable, write_atomically
+from treefold.report.tables import Table
 
 
 def bench(  # noqa: PLR0913 - every option of a command is one

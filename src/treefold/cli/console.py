@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import typer
@@ -16,30 +15,11 @@ from rich.console import Console
 from rich.table import Table as FramedTable
 from rich.text import Text
 
-from treefold.report.tables import plain_table
+from treefold.report.tables import Table
 
 #: Cells of a column of words that are longer may be broken into lines of so many characters, or more.
 _PROSE = 24
 _FRAME = 3  # characters around a cell, but for the last line
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table, plain as a string. ``words``: the columns that hold words, set left; numbers are set right."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    words: Sequence[int] = (0,)
-
-    def __str__(self) -> str:
-        """Return the table as plain text."""
-        lines = [self.header, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        header, *rows = (
-            [cell.ljust(widths[n]) if n in self.words else cell for n, cell in enumerate(line)] for line in lines
-        )
-        return plain_table(header, rows)
-
 
 #: What a command has to say: lines of words, and tables between them.
 Block = str | Table

@@ -13,12 +13,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from treefold.calls.weights import read_weights
 from treefold.cli.average.kinds import modules_for
-from treefold.cli.console import Table, echo
+from treefold.cli.console import echo
 from treefold.cli.extras import check_modules
 from treefold.errors import CheckpointError
 from treefold.errors.words import counted, printable
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
+from treefold.report.tables import Table
 
 
 class AverageOp(enum.StrEnum):

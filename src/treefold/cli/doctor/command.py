@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from treefold.cli.console import Table, echo
+from treefold.cli.console import echo
 from treefold.cli.doctor.findings import Problem
 from treefold.cli.doctor.looks import examine
+from treefold.report.tables import Table
 
 
 def doctor(*, json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False) -> None:

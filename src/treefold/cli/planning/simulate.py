@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from treefold.cli import completion
-from treefold.cli.console import Block, Table, echo, plain
+from treefold.cli.console import Block, echo, plain
 from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import read_machine
@@ -30,6 +30,7 @@ from treefold.planners.tree_packing import TreePacking
 from treefold.report.machine_drawing import but_missing
 from treefold.report.page import Page, Section, render_page
 from treefold.report.size_drawing import draw_sizes
+from treefold.report.tables import Table
 from treefold.report.trace import write_trace
 from treefold.topology import Topology
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from treefold.cli.console import Block, Table
+from treefold.cli.console import Block
 from treefold.cli.planning.methods import OTHERS, Prediction, best_of
 from treefold.cli.planning.published import factor
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
@@ -19,6 +19,7 @@ from treefold.report.bottleneck import describe_bottleneck
 from treefold.report.certificate import most_loaded
 from treefold.report.machine_drawing import but_missing, gb_per_s
 from treefold.report.page import Check
+from treefold.report.tables import Table
 from treefold.topology import Topology
 from treefold.topology.nvlinks import fitting_nvlinks
 
