@@ -17,6 +17,7 @@
 #include "border.hpp"
 #include "dispatch.hpp"
 #include "exchange_module.hpp"
+#include "group_module.hpp"
 #include "memory.hpp"
 #include "pipeline_module.hpp"
 #include "pool.hpp"
@@ -204,5 +205,6 @@ NB_MODULE(_native, module) {
   define_exchange(module);
   define_results(module);
   define_rows(module);
+  define_groups(module);
   module.def("empty_cache", [] { treefold::HostMemory::of_this_process().clear(); });
 }

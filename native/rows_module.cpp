@@ -17,17 +17,6 @@ namespace nb = nanobind;
 
 namespace {
 
-// One leaf in every replica: arrays of one shape and dtype, row-major and aligned, on one device. It owns them.
-struct Row {
-  nb::object backend, arrays, views, dtype, key;
-  std::vector<void*> starts;
-  std::vector<Py_ssize_t> shape;
-  std::size_t length = 1, itemsize = 0;
-  bool is_writable = true, is_on_host = true;
-
-  std::size_t nbytes() const { return length * itemsize; }
-};
-
 // Tells whether the type number alone identifies a dtype: numbers, bool and registered types. Dates also have a unit.
 bool is_known(const PyArray_Descr* descr) {
   const int number = descr->type_num;
@@ -125,10 +114,7 @@ nb::object new_row(const Row& like, nb::handle dtype, Py_ssize_t count) {
   return read_arrays(nb::none(), made, made, nb::none());
 }
 
-struct Extent {
-  const char *begin, *end;
-  bool is_written;
-};
+}  // namespace
 
 void add_extents(std::vector<Extent>& extents, const Row& row, bool is_written) {
   for (const void* start : row.starts) {
@@ -137,7 +123,6 @@ void add_extents(std::vector<Extent>& extents, const Row& row, bool is_written) 
   }
 }
 
-// Tells whether no extent that is written overlaps another extent. Extents that are only read may overlap each other.
 // One pass over the extents by their begin is enough: it compares each with the farthest ends so far.
 bool are_disjoint(std::vector<Extent>& extents) {
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
@@ -150,12 +135,13 @@ bool are_disjoint(std::vector<Extent>& extents) {
   return true;
 }
 
-// Tells whether two rows have the same arrays in the same order.
 bool is_same(const Row& row, const Row& other) {
   return row.starts == other.starts && (row.dtype.is(other.dtype) ||
                                         PyArray_EquivTypes(reinterpret_cast<PyArray_Descr*>(row.dtype.ptr()),
                                                            reinterpret_cast<PyArray_Descr*>(other.dtype.ptr())));
 }
+
+namespace {
 
 // One kind of fold. The loop for each leaf is looked up once, when the fold is made.
 class RowFold {

@@ -26,6 +26,7 @@ from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerRepli
 if TYPE_CHECKING:
     from treefold.cost import simulate
     from treefold.execution.probe import verify_links
+    from treefold.group import Group, Ticket, connect
     from treefold.planners.tree_packing import TreePacking, optimal_packing
     from treefold.timeline import Timeline
     from treefold.topology import Topology, known_topology
@@ -33,9 +34,12 @@ if TYPE_CHECKING:
 
 # Imported lazily: callers that only reduce do not pay for the planner.
 _LATER = {
+    "Group": "treefold.group",
+    "Ticket": "treefold.group",
     "Timeline": "treefold.timeline",
     "Topology": "treefold.topology",
     "TreePacking": "treefold.planners.tree_packing",
+    "connect": "treefold.group",
     "known_topology": "treefold.topology",
     "load_topology": "treefold.topology.load",
     "optimal_packing": "treefold.planners.tree_packing",
@@ -52,6 +56,7 @@ __all__ = [
     "CommunicationOptions",
     "CrossDeviceOps",
     "DistributedValues",
+    "Group",
     "HierarchicalCopyAllReduce",
     "IndexedSlices",
     "Mirrored",
@@ -59,12 +64,14 @@ __all__ = [
     "PerReplica",
     "ReduceOp",
     "ReductionToOneDevice",
+    "Ticket",
     "Timeline",
     "Topology",
     "TreePacking",
     "all_reduce",
     "broadcast",
     "choose_cross_device_ops",
+    "connect",
     "empty_cache",
     "host_memory_info",
     "known_topology",

@@ -53,6 +53,8 @@ class ArrayBackend(abc.ABC):
     name: str
     #: The types of which ``read`` makes rows; exactly these, not their subclasses.
     row_types: frozenset[type] = frozenset()
+    #: Whether its arrays may lie in memory that cannot be written; in others a write there would end the process.
+    takes_read_only: bool = False
     #: Whether one memory may stand for a result on every ``cpu:k``, because its arrays never change.
     shares_results: bool = False
 

@@ -40,6 +40,7 @@ class JaxBackend(ArrayBackend):
     row_types = frozenset({ArrayImpl})
     #: Also true of donated ones: JAX does not write into memory that it adopted.
     shares_results = True
+    takes_read_only = True
 
     def __init__(self) -> None:
         """Ask JAX nothing yet: its platforms start when they are first used."""

@@ -19,6 +19,7 @@ class NumpyBackend(ArrayBackend):
 
     name = "NumPy"
     row_types = frozenset({np.ndarray})
+    takes_read_only = True
 
     def owns(self, value: object) -> bool:
         """Own arrays and numbers, but not masked arrays, whose mask would be lost without a word."""

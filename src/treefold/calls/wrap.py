@@ -17,7 +17,7 @@ def wrap(results: Results, entries: Sequence[Entry], plan: Plan) -> list[Mirrore
     for entry in entries:
         own = results[position : position + len(entry.parts)]
         position += len(entry.parts)
-        components = [_component(entry, [arrays[index] for arrays in own]) for index in range(len(entry.destinations))]
+        components = [component(entry, [arrays[index] for arrays in own]) for index in range(len(entry.destinations))]
         wrapped.append(Mirrored.made(tuple(components), entry.destinations, plan))
     return wrapped
 
@@ -35,7 +35,8 @@ def moved_axis(results: Results, entry: Entry, axis: int) -> Results:
     return moved
 
 
-def _component(entry: Entry, arrays: list[Any]) -> Any:
+def component(entry: Entry, arrays: Sequence[Any]) -> Any:
+    """Return arrays, one for each part of an entry, in the structure of its values."""
     remaining = iter(arrays)
     leaves: list[Any] = []
     for form in entry.forms:

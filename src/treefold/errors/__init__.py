@@ -14,6 +14,12 @@
     ├── FakeOutOfMemoryError         MemoryError          a fake device that was told to fail has failed
     ├── FrameworkError               ImportError          a framework that is not installed, or too old
     ├── GpuError                     RuntimeError         a reduction on GPUs that cannot start or did not end
+    ├── GroupError                   RuntimeError         a group of processes that is closed, forked or in use
+    │   ├── CallMismatchError        ValueError           ranks whose calls differ, a rank that refuses its own
+    │   ├── ConnectError             ConnectionError      processes that do not find each other or do not fit together
+    │   ├── DeadlineError            TimeoutError         a rank that did not come in time
+    │   ├── PeerLostError            ConnectionError      a rank that has ended, left or was interrupted
+    │   └── SharedMemoryError        MemoryError          no shared memory: none of this kind, none left, none allowed
     ├── InstallationError            ImportError          the native core was built from other sources
     ├── MismatchError                ValueError           replicas disagree: structure, shape, dtype, sparsity …
     │   └── ReplicaMismatchError     tf.errors.OpError    the same, as TensorFlow raises it; in treefold.tensorflow
@@ -41,6 +47,14 @@ from treefold.errors.devices import DeviceError
 from treefold.errors.extras import InstallationError, MissingExtraError
 from treefold.errors.frameworks import FrameworkError
 from treefold.errors.gpus import GpuError
+from treefold.errors.groups import (
+    CallMismatchError,
+    ConnectError,
+    DeadlineError,
+    GroupError,
+    PeerLostError,
+    SharedMemoryError,
+)
 from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
 from treefold.errors.testing import ConformanceError, FakeOutOfMemoryError
@@ -51,14 +65,18 @@ __all__ = [
     "ArgumentError",
     "BenchError",
     "CallError",
+    "CallMismatchError",
     "CheckpointError",
     "CommandError",
     "ConformanceError",
+    "ConnectError",
+    "DeadlineError",
     "DeviceError",
     "DtypeError",
     "FakeOutOfMemoryError",
     "FrameworkError",
     "GpuError",
+    "GroupError",
     "InstallationError",
     "MismatchError",
     "MissingExtraError",
@@ -66,7 +84,9 @@ __all__ = [
     "OutputError",
     "ParseError",
     "PeerError",
+    "PeerLostError",
     "PlanError",
+    "SharedMemoryError",
     "SimulationError",
     "TopologyError",
     "TreefoldError",

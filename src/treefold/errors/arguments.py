@@ -60,6 +60,22 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"{name} is {short(value)} in the environment. It takes {allowed}; unset it for the default.")
 
     @classmethod
+    def connect(cls, allowed: str, **given: object) -> Self:
+        """An argument of ``connect`` is outside what it may be."""
+        [(name, value)] = given.items()
+        return cls(f"connect() got {name}={short(value)}. It takes {allowed}.")
+
+    @classmethod
+    def root(cls, root: object, size: int) -> Self:
+        """No rank of the group."""
+        return cls(f"root is {short(root)}. This group has ranks 0 to {size - 1}.")
+
+    @classmethod
+    def sparse_between_ranks(cls, where: str) -> Self:
+        """Sparse rows in a call that only takes arrays."""
+        return cls(f"The value{where} is IndexedSlices, and this call takes arrays. Use all_reduce, or make it dense.")
+
+    @classmethod
     def topology(cls, value: object) -> Self:
         """``topology`` is no machine."""
         return cls(

@@ -29,6 +29,13 @@ class DeviceError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def not_on_host(cls, where: str) -> Self:
+        """An array that the ranks of a group cannot share, because it is not in host memory."""
+        return cls(
+            f"The value{where} is not in host memory, where the ranks of a group meet. Copy it to the CPU first."
+        )
+
+    @classmethod
     def missing(cls, device: str, framework: str, loaded: Sequence[str]) -> Self:
         """A device that the value's framework does not report."""
         return cls(

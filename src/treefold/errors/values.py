@@ -35,6 +35,14 @@ class MismatchError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def gather_ranks(cls, rank: int, where: str, got: str, expected: str, axis: int) -> Self:
+        """Ranks gather arrays that differ in more than their lengths along the axis."""
+        return cls(
+            f"Rank {rank} gathers {got}{where} and rank 0 {expected}, both with axis {axis} in front. Dtypes and all "
+            "other lengths must be the same. Nothing was done."
+        )
+
+    @classmethod
     def gather_shape(cls, replica: int, where: str, got: str, first: str, axis: int) -> Self:
         """Shapes that differ elsewhere than along the axis of a gather."""
         return cls(

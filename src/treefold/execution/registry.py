@@ -10,6 +10,7 @@ from treefold.execution.host import HostExecutor
 from treefold.execution.interface import CallSummary, Executor
 from treefold.execution.local import LocalExecutor
 from treefold.execution.nccl import NcclExecutor
+from treefold.execution.ranks import SharedMemoryExecutor
 from treefold.plan import executors
 
 HOST, LOCAL, NCCL = HostExecutor(), LocalExecutor(), NcclExecutor()
@@ -22,6 +23,7 @@ _executors: dict[str, Executor] = {
         LOCAL,
         CudaExecutor(),
         NCCL,
+        SharedMemoryExecutor(),
     )
 }
 executors.know(_executors)

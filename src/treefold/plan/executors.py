@@ -18,12 +18,18 @@ class ExecutorTraits:
     name: str
     #: Whether all devices are in one host's memory, so that each can read the others and nothing travels.
     shares_memory: bool = False
+    #: Whether that host's memory is that of several processes, whose devices have ranks.
+    joins_ranks: bool = False
     #: The largest number of devices on which it folds in one pass, in replica order, without the steps; 0: never.
     most_devices_in_one_pass: float = 0
     #: The guarantee of plans whose folds the executor itself orders; empty if the steps or the one pass order them.
     own_promise: str = ""
     #: Words for the manner in which it runs a plan that is not one pass.
     manner: str = "step by step"
+
+    def reaches(self, kind: str) -> bool:
+        """Tell whether the memory that it shares is that of devices of a type, such as ``"cpu"``."""
+        return kind == "cpu" or (self.joins_ranks and kind.endswith("/cpu"))
 
     def runs_in_one_pass(self, devices: Collection[str]) -> bool:
         """Tell whether plans on these devices are folded in one pass. On one memory there are no links to spare."""

@@ -76,8 +76,9 @@ class Plan(Movement):
                 return f"{name} {getattr(self, name)!r} is not {listed(choices)}"
         if len(self.paths) != len(self.leaves):
             return f"there are {len(self.paths)} paths for {len(self.leaves)} leaves"
-        strangers = sorted({name for name in self.devices if device_type(name) != "cpu"})
-        shares_memory = executor_traits(self.executor).shares_memory
+        traits = executor_traits(self.executor)
+        shares_memory = traits.shares_memory
+        strangers = sorted({name for name in self.devices if not traits.reaches(device_type(name))})
         if shares_memory and strangers:
             return f"the {self.executor} executor cannot reach {', '.join(strangers)}"
         if self.proof.reaches_across and not shares_memory:

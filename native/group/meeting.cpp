@@ -1,0 +1,184 @@
+#include "meeting.hpp"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <string>
+
+namespace treefold::group {
+
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// Spinning longer than a wake-up takes gains nothing.
+constexpr Clock::duration spin_time = microseconds(30);
+// Sleep is cut into slices, between which a rank looks whether the others live: short ones while a meeting is likely to
+// be near, longer ones later. Two of the longest, and a look, fit into the 100 ms that a deadline may be late.
+constexpr Clock::duration shortest_slice = milliseconds(1), longest_slice = milliseconds(16);
+constexpr Clock::duration time_to_warn = std::chrono::seconds(30);
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) {
+  // Not FUTEX_PRIVATE_FLAG: the word is shared between processes.
+  return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
+}
+
+bool has_ended(const Peer& peer) {
+  pollfd look{peer.fd, static_cast<short>(peer.is_pidfd ? POLLIN : POLLRDHUP), 0};
+  const short ended = peer.is_pidfd ? POLLIN : POLLRDHUP | POLLHUP | POLLERR;
+  return poll(&look, 1, 0) > 0 && (look.revents & ended) != 0;
+}
+
+}  // namespace
+
+Meetings::Meetings(std::byte* base, const Layout& layout, std::size_t rank, std::vector<Peer> peers, bool spins)
+    : base_(base), layout_(layout), rank_(rank), peers_(std::move(peers)), spins_(spins) {}
+
+Block& Meetings::block(std::size_t rank) const {
+  return *reinterpret_cast<Block*>(base_ + layout_.blocks() + rank * Layout::block_bytes);
+}
+
+bool Meetings::decide(std::uint64_t sequence, Event event, Cause cause, std::size_t rank, char state) {
+  std::atomic<std::uint64_t>& decision = control().decision;
+  std::uint64_t seen = decision.load(std::memory_order_acquire);
+  for (;;) {
+    const Decision now = Decision::of(seen);
+    const bool begins = event == Event::enter;
+    Phase to{};
+    if (now.sequence != sequence - begins || !follows(now.phase, event, to)) return false;
+    const bool was_refused = begins ? now.phase == Phase::refused : now.was_refused;
+    const Decision next{sequence, to, was_refused, cause, static_cast<std::uint8_t>(rank), state};
+    if (decision.compare_exchange_weak(seen, next.word(), std::memory_order_acq_rel)) return true;
+  }
+}
+
+Decision Meetings::outcome(std::uint64_t sequence) const {
+  Decision now = Decision::of(control().decision.load(std::memory_order_acquire));
+  if (now.sequence == sequence) return now;
+  // The next operation has begun, so this one has ended, and not by a broken group.
+  return {sequence, now.was_refused ? Phase::refused : Phase::committed, false, Cause::none, 0, 0};
+}
+
+bool Meetings::enter(std::uint64_t sequence) {
+  decide(sequence, Event::enter);  // or another rank has
+  return Decision::of(control().decision.load(std::memory_order_acquire)).phase != Phase::broken;
+}
+
+bool Meetings::meet(std::uint64_t sequence, const std::function<void()>& complete, const Patience& patience) {
+  const std::uint64_t number = ++meetings_;
+  const auto low = static_cast<std::uint32_t>(number);
+  block(rank_).step.store(2 * number - 1, std::memory_order_release);
+  if (control().arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == number * layout_.ranks) {
+    complete();
+    control().met.store(low, std::memory_order_seq_cst);
+    wake();
+  } else {
+    block(rank_).step.store(2 * number, std::memory_order_release);
+    const Clock::time_point begin = Clock::now();
+    Clock::duration slice = shortest_slice;
+    bool has_warned = !patience.warn;
+    while (!is_over(low)) {
+      if (spins_ && Clock::now() - begin < spin_time) {
+        pause();
+        continue;
+      }
+      sleep(low, std::min(slice, std::max<Clock::duration>(patience.deadline - Clock::now(), microseconds(50))));
+      if (is_over(low) || outcome(sequence).phase == Phase::broken) break;
+      judge(sequence, patience);
+      slice = std::min(2 * slice, longest_slice);
+      if (!has_warned && Clock::now() - begin > time_to_warn) {
+        has_warned = true;
+        patience.warn();
+      }
+    }
+  }
+  return outcome(sequence).phase != Phase::broken;
+}
+
+bool Meetings::is_over(std::uint32_t number) const {
+  return static_cast<std::int32_t>(control().met.load(std::memory_order_acquire) - number) >= 0;
+}
+
+void Meetings::judge(std::uint64_t sequence, const Patience& patience) {
+  if (patience.interrupted && patience.interrupted()) {
+    decide(sequence, Event::spoil, Cause::interrupted, rank_);
+  } else if (const std::size_t dead = dead_rank(); dead < layout_.ranks) {
+    const std::uint32_t departure = block(dead).departure.load(std::memory_order_acquire);
+    const bool has_left = departure == static_cast<std::uint32_t>(Cause::left) ||
+                          departure == static_cast<std::uint32_t>(Cause::failed);
+    decide(sequence, Event::spoil, has_left ? static_cast<Cause>(departure) : Cause::lost, dead);
+  } else if (Clock::now() >= patience.deadline) {
+    const std::vector<std::size_t> missing = absent();
+    if (missing.empty()) return;  // the meeting is over in this moment
+    decide(sequence, Event::spoil, Cause::late, missing[0], state_of(missing[0]));
+  } else {
+    return;
+  }
+  wake();
+}
+
+// Returns a rank whose process has ended or that has closed the group; the number of ranks if there is none.
+std::size_t Meetings::dead_rank() const {
+  for (std::size_t rank = 0; rank < layout_.ranks; ++rank) {
+    if (rank == rank_) continue;
+    if (block(rank).departure.load(std::memory_order_acquire) != 0) return rank;
+    if (peers_[rank].fd >= 0 && has_ended(peers_[rank])) return rank;
+  }
+  return layout_.ranks;
+}
+
+// Returns the ranks that do not wait where this rank waits: they have not come, or came last and stopped before they
+// told the others.
+std::vector<std::size_t> Meetings::absent() const {
+  std::vector<std::size_t> found;
+  for (std::size_t rank = 0; rank < layout_.ranks; ++rank) {
+    if (rank != rank_ && block(rank).step.load(std::memory_order_acquire) < 2 * meetings_) found.push_back(rank);
+  }
+  return found;
+}
+
+// Returns the state letter of a rank's process, such as 'T' for stopped; 0 if this process cannot see it.
+char Meetings::state_of(std::size_t rank) const {
+  if (peers_[rank].pid == 0) return 0;
+  char line[512] = {};
+  std::FILE* const file = std::fopen(("/proc/" + std::to_string(peers_[rank].pid) + "/stat").c_str(), "re");
+  if (file == nullptr) return 0;
+  const bool has_line = std::fgets(line, sizeof line, file) != nullptr;
+  std::fclose(file);
+  // The state follows the name, which is in brackets and may contain brackets itself.
+  const std::string text(has_line ? line : "");
+  const std::size_t bracket = text.rfind(") ");
+  return bracket == std::string::npos || bracket + 2 >= text.size() ? '\0' : text[bracket + 2];
+}
+
+void Meetings::wake() {
+  if (control().sleepers.load(std::memory_order_seq_cst) != 0) futex(control().met, FUTEX_WAKE, 0x7fffffff, nullptr);
+}
+
+void Meetings::sleep(std::uint32_t number, Clock::duration most) {
+  Control& shared = control();
+  shared.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const std::uint32_t seen = shared.met.load(std::memory_order_seq_cst);
+  if (static_cast<std::int32_t>(seen - number) < 0) {
+    const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(most).count();
+    const timespec timeout{static_cast<std::time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
+    futex(shared.met, FUTEX_WAIT, seen, &timeout);
+  }
+  shared.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+}  // namespace treefold::group

@@ -1,0 +1,123 @@
+// One operation of a group on one host: publish, meet, compare, move in chunks, commit, copy out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "../elements.hpp"
+#include "areas.hpp"
+#include "meeting.hpp"
+
+namespace treefold::group {
+
+// One array in every replica of a call. Contributions are staged one after the other, each at a multiple of 64 bytes, as
+// one stream; results lie in the result area in the same manner.
+struct Leaf {
+  Loop loop;
+  std::size_t length;        // elements
+  std::size_t source_bytes;  // of one element
+  std::size_t target_bytes;
+  std::size_t at, result_at;  // in the two streams
+};
+
+// A part of the result area, and private memory that it is copied from or to.
+struct Piece {
+  std::size_t at;  // in the area
+  std::byte* memory;
+  std::size_t nbytes;
+};
+
+// A part of a stream in bytes, or of a leaf in elements.
+struct Span {
+  std::size_t begin, end;
+};
+
+// A call as this rank makes it. Calls of several ranks match if their `kind` is the same.
+struct Call {
+  unsigned char kind[24] = {};
+  std::uint64_t plan = 0;             // of a fold
+  std::vector<Leaf> leaves;           // of a fold; none in other calls
+  std::size_t stream_bytes = 0, result_bytes = 0;
+  bool is_refused = false, wants_lease = false;
+  std::size_t replicas = 0;           // of a fold, here
+  std::vector<const std::byte*> sources;  // leaf by leaf, replica by replica
+  std::vector<double> weights;        // of all replicas of the group, if weighted; those of weight 0 are left out
+  double weight_sum = 0;
+  std::vector<Piece> given, taken;    // what is copied into the area, if it is not folded, and out of it
+  std::string words, blob;            // what the others are told, of a call that only agrees or is refused
+};
+
+struct Outcome {
+  Decision decision{};
+  Path path = Path::agree;
+  std::uint32_t area = most_areas;
+  std::size_t area_offset = 0, missing_bytes = 0;
+  bool is_unplanned = false;
+  // By rank, of a call that only agrees or was refused.
+  std::vector<Descriptor> descriptors{};
+  std::vector<std::string> words{}, blobs{};
+};
+
+// Contributions of at most so many bytes are folded by every rank for itself, after one meeting.
+constexpr std::size_t small_bytes = std::size_t{16} << 10;
+
+// Called around every stage, and at meetings that decide also between the decision and telling the others: by tests that
+// want to see what the others do when this rank ends there.
+enum class Moment { before, decided, after };
+using StageHook = void (*)(Stage stage, Moment moment, std::uint64_t sequence, std::size_t chunk);
+void set_stage_hook(StageHook hook);
+
+class Operation {
+ public:
+  Operation(Meetings& meetings, Areas& areas, std::byte* base, const Layout& layout);
+
+  // Runs the call as operation `sequence`, which all ranks run. Where it is not committed, nothing was copied out.
+  Outcome run(std::uint64_t sequence, const Call& call, const Patience& patience);
+
+ private:
+  struct Lane {
+    std::size_t rank, index;
+  };
+  struct Run {
+    const std::uint64_t sequence;
+    const Call& call;
+    const Patience& patience;
+    std::size_t lane_bytes = 0;  // of this rank's staging, for each of its replicas
+    bool is_mapped = false;
+    Choice choice{};
+    std::vector<Descriptor> descriptors{};
+    std::vector<std::vector<std::uint64_t>> offsets{};  // by rank, where its values are mapped: leaf by leaf
+    std::size_t lane_count = 0;                         // of all replicas
+    std::vector<Lane> lanes{};                          // the contributions, in replica order
+    std::vector<double> weights{};
+    Arithmetic arithmetic{};
+    std::size_t chunk = 0;
+  };
+
+  bool perform(Stage stage, Run& run);
+  void publish(Run& run) const;
+  bool offsets_of(const Call& call, std::vector<std::uint64_t>& offsets) const;
+  void copy_in(const Run& run, std::size_t chunk, std::size_t chunk_begin, Span part) const;
+  void copy_next(const Run& run) const;
+  void pass(const Run& run, Stage stage, Moment moment) const;
+  bool meet_first(Run& run);
+  bool meet_commit(const Run& run);
+  void choose(Run& run);
+  bool suits(const Run& run) const;
+  bool find_lanes(Run& run) const;
+  bool read_offsets(Run& run, std::size_t rank) const;
+  void fold(const Run& run, Span part, std::byte* results) const;
+  bool is_staged(const Run& run, const Lane& lane) const;
+  const std::byte* source_of(const Run& run, const Lane& lane, std::size_t leaf) const;
+  Span chunk_of(const Run& run, std::size_t chunk) const;
+  std::byte* half(const Run& run, std::size_t rank, std::size_t chunk) const;
+  void copy_out(const Call& call, const std::byte* results) const;
+  void tell(const Run& run, Outcome& outcome) const;
+
+  Meetings& meetings_;
+  Areas& areas_;
+  std::byte* const base_;
+  const Layout layout_;
+};
+
+}  // namespace treefold::group

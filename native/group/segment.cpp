@@ -1,0 +1,114 @@
+#include "segment.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <string>
+
+namespace treefold::group {
+
+namespace {
+
+constexpr std::uint64_t magic = 0x31646c6f66656572;  // "reefold1"
+constexpr std::size_t most_half_bytes = std::size_t{256} << 10, least_half_bytes = std::size_t{64} << 10;
+constexpr std::size_t staging_bytes = std::size_t{4} << 20;  // of all ranks: staging lives in the caches, or is slow
+
+std::size_t whole_pages(std::size_t nbytes) { return (nbytes + page_bytes - 1) / page_bytes * page_bytes; }
+
+// Returns the number in a file of the control groups, the most there is for "max" or no file.
+std::uint64_t number_in(const std::string& path) {
+  std::ifstream file(path);
+  std::uint64_t number = 0;
+  return file >> number ? number : std::numeric_limits<std::uint64_t>::max();
+}
+
+// Returns the bytes that this process may still allocate by its control groups and their parents.
+std::uint64_t room_in_control_group() {
+  std::ifstream file("/proc/self/cgroup");
+  std::uint64_t room = std::numeric_limits<std::uint64_t>::max();
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("0::/", 0) != 0) continue;
+    for (std::string path = line.substr(3);; path.resize(path.rfind('/'))) {
+      const std::string folder = "/sys/fs/cgroup" + path;
+      const std::uint64_t limit = number_in(folder + "/memory.max");
+      if (limit != std::numeric_limits<std::uint64_t>::max()) {
+        room = std::min(room, limit - std::min(limit, number_in(folder + "/memory.current")));
+      }
+      if (path.empty() || path == "/") break;
+    }
+  }
+  return room;
+}
+
+}  // namespace
+
+Layout Layout::of(std::size_t ranks, std::size_t result_bytes, std::size_t arena_bytes) {
+  const std::size_t half = std::clamp(staging_bytes / (2 * ranks), least_half_bytes, most_half_bytes);
+  return {ranks, whole_pages(result_bytes), whole_pages(arena_bytes), whole_pages(half)};
+}
+
+int create_segment(const Layout& layout) {
+  const int fd = memfd_create("treefold", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return -1;
+  int error = 0;
+  if (ftruncate(fd, static_cast<off_t>(layout.total())) != 0 ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    error = errno;
+  }
+  if (error == 0) error = allocate(fd, 0, layout.allocated());
+  if (error == 0) {
+    void* const page = mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED) {
+      error = errno;
+    } else {
+      Control* const control = new (page) Control{};
+      control->magic = magic;
+      control->ranks = layout.ranks;
+      control->decision = Decision{0, Phase::committed, false, Cause::none, 0, 0}.word();
+      munmap(page, page_bytes);
+    }
+  }
+  if (error == 0) return fd;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+std::byte* map_segment(int fd, const Layout& layout) {
+  // A descriptor from elsewhere: a file that is shorter than the layout would end in a bus error.
+  if (lseek(fd, 0, SEEK_END) != static_cast<off_t>(layout.total()) ||
+      (fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  void* const base = mmap(nullptr, layout.total(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (base == MAP_FAILED) return nullptr;
+  madvise(base, layout.total(), MADV_DONTDUMP);
+  const auto* const control = static_cast<const Control*>(base);
+  if (control->magic == magic && control->ranks == layout.ranks) return static_cast<std::byte*>(base);
+  munmap(base, layout.total());
+  errno = EINVAL;
+  return nullptr;
+}
+
+void unmap_segment(std::byte* base, const Layout& layout) { munmap(base, layout.total()); }
+
+int allocate(int fd, std::size_t offset, std::size_t nbytes) {
+  if (nbytes > room_in_control_group()) return ENOMEM;
+  for (;;) {
+    const int error = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(nbytes)) == 0 ? 0 : errno;
+    if (error != EINTR) return error;
+  }
+}
+
+void release(int fd, std::size_t offset, std::size_t nbytes) {
+  fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(nbytes));
+}
+
+}  // namespace treefold::group

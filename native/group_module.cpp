@@ -1,0 +1,400 @@
+#include "group_module.hpp"
+
+#if !defined(__linux__)
+
+void define_groups(nanobind::module_& module) { module.attr("HAS_SHARED_MEMORY") = false; }
+
+#else
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL treefold_numpy
+#define NO_IMPORT_ARRAY
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <numpy/ndarrayobject.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <memory>
+
+#include "border.hpp"
+#include "group/arena.hpp"
+#include "group/operation.hpp"
+#include "rows_module.hpp"
+
+namespace nb = nanobind;
+namespace tg = treefold::group;
+
+namespace {
+
+constexpr std::size_t line = 64;
+
+[[noreturn]] void raise_errno(int error) {
+  errno = error;
+  PyErr_SetFromErrno(PyExc_OSError);
+  throw nb::python_error();
+}
+
+// The mapped segment. Arrays on it keep it mapped, also after the group is closed.
+struct Mapping {
+  Mapping(int fd_, const tg::Layout& layout_) : fd(dup(fd_)), layout(layout_), base(tg::map_segment(fd, layout)) {
+    if (base == nullptr) {
+      const int error = errno;
+      if (fd >= 0) close(fd);
+      raise_errno(error);
+    }
+  }
+  ~Mapping() {
+    tg::unmap_segment(base, layout);
+    close(fd);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  const int fd;
+  const tg::Layout layout;
+  std::byte* const base;
+};
+
+// A claim of this rank on a result area, which is not used again while it exists. A forked child drops none of the
+// claims of its parent.
+class Lease {
+ public:
+  Lease(std::shared_ptr<Mapping> mapping, std::atomic<std::uint32_t>& count)
+      : mapping_(std::move(mapping)), count_(count), owner_(getpid()) {
+    count_.fetch_add(1, std::memory_order_acq_rel);
+  }
+  ~Lease() {
+    if (getpid() == owner_) count_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+ private:
+  const std::shared_ptr<Mapping> mapping_;
+  std::atomic<std::uint32_t>& count_;
+  const pid_t owner_;
+};
+
+// What keeps the memory of an array alive.
+template <class T>
+nb::object capsule_of(std::shared_ptr<T> held) {
+  auto* const owner = new std::shared_ptr<T>(std::move(held));
+  return nb::steal(PyCapsule_New(owner, nullptr, [](PyObject* capsule) {
+    delete static_cast<std::shared_ptr<T>*>(PyCapsule_GetPointer(capsule, nullptr));
+  }));
+}
+
+nb::object array_on(std::byte* start, const nb::tuple& shape, nb::handle dtype, nb::object owner, bool is_writable) {
+  PyArray_Descr* descr = nullptr;
+  if (PyArray_DescrConverter(dtype.ptr(), &descr) == NPY_FAIL) throw nb::python_error();
+  std::vector<npy_intp> lengths;
+  for (nb::handle length : shape) lengths.push_back(nb::cast<npy_intp>(length));
+  const int flags = is_writable ? NPY_ARRAY_CARRAY : NPY_ARRAY_CARRAY_RO;
+  PyObject* const array = PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(lengths.size()), lengths.data(),
+                                               nullptr, start, flags, nullptr);
+  if (array == nullptr) throw nb::python_error();
+  nb::object result = nb::steal(array);
+  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), owner.release().ptr()) != 0) throw nb::python_error();
+  return result;
+}
+
+// A kind of fold in a group: everything about a call but its memory.
+struct Form {
+  Form(const nb::bytes& kind, const std::string& words, const std::vector<std::pair<int, std::size_t>>& leaves, int op,
+       int accumulate, int level, bool is_weighted) {
+    call.words = words;
+    const std::vector<double> some_weights;
+    Request request = fold_request(op, accumulate, level);
+    if (is_weighted) request.weights = &some_weights;
+    for (const auto& [dtype, length] : leaves) {
+      const treefold::Item item = item_of(dtype, request);
+      call.leaves.push_back({item.loop, length, item.source_bytes, item.target_bytes, call.stream_bytes, call.result_bytes});
+      call.stream_bytes += (length * item.source_bytes + line - 1) / line * line;
+      call.result_bytes += (length * item.target_bytes + line - 1) / line * line;
+    }
+    set_kind(call, kind);
+  }
+
+  static void set_kind(tg::Call& call, const nb::bytes& kind) {
+    if (kind.size() != sizeof call.kind) refuse("The kind of a call has " + std::to_string(sizeof call.kind) + " bytes.");
+    std::memcpy(call.kind, kind.c_str(), sizeof call.kind);
+  }
+
+  nb::list results_at() const {
+    nb::list offsets;
+    for (const tg::Leaf& leaf : call.leaves) offsets.append(leaf.result_at);
+    return offsets;
+  }
+
+  tg::Call call;
+};
+
+// How an operation ended, for Python.
+struct Ended {
+  tg::Outcome outcome;
+  std::shared_ptr<Mapping> mapping;
+  std::shared_ptr<Lease> lease;
+
+  nb::object view(std::size_t at, const nb::tuple& shape, nb::handle dtype) const {
+    const nb::object owner = lease ? capsule_of(lease) : capsule_of(mapping);
+    return array_on(mapping->base + outcome.area_offset + at, shape, dtype, owner, false);
+  }
+};
+
+std::vector<tg::Piece> pieces_of(const nb::list& entries) {
+  std::vector<tg::Piece> pieces;
+  pieces.reserve(nb::len(entries));
+  for (nb::handle entry : entries) {
+    const auto [at, address, nbytes] = nb::cast<std::tuple<std::size_t, std::uintptr_t, std::size_t>>(entry);
+    pieces.push_back({at, reinterpret_cast<std::byte*>(address), nbytes});
+  }
+  return pieces;
+}
+
+class HostGroup {
+ public:
+  HostGroup(int fd, std::size_t rank, std::size_t ranks, std::size_t result_bytes, std::size_t arena_bytes,
+            const std::vector<std::tuple<int, bool, int>>& peers, bool spins)
+      : mapping_(std::make_shared<Mapping>(fd, tg::Layout::of(ranks, result_bytes, arena_bytes))),
+        arena_(std::make_shared<tg::Arena>(mapping_->fd, mapping_->layout.arena(rank), mapping_->layout.arena_bytes)),
+        meetings_(mapping_->base, mapping_->layout, rank, peers_of(peers), spins),
+        areas_(mapping_->base, mapping_->fd, mapping_->layout),
+        operation_(meetings_, areas_, mapping_->base, mapping_->layout) {}
+
+  nb::object fold(const Form& form, const nb::list& rows, const nb::object& targets, bool wants_lease,
+                  const std::vector<double>& weights, double weight_sum, std::uint64_t plan, double seconds,
+                  const nb::object& warn) {
+    tg::Call call = form.call;
+    if (rows.size() != call.leaves.size()) refuse("A call of other leaves than its form.");
+    std::vector<Extent> extents;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const Row& row = nb::cast<const Row&>(rows[i]);
+      const tg::Leaf& leaf = call.leaves[i];
+      if (i == 0) call.replicas = row.starts.size();
+      if (row.starts.size() != call.replicas || call.replicas > tg::most_replicas || row.length != leaf.length ||
+          row.itemsize != leaf.source_bytes || !row.is_on_host) {
+        refuse("A row of another length, dtype, device or number of replicas than its form.");
+      }
+      for (const void* start : row.starts) call.sources.push_back(static_cast<const std::byte*>(start));
+      if (targets.is_none()) continue;
+      const Row& target = nb::cast<const Row&>(targets[i]);
+      if (target.starts.size() != 1 || target.length != leaf.length || target.itemsize != leaf.target_bytes ||
+          !target.is_on_host) {
+        refuse("A target of another length, dtype or device than its form.");
+      }
+      if (!target.is_writable) return nb::none();
+      if (!is_same(row, target)) add_extents(extents, row, false);
+      add_extents(extents, target, true);
+      if (target.nbytes() != 0) {
+        call.taken.push_back({leaf.result_at, static_cast<std::byte*>(target.starts[0]), target.nbytes()});
+      }
+    }
+    if (!are_disjoint(extents)) return nb::none();
+    if (call.leaves.empty()) call.replicas = 1;
+    call.wants_lease = wants_lease;
+    call.weights = weights;
+    call.weight_sum = weight_sum;
+    call.plan = plan;
+    return nb::cast(run(call, seconds, warn));
+  }
+
+  Ended place(const nb::bytes& kind, std::size_t result_bytes, const nb::list& given, const nb::list& taken,
+              bool wants_lease, const std::string& words, double seconds, const nb::object& warn) {
+    tg::Call call;
+    Form::set_kind(call, kind);
+    call.result_bytes = result_bytes;
+    call.given = pieces_of(given);
+    call.taken = pieces_of(taken);
+    for (const tg::Piece& piece : call.given) {
+      if (piece.at > result_bytes || piece.nbytes > result_bytes - piece.at) refuse("A piece lies outside the results.");
+    }
+    call.wants_lease = wants_lease;
+    call.words = words;
+    return run(call, seconds, warn);
+  }
+
+  Ended agree(const nb::bytes& kind, const nb::bytes& blob, const std::string& words, bool is_refused, double seconds,
+              const nb::object& warn) {
+    if (blob.size() > tg::blob_bytes) refuse("Ranks agree on " + std::to_string(tg::blob_bytes) + " bytes at most.");
+    tg::Call call;
+    Form::set_kind(call, kind);
+    call.blob = std::string(blob.c_str(), blob.size());
+    call.words = words;
+    call.is_refused = is_refused;
+    return run(call, seconds, warn);
+  }
+
+  nb::object empty(const nb::tuple& shape, nb::handle dtype, std::size_t nbytes) {
+    std::size_t offset = 0;
+    const int error = arena_->take(nbytes, offset);
+    if (error != 0) raise_errno(error);
+    const auto owner = std::shared_ptr<void>(nullptr, [arena = arena_, mapping = mapping_, offset, pid = getpid()](void*) {
+      if (getpid() == pid) arena->give_back(offset);
+    });
+    return array_on(mapping_->base + offset, shape, dtype, capsule_of(owner), true);
+  }
+
+  // Tells the others that this rank closes the group.
+  void leave(bool has_failed) {
+    const tg::Cause cause = has_failed ? tg::Cause::failed : tg::Cause::left;
+    meetings_.block(meetings_.rank()).departure.store(static_cast<std::uint32_t>(cause), std::memory_order_release);
+    meetings_.wake();
+  }
+
+  // Before a fork: the child may read this rank's results for ever, so their areas are never used again.
+  void retire_leases() {
+    for (auto& count : meetings_.block(meetings_.rank()).leases) {
+      if (count.load(std::memory_order_acquire) != 0) count.fetch_add(1, std::memory_order_acq_rel);
+    }
+  }
+
+  std::vector<std::size_t> absent() const { return meetings_.absent(); }
+  std::uint64_t sequence() const { return sequence_; }
+
+ private:
+  std::vector<tg::Peer> peers_of(const std::vector<std::tuple<int, bool, int>>& entries) const {
+    if (entries.size() != mapping_->layout.ranks) refuse("A group has one entry for each of its ranks.");
+    std::vector<tg::Peer> peers;
+    for (const auto& [fd, is_pidfd, pid] : entries) peers.push_back({fd, is_pidfd, pid});
+    return peers;
+  }
+
+  Ended run(const tg::Call& call, double seconds, const nb::object& warn) {
+    for (const tg::Piece& piece : call.taken) {
+      if (piece.at > call.result_bytes || piece.nbytes > call.result_bytes - piece.at) refuse("A piece lies outside the results.");
+    }
+    PyThreadState* state = PyEval_SaveThread();
+    bool is_raised = false;
+    const auto with_gil = [&state](auto work) {
+      PyEval_RestoreThread(state);
+      work();
+      state = PyEval_SaveThread();
+    };
+    tg::Patience patience;
+    const double most_seconds = 1e9;  // what a clock can add without overflow
+    patience.deadline = tg::Clock::now() + std::chrono::duration_cast<tg::Clock::duration>(
+                                               std::chrono::duration<double>(std::min(seconds, most_seconds)));
+    patience.interrupted = [&] {
+      if (!is_raised) with_gil([&] { is_raised = PyErr_CheckSignals() != 0; });
+      return is_raised;
+    };
+    if (!warn.is_none()) {
+      patience.warn = [&] {
+        with_gil([&] {
+          if (is_raised) return;
+          PyObject* const answer = PyObject_CallFunction(warn.ptr(), "O", nb::cast(absent()).ptr());
+          is_raised = answer == nullptr;
+          Py_XDECREF(answer);
+        });
+      };
+    }
+    Ended ended{{}, mapping_, nullptr};
+    std::exception_ptr error;
+    try {
+      ended.outcome = operation_.run(++sequence_, call, patience);
+    } catch (...) {  // no memory, or what a test's hook raises: the others must not wait for this rank
+      error = std::current_exception();
+      meetings_.decide(sequence_, tg::Event::spoil, tg::Cause::failed, meetings_.rank());
+      meetings_.wake();
+    }
+    if (ended.outcome.decision.phase == tg::Phase::committed && call.wants_lease && ended.outcome.area < tg::most_areas) {
+      ended.lease = std::make_shared<Lease>(mapping_, meetings_.block(meetings_.rank()).leases[ended.outcome.area]);
+    }
+    PyEval_RestoreThread(state);
+    if (error) std::rethrow_exception(error);
+    if (is_raised) throw nb::python_error();
+    return ended;
+  }
+
+  const std::shared_ptr<Mapping> mapping_;
+  const std::shared_ptr<tg::Arena> arena_;
+  tg::Meetings meetings_;
+  tg::Areas areas_;
+  tg::Operation operation_;
+  std::uint64_t sequence_ = 0;
+};
+
+int create_segment(std::size_t ranks, std::size_t result_bytes, std::size_t arena_bytes) {
+  if (ranks < 1 || ranks > tg::most_ranks) refuse("A host has 1 to " + std::to_string(tg::most_ranks) + " ranks.");
+  const int fd = tg::create_segment(tg::Layout::of(ranks, result_bytes, arena_bytes));
+  if (fd < 0) raise_errno(errno);
+  return fd;
+}
+
+nb::list bytes_of(const std::vector<std::string>& blobs) {
+  nb::list made;
+  for (const std::string& blob : blobs) made.append(nb::bytes(blob.data(), blob.size()));
+  return made;
+}
+
+nb::list descriptors_of(const Ended& ended) {
+  nb::list made;
+  for (const tg::Descriptor& said : ended.outcome.descriptors) {
+    made.append(nb::make_tuple(nb::bytes(said.kind, sizeof said.kind), said.is_refused != 0, said.replicas));
+  }
+  return made;
+}
+
+}  // namespace
+
+void define_groups(nb::module_& module) {
+  module.attr("HAS_SHARED_MEMORY") = true;
+  module.attr("MOST_RANKS") = tg::most_ranks;
+  module.attr("MOST_REPLICAS") = tg::most_replicas;
+  module.attr("SMALL_BYTES") = tg::small_bytes;
+  module.attr("BLOB_BYTES") = tg::blob_bytes;
+  module.def("create_segment", &create_segment, nb::arg("ranks"), nb::arg("result_bytes"), nb::arg("arena_bytes"),
+             "Return the descriptor of new shared memory for a group: sealed, without a name, allocated where it must be.");
+  define_protocol(module);
+  nb::class_<Form>(module, "GroupForm", "A kind of fold in a group: everything about a call but its memory.")
+      .def(nb::init<const nb::bytes&, const std::string&, const std::vector<std::pair<int, std::size_t>>&, int, int, int,
+                    bool>(),
+           nb::arg("kind"), nb::arg("words"), nb::arg("leaves"), nb::arg("op"), nb::arg("accumulate"), nb::arg("level"),
+           nb::arg("is_weighted") = false)
+      .def_prop_ro("stream_bytes", [](const Form& form) { return form.call.stream_bytes; }, "Of one replica.")
+      .def_prop_ro("result_bytes", [](const Form& form) { return form.call.result_bytes; })
+      .def_prop_ro("results_at", &Form::results_at, "Where the result of each leaf begins in the result area.");
+  nb::class_<Ended>(module, "GroupOutcome", "How an operation of a group ended.")
+      .def_prop_ro("is_committed", [](const Ended& e) { return e.outcome.decision.phase == tg::Phase::committed; })
+      .def_prop_ro("phase", [](const Ended& e) { return tg::phase_names[static_cast<int>(e.outcome.decision.phase)]; })
+      .def_prop_ro("cause", [](const Ended& e) { return tg::cause_names[static_cast<int>(e.outcome.decision.cause)]; })
+      .def_prop_ro("rank", [](const Ended& e) { return static_cast<int>(e.outcome.decision.rank); })
+      .def_prop_ro("state", [](const Ended& e) {
+        const char state = e.outcome.decision.state;
+        return state == 0 ? std::string() : std::string(1, state);
+      })
+      .def_prop_ro("path", [](const Ended& e) { return tg::path_names[static_cast<int>(e.outcome.path)]; })
+      .def_prop_ro("is_leased", [](const Ended& e) { return e.lease != nullptr; })
+      .def_prop_ro("missing_bytes", [](const Ended& e) { return e.outcome.missing_bytes; })
+      .def_prop_ro("is_unplanned", [](const Ended& e) { return e.outcome.is_unplanned; })
+      .def_prop_ro("words", [](const Ended& e) { return e.outcome.words; })
+      .def_prop_ro("blobs", [](const Ended& e) { return bytes_of(e.outcome.blobs); })
+      .def_prop_ro("descriptors", &descriptors_of, "Of each rank: kind, whether it refuses, replicas.")
+      .def("view", &Ended::view, nb::arg("at"), nb::arg("shape"), nb::arg("dtype"),
+           "Return a read-only array on the result area; without a lease it is right until the next operation.");
+  nb::class_<HostGroup>(module, "HostGroup", "The ranks of one host, as one of them sees them.")
+      .def(nb::init<int, std::size_t, std::size_t, std::size_t, std::size_t, const std::vector<std::tuple<int, bool, int>>&,
+                    bool>(),
+           nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("result_bytes"), nb::arg("arena_bytes"),
+           nb::arg("peers"), nb::arg("spins"))
+      .def("fold", &HostGroup::fold, nb::arg("form"), nb::arg("rows"), nb::arg("targets").none(), nb::arg("wants_lease"),
+           nb::arg("weights"), nb::arg("weight_sum"), nb::arg("plan"), nb::arg("seconds"), nb::arg("warn").none(),
+           "Fold the rows of all ranks into the one array of each target; None, with nothing done and no other rank told, if\n"
+           "targets cannot be written or share memory with another array of the call.")
+      .def("place", &HostGroup::place, nb::arg("kind"), nb::arg("result_bytes"), nb::arg("given"), nb::arg("taken"),
+           nb::arg("wants_lease"), nb::arg("words"), nb::arg("seconds"), nb::arg("warn").none())
+      .def("agree", &HostGroup::agree, nb::arg("kind"), nb::arg("blob"), nb::arg("words"), nb::arg("is_refused"),
+           nb::arg("seconds"), nb::arg("warn").none())
+      .def("empty", &HostGroup::empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("nbytes"))
+      .def("leave", &HostGroup::leave, nb::arg("has_failed"))
+      .def("retire_leases", &HostGroup::retire_leases)
+      .def("absent", &HostGroup::absent)
+      .def_prop_ro("sequence", &HostGroup::sequence);
+}
+
+#endif

@@ -1,0 +1,192 @@
+"""What goes wrong between the processes of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from treefold.errors.base import TreefoldError
+
+#: What the state letter of a process that is late means to a reader.
+_STATES = {"T": ", which is stopped", "t": ", which a debugger has stopped", "Z": ", which has exited"}
+_AGAIN = "This group cannot be used any more; the ranks that are left can connect again."
+
+
+class GroupError(TreefoldError, RuntimeError):
+    """Something went wrong between the processes of a group."""
+
+    #: The ranks that are to blame.
+    ranks: tuple[int, ...] = ()
+
+    @classmethod
+    def closed(cls) -> Self:
+        """A group is used after it was closed."""
+        return cls("This group is closed. Use it within `with treefold.connect() as group:`, or before group.close().")
+
+    @classmethod
+    def forked(cls, rank: int) -> Self:
+        """A forked child uses its parent's group."""
+        return cls(
+            f"This process was forked from rank {rank} and is no rank itself. Only the process that called connect can "
+            "use the group; let it reduce, or start workers before it connects."
+        )
+
+    @classmethod
+    def concurrent(cls, doing: str) -> Self:
+        """A second thread, a signal handler or a finalizer calls while a call is under way."""
+        return cls(
+            f"This group is in the middle of {doing}, which another thread or a signal handler has interrupted. Ranks make "
+            "one call after the other, all in the same order: use one thread, or one group per thread."
+        )
+
+    @classmethod
+    def too_large(cls, nbytes: int, limit: int) -> Self:
+        """A batch does not fit into the memory for results."""
+        return cls(
+            f"A result of {nbytes} bytes does not fit into the {limit} bytes that this group has for results, so nothing "
+            f"was done. Reduce in smaller batches, or set TREEFOLD_GROUP_BYTES={nbytes} in the environment of every rank."
+        )
+
+
+class PeerLostError(GroupError, ConnectionError):
+    """A rank has ended, was interrupted or has closed the group while others still needed it."""
+
+    @classmethod
+    def of(cls, cause: str, rank: int) -> Self:
+        """Rank ``rank`` is gone, for one of the causes of the protocol."""
+        words = {
+            "lost": "has exited",
+            "interrupted": "was interrupted",
+            "left": "has closed the group",
+            "failed": "has left the group with an error",
+        }
+        error = cls(f"Rank {rank} {words[cause]}, so this call did not happen: outputs are as they were. {_AGAIN}")
+        error.ranks = (rank,)
+        return error
+
+
+class DeadlineError(GroupError, TimeoutError):
+    """A rank did not come in time."""
+
+    @classmethod
+    def of(cls, rank: int, state: str) -> Self:
+        """Rank ``rank``, whose process is in that state, is late."""
+        error = cls(
+            f"Rank {rank}{_STATES.get(state, '')} had not come by the deadline, so this call did not happen: outputs "
+            f"are as they were. {_AGAIN} Give connect a larger timeout_seconds if that rank is only slow."
+        )
+        error.ranks = (rank,)
+        return error
+
+
+class CallMismatchError(GroupError, ValueError):
+    """Ranks of a group make calls that differ. Nothing has moved, and the group can be used."""
+
+    @classmethod
+    def of(cls, words: Sequence[str], kinds: Sequence[bytes]) -> Self:
+        """Show one rank of each kind of call: the first two kinds that there are."""
+        first = next(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
+        sides = f"Rank {first} calls {words[first]}, while rank 0 calls {words[0]}."
+        if words[first] == words[0]:
+            sides = f"Ranks {first} and 0 both call {words[0]}, of other leaves, options or names."
+        error = cls(f"{sides} All ranks of a group make the same calls in the same order. Nothing was done.")
+        error.ranks = tuple(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
+        return error
+
+    @classmethod
+    def plans(cls) -> Self:
+        """Ranks plan the same call differently."""
+        return cls("Ranks plan this call differently. Install the same treefold, and its native core, on all of them.")
+
+    @classmethod
+    def refused(cls, rank: int, sentence: str) -> Self:
+        """Another rank could not make its call."""
+        error = cls(f"Rank {rank} could not make this call: {sentence} Nothing was done, on no rank.")
+        error.ranks = (rank,)
+        return error
+
+
+class SharedMemoryError(GroupError, MemoryError):
+    """There is no shared memory: none of this kind, none left, or none allowed."""
+
+    @classmethod
+    def unsupported(cls, reason: str) -> Self:
+        """This system or this installation has none."""
+        return cls(
+            f"Ranks of one host meet in shared memory, and {reason}. Everything within one process works here; between "
+            "processes use Linux."
+        )
+
+    @classmethod
+    def of_system(cls, error: OSError, nbytes: int = 0) -> Self:
+        """The system refused memory: of so many bytes, or that of a whole group."""
+        what = f"{nbytes} bytes of shared memory" if nbytes else "the shared memory of a group"
+        return cls(
+            f"The system refused {what} ({error.strerror}), so nothing was done. Free memory or descriptors, or raise "
+            "the limits of this process (ulimit -v, ulimit -n) or its container."
+        )
+
+    @classmethod
+    def missing(cls, nbytes: int) -> Self:
+        """No memory for results."""
+        return cls(
+            f"The system has no {nbytes} bytes of shared memory for the results of this call, so nothing was done, "
+            "on no rank. Free memory, raise the container's limit, or reduce in smaller batches."
+        )
+
+
+class ConnectError(GroupError, ConnectionError):
+    """The processes that should make a group did not find each other, or do not fit together."""
+
+    @classmethod
+    def no_launcher(cls, looked_for: Sequence[str]) -> Self:
+        """Nothing says who the other ranks are."""
+        return cls(
+            f"connect() found nobody to connect to: looked for {', '.join(looked_for)}. Start the script with "
+            "`treefold run -n 4 script.py`, torchrun or mpiexec, or pass a ProcessGroup, a communicator or a Ticket."
+        )
+
+    @classmethod
+    def unknown_source(cls, source: object) -> Self:
+        """``connect`` got something else than it takes."""
+        return cls(
+            f"connect() takes a torch ProcessGroup, an mpi4py communicator, a Ticket or nothing, and got "
+            f"{type(source).__name__}."
+        )
+
+    @classmethod
+    def late(cls, ranks: Sequence[int], seconds: float) -> Self:
+        """Some ranks did not come."""
+        error = cls(
+            f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} did not connect within {seconds:g} s. Start "
+            "all ranks, or give connect a larger connect_timeout_seconds."
+        )
+        error.ranks = tuple(ranks)
+        return error
+
+    @classmethod
+    def refused(cls, sentence: str) -> Self:
+        """Rank 0 turned this rank away, or turned all away."""
+        return cls(f"The group did not form: {sentence}")
+
+    @classmethod
+    def turned_away(cls) -> Self:
+        """Rank 0 has ended the connection without a word."""
+        return cls("The group did not form: rank 0 has turned this rank away, or has ended.")
+
+    @classmethod
+    def folder(cls, folder: str, problem: str) -> Self:
+        """The folder where rank 0 listens is not there or not as it must be."""
+        return cls(f"The group did not form: the folder {folder!r}, where rank 0 listens, {problem}.")
+
+    @classmethod
+    def ticket(cls, text: str) -> Self:
+        """A ticket that cannot be read."""
+        return cls(
+            f"This is no ticket of treefold: {text[:80]!r}. Make them with Ticket.for_ranks(n), one for each rank."
+        )
+
+    @classmethod
+    def rank_count(cls, size: object, most: int) -> Self:
+        """A number of ranks that no host can have."""
+        return cls(f"A host has 1 to {most} ranks, and {size!r} were asked for.")

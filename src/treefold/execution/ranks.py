@@ -1,0 +1,33 @@
+"""Runs plans whose devices belong to the ranks of a group on one host: each rank folds its share in shared memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from treefold.execution.interface import CallSummary, Executor
+from treefold.execution.operands import Operand, Results
+from treefold.fold import Fold
+from treefold.plan import Plan
+
+
+class SharedMemoryExecutor(Executor):
+    """Shared memory: every element is folded once, by the rank that owns its slice, from where all ranks can read it.
+
+    A plan alone cannot be run here: no rank has the values of the others. ``treefold.group`` runs it, on all of them.
+    """
+
+    name = "shared_memory"
+    shares_memory = True
+    joins_ranks = True
+    most_devices_in_one_pass = math.inf
+    kernel = "native"
+    is_on_request = True
+
+    def refusal(self, call: CallSummary) -> str:  # noqa: ARG002
+        """Refuse calls of one process."""
+        return "it joins the ranks of a group"
+
+    def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
+        """Do nothing: a rank has its own values only."""
+        raise NotImplementedError(plan, inputs, fold, out)

@@ -1,0 +1,112 @@
+"""``connect``: from whatever knows the ranks to a group of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from treefold.errors import ArgumentError, SharedMemoryError
+from treefold.errors.words import listed
+from treefold.group import core, limits
+from treefold.group.group import Group
+from treefold.group.link import HostLink
+from treefold.group.rendezvous import Guest, Host, Met
+from treefold.group.sources import find_ticket
+from treefold.group.ticket import Ticket
+
+_SECONDS = "a number of seconds above 0"
+_GUARANTEES = ("replica_order", "per_plan", "engine")
+
+
+def connect(
+    source: Any = None,
+    *,
+    timeout_seconds: float = 600.0,
+    connect_timeout_seconds: float = 60.0,
+    guarantee: str = "replica_order",
+) -> Group:
+    """Join the other ranks, all of which call this, and return the group of them.
+
+    ``source``: a PyTorch ``ProcessGroup``, an mpi4py communicator, a ``Ticket`` or its text. None asks the environment:
+    ``treefold run``, then PyTorch's initialised default group, ``torchrun``'s variables, and those of MPI's launchers.
+    ``timeout_seconds``: how long a call waits for ranks that do not come. ``connect_timeout_seconds``: the same for
+    this one. ``guarantee``: what results promise; on one host all of them give the bits of one process.
+
+    Raises:
+        ConnectError: nothing says who the others are, some did not come, or they do not fit together.
+        SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
+
+    """
+    _check_seconds(timeout_seconds, "timeout_seconds")
+    _check_seconds(connect_timeout_seconds, "connect_timeout_seconds")
+    if guarantee not in _GUARANTEES:
+        raise ArgumentError.connect(listed(_GUARANTEES), guarantee=guarantee)
+    if not core.HAS_SHARED_MEMORY:
+        system = f"{sys.platform} has no memory that can be shared and sealed without a name"
+        raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")
+    ticket = find_ticket(source, connect_timeout_seconds)
+    link = _meet(ticket, _agreed(guarantee), connect_timeout_seconds, timeout_seconds)
+    return Group(link, guarantee)
+
+
+def _meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> HostLink:
+    if ticket.rank == 0:
+        host = Host(ticket, agreed, seconds)
+        try:
+            host.gather()
+            try:
+                fd = core.create_segment(ticket.size, *_sizes(ticket))
+            except OSError as error:
+                sentence = str(SharedMemoryError.of_system(error))
+                host.refuse(sentence, is_memory=True)
+                raise SharedMemoryError(sentence) from None
+            met = host.share(fd)
+            link = _link(ticket, met, timeout_seconds, lambda sentence: host.refuse(sentence, is_memory=True))
+            host.settle()
+        finally:
+            host.close()
+        return link
+    guest = Guest(ticket, agreed, seconds)
+    try:
+        link = _link(ticket, guest.join(), timeout_seconds, guest.settle)
+        guest.settle()
+    finally:
+        guest.close()
+    return link
+
+
+def _link(ticket: Ticket, met: Met, timeout_seconds: float, tell: Callable[[str], None]) -> HostLink:
+    """Map the shared memory; what fails here is told to the other ranks before it is raised."""
+    peers = [(pidfd, True, pid) for pidfd, pid in zip(met.pidfds, met.pids, strict=True)]
+    spins = ticket.size <= limits.usable_cores()
+    try:
+        native = core.HostGroup(met.fd, ticket.rank, ticket.size, *_sizes(ticket), peers, spins)
+    except OSError as error:
+        sentence = str(SharedMemoryError.of_system(error))
+        tell(sentence)
+        raise SharedMemoryError(sentence) from None
+    finally:
+        os.close(met.fd)
+    return HostLink(native, ticket.rank, ticket.size, result_bytes=_sizes(ticket)[0], timeout_seconds=timeout_seconds)
+
+
+def _sizes(ticket: Ticket) -> tuple[int, int]:
+    return limits.result_bytes(), limits.arena_bytes(ticket.size)
+
+
+def _agreed(guarantee: str) -> dict[str, object]:
+    """Return what must be the same on all ranks."""
+    return {
+        "treefold": sys.modules["treefold"].__version__,
+        "byte order": sys.byteorder,
+        "guarantee": guarantee,
+        "bytes for results": limits.result_bytes(),
+        "memory": limits.arena_bytes(1),
+    }
+
+
+def _check_seconds(seconds: object, name: str) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise ArgumentError.connect(_SECONDS, **{name: seconds})

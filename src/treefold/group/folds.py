@@ -1,0 +1,319 @@
+"""All-reduces of a group: what this rank brings, read as in one process, becomes a call that all ranks compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import struct
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from treefold.backends import ArrayBackend, HostArray, Row
+from treefold.backends.rows import read_arrays
+from treefold.bounded_cache import BoundedCache
+from treefold.calls.entry import Entry, Part, read_entry
+from treefold.calls.leaves import read_folded_leaf
+from treefold.calls.output import read_out
+from treefold.calls.reader import Reading, Tree, read_components
+from treefold.calls.weights import read_weights
+from treefold.calls.wrap import component
+from treefold.errors import ArgumentError, CallMismatchError, DeviceError
+from treefold.execution import Operand, native
+from treefold.fold import Fold
+from treefold.group import core
+from treefold.group.link import HostLink, UnplannedCallError
+from treefold.group.plans import GroupPlans
+from treefold.plan.ir import Goal
+from treefold.reduce_op import ReduceOp
+from treefold.values import DistributedValues, PerReplica
+
+if TYPE_CHECKING:
+    from treefold._native import GroupForm, GroupOutcome
+
+#: Collective, op, accumulation, root, and the hash of everything else: what calls of several ranks are compared by.
+KIND = struct.Struct("<BBBxI16s")
+#: As much as the others are told of a call.
+_MOST_WORDS = 400
+_ALL_REDUCE, _WEIGHTED, _WEIGHTS = range(3)
+_DEVICE = "cpu:0"
+_DEVICES = (_DEVICE,)
+_ITSELF = True
+_NO_WEIGHTS = Fold(ReduceOp.SUM)
+
+
+class Result(NamedTuple):
+    """The result of one leaf: its dtypes, as kernels write and as its framework wants it, and its place in the area."""
+
+    backend: ArrayBackend
+    dtype: np.dtype[Any]
+    narrow: np.dtype[Any]
+    shape: tuple[int, ...]
+    at: int
+
+
+class KnownCall(NamedTuple):
+    """A kind of call that was validated: its form in the native core, its results, the plan that ranks compare."""
+
+    form: GroupForm
+    results: list[Result]
+    entry: Entry
+    plans: GroupPlans
+    #: Whether its results are written into memory of this process only.
+    is_private: bool
+
+
+class Folds:
+    """The all-reduces of one group, with what is known of the calls so far."""
+
+    def __init__(self, link: HostLink, accumulate: str = "wide") -> None:
+        """Start without knowing any call."""
+        self._link = link
+        self._accumulate = accumulate
+        self._known: BoundedCache[Hashable, KnownCall] = BoundedCache(128)
+
+    def all_reduce(
+        self, value: Any, op: ReduceOp | str, *, out: Any = None, weights: Any = None, root: int | None = None
+    ) -> Any:
+        """Return the reduction of all ranks' values as one component; None off the ``root``, if there is one.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        with self._link.telling():
+            reading = read_components(value.values if isinstance(value, DistributedValues) else (value,))
+            end = reading if out is value else None if out is None else read_components((out,))
+            key = None
+            if weights is None and reading.key is not None and (end is None or end.key is not None):
+                key = (op, reading.key, _ITSELF if end is reading else end and end.key, root)
+                known = self._known.get(key)
+                if known is not None:
+                    outcome = self._repeat(known, reading, end, root)
+                    if outcome is not None:
+                        return outcome[0]
+            return self._first(key, value, op, reading, out, weights, root)
+
+    def _repeat(self, known: KnownCall, reading: Reading, end: Reading | None, root: int | None) -> tuple[Any] | None:
+        """Make a call of a known kind; None, with nothing done, if it has to be validated first."""
+        rows = _rows(reading)
+        is_wanted = root is None or root == self._link.rank
+        targets = None
+        if is_wanted and end is not None:
+            targets = _rows(end)
+        elif is_wanted and known.is_private:
+            pairs = zip(rows, known.results, strict=True)
+            targets = [native.new_row(row, result.dtype, 1) for row, result in pairs]
+        outcome = self._fold(known, rows, targets, _NO_WEIGHTS, wants_lease=is_wanted and targets is None)
+        if outcome is None:
+            return None
+        return (self._wrapped(known, outcome, targets, end) if is_wanted else None,)
+
+    def _first(
+        self, key: Hashable, value: Any, op: ReduceOp | str, reading: Reading, out: Any, weights: Any, root: int | None
+    ) -> Any:
+        """Validate a call by itself, as in one process, and make it."""
+        local = value if isinstance(value, DistributedValues) else PerReplica([value])
+        fold = Fold(ReduceOp.parse(op), self._accumulate)
+        own = None if weights is None else _own_weights(weights, len(local), fold.op)
+        entry = read_entry(local, reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold))
+        known = self._read(fold, entry, root, is_weighted=own is not None)
+        ends = None if out is None else [arrays[0] for arrays in read_out([out], [None], [entry], fold)]
+        rows = _plain_rows(entry)
+        fold = fold if own is None else self._with_weights(fold, own)
+        is_wanted = root is None or root == self._link.rank
+        is_private = known.is_private or ends is not None
+        targets = _targets(known, ends) if is_private and is_wanted else None
+        outcome = self._fold(known, rows, targets, fold, wants_lease=is_wanted and targets is None)
+        if outcome is None:
+            raise AssertionError(known)  # validation has let targets through that overlap
+        if key is not None:
+            self._known.put(key, known)
+        if not is_wanted:
+            return None
+        if ends is None or targets is None:
+            return self._wrapped(known, outcome, targets, None)
+        for result, target, end in zip(known.results, targets, ends, strict=True):
+            if _is_on(target, result.backend.host_view(end)):
+                result.backend.wrote([end])
+            else:
+                result.backend.assign(end, result.backend.from_host(target.arrays[0], _DEVICE))
+        return component(entry, ends)
+
+    def _read(self, fold: Fold, entry: Entry, root: int | None, *, is_weighted: bool) -> KnownCall:
+        """Return what ranks compare of a call, and what its results will be."""
+        for part in entry.parts:
+            if not part.is_in_host_memory:
+                raise DeviceError.not_on_host(part.path)
+            if part.goal is not Goal.FOLD:
+                raise ArgumentError.sparse_between_ranks(part.path)
+        how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
+        kind = KIND.pack(
+            _WEIGHTED if is_weighted else _ALL_REDUCE, *how, 0 if root is None else root + 1, layout_of(entry)
+        )
+        words = _words("all_reduce" if root is None else f"reduce to rank {root}", fold, entry)
+        leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]
+        form = core.GroupForm(kind, words, leaves, *how, native.level(), is_weighted)
+        pairs = zip(entry.parts, form.results_at, strict=True)
+        results = [_result(part.operand.backend, part.dtype, part.operand.shape, fold, at) for part, at in pairs]
+        needs_copies = any(not one.backend.takes_read_only or one.dtype != one.narrow for one in results)
+        is_private = form.stream_bytes <= core.SMALL_BYTES or needs_copies
+        bare = _without_arrays(entry)
+        return KnownCall(form, results, bare, GroupPlans(bare, self._link, fold), is_private)
+
+    def _with_weights(self, fold: Fold, own: Sequence[float]) -> Fold:
+        """Return the fold with the weights of all ranks, which they tell each other."""
+        kind = KIND.pack(_WEIGHTS, 0, 0, 0, bytes(16))
+        said = self._link.agree(kind, struct.pack(f"<{len(own)}d", *own), words="the weights of a mean")
+        everyone = [weight for part in said for weight in struct.unpack(f"<{len(part) // 8}d", part)]
+        return Fold(fold.op, fold.accumulate, read_weights(everyone, fold.op))
+
+    def _fold(
+        self, known: KnownCall, rows: list[Row], targets: list[Row] | None, fold: Fold, *, wants_lease: bool
+    ) -> GroupOutcome | None:
+        """Make the call; the first time, and when numbers of replicas have changed, plan it with all ranks."""
+        replicas = known.entry.num_replicas
+        weights, weight_sum = (fold.scaled_weights, fold.weight_sum) if fold.weights else ((), 0.0)
+        while True:
+            number = known.plans.number(replicas)
+            try:
+                return self._link.fold(known.form, rows, targets, wants_lease, weights, weight_sum, number)
+            except UnplannedCallError as unplanned:
+                if number and known.plans.replicas == unplanned.replicas:
+                    raise CallMismatchError.plans() from None
+                known.plans.make(unplanned.replicas)
+
+    def _wrapped(self, known: KnownCall, outcome: GroupOutcome, targets: list[Row] | None, end: Reading | None) -> Any:
+        """Return results in the structure of the value: what was written, or views on the area that the ranks share."""
+        if end is not None and targets is not None:
+            for result, target in zip(known.results, targets, strict=True):
+                result.backend.wrote(target.arrays)
+            return component(known.entry, [target.arrays[0] for target in targets])
+        made = (
+            [_view(outcome, result) for result in known.results] if targets is None else [t.arrays[0] for t in targets]
+        )
+        arrays = []
+        for result, array in zip(known.results, made, strict=True):
+            narrow = array if result.narrow is result.dtype else array.astype(result.narrow, copy=False)
+            arrays.append(result.backend.from_hosts([narrow], _DEVICES)[0])
+        return component(known.entry, arrays)
+
+
+def address_of(array: HostArray) -> int:
+    """Return where an array's memory begins."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _without_arrays(entry: Entry) -> Entry:
+    """Return an entry to keep for later calls, which must not hold the arrays of this one."""
+    bare = [
+        dataclasses.replace(one, operand=Operand(one.operand.backend, (), one.operand.shape)) for one in entry.parts
+    ]
+    return dataclasses.replace(entry, parts=tuple(bare), reading=None, columns=())
+
+
+def _result(backend: ArrayBackend, dtype: str, shape: tuple[int, ...], fold: Fold, at: int) -> Result:
+    made = np.dtype(fold.result_dtype(dtype))
+    return Result(backend, made, np.dtype(backend.result_dtype(fold, dtype)), shape, at)
+
+
+def _view(outcome: GroupOutcome, result: Result) -> HostArray:
+    """Return a result on the area that the ranks share; a copy of its own if there is no area to keep."""
+    view: HostArray = outcome.view(result.at, result.shape, result.dtype)
+    return view if outcome.is_leased else view.copy()
+
+
+def _rows(reading: Reading) -> list[Row]:
+    """Return the rows of components that have a key."""
+    return [row for row in reading.rows if row is not None] if isinstance(reading, Tree) else [reading]
+
+
+def _plain_rows(entry: Entry) -> list[Row]:
+    """Return each leaf's contributions as a row, of row-major copies where they are something else."""
+    if isinstance(entry.reading, Row):
+        return [entry.reading]
+    given: Sequence[Row | None] = entry.reading.rows if isinstance(entry.reading, Tree) else [None] * len(entry.parts)
+    # Leaves that are None in every replica have no part.
+    given = [row for row, form in zip(given, entry.forms, strict=True) if form.num_parts]
+    return [_plain_row(part) if row is None else row for row, part in zip(given, entry.parts, strict=True)]
+
+
+def _plain_row(part: Part) -> Row:
+    arrays = tuple(host_arrays(part))
+    row = read_arrays(None, arrays, arrays)
+    if row is None:
+        raise AssertionError(part)
+    return row
+
+
+def host_arrays(part: Part) -> list[HostArray]:
+    """Return the arrays of a leaf in this process's memory, row-major and in native byte order.
+
+    Raises:
+        DeviceError: they are elsewhere.
+
+    """
+    if not part.is_in_host_memory:
+        raise DeviceError.not_on_host(part.path)
+    operand = part.operand
+    views = operand.views or (None,) * len(operand.arrays)
+    found = []
+    for array, view in zip(operand.arrays, views, strict=True):
+        host = operand.backend.host_view(array) if view is None else view
+        found.append(np.require(host, np.dtype(part.dtype).newbyteorder("="), ["C", "A"]))
+    return found
+
+
+def _targets(known: KnownCall, ends: Sequence[Any] | None) -> list[Row]:
+    """Return memory for each result: an array of ``out`` where the kernels can write into it, else new memory."""
+    targets = []
+    for index, result in enumerate(known.results):
+        view = None if ends is None else result.backend.host_view(ends[index])
+        row = None if view is None or view.dtype != result.dtype else read_arrays(None, (view,), (view,))
+        if row is None:
+            made = native.new_result(result.shape, result.dtype)
+            row = read_arrays(None, (made,), (made,))
+        if row is None:
+            raise AssertionError(result)
+        targets.append(row)
+    return targets
+
+
+def _is_on(target: Row, view: HostArray | None) -> bool:
+    """Tell whether a target is the memory of an array itself."""
+    return view is not None and view.flags.c_contiguous and address_of(view) == target.addresses[0]
+
+
+def _own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[float, ...]:
+    """Return this rank's weights: one number, or one for each of its replicas.
+
+    Raises:
+        ArgumentError: they are something else.
+
+    """
+    if isinstance(weights, int | float) and replicas == 1:
+        weights = [weights]
+    # The weights of one rank may all be 0; those of all ranks are checked when they have met.
+    if isinstance(weights, list | tuple):
+        read_weights([*weights, 1.0], op)
+    else:
+        read_weights(weights, op)
+    if len(weights) != replicas:
+        raise ArgumentError.weight_count(len(weights), replicas)
+    return tuple(float(weight) for weight in weights)
+
+
+def layout_of(entry: Entry, *, with_shapes: bool = True) -> bytes:
+    """Return the hash of everything about values in which ranks must agree."""
+    parts = [(part.path, part.dtype, part.goal.name, with_shapes and part.operand.shape) for part in entry.parts]
+    text = repr((str(entry.structure), [form.num_parts for form in entry.forms], parts))
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _words(collective: str, fold: Fold, entry: Entry) -> str:
+    """Return what the other ranks are told of a call, if theirs differ."""
+    leaves = [f"{part.dtype} {part.operand.shape}{' at ' * bool(part.path)}{part.path}" for part in entry.parts]
+    text = f"{collective}, {fold.op.name}, of {', '.join(leaves) or 'nothing'}"
+    return text if len(text) <= _MOST_WORDS else f"{text[: _MOST_WORDS - 20]} … ({len(leaves)} leaves)"

@@ -1,0 +1,150 @@
+"""``Group``: processes that reduce together."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from treefold.backends import HostArray
+from treefold.calls.reader import read_shape
+from treefold.errors import ArgumentError
+from treefold.group.folds import Folds
+from treefold.group.link import HostLink
+from treefold.group.moves import Moves
+from treefold.reduce_op import ReduceOp
+
+
+class Group:
+    """Ranks that reduce together: every method is called by all of them, in the same order.
+
+    A value is this rank's replica: an array or a pytree of arrays; ``PerReplica([…])`` brings several. The result is
+    that of one process that holds all replicas, bit for bit. Whatever fails, fails on all ranks alike, and leaves
+    outputs as they were. A group is a context manager, and not for several threads at a time.
+    """
+
+    def __init__(self, link: HostLink, guarantee: str) -> None:
+        """Take over a link that ``connect`` has made."""
+        self._link = link
+        self._folds = Folds(link)
+        self._moves = Moves(link)
+        self.guarantee = guarantee
+        atexit.register(_close, weakref.ref(self))
+
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0."""
+        return self._link.rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self._link.size
+
+    @property
+    def hosts(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each host."""
+        return (tuple(range(self.size)),)
+
+    def all_reduce(self, value: Any, op: ReduceOp | str = "sum", *, out: Any = None, weights: Any = None) -> Any:
+        """Return the reduction of all ranks' values.
+
+        Large results of NumPy and JAX lie in memory that the ranks share, and cannot be written; ``out`` takes the
+        result into arrays of this process, ``value`` itself for instance. ``weights``: this rank's, a number, or one
+        for each of its replicas; MEAN only.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks; see ``treefold.errors``.
+
+        """
+        return self._folds.all_reduce(value, op, out=out, weights=weights)
+
+    def reduce(self, value: Any, op: ReduceOp | str = "sum", *, root: int) -> Any:
+        """Return the reduction of all ranks' values on rank ``root``, and None on the others.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        return self._folds.all_reduce(value, op, root=self._checked_root(root))
+
+    def broadcast(self, value: Any, root: int = 0) -> Any:
+        """Return rank ``root``'s value on all ranks; what the others pass says what is expected, or is None.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        return self._moves.broadcast(value, self._checked_root(root))
+
+    def all_gather(self, value: Any, axis: int = 0) -> Any:
+        """Return all ranks' arrays behind each other along ``axis``, where alone their shapes may differ.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        return self._moves.gather(value, axis, None)
+
+    def gather(self, value: Any, root: int, axis: int = 0) -> Any:
+        """Return the same as ``all_gather`` on rank ``root``, and None on the others.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        return self._moves.gather(value, axis, self._checked_root(root))
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        self._moves.barrier()
+
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> HostArray:
+        """Return an uninitialised array in memory that all ranks of this host can read: reductions do not copy it.
+
+        It is this process's alone to write, and its memory is given back when its last view is gone. No other rank
+        takes part.
+
+        Raises:
+            SharedMemoryError: there is no memory.
+
+        """
+        lengths = read_shape((shape,) if isinstance(shape, int) else shape)
+        return self._link.empty(lengths, np.dtype(dtype))
+
+    def close(self) -> None:
+        """Leave the group, waiting for nobody; results stay readable. Others who still call are told."""
+        self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._link.close(has_failed=error is not None)
+
+    def __repr__(self) -> str:
+        return f"<treefold.Group: rank {self.rank} of {self.size}>"
+
+    def _checked_root(self, root: object) -> int:
+        if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < self.size:
+            error = ArgumentError.root(root, self.size)
+            self._link.refuse(str(error))
+            raise error
+        return root
+
+
+def _close(group: weakref.ref[Group]) -> None:
+    found = group()
+    if found is not None:
+        found.close()

@@ -1,0 +1,154 @@
+"""What a group moves without arithmetic: broadcasts, gathers, barriers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treefold.backends import ArrayBackend, HostArray
+from treefold.calls.entry import Entry, Part, as_distributed, read_entry
+from treefold.calls.leaves import read_copied_leaf, read_gathered_leaf
+from treefold.calls.reader import read_components
+from treefold.calls.wrap import component
+from treefold.errors import ArgumentError, MismatchError
+from treefold.execution import native
+from treefold.group.folds import KIND, address_of, host_arrays, layout_of
+from treefold.group.link import HostLink
+from treefold.values import DistributedValues, PerReplica
+
+_BARRIER, _BROADCAST, _GATHER, _SHAPES = range(16, 20)
+_DEVICE = "cpu:0"
+_LINE = 64
+
+
+class Moved(NamedTuple):
+    """An array that moves: where its result begins in the area that the ranks share, its dtype and shape."""
+
+    backend: ArrayBackend
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    at: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the result."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+class Moves:
+    """The calls of one group that only move values."""
+
+    def __init__(self, link: HostLink) -> None:
+        """Use a link."""
+        self._link = link
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        self._link.agree(KIND.pack(_BARRIER, 0, 0, 0, bytes(16)), b"", words="barrier")
+
+    def broadcast(self, value: Any, root: int) -> Any:
+        """Return rank ``root``'s value on all ranks."""
+        with self._link.telling():
+            local = PerReplica([value])
+            entry = read_entry(local, read_components(local.values), _DEVICE, read_copied_leaf)
+            given = [host_arrays(part)[0] for part in entry.parts]
+            moved = _laid_out(entry.parts, [array.shape for array in given])
+        kind = KIND.pack(_BROADCAST, 0, 0, root + 1, layout_of(entry))
+        pieces = list(zip(moved, given, strict=True)) if self._link.rank == root else []
+        return self._place(
+            kind, entry, moved, pieces, f"broadcast from rank {root} of {_leaves(moved)}", is_wanted=True
+        )
+
+    def gather(self, value: Any, axis: int, root: int | None) -> Any:
+        """Return all ranks' arrays behind each other along ``axis``; None off the ``root``, if there is one."""
+        with self._link.telling():
+            if isinstance(axis, bool) or not isinstance(axis, int):
+                raise ArgumentError.gather_axis(axis, "")
+            local = value if isinstance(value, DistributedValues) else PerReplica([value])
+            read = as_distributed(local, "value")
+            entry = read_entry(
+                read, read_components(read.values), _DEVICE, lambda path, leaves: read_gathered_leaf(path, leaves, axis)
+            )
+            given = [host_arrays(part) for part in entry.parts]
+            own = [
+                [part.dtype, [list(array.shape) for array in arrays]]
+                for part, arrays in zip(entry.parts, given, strict=True)
+            ]
+        words = f"{'all_gather' if root is None else f'gather to rank {root}'} along axis {axis} of {len(own)} leaves"
+        structure = layout_of(entry, with_shapes=False)
+        kind = KIND.pack(_SHAPES, axis & 255, 0, 0 if root is None else root + 1, structure)
+        said = [json.loads(blob) for blob in self._link.agree(kind, json.dumps(own).encode(), words=words)]
+        shapes = [_joined(part.path, [rank[index] for rank in said], axis) for index, part in enumerate(entry.parts)]
+        moved = _laid_out(entry.parts, shapes)
+        pieces = []
+        for index, (result, arrays) in enumerate(zip(moved, given, strict=True)):
+            before = sum(math.prod(shape) for rank in said[: self._link.rank] for shape in rank[index][1])
+            for array in arrays:
+                pieces.append((result._replace(at=result.at + before * result.dtype.itemsize), array))
+                before += array.size
+        kind = KIND.pack(_GATHER, axis & 255, 0, 0 if root is None else root + 1, structure)
+        is_wanted = root is None or root == self._link.rank
+        return self._place(kind, entry, moved, pieces, words, is_wanted=is_wanted, axis=axis)
+
+    def _place(
+        self,
+        kind: bytes,
+        entry: Entry,
+        moved: Sequence[Moved],
+        given: Sequence[tuple[Moved, HostArray]],
+        words: str,
+        *,
+        is_wanted: bool,
+        axis: int = 0,
+    ) -> Any:
+        """Lay what this rank gives into the area that the ranks share, and return what lies there in the end."""
+        total = moved[-1].at + max(moved[-1].nbytes, 1) if moved else 1
+        pieces = [(place.at, address_of(array), array.nbytes) for place, array in given if array.nbytes]
+        keeps = is_wanted and axis == 0 and all(result.backend.takes_read_only for result in moved)
+        made = [] if keeps or not is_wanted else [native.new_result(one.shape, one.dtype) for one in moved]
+        taken = [(one.at, address_of(array), one.nbytes) for one, array in zip(moved, made, strict=False) if one.nbytes]
+        outcome = self._link.place(kind, total, pieces, taken, words=words, wants_lease=keeps)
+        if not is_wanted:
+            return None
+        if keeps:
+            made = [outcome.view(one.at, one.shape, one.dtype) for one in moved]
+            made = made if outcome.is_leased else [array.copy() for array in made]
+        turned = [np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis else array for array in made]
+        arrays = [one.backend.from_hosts([array], [_DEVICE])[0] for one, array in zip(moved, turned, strict=True)]
+        return component(entry, arrays)
+
+
+def _laid_out(parts: Sequence[Part], shapes: Sequence[Sequence[int]]) -> list[Moved]:
+    """Return results behind each other, each at a cache line of its own."""
+    moved, at = [], 0
+    for part, shape in zip(parts, shapes, strict=True):
+        one = Moved(part.operand.backend, np.dtype(part.dtype), tuple(shape), at)
+        moved.append(one)
+        at += (one.nbytes + _LINE - 1) // _LINE * _LINE
+    return moved
+
+
+def _joined(path: str, said: Sequence[tuple[str, list[list[int]]]], axis: int) -> tuple[int, ...]:
+    """Return the shape of gathered arrays, whose axis is the first; ``said``: dtype and shapes of each rank's.
+
+    Raises:
+        MismatchError: they differ elsewhere, on all ranks alike.
+
+    """
+    dtype, shapes = said[0]
+    for rank, (other, others) in enumerate(said):
+        for shape in others:
+            if other != dtype or shape[1:] != shapes[0][1:]:
+                where = f" at {path}" if path else ""
+                raise MismatchError.gather_ranks(
+                    rank, where, f"{other} {tuple(shape)}", f"{dtype} {tuple(shapes[0])}", axis
+                )
+    return (sum(shape[0] for _, others in said for shape in others), *shapes[0][1:])
+
+
+def _leaves(moved: Sequence[Moved]) -> str:
+    return ", ".join(f"{one.dtype.name} {one.shape}" for one in moved)[:300]

@@ -1,0 +1,71 @@
+"""Tickets: what one rank has to know to find the others on its host, as plain text."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from treefold.errors import ConnectError
+
+MOST_RANKS = 255
+_SOCKET = "s"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What rank ``rank`` of ``size`` shows to be let into a group.
+
+    ``folder``: where rank 0 listens, readable by this user only, and gone once the group has formed. ``token``: a
+    secret of 256 bits, in hexadecimal. A ticket is good for one ``connect``.
+    """
+
+    folder: str
+    token: str
+    rank: int
+    size: int
+
+    @classmethod
+    def for_ranks(cls, size: int) -> list[str]:
+        """Return one ticket as text for each of ``size`` ranks, for ``multiprocessing`` children for instance.
+
+        Raises:
+            ConnectError: no host has so many ranks.
+
+        >>> tickets = Ticket.for_ranks(2)
+        >>> [Ticket.read(text).rank for text in tickets]
+        [0, 1]
+        """
+        if type(size) is not int or not 1 <= size <= MOST_RANKS:
+            raise ConnectError.rank_count(size, MOST_RANKS)
+        folder = tempfile.mkdtemp(prefix="treefold-")
+        token = secrets.token_hex(32)
+        return [str(cls(folder, token, rank, size)) for rank in range(size)]
+
+    @classmethod
+    def read(cls, text: str) -> Ticket:
+        """Return the ticket that a text is.
+
+        Raises:
+            ConnectError: it is none.
+
+        """
+        try:
+            folder, token, rank, size = json.loads(text)
+        except (TypeError, ValueError):
+            raise ConnectError.ticket(str(text)) from None
+        is_right = isinstance(folder, str) and isinstance(token, str) and type(rank) is int and type(size) is int
+        if not is_right or not 0 <= rank < size <= MOST_RANKS:
+            raise ConnectError.ticket(text)
+        return cls(folder, token, rank, size)
+
+    @property
+    def address(self) -> str:
+        """Where rank 0 listens."""
+        return str(Path(self.folder, _SOCKET))
+
+    def __str__(self) -> str:
+        """Return the text that ``read`` reads."""
+        return json.dumps([self.folder, self.token, self.rank, self.size])
