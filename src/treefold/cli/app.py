@@ -20,14 +20,16 @@ from treefold.cli.doctor.command import doctor
 from treefold.cli.planning.plan import plan
 from treefold.cli.planning.simulate import simulate
 from treefold.cli.planning.topology import topology
+from treefold.cli.run import run
 
 
 class Command(NamedTuple):
-    """A command: its function, its line among the others, and examples to copy."""
+    """A command: its function, its line among the others, examples to copy, and what Click is told of it."""
 
     function: Callable[..., None]
     summary: str
     examples: tuple[str, ...]
+    settings: dict[str, bool] | None = None
 
 
 COMMANDS = (
@@ -35,6 +37,12 @@ COMMANDS = (
         demo,
         "Train a network on logical devices, and check the result.",
         ("treefold demo --devices 3", "treefold demo --ops one-device --report demo.html"),
+    ),
+    Command(
+        run,
+        "Run a script once per rank, joined in shared memory.",
+        ("treefold run -n 4 train.py --epochs 3", "treefold run -n 2 -m package.module"),
+        {"allow_extra_args": True, "allow_interspersed_args": False},  # what follows the script is its own
     ),
     Command(
         bench,
@@ -95,6 +103,7 @@ def _add(command: Command) -> None:
     paragraphs = inspect.cleandoc(command.function.__doc__ or "").split("\n\n")
     app.command(
         command.function.__name__,
+        context_settings=command.settings,
         short_help=command.summary,
         help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs),
         epilog="\n".join(["\b", "Examples:", *(f"  {example}" for example in command.examples)]),

@@ -22,6 +22,11 @@ class CommandError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def no_script(cls, script: str) -> Self:
+        """Refuse to run what is no file."""
+        return cls(f"There is no file {short(script)}. Name a script, or a module behind -m.")
+
+    @classmethod
     def not_positive(cls, option: str, got: int) -> Self:
         """Refuse a count below one."""
         return cls(f"{option} got {got}. It takes a number of at least 1.")

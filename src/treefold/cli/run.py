@@ -1,0 +1,152 @@
+"""``treefold run``: one process per rank on this machine, connected, with their output marked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from treefold.cli.signals import unwound_by_signals
+from treefold.errors import CommandError
+from treefold.group import Ticket
+from treefold.group.limits import usable_cores
+from treefold.group.sources import TICKET_VARIABLE
+from treefold.group.ticket import MOST_RANKS
+
+#: How long ranks may take to end by themselves once one has failed, and to end once they are asked to.
+_GRACE_S, _END_S = 2.0, 5.0
+_LOOK_S = 0.02
+_SIGNALED = 128
+#: Libraries that start a thread per core in every process; ranks share the cores instead.
+_THREADS = ("OMP_NUM_THREADS", "TREEFOLD_NUM_THREADS")
+
+
+def run(
+    context: typer.Context,
+    *,
+    script: Annotated[str, typer.Argument(help="The script that every rank runs, or a module behind -m.")],
+    ranks: Annotated[
+        int, typer.Option("-n", "--ranks", min=1, max=MOST_RANKS, help="How many processes to start.")
+    ] = 2,
+    is_module: Annotated[bool, typer.Option("-m", help="The script is a module's name, as for python -m.")] = False,
+) -> None:
+    """Run a script once per rank: `treefold.connect()` in it joins them in shared memory.
+
+    What follows the script is its own. Each line of output is marked with its rank. The first rank that fails is
+    named, and the others are ended; Ctrl-C reaches all. Ranks share the cores: OMP_NUM_THREADS and
+    TREEFOLD_NUM_THREADS are set to their share where they are not set.
+    """
+    if not is_module and not Path(script).is_file():
+        raise CommandError.no_script(script)
+    command = [sys.executable, *(["-m"] if is_module else []), script, *context.args]
+    tickets = Ticket.for_ranks(ranks)
+    try:
+        with unwound_by_signals():
+            code = _run_all(command, tickets)
+    finally:
+        shutil.rmtree(Ticket.read(tickets[0]).folder, ignore_errors=True)
+    raise typer.Exit(code)
+
+
+def _run_all(command: Sequence[str], tickets: Sequence[str]) -> int:
+    """Start the ranks, pass their output on, and return the code to exit with."""
+    share = str(max(1, int(usable_cores() // len(tickets))))
+    environment = {**dict.fromkeys(_THREADS, share), **os.environ}
+    ranks: list[subprocess.Popen[bytes]] = []
+    readers: list[threading.Thread] = []
+    try:
+        for rank, ticket in enumerate(tickets):
+            ranks.append(_start(command, {**environment, TICKET_VARIABLE: ticket}))
+            readers += _pass_on(rank, ranks[-1])
+        failed = _first_failure(ranks)
+        if failed is not None:
+            typer.echo(f"treefold run: rank {failed} {_end_in_words(ranks[failed].returncode)}", err=True)
+            _wait(ranks, _GRACE_S)
+    finally:
+        _end(ranks)
+        for reader in readers:
+            reader.join(_END_S)
+    if failed is None:
+        return 0
+    code = ranks[failed].returncode
+    return code if code > 0 else _SIGNALED - code
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    # In this process's group, so that a terminal's Ctrl-C reaches them, too.
+    return subprocess.Popen(  # noqa: S603 - the user's own script
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def _pass_on(rank: int, process: subprocess.Popen[bytes]) -> list[threading.Thread]:
+    """Copy a rank's output to ours, line by line, in the background."""
+    pairs = ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer))
+    readers = [threading.Thread(target=_copy, args=(rank, source, target), daemon=True) for source, target in pairs]
+    for reader in readers:
+        reader.start()
+    return readers
+
+
+_one_at_a_time = threading.Lock()
+
+
+def _copy(rank: int, source: IO[bytes] | None, target: IO[bytes]) -> None:
+    if source is None:
+        return
+    for line in source:
+        ended = line if line.endswith(b"\n") else line + b"\n"
+        with _one_at_a_time:
+            target.write(b"[%d] %b" % (rank, ended))
+            target.flush()
+
+
+def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
+    """Wait until all ranks have ended well, or one has not; return which."""
+    while True:
+        codes = [process.poll() for process in ranks]
+        # Whoever raises because another rank has died ends later than that one, but may be seen in the same look.
+        killed = [rank for rank, code in enumerate(codes) if code is not None and code < 0]
+        failed = killed or [rank for rank, code in enumerate(codes) if code]
+        if failed:
+            return failed[0]
+        if None not in codes:
+            return None
+        time.sleep(_LOOK_S)
+
+
+def _wait(ranks: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+
+
+def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what still runs: ask first."""
+    for process in ranks:
+        if process.poll() is None:
+            process.terminate()
+            process.send_signal(signal.SIGCONT)  # one that is stopped could not obey
+    _wait(ranks, _END_S)
+    for process in ranks:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def _end_in_words(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
