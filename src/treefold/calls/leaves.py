@@ -41,6 +41,8 @@ def read_folded_leaf(path: str, leaves: list[Brought], fold: Fold | None) -> tup
         raise ArgumentError.sparse_op(fold.op.name, at(path))
     _check_slices(path, leaves)
     if not dense:
+        if fold is not None and fold.weights is not None:
+            raise ArgumentError.sparse_weights(at(path))
         form, parts = _sparse_parts(path, slices)
     else:
         form, parts = _ARRAY, [_plain_part(path, _made_dense(path, leaves), Goal.FOLD)]

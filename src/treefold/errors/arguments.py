@@ -71,9 +71,12 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"root is {short(root)}. This group has ranks 0 to {size - 1}.")
 
     @classmethod
-    def sparse_between_ranks(cls, where: str) -> Self:
-        """Sparse rows in a call that only takes arrays."""
-        return cls(f"The value{where} is IndexedSlices, and this call takes arrays. Use all_reduce, or make it dense.")
+    def sparse_weights(cls, where: str) -> Self:
+        """Weights with values that are sparse rows in every replica."""
+        return cls(
+            f"weights do not go with IndexedSlices{where}: their rows are laid behind each other, and none is added. "
+            "Multiply each replica's rows by its share first, or make one of the values dense."
+        )
 
     @classmethod
     def topology(cls, value: object) -> Self:

@@ -35,16 +35,17 @@ class GroupError(TreefoldError, RuntimeError):
     def concurrent(cls, doing: str) -> Self:
         """A second thread, a signal handler or a finalizer calls while a call is under way."""
         return cls(
-            f"This group is in the middle of {doing}, which another thread or a signal handler has interrupted. Ranks make "
-            "one call after the other, all in the same order: use one thread, or one group per thread."
+            f"This group is in the middle of {doing}, which another thread or a signal handler has interrupted. Ranks "
+            "make one call after the other, all in the same order: use one thread, or one group per thread."
         )
 
     @classmethod
     def too_large(cls, nbytes: int, limit: int) -> Self:
         """A batch does not fit into the memory for results."""
         return cls(
-            f"A result of {nbytes} bytes does not fit into the {limit} bytes that this group has for results, so nothing "
-            f"was done. Reduce in smaller batches, or set TREEFOLD_GROUP_BYTES={nbytes} in the environment of every rank."
+            f"A result of {nbytes} bytes does not fit into the {limit} bytes that this group has for results, so "
+            f"nothing was done. Reduce in smaller batches, or set TREEFOLD_GROUP_BYTES={nbytes} in every rank's "
+            "environment."
         )
 
 

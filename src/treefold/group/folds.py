@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import struct
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray, Row
+from treefold.backends.numpy import NumpyBackend
 from treefold.backends.rows import read_arrays
 from treefold.bounded_cache import BoundedCache
 from treefold.calls.entry import Entry, Part, read_entry
@@ -40,6 +42,7 @@ _ALL_REDUCE, _WEIGHTED, _WEIGHTS = range(3)
 _DEVICE = "cpu:0"
 _DEVICES = (_DEVICE,)
 _ITSELF = True
+_NUMPY = NumpyBackend()
 _NO_WEIGHTS = Fold(ReduceOp.SUM)
 
 
@@ -64,12 +67,23 @@ class KnownCall(NamedTuple):
     is_private: bool
 
 
+class Joined(NamedTuple):
+    """All ranks' arrays of each leaf behind each other, and how many replicas they come from."""
+
+    arrays: list[HostArray]
+    count: int
+
+
+#: Lays the ranks' arrays behind each other: an entry, words, axis, root. None off the root.
+Join = Callable[[Entry, str, int, int | None], Joined | None]
+
+
 class Folds:
     """The all-reduces of one group, with what is known of the calls so far."""
 
-    def __init__(self, link: HostLink, accumulate: str = "wide") -> None:
-        """Start without knowing any call."""
-        self._link = link
+    def __init__(self, link: HostLink, join: Join, accumulate: str = "wide") -> None:
+        """Start without knowing any call. ``join``: lays the ranks' sparse rows behind each other."""
+        self._link, self._join = link, join
         self._accumulate = accumulate
         self._known: BoundedCache[Hashable, KnownCall] = BoundedCache(128)
 
@@ -117,37 +131,54 @@ class Folds:
         local = value if isinstance(value, DistributedValues) else PerReplica([value])
         fold = Fold(ReduceOp.parse(op), self._accumulate)
         own = None if weights is None else _own_weights(weights, len(local), fold.op)
-        entry = read_entry(local, reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold))
-        known = self._read(fold, entry, root, is_weighted=own is not None)
+        said = dataclasses.replace(fold, weights=own)
+        entry = read_entry(local, reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, said))
         ends = None if out is None else [arrays[0] for arrays in read_out([out], [None], [entry], fold)]
-        rows = _plain_rows(entry)
+        is_dense = [part.goal is Goal.FOLD for part in entry.parts]
+        rows = self._join_rows(entry, is_dense, fold, root)
+        dense = dataclasses.replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
+        known = self._read(fold, dense, root, is_weighted=own is not None)
+        contributions = _plain_rows(dense)
         fold = fold if own is None else self._with_weights(fold, own)
         is_wanted = root is None or root == self._link.rank
-        is_private = known.is_private or ends is not None
-        targets = _targets(known, ends) if is_private and is_wanted else None
-        outcome = self._fold(known, rows, targets, fold, wants_lease=is_wanted and targets is None)
+        targets = _targets(known, ends) if is_wanted and (known.is_private or ends is not None) else None
+        outcome = self._fold(known, contributions, targets, fold, wants_lease=is_wanted and targets is None)
         if outcome is None:
             raise AssertionError(known)  # validation has let targets through that overlap
         if key is not None:
             self._known.put(key, known)
         if not is_wanted:
             return None
-        if ends is None or targets is None:
-            return self._wrapped(known, outcome, targets, None)
-        for result, target, end in zip(known.results, targets, ends, strict=True):
-            if _is_on(target, result.backend.host_view(end)):
-                result.backend.wrote([end])
-            else:
-                result.backend.assign(end, result.backend.from_host(target.arrays[0], _DEVICE))
-        return component(entry, ends)
+        if ends is not None and targets is not None:
+            _hand_over(known.results, targets, ends)
+            return component(entry, ends)
+        folded = iter(_arrays(known.results, outcome, targets))
+        joined = iter(rows)
+        return component(entry, [next(folded) if dense else next(joined) for dense in is_dense])
+
+    def _join_rows(self, entry: Entry, is_dense: Sequence[bool], fold: Fold, root: int | None) -> list[Any]:
+        """Return the sparse rows of all ranks, laid behind each other as in one process."""
+        if all(is_dense):
+            return []
+        parts = tuple(part for part, dense in zip(entry.parts, is_dense, strict=True) if not dense)
+        words = f"all_reduce, {fold.op.name}, of {len(parts) // 2} IndexedSlices"
+        joined = self._join(dataclasses.replace(entry, parts=parts), words, 0, root)
+        if joined is None:
+            return []
+        arrays = []
+        for part, array in zip(parts, joined.arrays, strict=True):
+            made = array
+            if part.goal is Goal.ROWS and fold.op is ReduceOp.MEAN:
+                result = part.operand.backend.result_dtype(fold, part.dtype)
+                made = _NUMPY.scale(array.reshape(-1), joined.count, result).reshape(array.shape)
+            arrays.append(part.operand.backend.from_hosts([made], _DEVICES)[0])
+        return arrays
 
     def _read(self, fold: Fold, entry: Entry, root: int | None, *, is_weighted: bool) -> KnownCall:
         """Return what ranks compare of a call, and what its results will be."""
         for part in entry.parts:
             if not part.is_in_host_memory:
                 raise DeviceError.not_on_host(part.path)
-            if part.goal is not Goal.FOLD:
-                raise ArgumentError.sparse_between_ranks(part.path)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
         kind = KIND.pack(
             _WEIGHTED if is_weighted else _ALL_REDUCE, *how, 0 if root is None else root + 1, layout_of(entry)
@@ -190,14 +221,26 @@ class Folds:
             for result, target in zip(known.results, targets, strict=True):
                 result.backend.wrote(target.arrays)
             return component(known.entry, [target.arrays[0] for target in targets])
-        made = (
-            [_view(outcome, result) for result in known.results] if targets is None else [t.arrays[0] for t in targets]
-        )
-        arrays = []
-        for result, array in zip(known.results, made, strict=True):
-            narrow = array if result.narrow is result.dtype else array.astype(result.narrow, copy=False)
-            arrays.append(result.backend.from_hosts([narrow], _DEVICES)[0])
-        return component(known.entry, arrays)
+        return component(known.entry, _arrays(known.results, outcome, targets))
+
+
+def _arrays(results: Sequence[Result], outcome: GroupOutcome, targets: Sequence[Row] | None) -> list[Any]:
+    """Return results as arrays of their frameworks: new memory, or that which the ranks share."""
+    made = [_view(outcome, one) for one in results] if targets is None else [target.arrays[0] for target in targets]
+    arrays = []
+    for result, array in zip(results, made, strict=True):
+        narrow = array if result.narrow is result.dtype else array.astype(result.narrow, copy=False)
+        arrays.append(result.backend.from_hosts([narrow], _DEVICES)[0])
+    return arrays
+
+
+def _hand_over(results: Sequence[Result], targets: Sequence[Row], ends: Sequence[Any]) -> None:
+    """Copy results into arrays of ``out`` that the kernels could not write into."""
+    for result, target, end in zip(results, targets, ends, strict=True):
+        if _is_on(target, result.backend.host_view(end)):
+            result.backend.wrote([end])
+        else:
+            result.backend.assign(end, result.backend.from_host(target.arrays[0], _DEVICE))
 
 
 def address_of(array: HostArray) -> int:
@@ -235,8 +278,8 @@ def _plain_rows(entry: Entry) -> list[Row]:
     if isinstance(entry.reading, Row):
         return [entry.reading]
     given: Sequence[Row | None] = entry.reading.rows if isinstance(entry.reading, Tree) else [None] * len(entry.parts)
-    # Leaves that are None in every replica have no part.
-    given = [row for row, form in zip(given, entry.forms, strict=True) if form.num_parts]
+    if len(given) != len(entry.parts):  # leaves that are None, or sparse rows
+        given = [None] * len(entry.parts)
     return [_plain_row(part) if row is None else row for row, part in zip(given, entry.parts, strict=True)]
 
 

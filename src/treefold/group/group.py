@@ -30,8 +30,8 @@ class Group:
     def __init__(self, link: HostLink, guarantee: str) -> None:
         """Take over a link that ``connect`` has made."""
         self._link = link
-        self._folds = Folds(link)
         self._moves = Moves(link)
+        self._folds = Folds(link, self._moves.join)
         self.guarantee = guarantee
         atexit.register(_close, weakref.ref(self))
 

@@ -16,7 +16,7 @@ from treefold.calls.reader import read_components
 from treefold.calls.wrap import component
 from treefold.errors import ArgumentError, MismatchError
 from treefold.execution import native
-from treefold.group.folds import KIND, address_of, host_arrays, layout_of
+from treefold.group.folds import KIND, Joined, address_of, host_arrays, layout_of
 from treefold.group.link import HostLink
 from treefold.values import DistributedValues, PerReplica
 
@@ -59,9 +59,9 @@ class Moves:
             moved = _laid_out(entry.parts, [array.shape for array in given])
         kind = KIND.pack(_BROADCAST, 0, 0, root + 1, layout_of(entry))
         pieces = list(zip(moved, given, strict=True)) if self._link.rank == root else []
-        return self._place(
-            kind, entry, moved, pieces, f"broadcast from rank {root} of {_leaves(moved)}", is_wanted=True
-        )
+        made = self._place(kind, moved, pieces, f"broadcast from rank {root} of {_leaves(moved)}")
+        pairs = zip(moved, made or [], strict=True)
+        return component(entry, [one.backend.from_hosts([array], [_DEVICE])[0] for one, array in pairs])
 
     def gather(self, value: Any, axis: int, root: int | None) -> Any:
         """Return all ranks' arrays behind each other along ``axis``; None off the ``root``, if there is one."""
@@ -73,15 +73,31 @@ class Moves:
             entry = read_entry(
                 read, read_components(read.values), _DEVICE, lambda path, leaves: read_gathered_leaf(path, leaves, axis)
             )
+        words = "all_gather" if root is None else f"gather to rank {root}"
+        joined = self.join(entry, f"{words} along axis {axis} of {len(entry.parts)} leaves", axis, root)
+        if joined is None:
+            return None
+        made = joined.arrays
+        turned = [np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis else array for array in made]
+        backends = [part.operand.backend for part in entry.parts]
+        return component(
+            entry, [one.from_hosts([array], [_DEVICE])[0] for one, array in zip(backends, turned, strict=True)]
+        )
+
+    def join(self, entry: Entry, words: str, axis: int = 0, root: int | None = None) -> Joined | None:
+        """Return all ranks' arrays of each leaf behind each other along their first axis; None off the ``root``.
+
+        Raises:
+            MismatchError: other axes or dtypes differ, on all ranks.
+
+        """
+        with self._link.telling():
             given = [host_arrays(part) for part in entry.parts]
-            own = [
-                [part.dtype, [list(array.shape) for array in arrays]]
-                for part, arrays in zip(entry.parts, given, strict=True)
-            ]
-        words = f"{'all_gather' if root is None else f'gather to rank {root}'} along axis {axis} of {len(own)} leaves"
-        structure = layout_of(entry, with_shapes=False)
-        kind = KIND.pack(_SHAPES, axis & 255, 0, 0 if root is None else root + 1, structure)
-        said = [json.loads(blob) for blob in self._link.agree(kind, json.dumps(own).encode(), words=words)]
+            pairs = zip(entry.parts, given, strict=True)
+            own = [[part.dtype, [list(array.shape) for array in arrays]] for part, arrays in pairs]
+        where = (axis & 255, 0, 0 if root is None else root + 1, layout_of(entry, with_shapes=False))
+        blob = json.dumps(own).encode()
+        said = [json.loads(blob) for blob in self._link.agree(KIND.pack(_SHAPES, *where), blob, words=words)]
         shapes = [_joined(part.path, [rank[index] for rank in said], axis) for index, part in enumerate(entry.parts)]
         moved = _laid_out(entry.parts, shapes)
         pieces = []
@@ -90,36 +106,35 @@ class Moves:
             for array in arrays:
                 pieces.append((result._replace(at=result.at + before * result.dtype.itemsize), array))
                 before += array.size
-        kind = KIND.pack(_GATHER, axis & 255, 0, 0 if root is None else root + 1, structure)
         is_wanted = root is None or root == self._link.rank
-        return self._place(kind, entry, moved, pieces, words, is_wanted=is_wanted, axis=axis)
+        kind = KIND.pack(_GATHER, *where)
+        made = self._place(kind, moved, pieces, words, is_wanted=is_wanted, may_keep=axis == 0)
+        count = sum(len(rank[0][1]) for rank in said) if moved else 0
+        return None if made is None else Joined(made, count)
 
     def _place(
         self,
         kind: bytes,
-        entry: Entry,
         moved: Sequence[Moved],
         given: Sequence[tuple[Moved, HostArray]],
         words: str,
         *,
-        is_wanted: bool,
-        axis: int = 0,
-    ) -> Any:
+        is_wanted: bool = True,
+        may_keep: bool = True,
+    ) -> list[HostArray] | None:
         """Lay what this rank gives into the area that the ranks share, and return what lies there in the end."""
         total = moved[-1].at + max(moved[-1].nbytes, 1) if moved else 1
         pieces = [(place.at, address_of(array), array.nbytes) for place, array in given if array.nbytes]
-        keeps = is_wanted and axis == 0 and all(result.backend.takes_read_only for result in moved)
+        keeps = is_wanted and may_keep and all(result.backend.takes_read_only for result in moved)
         made = [] if keeps or not is_wanted else [native.new_result(one.shape, one.dtype) for one in moved]
         taken = [(one.at, address_of(array), one.nbytes) for one, array in zip(moved, made, strict=False) if one.nbytes]
         outcome = self._link.place(kind, total, pieces, taken, words=words, wants_lease=keeps)
         if not is_wanted:
             return None
-        if keeps:
-            made = [outcome.view(one.at, one.shape, one.dtype) for one in moved]
-            made = made if outcome.is_leased else [array.copy() for array in made]
-        turned = [np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis else array for array in made]
-        arrays = [one.backend.from_hosts([array], [_DEVICE])[0] for one, array in zip(moved, turned, strict=True)]
-        return component(entry, arrays)
+        if not keeps:
+            return made
+        views = [outcome.view(one.at, one.shape, one.dtype) for one in moved]
+        return views if outcome.is_leased else [array.copy() for array in views]
 
 
 def _laid_out(parts: Sequence[Part], shapes: Sequence[Sequence[int]]) -> list[Moved]:
