@@ -26,7 +26,8 @@ from treefold.execution import Operand, native
 from treefold.fold import Fold
 from treefold.group import core
 from treefold.group.link import HostLink, UnplannedCallError
-from treefold.group.plans import GroupPlans
+from treefold.group.plans import GroupPlans, plan_of
+from treefold.plan import Plan
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, PerReplica
@@ -71,7 +72,14 @@ class Joined(NamedTuple):
     """All ranks' arrays of each leaf behind each other, and how many replicas they come from."""
 
     arrays: list[HostArray]
-    count: int
+    replicas: int
+
+
+class Reduced(NamedTuple):
+    """A reduction's result, None off the root, and the plan by which it was made."""
+
+    value: Any
+    plan: Plan | None
 
 
 #: Lays the ranks' arrays behind each other: an entry, words, axis, root. None off the root.
@@ -89,7 +97,7 @@ class Folds:
 
     def all_reduce(
         self, value: Any, op: ReduceOp | str, *, out: Any = None, weights: Any = None, root: int | None = None
-    ) -> Any:
+    ) -> Reduced:
         """Return the reduction of all ranks' values as one component; None off the ``root``, if there is one.
 
         Raises:
@@ -104,12 +112,12 @@ class Folds:
                 key = (op, reading.key, _ITSELF if end is reading else end and end.key, root)
                 known = self._known.get(key)
                 if known is not None:
-                    outcome = self._repeat(known, reading, end, root)
-                    if outcome is not None:
-                        return outcome[0]
+                    reduced = self._repeat(known, reading, end, root)
+                    if reduced is not None:
+                        return reduced
             return self._first(key, value, op, reading, out, weights, root)
 
-    def _repeat(self, known: KnownCall, reading: Reading, end: Reading | None, root: int | None) -> tuple[Any] | None:
+    def _repeat(self, known: KnownCall, reading: Reading, end: Reading | None, root: int | None) -> Reduced | None:
         """Make a call of a known kind; None, with nothing done, if it has to be validated first."""
         rows = _rows(reading)
         is_wanted = root is None or root == self._link.rank
@@ -122,11 +130,11 @@ class Folds:
         outcome = self._fold(known, rows, targets, _NO_WEIGHTS, wants_lease=is_wanted and targets is None)
         if outcome is None:
             return None
-        return (self._wrapped(known, outcome, targets, end) if is_wanted else None,)
+        return Reduced(self._wrapped(known, outcome, targets, end) if is_wanted else None, known.plans.plan)
 
     def _first(
         self, key: Hashable, value: Any, op: ReduceOp | str, reading: Reading, out: Any, weights: Any, root: int | None
-    ) -> Any:
+    ) -> Reduced:
         """Validate a call by itself, as in one process, and make it."""
         local = value if isinstance(value, DistributedValues) else PerReplica([value])
         fold = Fold(ReduceOp.parse(op), self._accumulate)
@@ -148,13 +156,29 @@ class Folds:
         if key is not None:
             self._known.put(key, known)
         if not is_wanted:
-            return None
+            return Reduced(None, known.plans.plan)
         if ends is not None and targets is not None:
             _hand_over(known.results, targets, ends)
-            return component(entry, ends)
+            return Reduced(component(entry, ends), known.plans.plan)
         folded = iter(_arrays(known.results, outcome, targets))
         joined = iter(rows)
-        return component(entry, [next(folded) if dense else next(joined) for dense in is_dense])
+        arrays = [next(folded) if dense else next(joined) for dense in is_dense]
+        return Reduced(component(entry, arrays), known.plans.plan)
+
+    def plan(self, value: Any, op: ReduceOp | str) -> Plan:
+        """Return the plan of an all-reduce to which every rank brings as many replicas as this one.
+
+        Raises:
+            TreefoldError: one of its kinds.
+
+        """
+        local = value if isinstance(value, DistributedValues) else PerReplica([value])
+        fold = Fold(ReduceOp.parse(op), self._accumulate)
+        reading = read_components(local.values)
+        entry = read_entry(
+            local, reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold), is_planned=True
+        )
+        return plan_of(entry, fold, (len(local),) * self._link.size)
 
     def _join_rows(self, entry: Entry, is_dense: Sequence[bool], fold: Fold, root: int | None) -> list[Any]:
         """Return the sparse rows of all ranks, laid behind each other as in one process."""
@@ -170,7 +194,7 @@ class Folds:
             made = array
             if part.goal is Goal.ROWS and fold.op is ReduceOp.MEAN:
                 result = part.operand.backend.result_dtype(fold, part.dtype)
-                made = _NUMPY.scale(array.reshape(-1), joined.count, result).reshape(array.shape)
+                made = _NUMPY.scale(array.reshape(-1), joined.replicas, result).reshape(array.shape)
             arrays.append(part.operand.backend.from_hosts([made], _DEVICES)[0])
         return arrays
 

@@ -16,6 +16,7 @@ from treefold.errors import ArgumentError
 from treefold.group.folds import Folds
 from treefold.group.link import HostLink
 from treefold.group.moves import Moves
+from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
 
 
@@ -61,7 +62,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks; see ``treefold.errors``.
 
         """
-        return self._folds.all_reduce(value, op, out=out, weights=weights)
+        return self._folds.all_reduce(value, op, out=out, weights=weights).value
 
     def reduce(self, value: Any, op: ReduceOp | str = "sum", *, root: int) -> Any:
         """Return the reduction of all ranks' values on rank ``root``, and None on the others.
@@ -70,7 +71,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        return self._folds.all_reduce(value, op, root=self._checked_root(root))
+        return self._folds.all_reduce(value, op, root=self._checked_root(root)).value
 
     def broadcast(self, value: Any, root: int = 0) -> Any:
         """Return rank ``root``'s value on all ranks; what the others pass says what is expected, or is None.
@@ -107,6 +108,22 @@ class Group:
 
         """
         self._moves.barrier()
+
+    def plan(self, value: Any, op: ReduceOp | str = "sum") -> Plan:
+        """Return the plan of ``all_reduce`` if every rank brings as many replicas as this one; no rank takes part.
+
+        Raises:
+            TreefoldError: one of its kinds.
+
+        """
+        return self._folds.plan(value, op)
+
+    def folds(self, accumulate: str) -> Folds:
+        """Return the all-reduces of this group in another accumulation: for ops objects.
+
+        :meta private:
+        """
+        return Folds(self._link, self._moves.join, accumulate)
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> HostArray:
         """Return an uninitialised array in memory that all ranks of this host can read: reductions do not copy it.

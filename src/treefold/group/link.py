@@ -42,6 +42,8 @@ class HostLink:
         self._is_closed = False
         self._under_way = threading.Lock()
         self._doing = ""
+        #: What the native core has raised, such as Ctrl-C: the others know of it, if it concerns them.
+        self._raised: BaseException | None = None
         os.register_at_fork(before=self._before_fork)
 
     def fold(
@@ -65,6 +67,9 @@ class HostLink:
             outcome: GroupOutcome | None = self._native.fold(
                 form, rows, targets, wants_lease, weights, weight_sum, plan, self.timeout_seconds, self._warn
             )
+        except BaseException as error:
+            self._raised = error
+            raise
         finally:
             self._under_way.release()
         if outcome is not None and not outcome.is_committed:
@@ -111,8 +116,12 @@ class HostLink:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Tell the others, unless they know: what the group itself raises, it raises on all ranks."""
-        if error is not None and not isinstance(error, GroupError):
+        if error is None or isinstance(error, GroupError) or error is self._raised:
+            return
+        try:
             self.refuse(str(error) or type(error).__name__)
+        except GroupError:  # the group is broken, which is not what this rank is about to raise
+            return
 
     def refuse(self, sentence: str) -> None:
         """Tell the others, who are in a call, that this rank cannot make it."""
@@ -154,6 +163,9 @@ class HostLink:
         self._begin(doing)
         try:
             outcome = call(self._native)
+        except BaseException as error:
+            self._raised = error
+            raise
         finally:
             self._under_way.release()
         if not outcome.is_committed:

@@ -59,4 +59,4 @@ def plan_of(entry: Entry, fold: Fold, replicas: Sequence[int]) -> Plan:
 
 
 def _device(rank: int, index: int) -> str:
-    return f"/job:worker/task:{rank}/device:CPU:{index}"
+    return f"{rank}/cpu:{index}"
