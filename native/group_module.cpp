@@ -188,7 +188,11 @@ class HostGroup {
         refuse("A target of another length, dtype or device than its form.");
       }
       if (!target.is_writable) return nb::none();
-      if (!is_same(row, target)) add_extents(extents, row, false);
+      // The target may be exactly one of the contributions: it is written when all of them have been read.
+      for (const void* start : row.starts) {
+        const char* const begin = static_cast<const char*>(start);
+        if (start != target.starts[0] && row.nbytes() != 0) extents.push_back({begin, begin + row.nbytes(), false});
+      }
       add_extents(extents, target, true);
       if (target.nbytes() != 0) {
         call.taken.push_back({leaf.result_at, static_cast<std::byte*>(target.starts[0]), target.nbytes()});

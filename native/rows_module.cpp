@@ -135,13 +135,14 @@ bool are_disjoint(std::vector<Extent>& extents) {
   return true;
 }
 
+namespace {
+
+// Tells whether two rows have the same arrays in the same order.
 bool is_same(const Row& row, const Row& other) {
   return row.starts == other.starts && (row.dtype.is(other.dtype) ||
                                         PyArray_EquivTypes(reinterpret_cast<PyArray_Descr*>(row.dtype.ptr()),
                                                            reinterpret_cast<PyArray_Descr*>(other.dtype.ptr())));
 }
-
-namespace {
 
 // One kind of fold. The loop for each leaf is looked up once, when the fold is made.
 class RowFold {

@@ -26,7 +26,5 @@ struct Extent {
 void add_extents(std::vector<Extent>& extents, const Row& row, bool is_written);
 // Tells whether no extent that is written overlaps another extent. Extents that are only read may overlap each other.
 bool are_disjoint(std::vector<Extent>& extents);
-// Tells whether two rows have the same arrays in the same order.
-bool is_same(const Row& row, const Row& other);
 
 void define_rows(nanobind::module_& module);

@@ -71,6 +71,19 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"root is {short(root)}. This group has ranks 0 to {size - 1}.")
 
     @classmethod
+    def replica_counts(cls, counts: Sequence[int]) -> Self:
+        """Values of one batch in a group with different numbers of replicas."""
+        return cls(
+            f"The values of this batch have {', '.join(map(str, counts))} replicas on this rank. In a group, all "
+            "values of a batch have as many; reduce the others in another call."
+        )
+
+    @classmethod
+    def callback_in_group(cls) -> Self:
+        """An ``accumulation_fn``, which takes whole arrays, between processes."""
+        return cls("accumulation_fn does not go with group=. Leave it out, or reduce in this process, without a group.")
+
+    @classmethod
     def sparse_weights(cls, where: str) -> Self:
         """Weights with values that are sparse rows in every replica."""
         return cls(

@@ -29,6 +29,15 @@ class DeviceError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def not_of_group(cls, name: str, rank: int | None, size: int) -> Self:
+        """A destination without a rank beside others that have one, or of a rank that there is not."""
+        problem = "names no rank" if rank is None else f"is a device of rank {rank}"
+        return cls(
+            f"{short(name)} {problem}, in a group of ranks 0 to {size - 1}. In one call, destinations all name ranks "
+            "of the group, or none does, which means each rank's own."
+        )
+
+    @classmethod
     def not_on_host(cls, where: str) -> Self:
         """An array that the ranks of a group cannot share, because it is not in host memory."""
         return cls(

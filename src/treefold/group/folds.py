@@ -106,7 +106,7 @@ class Folds:
         """
         with self._link.telling():
             reading = read_components(value.values if isinstance(value, DistributedValues) else (value,))
-            end = reading if out is value else None if out is None else read_components((out,))
+            end = None if out is None else reading if out is value else _read_end(out)
             key = None
             if weights is None and reading.key is not None and (end is None or end.key is not None):
                 key = (op, reading.key, _ITSELF if end is reading else end and end.key, root)
@@ -115,7 +115,7 @@ class Folds:
                     reduced = self._repeat(known, reading, end, root)
                     if reduced is not None:
                         return reduced
-            return self._first(key, value, op, reading, out, weights, root)
+            return self._first(key, value, op, reading, (out, end), weights, root)
 
     def _repeat(self, known: KnownCall, reading: Reading, end: Reading | None, root: int | None) -> Reduced | None:
         """Make a call of a known kind; None, with nothing done, if it has to be validated first."""
@@ -133,7 +133,14 @@ class Folds:
         return Reduced(self._wrapped(known, outcome, targets, end) if is_wanted else None, known.plans.plan)
 
     def _first(
-        self, key: Hashable, value: Any, op: ReduceOp | str, reading: Reading, out: Any, weights: Any, root: int | None
+        self,
+        key: Hashable,
+        value: Any,
+        op: ReduceOp | str,
+        reading: Reading,
+        out: tuple[Any, Reading | None],
+        weights: Any,
+        root: int | None,
     ) -> Reduced:
         """Validate a call by itself, as in one process, and make it."""
         local = value if isinstance(value, DistributedValues) else PerReplica([value])
@@ -141,7 +148,7 @@ class Folds:
         own = None if weights is None else _own_weights(weights, len(local), fold.op)
         said = dataclasses.replace(fold, weights=own)
         entry = read_entry(local, reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, said))
-        ends = None if out is None else [arrays[0] for arrays in read_out([out], [None], [entry], fold)]
+        ends = None if out[1] is None else _read_out(out[0], out[1], entry, fold)
         is_dense = [part.goal is Goal.FOLD for part in entry.parts]
         rows = self._join_rows(entry, is_dense, fold, root)
         dense = dataclasses.replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
@@ -265,6 +272,16 @@ def _hand_over(results: Sequence[Result], targets: Sequence[Row], ends: Sequence
             result.backend.wrote([end])
         else:
             result.backend.assign(end, result.backend.from_host(target.arrays[0], _DEVICE))
+
+
+def _read_out(out: Any, end: Reading, entry: Entry, fold: Fold) -> list[Any]:
+    """Return the arrays that take the results, one for each leaf."""
+    target = out if isinstance(out, DistributedValues) else PerReplica([out])
+    return [arrays[0] for arrays in read_out([target], [end], [entry], fold)]
+
+
+def _read_end(out: Any) -> Reading:
+    return read_components(out.values if isinstance(out, DistributedValues) else (out,))
 
 
 def address_of(array: HostArray) -> int:

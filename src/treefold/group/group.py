@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -124,6 +125,13 @@ class Group:
         :meta private:
         """
         return Folds(self._link, self._moves.join, accumulate)
+
+    def telling(self) -> AbstractContextManager[None]:
+        """Tell the other ranks if what stands within raises.
+
+        :meta private:
+        """
+        return self._link.telling()
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> HostArray:
         """Return an uninitialised array in memory that all ranks of this host can read: reductions do not copy it.

@@ -50,12 +50,13 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         *,
         accumulate: str = "wide",
         topology: object = None,
+        group: object = None,
     ) -> None:
         """Check how to pack and along which trees to reduce."""
         if not is_word(all_reduce_alg, _ALGORITHMS):
             raise ArgumentError.all_reduce_alg(all_reduce_alg, _ALGORITHMS)
         self._all_reduce_alg = all_reduce_alg
-        super().__init__(accumulate=accumulate, topology=topology)
+        super().__init__(accumulate=accumulate, topology=topology, group=group)
         self._packing = PackingPolicy.checked(
             type(self).__name__, num_packs, agg_small_grads_max_bytes, agg_small_grads_max_group
         )
@@ -124,9 +125,11 @@ class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
 
     """
 
-    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None) -> None:
+    def __init__(
+        self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None, group: object = None
+    ) -> None:
         """Check ``num_packs``."""
-        super().__init__("hierarchical_copy", num_packs, accumulate=accumulate, topology=topology)
+        super().__init__("hierarchical_copy", num_packs, accumulate=accumulate, topology=topology, group=group)
 
 
 class NcclAllReduce(AllReduceCrossDeviceOps):
@@ -145,9 +148,11 @@ class NcclAllReduce(AllReduceCrossDeviceOps):
 
     """
 
-    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None) -> None:
+    def __init__(
+        self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None, group: object = None
+    ) -> None:
         """Check ``num_packs``."""
-        super().__init__("nccl", num_packs, accumulate=accumulate, topology=topology)
+        super().__init__("nccl", num_packs, accumulate=accumulate, topology=topology, group=group)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treefold.calls.arguments import NO_OPTIONS, check_honoured, is_word, read_options, read_pairs
 from treefold.calls.entry import Entry, as_distributed, check_devices, read_entry
@@ -28,15 +28,19 @@ from treefold.planners import PlanBuilder
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, Mirrored, PerReplica
 
+if TYPE_CHECKING:
+    from treefold.ops.grouped import GroupedOps
+
 
 class CrossDeviceOps(abc.ABC):
     """Combines one value per replica into one value on every destination.
 
     Subclasses say how dense values are packed and along which trees they travel; everything else is the same for all.
     ``accumulate``: ``"wide"`` (the default) accumulates in the next wider dtype and rounds once, ``"native"`` adds in
-    the dtype itself. ``topology``: the machine whose links plans are to follow, a ``Topology`` or what
-    ``load_topology`` and ``known_topology`` take; only ops that reduce along trees take one. An object keeps a bounded
-    cache of plans and nothing else between calls, and may be used from many threads.
+    the dtype itself. ``group``: a ``Group``, or a ProcessGroup or communicator whose ranks are to be connected; values
+    are then this rank's replicas, and all ranks make the same calls. ``topology``: the machine whose links plans are to
+    follow, a ``Topology`` or what ``load_topology`` and ``known_topology`` take; only ops that reduce along trees take
+    one. An object keeps a bounded cache of plans and nothing else between calls, and may be used from many threads.
 
     Source: ``tf.distribute.CrossDeviceOps``; README.md lists where treefold differs on purpose.
 
@@ -45,7 +49,7 @@ class CrossDeviceOps(abc.ABC):
 
     """
 
-    def __init__(self, *, accumulate: str = "wide", topology: object = None) -> None:
+    def __init__(self, *, accumulate: str = "wide", topology: object = None, group: object = None) -> None:
         """Check what all ops take."""
         if not is_word(accumulate, ("wide", "native")):
             raise ArgumentError.accumulate(accumulate)
@@ -56,6 +60,13 @@ class CrossDeviceOps(abc.ABC):
         self._own_device: str | None = None  # where values meet, instead of on the first destination
         self._plans = PlanCache()
         self._calls = KnownCalls()
+        self._grouped = None if group is None else self._join(group, accumulate)
+
+    @staticmethod
+    def _join(group: object, accumulate: str) -> GroupedOps:
+        from treefold.ops.grouped import GroupedOps  # noqa: PLC0415 - few ops have a group, and sockets take time
+
+        return GroupedOps(group, accumulate)
 
     def reduce(
         self,
@@ -88,6 +99,10 @@ class CrossDeviceOps(abc.ABC):
         >>> ops.reduce("sum", PerReplica([1, 2, 4]), "cpu:0").values[0].item()
         7
         """
+        if self._grouped is not None:
+            read_options(options, experimental_hints)
+            ends = None if out is None else [out]
+            return self._grouped.reduce(reduce_op, [(per_replica_value, destinations)], ends, weights)[0]
         pair = read_pair(per_replica_value, destinations, out)
         if options is None and experimental_hints is None and weights is None:
             result = self._calls.repeat_row(reduce_op, pair)
@@ -119,6 +134,8 @@ class CrossDeviceOps(abc.ABC):
         """
         asked = read_pairs(value_destination_pairs)
         call = read_options(options, experimental_hints)
+        if self._grouped is not None:
+            return self._grouped.reduce(reduce_op, asked, out, weights) if asked else []
         return self._reduce(reduce_op, asked, _read_batch(asked, out), call, out, weights, is_batch=True)
 
     def broadcast(self, tensor: Any, destinations: Any) -> Mirrored:

@@ -142,7 +142,7 @@ class Mirrored(DistributedValues):
         self.plan = None
 
     @classmethod
-    def made(cls, values: tuple[Any, ...], devices: tuple[str, ...], plan: Plan) -> Mirrored:
+    def made(cls, values: tuple[Any, ...], devices: tuple[str, ...], plan: Plan | None) -> Mirrored:
         """Return the result of a plan; components and canonical devices are right already."""
         mirrored = cls.__new__(cls)  # no __init__: it would look at every component again, in every call
         mirrored._values, mirrored._devices, mirrored.plan = values, devices, plan  # noqa: SLF001 - its own
