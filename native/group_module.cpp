@@ -257,8 +257,6 @@ class HostGroup {
     }
   }
 
-  std::vector<std::size_t> absent() const { return meetings_.absent(); }
-  std::uint64_t sequence() const { return sequence_; }
 
  private:
   std::vector<tg::Peer> peers_of(const std::vector<std::tuple<int, bool, int>>& entries) const {
@@ -291,7 +289,7 @@ class HostGroup {
       patience.warn = [&] {
         with_gil([&] {
           if (is_raised) return;
-          PyObject* const answer = PyObject_CallFunction(warn.ptr(), "O", nb::cast(absent()).ptr());
+          PyObject* const answer = PyObject_CallFunction(warn.ptr(), "O", nb::cast(meetings_.absent()).ptr());
           is_raised = answer == nullptr;
           Py_XDECREF(answer);
         });
@@ -396,9 +394,7 @@ void define_groups(nb::module_& module) {
            nb::arg("seconds"), nb::arg("warn").none())
       .def("empty", &HostGroup::empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("nbytes"))
       .def("leave", &HostGroup::leave, nb::arg("has_failed"))
-      .def("retire_leases", &HostGroup::retire_leases)
-      .def("absent", &HostGroup::absent)
-      .def_prop_ro("sequence", &HostGroup::sequence);
+      .def("retire_leases", &HostGroup::retire_leases);
 }
 
 #endif

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import struct
 from collections.abc import Callable, Hashable, Sequence
@@ -15,16 +14,25 @@ from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.rows import read_arrays
 from treefold.bounded_cache import BoundedCache
-from treefold.calls.entry import Entry, Part, read_entry
+from treefold.calls.entry import Entry, read_entry
 from treefold.calls.leaves import read_folded_leaf
 from treefold.calls.output import read_out
-from treefold.calls.reader import Reading, Tree, read_components
+from treefold.calls.reader import Reading, read_components
 from treefold.calls.weights import read_weights
 from treefold.calls.wrap import component
-from treefold.errors import ArgumentError, CallMismatchError, DeviceError
+from treefold.errors import CallMismatchError, DeviceError
 from treefold.execution import Operand, native
 from treefold.fold import Fold
 from treefold.group import core
+from treefold.group.contributions import (
+    KIND,
+    address_of,
+    layout_of,
+    own_weights,
+    plain_rows,
+    rows_of,
+    words_of,
+)
 from treefold.group.link import HostLink, UnplannedCallError
 from treefold.group.plans import GroupPlans, plan_of
 from treefold.plan import Plan
@@ -35,10 +43,6 @@ from treefold.values import DistributedValues, PerReplica
 if TYPE_CHECKING:
     from treefold._native import GroupForm, GroupOutcome
 
-#: Collective, op, accumulation, root, and the hash of everything else: what calls of several ranks are compared by.
-KIND = struct.Struct("<BBBxI16s")
-#: As much as the others are told of a call.
-_MOST_WORDS = 400
 _ALL_REDUCE, _WEIGHTED, _WEIGHTS = range(3)
 _DEVICE = "cpu:0"
 _DEVICES = (_DEVICE,)
@@ -119,11 +123,11 @@ class Folds:
 
     def _repeat(self, known: KnownCall, reading: Reading, end: Reading | None, root: int | None) -> Reduced | None:
         """Make a call of a known kind; None, with nothing done, if it has to be validated first."""
-        rows = _rows(reading)
+        rows = rows_of(reading)
         is_wanted = root is None or root == self._link.rank
         targets = None
         if is_wanted and end is not None:
-            targets = _rows(end)
+            targets = rows_of(end)
         elif is_wanted and known.is_private:
             pairs = zip(rows, known.results, strict=True)
             targets = [native.new_row(row, result.dtype, 1) for row, result in pairs]
@@ -145,7 +149,7 @@ class Folds:
         """Validate a call by itself, as in one process, and make it."""
         local = value if isinstance(value, DistributedValues) else PerReplica([value])
         fold = Fold(ReduceOp.parse(op), self._accumulate)
-        own = None if weights is None else _own_weights(weights, len(local), fold.op)
+        own = None if weights is None else own_weights(weights, len(local), fold.op)
         said = dataclasses.replace(fold, weights=own)
         entry = read_entry(local, reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, said))
         ends = None if out[1] is None else _read_out(out[0], out[1], entry, fold)
@@ -153,7 +157,7 @@ class Folds:
         rows = self._join_rows(entry, is_dense, fold, root)
         dense = dataclasses.replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
         known = self._read(fold, dense, root, is_weighted=own is not None)
-        contributions = _plain_rows(dense)
+        contributions = plain_rows(dense)
         fold = fold if own is None else self._with_weights(fold, own)
         is_wanted = root is None or root == self._link.rank
         targets = _targets(known, ends) if is_wanted and (known.is_private or ends is not None) else None
@@ -214,7 +218,7 @@ class Folds:
         kind = KIND.pack(
             _WEIGHTED if is_weighted else _ALL_REDUCE, *how, 0 if root is None else root + 1, layout_of(entry)
         )
-        words = _words("all_reduce" if root is None else f"reduce to rank {root}", fold, entry)
+        words = words_of("all_reduce" if root is None else f"reduce to rank {root}", fold, entry)
         leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]
         form = core.GroupForm(kind, words, leaves, *how, native.level(), is_weighted)
         pairs = zip(entry.parts, form.results_at, strict=True)
@@ -284,12 +288,6 @@ def _read_end(out: Any) -> Reading:
     return read_components(out.values if isinstance(out, DistributedValues) else (out,))
 
 
-def address_of(array: HostArray) -> int:
-    """Return where an array's memory begins."""
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 def _without_arrays(entry: Entry) -> Entry:
     """Return an entry to keep for later calls, which must not hold the arrays of this one."""
     bare = [
@@ -307,47 +305,6 @@ def _view(outcome: GroupOutcome, result: Result) -> HostArray:
     """Return a result on the area that the ranks share; a copy of its own if there is no area to keep."""
     view: HostArray = outcome.view(result.at, result.shape, result.dtype)
     return view if outcome.is_leased else view.copy()
-
-
-def _rows(reading: Reading) -> list[Row]:
-    """Return the rows of components that have a key."""
-    return [row for row in reading.rows if row is not None] if isinstance(reading, Tree) else [reading]
-
-
-def _plain_rows(entry: Entry) -> list[Row]:
-    """Return each leaf's contributions as a row, of row-major copies where they are something else."""
-    if isinstance(entry.reading, Row):
-        return [entry.reading]
-    given: Sequence[Row | None] = entry.reading.rows if isinstance(entry.reading, Tree) else [None] * len(entry.parts)
-    if len(given) != len(entry.parts):  # leaves that are None, or sparse rows
-        given = [None] * len(entry.parts)
-    return [_plain_row(part) if row is None else row for row, part in zip(given, entry.parts, strict=True)]
-
-
-def _plain_row(part: Part) -> Row:
-    arrays = tuple(host_arrays(part))
-    row = read_arrays(None, arrays, arrays)
-    if row is None:
-        raise AssertionError(part)
-    return row
-
-
-def host_arrays(part: Part) -> list[HostArray]:
-    """Return the arrays of a leaf in this process's memory, row-major and in native byte order.
-
-    Raises:
-        DeviceError: they are elsewhere.
-
-    """
-    if not part.is_in_host_memory:
-        raise DeviceError.not_on_host(part.path)
-    operand = part.operand
-    views = operand.views or (None,) * len(operand.arrays)
-    found = []
-    for array, view in zip(operand.arrays, views, strict=True):
-        host = operand.backend.host_view(array) if view is None else view
-        found.append(np.require(host, np.dtype(part.dtype).newbyteorder("="), ["C", "A"]))
-    return found
 
 
 def _targets(known: KnownCall, ends: Sequence[Any] | None) -> list[Row]:
@@ -368,36 +325,3 @@ def _targets(known: KnownCall, ends: Sequence[Any] | None) -> list[Row]:
 def _is_on(target: Row, view: HostArray | None) -> bool:
     """Tell whether a target is the memory of an array itself."""
     return view is not None and view.flags.c_contiguous and address_of(view) == target.addresses[0]
-
-
-def _own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[float, ...]:
-    """Return this rank's weights: one number, or one for each of its replicas.
-
-    Raises:
-        ArgumentError: they are something else.
-
-    """
-    if isinstance(weights, int | float) and replicas == 1:
-        weights = [weights]
-    # The weights of one rank may all be 0; those of all ranks are checked when they have met.
-    if isinstance(weights, list | tuple):
-        read_weights([*weights, 1.0], op)
-    else:
-        read_weights(weights, op)
-    if len(weights) != replicas:
-        raise ArgumentError.weight_count(len(weights), replicas)
-    return tuple(float(weight) for weight in weights)
-
-
-def layout_of(entry: Entry, *, with_shapes: bool = True) -> bytes:
-    """Return the hash of everything about values in which ranks must agree."""
-    parts = [(part.path, part.dtype, part.goal.name, with_shapes and part.operand.shape) for part in entry.parts]
-    text = repr((str(entry.structure), [form.num_parts for form in entry.forms], parts))
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
-def _words(collective: str, fold: Fold, entry: Entry) -> str:
-    """Return what the other ranks are told of a call, if theirs differ."""
-    leaves = [f"{part.dtype} {part.operand.shape}{' at ' * bool(part.path)}{part.path}" for part in entry.parts]
-    text = f"{collective}, {fold.op.name}, of {', '.join(leaves) or 'nothing'}"
-    return text if len(text) <= _MOST_WORDS else f"{text[: _MOST_WORDS - 20]} … ({len(leaves)} leaves)"

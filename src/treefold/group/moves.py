@@ -16,7 +16,8 @@ from treefold.calls.reader import read_components
 from treefold.calls.wrap import component
 from treefold.errors import ArgumentError, MismatchError
 from treefold.execution import native
-from treefold.group.folds import KIND, Joined, address_of, host_arrays, layout_of
+from treefold.group.contributions import KIND, address_of, host_arrays, layout_of
+from treefold.group.folds import Joined
 from treefold.group.link import HostLink
 from treefold.values import DistributedValues, PerReplica
 

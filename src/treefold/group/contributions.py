@@ -1,0 +1,104 @@
+"""What a rank brings to a call: its arrays, and what the others are told of them."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from treefold.backends import HostArray, Row
+from treefold.backends.rows import read_arrays
+from treefold.calls.entry import Entry, Part
+from treefold.calls.reader import Reading, Tree
+from treefold.calls.weights import read_weights
+from treefold.errors import ArgumentError, DeviceError
+from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
+
+#: Collective, op, accumulation, root, and the hash of everything else: what calls of several ranks are compared by.
+KIND = struct.Struct("<BBBxI16s")
+#: As much as the others are told of a call.
+_MOST_WORDS = 400
+
+
+def address_of(array: HostArray) -> int:
+    """Return where an array's memory begins."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def rows_of(reading: Reading) -> list[Row]:
+    """Return the rows of components that have a key."""
+    return [row for row in reading.rows if row is not None] if isinstance(reading, Tree) else [reading]
+
+
+def plain_rows(entry: Entry) -> list[Row]:
+    """Return each leaf's contributions as a row, of row-major copies where they are something else."""
+    if isinstance(entry.reading, Row):
+        return [entry.reading]
+    given: Sequence[Row | None] = entry.reading.rows if isinstance(entry.reading, Tree) else [None] * len(entry.parts)
+    if len(given) != len(entry.parts):  # leaves that are None, or sparse rows
+        given = [None] * len(entry.parts)
+    return [_plain_row(part) if row is None else row for row, part in zip(given, entry.parts, strict=True)]
+
+
+def _plain_row(part: Part) -> Row:
+    arrays = tuple(host_arrays(part))
+    row = read_arrays(None, arrays, arrays)
+    if row is None:
+        raise AssertionError(part)
+    return row
+
+
+def host_arrays(part: Part) -> list[HostArray]:
+    """Return the arrays of a leaf in this process's memory, row-major and in native byte order.
+
+    Raises:
+        DeviceError: they are elsewhere.
+
+    """
+    if not part.is_in_host_memory:
+        raise DeviceError.not_on_host(part.path)
+    operand = part.operand
+    views = operand.views or (None,) * len(operand.arrays)
+    found = []
+    for array, view in zip(operand.arrays, views, strict=True):
+        host = operand.backend.host_view(array) if view is None else view
+        found.append(np.require(host, np.dtype(part.dtype).newbyteorder("="), ["C", "A"]))
+    return found
+
+
+def own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[float, ...]:
+    """Return this rank's weights: one number, or one for each of its replicas.
+
+    Raises:
+        ArgumentError: they are something else.
+
+    """
+    if isinstance(weights, int | float) and replicas == 1:
+        weights = [weights]
+    # The weights of one rank may all be 0; those of all ranks are checked when they have met.
+    if isinstance(weights, list | tuple):
+        read_weights([*weights, 1.0], op)
+    else:
+        read_weights(weights, op)
+    if len(weights) != replicas:
+        raise ArgumentError.weight_count(len(weights), replicas)
+    return tuple(float(weight) for weight in weights)
+
+
+def layout_of(entry: Entry, *, with_shapes: bool = True) -> bytes:
+    """Return the hash of everything about values in which ranks must agree."""
+    parts = [(part.path, part.dtype, part.goal.name, with_shapes and part.operand.shape) for part in entry.parts]
+    text = repr((str(entry.structure), [form.num_parts for form in entry.forms], parts))
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def words_of(collective: str, fold: Fold, entry: Entry) -> str:
+    """Return what the other ranks are told of a call, if theirs differ."""
+    leaves = [f"{part.dtype} {part.operand.shape}{' at ' * bool(part.path)}{part.path}" for part in entry.parts]
+    text = f"{collective}, {fold.op.name}, of {', '.join(leaves) or 'nothing'}"
+    return text if len(text) <= _MOST_WORDS else f"{text[: _MOST_WORDS - 20]} … ({len(leaves)} leaves)"
