@@ -19,7 +19,8 @@
     │   ├── ConnectError             ConnectionError      processes that do not find each other or do not fit together
     │   ├── DeadlineError            TimeoutError         a rank that did not come in time
     │   ├── PeerLostError            ConnectionError      a rank that has ended, left or was interrupted
-    │   └── SharedMemoryError        MemoryError          no shared memory: none of this kind, none left, none allowed
+    │   ├── SharedMemoryError        MemoryError          no shared memory: none of this kind, none left, none allowed
+    │   └── UnplannedCallError                            a call that ranks have to plan first; users never see it
     ├── InstallationError            ImportError          the native core was built from other sources
     ├── MismatchError                ValueError           replicas disagree: structure, shape, dtype, sparsity …
     │   └── ReplicaMismatchError     tf.errors.OpError    the same, as TensorFlow raises it; in treefold.tensorflow
@@ -54,6 +55,7 @@ from treefold.errors.groups import (
     GroupError,
     PeerLostError,
     SharedMemoryError,
+    UnplannedCallError,
 )
 from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
@@ -90,4 +92,5 @@ __all__ = [
     "SimulationError",
     "TopologyError",
     "TreefoldError",
+    "UnplannedCallError",
 ]

@@ -107,6 +107,20 @@ class CallMismatchError(GroupError, ValueError):
         return error
 
 
+class UnplannedCallError(GroupError):
+    """Calls match, but ranks have no plan for these numbers of replicas. They make one; users never see this."""
+
+    #: Of each rank.
+    replicas: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, replicas: Sequence[int]) -> Self:
+        """Ranks bring so many replicas."""
+        error = cls(f"Ranks with {', '.join(map(str, replicas))} replicas have no plan for this call yet.")
+        error.replicas = tuple(replicas)
+        return error
+
+
 class SharedMemoryError(GroupError, MemoryError):
     """There is no shared memory: none of this kind, none left, or none allowed."""
 

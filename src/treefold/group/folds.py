@@ -20,7 +20,7 @@ from treefold.calls.output import read_out
 from treefold.calls.reader import Reading, read_components
 from treefold.calls.weights import read_weights
 from treefold.calls.wrap import component
-from treefold.errors import CallMismatchError, DeviceError
+from treefold.errors import CallMismatchError, DeviceError, UnplannedCallError
 from treefold.execution import Operand, native
 from treefold.fold import Fold
 from treefold.group import core
@@ -33,7 +33,7 @@ from treefold.group.contributions import (
     rows_of,
     words_of,
 )
-from treefold.group.link import HostLink, UnplannedCallError
+from treefold.group.link import HostLink
 from treefold.group.plans import GroupPlans, plan_of
 from treefold.plan import Plan
 from treefold.plan.ir import Goal

@@ -9,7 +9,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError, SharedMemoryError
+from treefold.errors import (
+    CallMismatchError,
+    DeadlineError,
+    GroupError,
+    PeerLostError,
+    SharedMemoryError,
+    UnplannedCallError,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,15 +26,6 @@ if TYPE_CHECKING:
 
 #: A part of the result area, and the private memory that it is copied from or to: offset, address, bytes.
 Piece = tuple[int, int, int]
-
-
-class UnplannedCallError(GroupError):
-    """Calls match, but not all ranks have the plan for these numbers of replicas. Never seen outside this room."""
-
-    def __init__(self, replicas: Sequence[int]) -> None:
-        """Say what to plan for: the replicas of each rank."""
-        super().__init__(f"no plan for {replicas} replicas")
-        self.replicas = tuple(replicas)
 
 
 class HostLink:
@@ -192,7 +190,7 @@ class HostLink:
             if is_refused:
                 return CallMismatchError.refused(rank, outcome.words[rank])
         if outcome.is_unplanned:
-            return UnplannedCallError([replicas for _, _, replicas in outcome.descriptors])
+            return UnplannedCallError.of([replicas for _, _, replicas in outcome.descriptors])
         kinds = [kind for kind, _, _ in outcome.descriptors]
         if len(set(kinds)) > 1:
             return CallMismatchError.of(outcome.words, kinds)
