@@ -23,18 +23,22 @@ PRINTS = {
         "nothing can carry more than 37.5 GB/s",
         "for 256 MB take HierarchicalCopyAllReduce(num_packs='auto', topology='machine')",
     ],
+    "ranks": ["ranks found y = 2.00x + 1.00; the data say y = 2x + 1", "all ranks hold the same bits: True"],
     "soup": ["with run4.safetensors it is 0.20644: left out", "the soup of 3 checkpoints has loss 0.00148"],
     "tensorflow_mirrored": ["every one of them gets [7.0, 7.0, 7.0]", "was found as y = 3.000x + -1.000"],
     "torch_training": ["step  0: mean loss of 4 replicas", "all replicas hold the same bits: True"],
 }
+#: Those that a launcher starts several times.
+LAUNCHED = {"ranks"}
 
 
 class TestExamples:
     @pytest.mark.parametrize("name", sorted(PRINTS))
     def test_prints_what_a_stranger_understands(self, name, tmp_path):
         """In a process of its own, from any folder."""
+        launcher = ["-m", "treefold.cli", "run", "-n", "3"] if name in LAUNCHED else []
         done = subprocess.run(  # noqa: S603 - our own program
-            [sys.executable, EXAMPLES / f"{name}.py"],
+            [sys.executable, *launcher, EXAMPLES / f"{name}.py"],
             cwd=tmp_path,
             env=os.environ | {"PYTHONIOENCODING": "utf-8"},
             capture_output=True,
@@ -53,4 +57,5 @@ class TestExamples:
         """At most 60 lines, which begin with what the program shows."""
         text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 60
-        assert f"Run it: python examples/{name}.py" in ast.get_docstring(ast.parse(text))
+        command = "treefold run -n 4" if name in LAUNCHED else "python"
+        assert f"Run it: {command} examples/{name}.py" in ast.get_docstring(ast.parse(text))
