@@ -22,17 +22,17 @@ class GroupPlans:
         self._entry, self._link, self._fold = entry, link, fold
         self.replicas: tuple[int, ...] = ()
         self.plan: Plan | None = None
+        self._number = 0
 
     def number(self, replicas: int) -> int:
         """Return the number by which ranks compare their plans; 0 if there is none for so many replicas here."""
-        if self.plan is None or self.replicas[self._link.rank] != replicas:
-            return 0
-        return int(self.plan.digest[:_NUMBER_DIGITS], 16)
+        return self._number if self.replicas and self.replicas[self._link.rank] == replicas else 0
 
     def make(self, replicas: Sequence[int]) -> None:
         """Plan the call, and prove the plan, for so many replicas of each rank."""
         self.replicas = tuple(replicas)
         self.plan = plan_of(self._entry, self._fold, self.replicas)
+        self._number = int(self.plan.digest[:_NUMBER_DIGITS], 16)
 
 
 def plan_of(entry: Entry, fold: Fold, replicas: Sequence[int]) -> Plan:
