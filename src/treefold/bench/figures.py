@@ -182,7 +182,7 @@ def _linear(rows: Mapping[str, Row]) -> Verdict:
         by_total.setdefault(row.nbytes * row.devices, []).append(row.time_s.median)
     apart = max(max(times) / min(times) for times in by_total.values())
     return Verdict(
-        f"t ∝ (n·S)^{slope:.2f}; at one n·S, the slowest n takes {apart:.2f} × the quickest",
+        f"t ∝ (n·S)^{slope:.2f}; at one n·S, the slowest n takes {apart:.2f} × the fastest",
         abs(slope - 1) <= 0.15 and apart <= 2,  # noqa: PLR2004 - caches bend the line by that much
     )
 

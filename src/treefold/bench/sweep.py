@@ -16,7 +16,7 @@ from treefold.bench.clock import (
     spread_of_calls,
     spread_of_ratios,
 )
-from treefold.bench.limit import best_of, find_quickest, make_loops
+from treefold.bench.limit import best_of, find_fastest, make_loops
 from treefold.bench.machine import available_memory
 from treefold.bench.ours import Arrays, check_call, make_call
 from treefold.bench.peers import Team
@@ -96,7 +96,7 @@ def _prepared_loops(arrays: Arrays, work: Work) -> dict[str, Runner]:
     else:
         arrays.name_owners()
     loops = {name: clocked(loop) for name, loop in make_loops(arrays, work).items()}
-    return {name: loops[name] for name in find_quickest(loops)} if loops else {}
+    return {name: loops[name] for name in find_fastest(loops)} if loops else {}
 
 
 def _against(team: Team, work: Work, ours: Runner, pace: Pace, progress: Progress) -> list[Rival]:

@@ -67,11 +67,6 @@ class BenchError(CommandError):
         )
 
     @classmethod
-    def not_a_run(cls, reason: str) -> Self:
-        """Refuse text that is no benchmark run."""
-        return cls(f"This is no run of treefold bench: {reason}.")
-
-    @classmethod
     def no_gpu(cls, version: str) -> Self:
         """Refuse to measure a GPU that is not there."""
         return cls(

@@ -1,4 +1,4 @@
-"""Which peers there are: one line each."""
+"""The registry of peers, one line each."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from treefold.bench.contents import Array
 from treefold.bench.peers.interface import Call, Peer
-from treefold.bench.work import Work
 from treefold.errors import PeerError
 
 _UFUNCS: dict[str, np.ufunc] = {
@@ -66,6 +65,4 @@ class NumpyPeer(Peer):
         return columns
 
 
-def make_peer(work: Work, rank: int) -> Peer:
-    """Return the peer."""
-    return NumpyPeer(work, rank)
+make_peer = NumpyPeer
