@@ -125,4 +125,4 @@ def _check_reported(names: Sequence[str]) -> None:
 
 def _check_bytes(nbytes: object) -> None:
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1:
-        raise ArgumentError.nbytes(nbytes)
+        raise ArgumentError.option(nbytes=nbytes)

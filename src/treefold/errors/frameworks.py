@@ -12,12 +12,10 @@ class FrameworkError(TreefoldError, ImportError):
 
     @classmethod
     def missing(cls, module: str, framework: str, package: str, oldest: str) -> Self:
-        """It is not installed."""
         return cls(f"{module} needs {framework} {oldest} or newer, and it is not installed. Run pip install {package}.")
 
     @classmethod
     def too_old(cls, module: str, framework: str, found: str, oldest: str) -> Self:
-        """It is installed, but too old."""
         return cls(
             f"{module} found {framework} {found}. It takes {oldest} or newer; upgrade {framework}, or use the ops of "
             f"treefold itself on NumPy arrays."

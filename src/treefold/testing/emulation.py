@@ -96,7 +96,7 @@ def emulate(topology: Topology, *, slower: float = 1000.0, clock: Clock | None =
 def slowed(topology: Topology, slower: float) -> Topology:
     """Return a machine with bandwidths divided and latencies multiplied by ``slower``."""
     if not 0 < slower < float("inf"):
-        raise SimulationError.slower(slower)
+        raise SimulationError.number(slower=slower)
     factor = Fraction(slower)
     links = tuple(
         Link(one.source, one.target, one.kind, float(Fraction(one.bytes_per_s) / factor), one.alpha_s * slower)
