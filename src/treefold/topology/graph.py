@@ -1,4 +1,4 @@
-"""A machine as a graph: devices, and what carries values between them.
+"""A machine as a graph: devices, and the links, hosts, switches and NICs that carry values between them.
 
 Devices store and combine; hosts (a socket and its memory), switches and NICs only pass on, as fast as their links
 allow. A route from one device to another never goes through a third: where a third has to help, a plan says so.
@@ -177,6 +177,11 @@ class TopologyBuilder:
     """Collects nodes and links; every method but ``build`` returns the builder.
 
     Device names may have any spelling that ``treefold`` takes (``"cuda:1"``); other names are free.
+
+    Raises:
+        TopologyError: a second node of one name.
+        DeviceError: a device whose name is none.
+
     """
 
     def __init__(self, name: str = "") -> None:
@@ -192,40 +197,19 @@ class TopologyBuilder:
         return name in self._kinds
 
     def device(self, name: str) -> Self:
-        """Add a device.
-
-        Raises:
-            TopologyError: the name is taken.
-            DeviceError: it is no device name.
-
-        """
+        """Add a device."""
         return self._node(canonical_device(name), "device")
 
     def host(self, name: str) -> Self:
-        """Add a host or one of its sockets, which carries and does not combine.
-
-        Raises:
-            TopologyError: the name is taken.
-
-        """
+        """Add a host or one of its sockets, which carries and does not combine."""
         return self._node(name, "host")
 
     def switch(self, name: str) -> Self:
-        """Add a switch, which carries as much as its links do.
-
-        Raises:
-            TopologyError: the name is taken.
-
-        """
+        """Add a switch, which carries as much as its links do."""
         return self._node(name, "switch")
 
     def nic(self, name: str) -> Self:
-        """Add a NIC.
-
-        Raises:
-            TopologyError: the name is taken.
-
-        """
+        """Add a NIC."""
         return self._node(name, "nic")
 
     def link(

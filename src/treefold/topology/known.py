@@ -1,8 +1,8 @@
 """Machines known by name.
 
-Bandwidths are those of the data sheets, per link and direction, unless a name says otherwise; latencies are priors, to
-be replaced by measured ones. A machine is what its makers drew: NVLinks or xGMI between devices, or a switch that all
-of them share; PCIe is left out where something faster joins all devices.
+Bandwidths are those of the data sheets, per link and direction, unless a name says otherwise; latencies are the priors
+of ``rates.py``, to be replaced by measured ones. A machine is what its makers drew: NVLinks or xGMI between devices, or
+a switch that all of them share; PCIe is left out where something faster joins all devices.
 """
 
 from __future__ import annotations
@@ -11,14 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from treefold.errors import TopologyError
+from treefold.topology import rates
 from treefold.topology.graph import Topology, TopologyBuilder
-
-# Microseconds per link. A route through a switch or host crosses two or more links and pays for each.
-_NVLINK, _NVSWITCH_PORT = 0.7, 0.35  # 0.3 to 0.7 measured on V100 (TACCL, TE-CCL)
-_XGMI = 0.7  # as NVLink
-_PCIE = 6.0  # 11 to 13 from device to device through a host (p2pBandwidthLatencyTest)
-_SOCKET = 1.0
-_NIC, _NET = 0.3, 1.0  # 1.7 to 2.6 between hosts over InfiniBand (TACCL)
 
 _QUAD = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 _V100_QUAD = dict(zip(_QUAD, (1, 1, 2, 2, 1, 2), strict=True))  # NVLinks per pair
@@ -87,9 +81,9 @@ def _direct(
 def _join(
     builder: TopologyBuilder, pairs: Iterable[tuple[int, int, int]], *, gb_per_s: float, kind: str, first: int = 0
 ) -> None:
-    alpha_us = _XGMI if kind == "xgmi" else _NVLINK
     for a, b, links in pairs:
-        builder.link(_gpu(first + a), _gpu(first + b), gb_per_s=links * gb_per_s, alpha_us=alpha_us, kind=kind)
+        ends, together = (_gpu(first + a), _gpu(first + b)), links * gb_per_s
+        builder.link(*ends, gb_per_s=together, alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
 
 
 def _ring(count: int) -> list[tuple[int, int, int]]:
@@ -132,15 +126,15 @@ def _switched(name: str, count: int, gb_per_s: float) -> Topology:
 def _attach(builder: TopologyBuilder, switch: str, numbers: Iterable[int], gb_per_s: float) -> None:
     builder.switch(switch)
     for number in numbers:
-        builder.link(_gpu(number), switch, gb_per_s=gb_per_s, alpha_us=_NVSWITCH_PORT, kind="nvlink")
+        builder.link(_gpu(number), switch, gb_per_s=gb_per_s, alpha_us=rates.ALPHA_NVSWITCH_PORT_US, kind="nvlink")
 
 
 def _two_sockets(name: str, *, pcie: float, between: float, pairs: Sequence[tuple[int, int, int]] = ()) -> Topology:
     """Return eight devices, four on each of two sockets, and NVLinks of 25 GB/s between some pairs."""
     builder = _start(name, 8).host("cpu0").host("cpu1")
     for number in range(8):
-        builder.link(_gpu(number), f"cpu{number // 4}", gb_per_s=pcie, alpha_us=_PCIE, kind="pcie")
-    builder.link("cpu0", "cpu1", gb_per_s=between, alpha_us=_SOCKET, kind="sys")
+        builder.link(_gpu(number), f"cpu{number // 4}", gb_per_s=pcie, alpha_us=rates.ALPHA_PCIE_US, kind="pcie")
+    builder.link("cpu0", "cpu1", gb_per_s=between, alpha_us=rates.ALPHA_BETWEEN_SOCKETS_US, kind="sys")
     _join(builder, pairs, gb_per_s=25, kind="nvlink")
     return builder.build()
 
@@ -151,8 +145,8 @@ def _add_rails(builder: TopologyBuilder, hosts: int, per_host: int, gb_per_s: fl
         builder.switch(f"rail{rail}")
         for host in range(hosts):
             device, nic = _gpu(host * per_host + rail), f"host{host}.nic{rail}"
-            builder.nic(nic).link(device, nic, gb_per_s=gb_per_s, alpha_us=_NIC, kind="pcie")
-            builder.link(nic, f"rail{rail}", gb_per_s=gb_per_s, alpha_us=_NET, kind="net")
+            builder.nic(nic).link(device, nic, gb_per_s=gb_per_s, alpha_us=rates.ALPHA_NIC_US, kind="pcie")
+            builder.link(nic, f"rail{rail}", gb_per_s=gb_per_s, alpha_us=rates.ALPHA_NET_US, kind="net")
 
 
 def _nvswitch_hosts(name: str, hosts: int, *, port: float, rail: float) -> Topology:
