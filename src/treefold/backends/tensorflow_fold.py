@@ -126,7 +126,7 @@ def _clamped(mean: Any, parts: Sequence[Any]) -> Any:
 
 def _integer_mean(parts: Sequence[Any], divisor: int, dtype: str) -> Any:
     """Return the true sum over ``divisor`` in float64; its floor, Σq + Σr // count, fits 64 bits."""
-    accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)  # the way is numpy_fold's
+    accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)  # as in numpy_fold
     if not dtype.endswith("64"):
         return _divided(tf.cast(_accumulated(parts, accumulator, _added), "float64"), divisor)
     count = tf.constant(divisor, accumulator)

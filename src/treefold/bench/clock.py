@@ -46,7 +46,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often each contestant is called: ``rounds`` times ``calls`` in a row, after ``warmup`` rounds."""
+    """The number of calls of each contestant: ``rounds`` times ``calls`` in a row, after ``warmup`` rounds."""
 
     rounds: int
     warmup: int

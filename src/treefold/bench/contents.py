@@ -1,4 +1,4 @@
-"""What the arrays hold, and whether a result is right in every element.
+"""Fills arrays, and counts the wrong elements of results.
 
 Replica r brings 2**r times a small whole number that depends on the position, so that a wrong sum says who was lost or
 counted twice. Contents repeat after a prime number of positions, so the exact oracle, which is slow and obvious, has to

@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was measured for a figure, and whether that reaches it; None where it could not be measured."""
+    """The measurement of a figure, and whether it reaches the figure; None where there is none."""
 
     measured: str
     is_reached: bool | None

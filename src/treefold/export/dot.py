@@ -16,8 +16,8 @@ _GIGA = 10**9
 def to_dot(topology: Topology, packing: TreePacking | None = None) -> str:
     """Return the machine as an undirected graph, links labelled in GB/s and as thick as they are wide.
 
-    With a packing, every tree is drawn over it in a colour of its own: dashed, from device to device, arrows towards
-    the root. ``neato -Tsvg`` draws it.
+    With a tree packing, every tree is drawn over it in a colour of its own: dashed, from device to device, arrows
+    towards the root. ``neato -Tsvg`` draws it.
 
     >>> from treefold.topology import known_topology
     >>> print(to_dot(known_topology("line:2")))

@@ -1,4 +1,4 @@
-"""Packing: which values travel together."""
+"""Packs values: chooses which of them travel together, and cuts them."""
 
 from treefold.packing.layout import Fragment, Item, Pack, by_dtype
 from treefold.packing.pack import split_by_shares

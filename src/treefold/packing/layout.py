@@ -1,4 +1,4 @@
-"""What is packed, and packs: parts of values of one dtype that travel together."""
+"""Arrays to be packed, and packs: parts of values of one dtype that travel together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a call's values are packed: decided by the constructor's arguments and the call's options."""
+"""The choice of packs: by the constructor's arguments and the call's options."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _SAVED_S = 0.05
 
 @dataclass(frozen=True)
 class Emulation:
-    """What a plan gave and took on an emulated machine.
+    """The results and times of a plan on an emulated machine.
 
     ``results``: of every leaf, one array per component of the destination. ``measured_s``: by the clock, of the slowed
     machine. ``predicted``: what the simulator says of the same machine, chunks included.

@@ -160,7 +160,7 @@ class Topology:
         """Return the plain form, ready for ``json.dumps``, that ``load_topology`` reads.
 
         ``links`` have ``between``, ``gb_per_s`` and ``alpha_us`` (10⁹ bytes per second and microseconds, a pair
-        ``[there, back]`` where the directions differ, ``null`` for a way that is not there) and ``kind`` where known.
+        ``[there, back]`` where the directions differ, ``null`` for a missing direction) and ``kind`` where known.
         ``name``, ``hosts``, ``nics``, ``notes`` and ``missing`` (``{"links": kind, "gpus": models}``) are there where
         they are not empty.
         """
@@ -193,7 +193,7 @@ class TopologyBuilder:
         self._missing: MissingLinks | None = None
 
     def __contains__(self, name: str) -> bool:
-        """Whether a node of this name, as it was given, is there."""
+        """Tell whether a node of this name, as it was given, is there."""
         return name in self._kinds
 
     def device(self, name: str) -> Self:

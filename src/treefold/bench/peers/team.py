@@ -48,7 +48,7 @@ class Team:
         self.close()
 
     def prepare(self, work: Work) -> list[str]:
-        """Give the team its work; return the names of the ways in which it can do it."""
+        """Give the team its work; return the names of the forms in which it can do it."""
         forms: list[str] = self._ask("prepare", work)[0]
         return forms
 

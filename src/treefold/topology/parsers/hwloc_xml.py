@@ -29,7 +29,7 @@ _PACKAGES, _IO = {"Package", "Socket"}, {"Bridge", "PCIDev", "OSDev"}
 
 @dataclass(slots=True)
 class _File:
-    """What one walk over the objects finds."""
+    """The findings of one walk over the objects."""
 
     machine: Machine = field(default_factory=Machine)
     gpus: dict[str, tuple[Element, str, float]] = field(default_factory=dict)  # bus id: element, parent, GB/s

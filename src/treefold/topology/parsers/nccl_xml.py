@@ -38,7 +38,7 @@ class _Gpu:
 
 @dataclass(slots=True)
 class _File:
-    """What one walk over the file collects before GPUs have names."""
+    """The findings of one walk over the file, before GPUs have names."""
 
     machine: Machine
     intel: set[str] = field(default_factory=set)

@@ -15,7 +15,7 @@ from treefold.backends.numpy_fold import fold_block
 from treefold.execution import native
 from treefold.fold import Fold
 
-#: What folds on this installation; plans name it.
+#: The kernel of this installation; plans name it.
 KERNEL = "native" if native.HAS_NATIVE else "numpy"
 
 #: Elements that NumPy folds at a time: a block of each replica and its accumulator stay in the second-level cache.
