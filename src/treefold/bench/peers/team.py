@@ -151,7 +151,8 @@ class Team:
             except TimeoutError:
                 if time.monotonic() > deadline or any(p.poll() is not None for p in self._processes):
                     self._give_up(PeerError.not_started())
-        _in_order(self._connections)
+        rank_of: dict[Connection, Any] = {connection: connection.recv()[1] for connection in self._connections}
+        self._connections.sort(key=rank_of.__getitem__)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -162,8 +163,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             insist()
     process.wait()
-
-
-def _in_order(connections: list[Connection]) -> None:
-    ranks: dict[Connection, Any] = {connection: connection.recv()[1] for connection in connections}
-    connections.sort(key=ranks.__getitem__)
