@@ -77,6 +77,7 @@ def interleave(
     times: dict[str, list[tuple[float, ...]]] = {name: [] for name in runners}
     is_long: dict[str, bool] = {}
     for number in range(-pace.warmup, pace.rounds):
+        # Alternating orders: nobody always runs on the caches or the clock frequency that the same neighbour left.
         names = list(runners)[:: 1 if number % 2 == 0 else -1]
         for name in names:
             if pause_s:

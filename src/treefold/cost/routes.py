@@ -149,6 +149,7 @@ def _shortest(
                     fresh[other] = None
         layer = list(fresh)
     routes: list[tuple[str, ...]] = [(target,)] if target in depth else []
+    # Walk back over the predecessors; cut at every layer, because their product grows exponentially with the depth.
     while routes and routes[0][0] != source:
         routes = [(name, *rest) for rest in routes for name in before[rest[0]]][:_MOST]
     return routes

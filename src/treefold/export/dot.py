@@ -41,8 +41,8 @@ def _links(topology: Topology) -> Iterator[str]:
     widest = max(topology.capacities.values(), default=Fraction(1))
     for (source, target), width in topology.capacities.items():
         back = topology.capacity(target, source)
-        if back and (target, source) < (source, target) and (target, source) in topology.capacities:
-            continue
+        if back and target < source:
+            continue  # one line for both directions, drawn from the end that is first by name
         label = f"{float(width / _GIGA):g}" + ("" if back == width else f" / {float(back / _GIGA):g}")
         thick = f"{max(0.5, float(6 * max(width, back) / widest)):.2g}"
         yield f'  {_quoted(source)} -- {_quoted(target)} [label="{label}", penwidth={thick}];'

@@ -87,14 +87,12 @@ def _whole(item: Item) -> Fragment:
 
 
 def _starts(items: Sequence[Item]) -> list[int]:
-    starts = [0]
-    for item in items:
-        starts.append(starts[-1] + item.length)
-    return starts
+    return list(itertools.accumulate((item.length for item in items), initial=0))
 
 
 def _between(items: Sequence[Item], starts: Sequence[int], start: int, stop: int) -> Pack:
     fragments = []
+    # The last value that starts at or before the position: of values without elements there, the one that has some.
     index = bisect.bisect_right(starts, start) - 1
     while start < stop:
         end = min(stop, starts[index + 1])

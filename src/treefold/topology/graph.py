@@ -76,6 +76,7 @@ class Topology:
 
     def __reduce__(self) -> tuple[type[Topology], tuple[Any, ...]]:
         """Copy and pickle the fields; what was derived from them is derived again."""
+        # Without this the cached properties would travel too, and a mappingproxy cannot be pickled.
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def __post_init__(self) -> None:

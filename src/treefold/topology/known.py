@@ -174,7 +174,7 @@ _MACHINES: dict[str, Callable[[], Topology]] = {
     "dgx_a100": lambda: _switched("dgx_a100", 8, 300),
     "dgx_h100": lambda: _switched("dgx_h100", 8, 450),
     "dgx_b200": lambda: _switched("dgx_b200", 8, 900),
-    "mi250": lambda: _direct("mi250", 16, _mi250_pairs(), gb_per_s=50, kind="xgmi"),
+    "mi250": lambda: _mi250_hosts("mi250", 1),
     "mi300x": lambda: _direct("mi300x", 8, _mesh(8), gb_per_s=48, kind="xgmi"),
     "mi300x_raw": lambda: _direct("mi300x_raw", 8, _mesh(8), gb_per_s=64, kind="xgmi"),
     "pcie3_8gpu": lambda: _two_sockets("pcie3_8gpu", pcie=12, between=10),

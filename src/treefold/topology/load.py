@@ -47,7 +47,7 @@ def load_topology(path_or_text: str | os.PathLike[str]) -> Topology:
     elif not isinstance(path_or_text, os.PathLike):
         raise ParseError.not_text(path_or_text)
     path = os.fspath(path_or_text)
-    if not isinstance(path, str):
+    if not isinstance(path, str):  # os.PathLike may give bytes
         raise ParseError.not_text(path_or_text)
     topology = parse_topology(_read_file(path))
     return topology if topology.name else dataclasses.replace(topology, name=Path(path).stem)

@@ -143,7 +143,7 @@ class Team:
 
     def _accept(self, listener: Listener, ranks: int) -> None:
         inner: socket.socket = listener._listener._socket  # type: ignore[attr-defined]  # noqa: SLF001
-        inner.settimeout(1.0)  # the public class has no timeout
+        inner.settimeout(1.0)  # the public class has no timeout; a process that died before it connects is seen then
         deadline = time.monotonic() + _START_S
         while len(self._connections) < ranks:
             try:
