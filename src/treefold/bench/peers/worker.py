@@ -17,7 +17,6 @@ from typing import Any
 
 from treefold.bench.contents import count_wrong
 from treefold.bench.peers.interface import Call, Peer
-from treefold.bench.peers.registry import PEERS
 from treefold.bench.work import Work
 
 #: The connection's key, as hexadecimal digits.
@@ -72,7 +71,7 @@ class _Worker:
 
 def main(peer: str, address: str, rank_text: str, ranks_text: str) -> None:
     """Answer until the benchmark says stop or is gone."""
-    module = importlib.import_module(PEERS[peer].module)
+    module = importlib.import_module(f"treefold.bench.peers.with_{peer}")
     rank, ranks = module.rank() if rank_text == "-" else int(rank_text), int(ranks_text)
     worker = _Worker(module, rank, ranks)
     host, _, port = address.rpartition(":")

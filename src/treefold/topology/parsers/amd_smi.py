@@ -26,7 +26,6 @@ def parse(text: str) -> Topology:
 
     Raises:
         ParseError: tables that are cut off, contradict themselves, or have no link types.
-        TopologyError: a machine that does not hold together.
 
     """
     parts = _TITLE.split(text)

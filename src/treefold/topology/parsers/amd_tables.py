@@ -69,7 +69,6 @@ def build(tables: AmdTables) -> Topology:
 
     Raises:
         ParseError: link types that are neither xGMI nor PCIe, or not the same both ways.
-        TopologyError: a machine that does not hold together.
 
     """
     machine = Machine()

@@ -50,7 +50,6 @@ def parse(text: str) -> Topology:
 
     Raises:
         ParseError: broken XML, a number that cannot be, or a matrix that is cut off.
-        TopologyError: a machine that does not hold together.
 
     """
     root = read_xml(text)

@@ -57,7 +57,6 @@ def parse(text: str) -> Topology:
 
     Raises:
         ParseError: broken XML, no GPU, a bus id twice, a number that cannot be.
-        TopologyError: a machine that does not hold together.
 
     """
     root = read_xml(text)

@@ -56,7 +56,6 @@ def parse(text: str) -> Topology:
 
     Raises:
         ParseError: a table that is cut off or contradicts itself.
-        TopologyError: a machine that does not hold together.
 
     """
     if _PEERS.search(text):
