@@ -54,7 +54,7 @@ class JaxBackend(ThroughNumpyBackend):
         return {device: name for name, device in self._devices.items()}
 
     def owns(self, value: object) -> bool:
-        """Own whatever is JAX's by its class; what it says of itself does not count."""
+        """Tell by the class alone: what a value says of itself does not count."""
         return issubclass(type(value), (jax.Array, jax.core.Tracer))
 
     def refusal(self, array: Any) -> Refusal | None:
@@ -95,7 +95,6 @@ class JaxBackend(ThroughNumpyBackend):
         return self._names[device]
 
     def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
-        """Return what the array says."""
         return array.shape, array.dtype.name
 
     def copy_to(self, array: Any, device: str) -> Any:
@@ -116,15 +115,13 @@ class JaxBackend(ThroughNumpyBackend):
         return self.from_host(made, self.device_of(array))
 
     def assign(self, target: Any, source: Any) -> None:
-        """Do nothing, ever: there is nothing to write to."""
+        """Raise an error: nothing is ever written into JAX's arrays, and nothing asks for it."""
         raise AssertionError(target, source)
 
     def is_writable(self, array: Any) -> bool:  # noqa: ARG002
-        """JAX arrays are immutable."""
         return False
 
     def synchronize(self, array: Any) -> None:
-        """Wait for it."""
         jax.block_until_ready(array)
 
     def host_view(self, array: Any) -> HostArray:
@@ -167,5 +164,4 @@ class JaxBackend(ThroughNumpyBackend):
         return Node([child for _, child in children], structure, names, kind)
 
     def put_together(self, rest: Any, children: Sequence[Any]) -> Any:
-        """Let JAX do it."""
         return rest.unflatten(children)

@@ -12,7 +12,7 @@ from treefold.fold import Fold
 
 
 class ThroughNumpyBackend(ArrayBackend):
-    """A framework whose arrays are folded, cut and joined by NumPy, with the bits of ``NumpyBackend``."""
+    """A framework whose arrays are folded, cut and joined by ``NumpyBackend``."""
 
     #: What computes.
     numpy: NumpyBackend = NumpyBackend()
@@ -26,35 +26,27 @@ class ThroughNumpyBackend(ArrayBackend):
         """Return an array of this framework with new contents, on the device of ``array``."""
 
     def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
-        """Fold by the reference."""
         parts = self.contents(arrays)
         return self.beside(arrays[0], self.numpy.combine(parts, fold, dtype=dtype, divisor=divisor, result=result))
 
     def scale(self, array: Any, divisor: int, result: str) -> Any:
-        """Divide wide and round once."""
         return self.beside(array, self.numpy.scale(self.contents([array])[0], divisor, result))
 
     def ravel_concat(self, arrays: Sequence[Any]) -> Any:
-        """Join the contents."""
         return self.beside(arrays[0], self.numpy.ravel_concat(self.contents(arrays)))
 
     def split(self, array: Any, start: int, stop: int) -> Any:
-        """Cut the contents."""
         return self.beside(array, self.numpy.split(self.contents([array])[0], start, stop))
 
     def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """Reshape the contents."""
         return self.beside(array, self.numpy.reshape(self.contents([array])[0], shape))
 
     def moveaxis(self, array: Any, source: int, target: int) -> Any:
-        """Transpose the contents."""
         return self.beside(array, self.numpy.moveaxis(self.contents([array])[0], source, target))
 
     def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
-        """Add duplicates in the accumulator's dtype and round once."""
         rows, positions = self.contents([values, indices])
         return self.beside(values, self.numpy.densify(rows, positions, shape))
 
     def index_bounds(self, indices: Any) -> tuple[int, int]:
-        """Look at all of them."""
         return self.numpy.index_bounds(self.contents([indices])[0])

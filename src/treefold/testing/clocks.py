@@ -51,11 +51,9 @@ class RealClock:
             time.sleep(left)
 
     def wait(self, event: threading.Event) -> None:
-        """Wait."""
         event.wait()
 
     def wake(self, event: threading.Event) -> None:
-        """Set the event."""
         event.set()
 
 

@@ -49,12 +49,10 @@ class FakeArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape."""
         return self.data.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype."""
         return self.data.dtype
 
     def __repr__(self) -> str:
@@ -100,19 +98,16 @@ class FakeBackend(ThroughNumpyBackend):
         return [copy for copy in self.copies if copy.source != copy.target]
 
     def owns(self, value: object) -> bool:
-        """Own the arrays that this object made: two fake backends are two frameworks."""
+        """Tell whether this object made the array: two fake backends are two frameworks."""
         return type(value) is FakeArray and value.owner is self
 
     def has_device(self, device: str) -> bool:
-        """Have the devices that were asked for."""
         return device in self.devices
 
     def device_of(self, array: FakeArray) -> str:
-        """Return where it is."""
         return array.device
 
     def shape_dtype(self, array: FakeArray) -> tuple[tuple[int, ...], str]:
-        """Return shape and dtype name."""
         return array.shape, array.dtype.name
 
     def copy_to(self, array: FakeArray, device: str) -> FakeArray:

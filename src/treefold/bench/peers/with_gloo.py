@@ -40,7 +40,6 @@ class GlooPeer(Peer):
             dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=work.devices)
 
     def load(self, *, is_zero: bool) -> None:
-        """Take a new contribution."""
         self._tensors = [to_torch(column[0]) for column in self.new_inputs(is_zero=is_zero)]
 
     def forms(self) -> Mapping[str, Call]:
@@ -74,11 +73,9 @@ class GlooPeer(Peer):
                 tensor.div_(self.work.devices)
 
     def read(self, result: Any) -> list[list[Array]]:
-        """Return what the call returned, as arrays."""
         return [[to_numpy(tensor)] for tensor in result]
 
     def barrier(self) -> None:
-        """Wait for all replicas."""
         dist.barrier()
 
 

@@ -69,11 +69,9 @@ class MpiPeer(Peer):
                 np.divide(array, self.work.devices, out=array)
 
     def read(self, result: Any) -> list[list[Array]]:
-        """Return what the call returned."""
         return [[array] for array in result]
 
     def barrier(self) -> None:
-        """Wait for all replicas."""
         MPI.COMM_WORLD.Barrier()
 
 

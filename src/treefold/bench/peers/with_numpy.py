@@ -60,7 +60,6 @@ class NumpyPeer(Peer):
         return ends
 
     def read(self, result: Any) -> list[list[Array]]:
-        """Return what the call returned."""
         columns: list[list[Array]] = result
         return columns
 

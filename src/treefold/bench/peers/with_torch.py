@@ -87,7 +87,6 @@ class TorchPeer(Peer):
             total.div_(self.work.devices)
 
     def read(self, result: Any) -> list[list[Array]]:
-        """Return what the call returned, as arrays."""
         return [[to_numpy(tensor) for tensor in targets] for targets in result]
 
 
