@@ -1,13 +1,56 @@
-"""Values of one dtype cut into packs. Values without elements are in no pack."""
+"""Packs: values of one dtype, or parts of them, that travel together. Values without elements are in no pack."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
-from treefold.packing.layout import Fragment, Item, Pack
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One array of the batch that may be packed: its leaf index, dtype, and number of elements."""
+
+    leaf: int
+    dtype: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Elements ``start`` to ``stop`` of a leaf, in row-major order."""
+
+    leaf: int
+    start: int
+    stop: int
+
+    @property
+    def length(self) -> int:
+        """Number of elements."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Fragments of one dtype that travel together, in this order."""
+
+    dtype: str
+    fragments: tuple[Fragment, ...]
+
+    @property
+    def length(self) -> int:
+        """Number of elements."""
+        return sum(fragment.length for fragment in self.fragments)
+
+
+def by_dtype(items: Iterable[Item]) -> list[list[Item]]:
+    """Return the items of each dtype, dtypes in order of first appearance."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(item.dtype, []).append(item)
+    return list(found.values())
 
 
 def one_each(items: Sequence[Item]) -> tuple[Pack, ...]:

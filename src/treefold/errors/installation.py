@@ -1,4 +1,4 @@
-"""Errors of packages that only parts of treefold need, and of its native core."""
+"""Errors of an installation: packages and frameworks that parts of treefold need, and its native core."""
 
 from __future__ import annotations
 
@@ -20,6 +20,21 @@ class MissingExtraError(TreefoldError, ImportError):
     def png(cls) -> Self:
         return cls(
             'A PNG needs resvg-py, which is not installed. Run pip install "treefold[png]", or draw an .svg or .html.'
+        )
+
+
+class FrameworkError(TreefoldError, ImportError):
+    """A part of treefold plugs into a framework that is not there, or not as it must be."""
+
+    @classmethod
+    def missing(cls, module: str, framework: str, package: str, oldest: str) -> Self:
+        return cls(f"{module} needs {framework} {oldest} or newer, and it is not installed. Run pip install {package}.")
+
+    @classmethod
+    def too_old(cls, module: str, framework: str, found: str, oldest: str) -> Self:
+        return cls(
+            f"{module} found {framework} {found}. It takes {oldest} or newer; upgrade {framework}, or use the ops of "
+            f"treefold itself on NumPy arrays."
         )
 
 
