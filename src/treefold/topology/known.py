@@ -8,7 +8,7 @@ a switch that all of them share; PCIe is left out where something faster joins a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from treefold.errors import TopologyError
 from treefold.topology import rates
@@ -16,7 +16,6 @@ from treefold.topology.graph import Topology, TopologyBuilder
 
 _QUAD = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 _V100_QUAD = dict(zip(_QUAD, (1, 1, 2, 2, 1, 2), strict=True))  # NVLinks per pair
-_V100_ACROSS = (2, 2, 1, 1)  # between GPU i and GPU i + 4
 #: xGMI links per pair of GCDs of a box of eight MI250: 4 within a package, 24 between packages.
 _MI250 = (
     "0-1:4 2-3:4 4-5:4 6-7:4 8-9:4 10-11:4 12-13:4 14-15:4 0-4:2 0-8:1 1-5:1 1-9:1 1-10:1 2-6:1 2-9:1 2-10:1 3-7:2 "
@@ -98,22 +97,11 @@ def _mesh(count: int) -> list[tuple[int, int, int]]:
     return [(a, b, 1) for a in range(count) for b in range(a + 1, count)]
 
 
-def _dgx1_p100() -> Topology:
-    quads = [(first + a, first + b, 1) for first in (0, 4) for a, b in _QUAD]
-    return _direct("dgx1_p100", 8, quads + [(a, a + 4, 1) for a in range(4)], gb_per_s=20)
-
-
-def _dgx1_v100() -> Topology:
-    quads = [(first + a, first + b, links) for first in (0, 4) for (a, b), links in _V100_QUAD.items()]
-    return _direct("dgx1_v100", 8, quads + [(a, a + 4, links) for a, links in enumerate(_V100_ACROSS)], gb_per_s=25)
-
-
-def _p3_8xlarge() -> Topology:
-    return _direct("p3_8xlarge", 4, [(a, b, links) for (a, b), links in _V100_QUAD.items()], gb_per_s=25)
-
-
-def _mi250_pairs() -> list[tuple[int, int, int]]:
-    return [(int(a), int(b), int(n)) for a, b, n in (re.split("[-:]", word) for word in _MI250.split())]
+def _dgx1(name: str, quad: Mapping[tuple[int, int], int], across: Sequence[int], gb_per_s: float) -> Topology:
+    """Return two groups of four GPUs: NVLinks per pair of a ``quad``, and ``across`` from GPU i to GPU i + 4."""
+    pairs = [(first + a, first + b, links) for first in (0, 4) for (a, b), links in quad.items()]
+    pairs += [(a, a + 4, links) for a, links in enumerate(across)]
+    return _direct(name, 8, pairs, gb_per_s=gb_per_s)
 
 
 def _switched(name: str, count: int, gb_per_s: float) -> Topology:
@@ -159,17 +147,18 @@ def _nvswitch_hosts(name: str, hosts: int, *, port: float, rail: float) -> Topol
 
 def _mi250_hosts(name: str, hosts: int) -> Topology:
     builder = _start(name, 16 * hosts)
+    pairs = [(int(a), int(b), int(links)) for a, b, links in (re.split("[-:]", word) for word in _MI250.split())]
     for host in range(hosts):
-        _join(builder, _mi250_pairs(), gb_per_s=50, kind="xgmi", first=16 * host)
+        _join(builder, pairs, gb_per_s=50, kind="xgmi", first=16 * host)
     _add_rails(builder, hosts, 16, 16)
     return builder.build()
 
 
 _BRIDGES = [(first, first + 1, 12) for first in (0, 2, 4, 6)]
 _MACHINES: dict[str, Callable[[], Topology]] = {
-    "dgx1_p100": _dgx1_p100,
-    "dgx1_v100": _dgx1_v100,
-    "p3_8xlarge": _p3_8xlarge,
+    "dgx1_p100": lambda: _dgx1("dgx1_p100", dict.fromkeys(_QUAD, 1), (1, 1, 1, 1), 20),
+    "dgx1_v100": lambda: _dgx1("dgx1_v100", _V100_QUAD, (2, 2, 1, 1), 25),
+    "p3_8xlarge": lambda: _direct("p3_8xlarge", 4, [(*ends, n) for ends, n in _V100_QUAD.items()], gb_per_s=25),
     "dgx2": lambda: _switched("dgx2", 16, 150),
     "dgx_a100": lambda: _switched("dgx_a100", 8, 300),
     "dgx_h100": lambda: _switched("dgx_h100", 8, 450),
