@@ -68,6 +68,7 @@ def measure(
     wrong = check_call(arrays, work)
     calls = {_OURS: clocked(make_call(arrays, work))}
     loops = _prepared_loops(arrays, work)
+    # A short work is called several times in a row, so that a round is long beside the clock and the change of turns.
     pace = dataclasses.replace(pace, calls=calls_per_round(min(calls[_OURS](3))))
     for variant in variants:
         calls[variant.form] = clocked(make_call(arrays, variant.work))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _HINT = "treefold.verify_links() or topology= would let predicted times decide"
 
 
+# Two classes, because a NamedTuple takes no attributes beside its fields, and its subclass does.
 class _OpsAndWhy(NamedTuple):
     ops: CrossDeviceOps
     why: str

@@ -67,6 +67,7 @@ class Lanes:
         self.needs = [need for task in tasks for need in task.needs]
         self.need_start = _starts([len(task.needs) for task in tasks])
         self.need_task = np.array([need.task for need in self.needs], np.int32)
+        # Most needs cut their elements alike and wait chunk for chunk; only the others are counted one by one.
         self._unlike = [row for row, need in enumerate(self.needs) if need.touches]
 
     def need_counts(self, num_chunks: int) -> Indices:

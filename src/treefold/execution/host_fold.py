@@ -41,6 +41,7 @@ class Job:
 def fold_batch(jobs: Sequence[Job], fold: Fold) -> None:
     """Fold every job and write its result into all its targets."""
     _warn_without_native()
+    # Views and temporary arrays first: from the fold on, an error leaves targets half written.
     jobs = [_in_memory_order(job) for job in jobs]
     plain = [_made_plain(job, fold) for job in jobs]
     try:

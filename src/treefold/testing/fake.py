@@ -216,4 +216,4 @@ class RecordingBackend(FakeBackend):
 
 
 def _nothing(shape: tuple[int, ...], dtype: str) -> HostArray:
-    return np.broadcast_to(np.zeros((), dtype), shape)
+    return np.broadcast_to(np.zeros((), dtype), shape)  # strides of 0: one element stands for all

@@ -96,6 +96,7 @@ def _add_slots(machine: Machine, sysfs: Path, name: str, bus_id: str, socket: st
 
 
 def _slot_gb_per_s(device: Path) -> float:
+    # The largest, not the current ones: idle GPUs lower both.
     width = _read(device / "max_link_width")
     lanes = int(width) if width.isdecimal() and int(width) <= 64 else 0  # noqa: PLR2004 - 255 stands for unknown
     return rates.pcie_gb_per_s(_read(device / "max_link_speed"), lanes)

@@ -46,6 +46,7 @@ class _Worker:
         return sum(count_wrong(self._peer.work, t, array) for t, column in enumerate(columns) for array in column)
 
     def time(self, form: str, calls: int) -> list[float]:
+        # In place every call changes its inputs, except zeros: one load then serves all calls, and no number overflows.
         is_zero = self._peer.work.placement == "in-place"
         self._load(form if not is_zero else "", is_zero=is_zero)
         self._peer.start(form)
