@@ -176,7 +176,7 @@ def work(monkeypatch):
             "treefold.cost.simulation",
             "_fastest",
             "simulations",
-            lambda at, _: (at.movement, at.nbytes),
+            lambda at, _: (at.tasks, at.nbytes),
         ),
         ("treefold.planners.registry", "pack_rings", "rings", lambda machine: machine.devices),
     )
