@@ -57,8 +57,8 @@ def measure(
 ) -> Row:
     """Return the row of one work.
 
-    Each rival is measured in turns with treefold alone, one team at a time: fewer arrays are alive at once, and nobody
-    evicts a third party's caches.
+    Each rival is measured in turns with treefold alone, one team at a time: fewer arrays are alive at once, and no
+    third library evicts the caches.
     """
     work.check()
     native.set_num_threads(work.threads)

@@ -1,7 +1,8 @@
 """A machine as a graph: devices, and the links, hosts, switches and NICs that carry values between them.
 
 Devices store and combine; hosts (a socket and its memory), switches and NICs only pass on, as fast as their links
-allow. A route from one device to another never goes through a third: where a third has to help, a plan says so.
+allow. A route from one device to another never goes through a third: where a third has to help, the plan copies to it
+and from it.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class Topology:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether every link is as wide back as it is there."""
+        """True if every link is as wide back as it is there."""
         return all(self.capacity(target, source) == width for (source, target), width in self.capacities.items())
 
     def neighbours(self, name: str) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ def load_topology(path_or_text: str | os.PathLike[str]) -> Topology:
 
     ``gb_per_s``: 10⁹ bytes per second and direction, a pair ``[to, back]`` where they differ; links between the same
     ends add up. ``"-"`` is the standard input. A string with a line break, or one that starts with ``<``, ``{`` or
-    ``[``, is text; any other is a path. What a format leaves open is read as the narrowest machine that fits, and
-    ``Topology.notes`` says so. At most 4,000,000 characters are read.
+    ``[``, is text; any other is a path. What a format leaves open is read as the narrowest machine that fits, with
+    a sentence in ``Topology.notes``. At most 4,000,000 characters are read.
 
     Raises:
         ParseError: no such file, no known format, or a text that is cut off or contradicts itself.

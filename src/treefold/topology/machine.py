@@ -55,7 +55,7 @@ class Machine:
 
     @property
     def has_fast_links(self) -> bool:
-        """Whether there are links beside PCIe."""
+        """True if there are links beside PCIe."""
         return bool(self._links)
 
     def build(self, *, every_pair: bool) -> Topology:

@@ -1,4 +1,4 @@
-"""The bandwidth and latency of links that nobody measured: one table, with its sources.
+"""The bandwidth and latency of links without measurements: one table, with its sources.
 
 GB/s per direction and microseconds. The bandwidths are the effective ones that NCCL and RCCL plan with (``topo.h`` of
 each), below the raw figures on a data sheet; the latencies were measured by others. They are a start, until both are
