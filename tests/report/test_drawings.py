@@ -6,6 +6,7 @@ import pytest
 
 from treefold import HierarchicalCopyAllReduce, NcclAllReduce, PerReplica, ReductionToOneDevice
 from treefold.report import svg
+from treefold.report.bars import draw_bars
 from treefold.report.curves import Curve, draw_curves
 from treefold.report.plan_drawing import MAX_PACKS, draw_movement
 
@@ -104,7 +105,7 @@ class TestDrawMovement:
 class TestDrawCurves:
     def test_draws_each_curve_under_its_name(self):
         """Two curves, two lines with titles; the values' ends are told in words."""
-        drawing = draw_curves([Curve("a<b", (2.0, 1.0)), Curve("c", (2.0, 0.5, 0.25))], title="Loss")
+        drawing = draw_curves([Curve("a<b", (2.0, 1.0), 0), Curve("c", (2.0, 0.5, 0.25), 1)], title="Loss")
         assert [curve.find(f"{NS}title").text for curve in find(drawing, "tf-curve")] == ["a<b", "c"]
         desc = ET.fromstring(drawing).find(f"{NS}desc").text  # noqa: S314
         assert desc == "3 steps. a<b: from 2 to 1; c: from 2 to 0.25."
@@ -112,10 +113,32 @@ class TestDrawCurves:
     @pytest.mark.parametrize("values", [(1.0,), (0.5, 0.5), (0.0, 0.0), (1.0, 0.0), (1e-9, 1e9), (0.3,) * 5001])
     def test_stays_on_the_paper(self, values):
         """One step, flat curves, zeros, many decades, many steps: every point lies in the drawing."""
-        (line,) = ET.fromstring(draw_curves([Curve("x", values)], title="x")).iter(f"{NS}polyline")  # noqa: S314
+        root = ET.fromstring(draw_curves([Curve("x", values, 0)], title="x"))  # noqa: S314 - our own text
+        width, height = map(float, root.get("viewBox").split()[2:])
+        (line,) = root.iter(f"{NS}polyline")
         points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
-        assert all(0 <= x <= 860 and 0 <= y <= 340 for x, y in points)
+        assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
         assert 2 <= len(points) <= 2002
+
+    def test_breaks_its_legend_on_narrow_paper(self):
+        """On a phone the names stand below each other, above the curves, and none is cut."""
+        curves = [Curve(f"three devices, method {tone}", (2.0, 1.0), tone) for tone in range(3)]
+        root = ET.fromstring(draw_curves(curves, title="Loss", width=344))  # noqa: S314 - our own text
+        names = [text for text in root.iter(f"{NS}text") if text.text.startswith("three")]
+        assert len({text.get("y") for text in names}) == 3
+        assert max(float(text.get("y")) for text in names) < min(
+            float(point.split(",")[1]) for line in root.iter(f"{NS}polyline") for point in line.get("points").split()
+        )
+
+
+class TestDrawBars:
+    def test_is_as_long_as_it_takes(self):
+        """Twice the time, twice the length; the longest and its words stay on the paper."""
+        root = ET.fromstring(draw_bars({"one": 1e-3, "two": 2e-3}, title="t", width=344))  # noqa: S314 - our own text
+        one, two = (bar.find(f"{NS}rect") for bar in root.iter(f"{NS}g"))
+        assert float(two.get("width")) == pytest.approx(2 * float(one.get("width")), abs=0.11)
+        assert float(two.get("x")) + float(two.get("width")) < 344 - 40
+        assert [text.text for text in root.iter(f"{NS}text")] == ["one", "1 ms", "two", "2 ms"]
 
 
 class TestTheme:
