@@ -177,9 +177,9 @@ class TestMeasureSpeed:
         class Idle(HierarchicalCopyAllReduce):
             """Ops that do nothing."""
 
-            def reduce(self, *_, out):
+            def reduce(self, *_, destinations, out):
                 """Return what came in."""
-                return out
+                return destinations, out
 
         with pytest.raises(AssertionError):
             measure_speed(Idle(), devices=3, clock=itertools.count().__next__, shapes=[(4,)])

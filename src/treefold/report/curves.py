@@ -49,7 +49,7 @@ def draw_curves(curves: Sequence[Curve], *, title: str, width: float = 860.0) ->
     The first curve is drawn broad and pale, later ones thin and above it, so that curves that coincide are all seen.
     """
     low, high = _limits([value for curve in curves for value in curve.values])
-    spots = _place_names([curve.name for curve in curves], width)
+    spots = place_names([curve.name for curve in curves], width)
     axes = _Axes(width, spots[-1][1] + 22, low, high, max(len(curve.values) for curve in curves))
     parts = _draw_axes(axes)
     for index, (curve, spot) in enumerate(zip(curves, spots, strict=True)):
@@ -59,13 +59,13 @@ def draw_curves(curves: Sequence[Curve], *, title: str, width: float = 860.0) ->
             "polyline", class_="tf-line", points=points, stroke_linejoin="round", stroke_linecap="round", **style
         )
         parts.append(element("g", titled(curve.name), line, class_=f"tf-curve tf-tone-{curve.tone}"))
-        parts.append(_draw_name(curve, spot, style))
+        parts.append(draw_name(curve.name, curve.tone, spot, style))
     words = "; ".join(f"{c.name}: from {c.values[0]:.4g} to {c.values[-1]:.4g}" for c in curves)
     said = f"{axes.steps} steps. {words}."
     return drawing(parts, width=width, height=axes.bottom + _BOTTOM, title=title, description=said)
 
 
-def _place_names(names: Sequence[str], width: float) -> list[tuple[float, float]]:
+def place_names(names: Sequence[str], width: float) -> list[tuple[float, float]]:
     """Return where the names of the legend stand: side by side, and in a new line where the paper ends."""
     x, y, found = _LEFT, 20.0, list[tuple[float, float]]()
     for name in names:
@@ -119,7 +119,8 @@ def _step_ticks(steps: int) -> list[int]:
     return [1, *(step for step in range(every, steps + 1, every) if step > 1)]
 
 
-def _draw_name(curve: Curve, spot: tuple[float, float], style: dict[str, float]) -> str:
+def draw_name(name: str, tone: int, spot: tuple[float, float], style: dict[str, float]) -> str:
+    """Return an entry of the legend, a sample of its line before it."""
     x, y = spot
     swatch = element("line", class_="tf-line", x1=x, x2=x + 26, y1=y, y2=y, **style)
-    return element("g", swatch, text(curve.name, x + 34, y + 4), class_=f"tf-tone-{curve.tone}")
+    return element("g", swatch, text(name, x + 34, y + 4), class_=f"tf-tone-{tone}")

@@ -110,7 +110,7 @@ def _section(section: Section) -> str:
         # Focusable, so that what is wider than the screen can be scrolled from the keyboard.
         drawing = f'<div class="drawing" role="region" aria-label="{name}" tabindex="0">{section.drawing}</div>'
     table = html_table(section.table) if section.table is not None else ""
-    verbatim = f'<pre tabindex="0">{html.escape(section.verbatim)}</pre>' if section.verbatim else ""
+    verbatim = f"<pre>{html.escape(section.verbatim)}</pre>" if section.verbatim else ""
     head = f"<h2>{html.escape(section.heading)}</h2>{_paragraph(section.sentence)}"
     return f"<section>{head}{drawing}{table}{verbatim}</section>"
 
@@ -144,7 +144,7 @@ dt,.figures span,.checks span{color:var(--quiet);font-size:.86rem}
 .checks b{flex:0 0 3.4rem}
 .checks span{display:block;overflow-wrap:anywhere}
 .ok b{color:var(--ok)}.failed b{color:var(--failed)}
-.drawing,.table,pre{overflow-x:auto}
+.drawing,.table{overflow-x:auto}
 .drawing svg{display:block}
 .narrow{display:none}
 @media(max-width:48rem){.wide{display:none}.narrow{display:block}}
@@ -152,7 +152,8 @@ table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums
 th,td{padding:.35rem .9rem .35rem 0;text-align:right;white-space:nowrap;border-top:1px solid var(--rule)}
 thead th{border-top:0;color:var(--quiet);font-weight:400;vertical-align:bottom}
 th:first-child{text-align:left;font-weight:400;position:sticky;left:0;background:var(--paper)}
-pre{margin:0;padding:.9rem 1rem;border-radius:8px;background:var(--ground);font:13px/1.55 ui-monospace,monospace}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;padding:.9rem 1rem;border-radius:8px;background:var(--ground);
+font:13px/1.55 ui-monospace,monospace}
 .drawing+.table,.drawing+pre,.table+pre{margin-top:1rem}
 footer{margin:1.4rem .2rem 0}
 .facts{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1.2rem;font-size:.86rem}

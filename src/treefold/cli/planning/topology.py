@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from treefold.cli.planning import options
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.outputs import check_outputs, write_picture
-from treefold.cli.planning.words import describe_machine, machine_notes
+from treefold.cli.planning.words import count_nodes, describe_machine, machine_notes, tabulate_links
 from treefold.execution.probe import verify_links
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
@@ -72,7 +73,13 @@ def _verdict(found: Topology) -> str:
 
 
 def _page(found: Topology, svg: str) -> str:
-    section = Section("The machine", "Links are as thick as they are wide, in each direction.", drawing=svg)
-    words = Section("In words", "As treefold topology prints it.", verbatim=describe_machine(found))
+    links = Counter((link.kind, f"{link.bytes_per_s / 1e9:.4g} GB/s") for link in found.links)
+    words = ", ".join(f"{count} × {width} {kind}".rstrip() for (kind, width), count in links.items())
+    section = Section(
+        "The machine",
+        f"{count_nodes(found)}; by direction: {words}. Links are drawn as thick as they are wide.",
+        drawing=svg,
+        table=tabulate_links(found),
+    )
     title = f"{machine_title(found)}{but_missing(found)}"
-    return render_page(Page(title, " ".join(found.notes), (), (), (section, words), ()))
+    return render_page(Page(title, " ".join(machine_notes(found)), (), (), (section,), ()))
