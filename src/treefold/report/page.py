@@ -148,9 +148,10 @@ dt,.figures span,.checks span{color:var(--quiet);font-size:.86rem}
 .drawing svg{display:block}
 .narrow{display:none}
 @media(max-width:48rem){.wide{display:none}.narrow{display:block}}
-table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}
-th,td{padding:.35rem .9rem .35rem 0;text-align:right;white-space:nowrap;border-top:1px solid var(--rule)}
-thead th{border-top:0;color:var(--quiet);font-weight:400;vertical-align:bottom}
+table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
+th,td{padding:.35rem .55rem .35rem 0;text-align:right;white-space:nowrap;border-top:1px solid var(--rule)}
+thead th{border-top:0;color:var(--quiet);font-weight:400;vertical-align:bottom;white-space:normal;
+max-width:6.4rem;overflow-wrap:anywhere}
 th:first-child{text-align:left;font-weight:400;position:sticky;left:0;background:var(--paper)}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;padding:.9rem 1rem;border-radius:8px;background:var(--ground);
 font:13px/1.55 ui-monospace,monospace}
