@@ -28,7 +28,9 @@ class TestPlan:
         """What is optimal for the links of the file is not optimal for the machine."""
         out = treefold("plan", "-t", h100, "-s", "1M").out
         headline = next(line for line in out.splitlines() if line.startswith("cloud"))
-        assert re.fullmatch(rf"cloud, 1 MiB per GPU: [\d.]+ µs; NCCL-like rings: [\d.]+ µs\. {MISSING}\.", headline)
+        assert re.fullmatch(
+            rf"cloud, 8 GPUs, 1 MiB per GPU: [\d.]+ µs; NCCL-like rings: [\d.]+ µs\. {MISSING}\.", headline
+        )
         assert "gap 0, for the links that the file has\n" in out
         assert "proved optimal" not in out
         assert "note: --nvlinks adds a known machine's NVLinks: dgx_h100.\n" in out

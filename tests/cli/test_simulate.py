@@ -18,7 +18,7 @@ class TestSimulate:
         assert all(row["size"] / row["seconds"] <= 100e9 / 3 for row in plain["predicted"])
         table = treefold(*SIMULATE).out
         assert table.splitlines()[:2] == [
-            "ring:4, 16 MiB per GPU: 515 µs, by rings as NCCL's",
+            "ring:4, 4 GPUs, 16 MiB per GPU: 515 µs, by rings as NCCL's",
             "predicted time (GB/s of algorithm bandwidth, at most 33.33 GB/s)",
         ]
         assert [line.split()[0] for line in table.splitlines()[5:7]] == ["64", "16"]
@@ -29,7 +29,7 @@ class TestSimulate:
         treefold(*SIMULATE, "--plot", tmp_path / "s.html")
         page = (tmp_path / "s.html").read_text()
         assert page.count("<section>") == page.count("<table>") == 1
-        assert "<h1>ring:4, 16 MiB per GPU: 515 µs, by rings as NCCL&#x27;s</h1>" in page
+        assert "<h1>ring:4, 4 GPUs, 16 MiB per GPU: 515 µs, by rings as NCCL&#x27;s</h1>" in page
         treefold("simulate", "-t", "ring:4", "-s", "1M", "--plot", tmp_path / "one.svg")
         assert (tmp_path / "one.svg").read_text().count('class="tf-bar ') == 8
 

@@ -87,10 +87,9 @@ def _figures(story: PlanStory, num_packs: int) -> tuple[Figure, ...]:
         Figure(
             f"{bytes_in_words(timeline.nbytes)} per device",
             seconds_in_words(timeline.duration_s),
-            f"by {story.method}, predicted",
+            f"by {story.method} in {counted(num_packs, 'pack')}, predicted",
         ),
         Figure("All-reduce, GB/s", f"{reached:.2f}", "of this plan: bytes over seconds"),
         Figure("Bound, GB/s", f"{packing.bound_bytes_per_s / 1e9:.2f}", bound),
         Figure("Bus bandwidth, GB/s", f"{reached * 2 * (count - 1) / count:.1f}", "as nccl-tests prints it"),
-        Figure("Packs", str(num_packs), f"over {counted(count, 'device')}"),
     )

@@ -71,9 +71,8 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
         plain = {"topology": machine.name, "missing": missing, "predicted": rows}
         typer.echo(json_text.dumps(plain, indent=2))
     else:
-        table = plain_table(*_table(predictions))
-        typer.echo(f"{_title(machine, predictions)}\n{_describe_table(machine, packing)}\n\n{table}\n")
-        typer.echo(describe_checks(machine, rings))
+        head = f"{_title(machine, predictions)}\n{_describe_table(machine, packing)}"
+        typer.echo("\n\n".join([head, plain_table(*_table(predictions)), describe_checks(machine, rings)]))
     if plot is not None:
         _plot(plot, machine, packing, predictions, rings)
         typer.echo(f"Written: {plot}", err=json)

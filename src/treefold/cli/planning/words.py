@@ -107,7 +107,8 @@ def describe_time(topology: Topology, ours: Prediction | None, rings: Prediction
     if ours is None:
         return f"{name}: one device, nothing to reduce"
     noun = "GPU" if all(device_type(device) == "gpu" for device in topology.devices) else "device"
-    words = f"{name}, {bytes_in_words(ours.nbytes)} per {noun}: {seconds_in_words(ours.seconds)}"
+    size, time = bytes_in_words(ours.nbytes), seconds_in_words(ours.seconds)
+    words = f"{name}, {len(topology.devices)} {noun}s, {size} per {noun}: {time}"
     if rings is not None and ours.method == rings.method:
         words += ", by rings as NCCL's"
     elif rings is not None:
