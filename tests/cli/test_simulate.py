@@ -33,6 +33,14 @@ class TestSimulate:
         treefold("simulate", "-t", "ring:4", "-s", "1M", "--plot", tmp_path / "one.svg")
         assert (tmp_path / "one.svg").read_text().count('class="tf-bar ') == 8
 
+    def test_says_that_one_device_has_nothing_to_reduce(self, treefold, tmp_path):
+        """In a line, and as a picture of the machine: there are no curves of nothing."""
+        for kind in ("html", "svg"):
+            outcome = treefold("simulate", "-t", "ring:1", "--plot", tmp_path / f"s.{kind}")
+            assert outcome.code == 0
+            assert outcome.out.splitlines()[0] == "ring:1: one device, nothing to reduce"
+            assert "gpu:0" in (tmp_path / f"s.{kind}").read_text()
+
     @pytest.mark.parametrize("kind", ["html", "svg", "png"])
     def test_plots(self, treefold, tmp_path, kind):
         """In each format."""

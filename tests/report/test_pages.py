@@ -40,6 +40,12 @@ class TestHtmlTable:
         assert html.count('<th scope="col">') == html.count('<th scope="row">') == 2
         assert html.count("<td>") == 2
 
+    def test_breaks_long_cells_into_lines(self):
+        """Edges of a tree over 32 devices are words, not a figure: their column is set left, its header too."""
+        html = html_table(Table(("a", "b", "c"), (("0", "1", "1→0, " * 31), ("1", "2", "1→0"))))
+        assert html.count('<td class="long">') == html.count("<td>") == 2
+        assert '<th scope="col" class="long">c</th>' in html
+
     def test_scrolls_by_itself(self):
         """What is wider than the page is reached in a box of its own, by keyboard too."""
         assert html_table(Table(("a",), ())).startswith('<div class="table" role="region" aria-label="table" tabindex')

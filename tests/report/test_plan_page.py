@@ -91,9 +91,9 @@ class TestRenderPlanPage:
 
     @pytest.mark.parametrize("name", ["dgx1_v100", "dgx2", "2x8_h100", "a100_pcie_8gpu"])
     def test_cuts_nothing_on_a_screen_of_1280(self, planned, name):
-        """Every drawing fits between the frames of the page, 984 pixels apart."""
+        """Every drawing fits between the frames of the page, 1048 pixels apart."""
         page = render_plan_page(story(planned(name)))
-        assert max(int(least) for least in re.findall(r"min-width:(\d+)px", page)) <= 984
+        assert max(int(least) for least in re.findall(r"min-width:(\d+)px", page)) <= 1048
 
 
 class TestPlayer:

@@ -127,7 +127,7 @@ _STYLE = """\
 --ok:#56d09b;--failed:#ff8a80}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
-main{max-width:66rem;margin:0 auto;padding:2rem 1rem 3rem}
+main{max-width:70rem;margin:0 auto;padding:2rem 1rem 3rem}
 h1{font-size:1.7rem;line-height:1.2;margin:0 0 .4rem}
 h2{font-size:1.1rem;margin:0 0 .3rem}
 p{margin:0 0 .9rem;color:var(--quiet);max-width:46rem}
@@ -151,7 +151,8 @@ dt,.figures span,.checks span{color:var(--quiet);font-size:.86rem}
 table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
 th,td{padding:.35rem .55rem .35rem 0;text-align:right;white-space:nowrap;border-top:1px solid var(--rule)}
 thead th{border-top:0;color:var(--quiet);font-weight:400;vertical-align:bottom;white-space:normal;
-max-width:6.4rem;overflow-wrap:anywhere}
+max-width:6.4rem}
+.long{text-align:left}td.long{white-space:normal;min-width:18rem}
 th:first-child{text-align:left;font-weight:400;position:sticky;left:0;background:var(--paper)}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;padding:.9rem 1rem;border-radius:8px;background:var(--ground);
 font:13px/1.55 ui-monospace,monospace}

@@ -6,6 +6,8 @@ import html
 from collections.abc import Sequence
 from typing import NamedTuple
 
+_LONG = 40  # characters that are broken into lines
+
 
 class Table(NamedTuple):
     """A header and rows of as many cells; the first column names, the others are figures."""
@@ -44,16 +46,28 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def html_table(table: Table) -> str:
-    """Return a table of a page, in a box that scrolls where the page is narrower; every cell is escaped."""
-    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.header)
+    """Return a table of a page, in a box that scrolls where the page is narrower; every cell is escaped.
+
+    Columns of long words, not figures, are set left and broken into lines.
+    """
+    kinds = [
+        ' class="long"' if max(map(len, column)) > _LONG else ""
+        for column in zip(table.header, *table.rows, strict=True)
+    ]
+    head = "".join(
+        f'<th scope="col"{kind}>{html.escape(cell)}</th>' for kind, cell in zip(kinds, table.header, strict=True)
+    )
     rows = "".join(
-        f'<tr><th scope="row">{html.escape(name)}</th>{"".join(f"<td>{html.escape(cell)}</td>" for cell in cells)}</tr>'
-        for name, *cells in table.rows
+        f'<tr><th scope="row">{html.escape(name)}</th>{_cells(cells, kinds[1:])}</tr>' for name, *cells in table.rows
     )
     return (
         f'<div class="table" role="region" aria-label="table" tabindex="0"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
+
+
+def _cells(cells: Sequence[str], kinds: Sequence[str]) -> str:
+    return "".join(f"<td{kind}>{html.escape(cell)}</td>" for kind, cell in zip(kinds, cells, strict=True))
 
 
 def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:

@@ -16,7 +16,7 @@ from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import RINGS_LABEL, Prediction, best_of, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.published import describe_checks
-from treefold.cli.planning.words import describe_time
+from treefold.cli.planning.words import describe_time, machine_notes
 from treefold.cost.simulation import MovementTimes
 from treefold.errors import CommandError
 from treefold.errors.words import bytes_in_words, seconds_in_words
@@ -25,6 +25,7 @@ from treefold.plan import Plan, from_json
 from treefold.planners.compare import Comparison
 from treefold.planners.ring import RingPacking
 from treefold.planners.tree_packing import TreePacking
+from treefold.report.machine_drawing import draw_machine
 from treefold.report.page import Page, Section, for_screens, render_page
 from treefold.report.size_drawing import draw_sizes
 from treefold.report.tables import Table, plain_table
@@ -71,8 +72,7 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
         plain = {"topology": machine.name, "missing": missing, "predicted": rows}
         typer.echo(json_text.dumps(plain, indent=2))
     else:
-        head = f"{_title(machine, predictions)}\n{_describe_table(machine, packing)}"
-        typer.echo("\n\n".join([head, plain_table(*_table(predictions)), describe_checks(machine, rings)]))
+        typer.echo(_in_words(machine, packing, predictions, rings))
     if plot is not None:
         _plot(plot, machine, packing, predictions, rings)
         typer.echo(f"Written: {plot}", err=json)
@@ -98,6 +98,16 @@ def _title(machine: Topology, predictions: Sequence[Prediction]) -> str:
     return describe_time(machine, best if len(machine.devices) > 1 else None, rings)
 
 
+def _in_words(
+    machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], rings: RingPacking | None
+) -> str:
+    title = _title(machine, predictions)
+    if len(machine.devices) == 1:
+        return "\n".join([title, *(f"note: {note}" for note in machine_notes(machine))])
+    head = f"{title}\n{_describe_table(machine, packing)}"
+    return "\n\n".join([head, plain_table(*_table(predictions)), describe_checks(machine, rings)])
+
+
 def _table(predictions: Sequence[Prediction]) -> Table:
     rows = []
     for nbytes in dict.fromkeys(prediction.nbytes for prediction in predictions):
@@ -107,7 +117,7 @@ def _table(predictions: Sequence[Prediction]) -> Table:
 
 
 def _describe_table(machine: Topology, packing: TreePacking) -> str:
-    bound = f"at most {packing.bound_bytes_per_s / 1e9:.2f} GB/s" if packing.certificate else "one device"
+    bound = f"at most {packing.bound_bytes_per_s / 1e9:.2f} GB/s"
     if machine.missing is not None:
         bound += f"; {machine.missing}"
     return f"predicted time (GB/s of algorithm bandwidth, {bound})"
@@ -125,6 +135,10 @@ def _plot(
         for name in dict.fromkeys(prediction.method for prediction in predictions)
     }
     title = _title(machine, predictions)
+    if len(machine.devices) == 1:
+        svg = draw_machine(machine)
+        write_picture(path, svg=svg, html=render_page(Page(title, "", (), (), (Section("The machine", "", svg),), ())))
+        return
     draw = functools.partial(draw_sizes, times, title=title, bound=packing.bound_bytes_per_s)
     words = _describe_table(machine, packing)
     drawing = for_screens(draw, wide=960.0)
