@@ -150,6 +150,19 @@ class TestDrawPacking:
         drawing = draw_packing(one.topology, one.packing, one.packs, one.timeline)
         assert [len(marks(drawing, kind)) for kind in ("tf-machine", "tf-trees", "tf-timeline")] == [1, 1, 1]
 
+    @pytest.mark.parametrize("name", ["mi250", "a100_pcie_8gpu", "ring:5"])
+    def test_cuts_no_line_of_its_head(self, planned, name):
+        """However long the title and the bottleneck: they are broken into lines that fit the paper."""
+        one = planned(name)
+        title = f"{name}, 8 GPUs, 1 GiB per GPU: 39.2 ms; NCCL-like rings: 39.3 ms. NVLinks are missing from this file."
+        root = ET.fromstring(draw_packing(one.topology, one.packing, one.packs, title=title))  # noqa: S314
+        sizes = {"19": 0.56, "13": 0.53}  # the mean width of a character, in sizes of the font
+        lines = [text for text in root.findall(f"{NS}text") if text.get("font-size") in sizes]
+        ends = [28 + len(line.text) * int(line.get("font-size")) * sizes[line.get("font-size")] for line in lines]
+        assert len(lines) >= 3
+        assert max(ends) <= float(root.get("viewBox").split()[2])
+        assert " ".join(line.text for line in lines).startswith(title)
+
     def test_says_what_is_lost(self, planned):
         """Four packs of a DGX-1 reach less than the optimum, and the headline says how much."""
         one = planned("dgx1_v100", packs=4)

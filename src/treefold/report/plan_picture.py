@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from treefold.errors.words import bytes_in_words, seconds_in_words
@@ -16,7 +17,7 @@ from treefold.report.tree_drawing import tree_marks
 from treefold.timeline import Timeline
 from treefold.topology import Topology
 
-_MARGIN, _HEAD, _LEGEND = 28.0, 84.0, 40.0
+_MARGIN, _LEGEND = 28.0, 40.0
 _NARROWEST = 960.0
 
 
@@ -37,9 +38,10 @@ def draw_packing(
     left = (width - layout.width) / 2
     title = title or headline(topology, packing)
     said = sentence(topology, packing)
-    machine = element("g", machine_marks(topology, layout), transform=f"translate({left:.1f} {_HEAD})")
-    parts = [element("style", STYLE), _head(title, said), machine]
-    y = _HEAD + layout.height
+    head, y = _head(title, said, width=width)
+    machine = element("g", machine_marks(topology, layout), transform=f"translate({left:.1f} {y})")
+    parts = [element("style", STYLE), *head, machine]
+    y += layout.height
     parts.append(element("g", draw_legend(topology, y), transform=f"translate({left:.1f} 0)"))
     y += _LEGEND
     parts.append(_heading("Trees", "values climb to the root, are folded on the way, and results return", y))
@@ -71,9 +73,15 @@ def sentence(topology: Topology, packing: TreePacking) -> str:
     return f"{headline(topology, packing)}. Bottleneck: {describe_bottleneck(packing, topology)}."
 
 
-def _head(title: str, said: str) -> str:
-    words = text(title, _MARGIN, 38, class_="tf-strong", font_size=19)
-    return words + text(said, _MARGIN, 62, class_="tf-quiet", font_size=13)
+def _head(title: str, said: str, *, width: float) -> tuple[list[str], float]:
+    """Return the title and what is said below it, broken into lines that fit, and where they end."""
+    parts, y = list[str](), 14.0
+    for words, kind, size, character in ((title, "tf-strong", 19, 10.8), (said, "tf-quiet", 13, 7.2)):
+        for line in textwrap.wrap(words, int((width - 2 * _MARGIN) / character)):
+            y += 1.3 * size
+            parts.append(text(line, _MARGIN, y, class_=kind, font_size=size))
+        y += 6
+    return parts, y + 12
 
 
 def _heading(words: str, more: str, y: float) -> str:
