@@ -121,8 +121,7 @@ def _find(
 def _choose(comparison: Comparison, best: Prediction, packs: int | None) -> Chosen:
     names = (*our_names(comparison, packs), RINGS)
     name = next(name for name in names if entry_of(name).label == best.method)
-    movement = comparison.movement(name)
-    return Chosen(name, best, movement, packs_of(movement))
+    return Chosen(name, best, packs_of(comparison.movement(name)))
 
 
 def _at_predicted_time(timeline: Timeline, chosen: Chosen | None) -> Timeline:

@@ -13,7 +13,6 @@ from treefold.cli.planning.published import factor
 from treefold.cost.published import published_for, published_s
 from treefold.devices import device_type
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
-from treefold.plan import Movement
 from treefold.planners.choose import SizeTable
 from treefold.planners.ring import RingPacking
 from treefold.planners.tree_packing import TreePacking
@@ -63,11 +62,10 @@ def tabulate_links(topology: Topology) -> Table:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The plan: the quickest method for ``nbytes`` bytes per device, by its ``name``, what moves, and its packs."""
+    """The plan: the quickest method for a size, by its ``name``, with what it takes and its packs."""
 
     name: str
     prediction: Prediction
-    movement: Movement
     packs: tuple[Pack, ...]
 
 
