@@ -14,11 +14,10 @@ class CommandError(TreefoldError, ValueError):
     """A command was called with something that it cannot do; ``treefold`` prints it and ends with exit code 2."""
 
     @classmethod
-    def devices(cls, devices: int, batch_size: int) -> Self:
-        """Refuse a number of devices that leaves a device without an example."""
+    def devices(cls, devices: int, most: int) -> Self:
+        """Refuse a number of devices that has nothing to reduce, or leaves a device without a digit."""
         return cls(
-            f"--devices got {devices}. It takes 1 to {batch_size}: each device needs at least one of the"
-            f" {batch_size} examples of a batch."
+            f"--devices got {devices}. It takes 2 to {most}: each device holds at least one of the {most} digits."
         )
 
     @classmethod

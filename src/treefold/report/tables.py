@@ -1,7 +1,8 @@
-"""Tables as text that can be pasted: plain for a terminal or an issue, Markdown for a page."""
+"""Tables: plain for a terminal or an issue, Markdown to be pasted, HTML for a page."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,6 +46,19 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = _widths(header, rows)
     rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
     return "\n".join(f"| {' | '.join(_aligned(line, widths))} |" for line in (header, rule, *rows))
+
+
+def html_table(table: Table) -> str:
+    """Return a table of a page, in a box that scrolls where the page is narrower; every cell is escaped."""
+    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.header)
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(name)}</th>{"".join(f"<td>{html.escape(cell)}</td>" for cell in cells)}</tr>'
+        for name, *cells in table.rows
+    )
+    return (
+        f'<div class="table" role="region" aria-label="table" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
 
 
 def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
