@@ -56,7 +56,7 @@ class BenchError(CommandError):
     @classmethod
     def needs(cls, option: str, module: str) -> Self:
         """Refuse an option whose library is missing."""
-        return cls(f"{option} needs {module}, which is not installed; run: pip install 'treefold[bench]'")
+        return cls(f'{option} needs {module}, which is not installed. Run pip install "treefold[bench]".')
 
     @classmethod
     def memory(cls, name: str, needed: int, available: int) -> Self:

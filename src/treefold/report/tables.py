@@ -10,14 +10,19 @@ _LONG = 40  # characters that are broken into lines
 
 
 class Table(NamedTuple):
-    """A header and rows of as many cells; the first column names, the others are figures."""
+    """A header and rows of as many cells. ``words``: the columns that hold words, set left; figures are set right."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    words: Sequence[int] = (0,)
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        return plain_table(*self)
 
 
-def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in columns; the first is set left, the others right, where numbers line up.
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
+    """Return a table in columns; those of words are set left, the others right, where numbers line up.
 
     >>> print(plain_table(["devices", "seconds"], [["three", "0.25"], ["eight", "12.5"]]))
     devices  seconds
@@ -27,7 +32,7 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
     widths = _widths(header, rows)
     lines = [header, ["-" * width for width in widths], *rows]
-    return "\n".join("  ".join(_aligned(line, widths)).rstrip() for line in lines)
+    return "\n".join("  ".join(_aligned(line, widths, words)).rstrip() for line in lines)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -74,9 +79,9 @@ def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(2, *map(len, column)) for column in zip(header, *rows, strict=True)]
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    first, *others = zip(cells, widths, strict=True)
-    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+def _aligned(cells: Sequence[str], widths: Sequence[int], words: Sequence[int] = (0,)) -> list[str]:
+    pairs = enumerate(zip(cells, widths, strict=True))
+    return [cell.ljust(width) if number in words else cell.rjust(width) for number, (cell, width) in pairs]
 
 
 def _escaped(cell: str) -> str:

@@ -25,6 +25,7 @@ from treefold import (
     ReductionToOneDevice,
     __version__,
 )
+from treefold.cli.console import echo
 from treefold.cli.demo.checks import check_result
 from treefold.cli.demo.data import CLASSES, Digits, load_split_digits
 from treefold.cli.demo.figures import describe_work, make_page, tabulate
@@ -34,7 +35,6 @@ from treefold.cli.outputs import check_output
 from treefold.errors import CommandError
 from treefold.files import write_atomically
 from treefold.report.page import Check, render_page
-from treefold.report.tables import plain_table
 
 DEFAULT_EPOCHS = 30
 
@@ -135,9 +135,8 @@ def _train(digits: Digits, *, ops: CrossDeviceOps, devices: int, steps: int, see
 
 def _print_result(result: DemoResult, checks: tuple[Check, ...], speed: Speed) -> None:
     """Print what was done, then what it proved: the last three lines are what to remember."""
+    echo(describe_work(result), "", tabulate(result), "", str(result.plan), "")
     console = Console(highlight=False, soft_wrap=True)
-    for block in (describe_work(result), plain_table(*tabulate(result)), str(result.plan)):
-        console.print(Text(block), end="\n\n")
     for check in checks:
         verdict = Text("ok    ", style="green") if check.holds else Text("failed", style="bold red")
         console.print(verdict, Text(f" {check.claim}: {check.found}"))

@@ -10,7 +10,9 @@ from pathlib import Path
 import typer
 
 from treefold import __version__
+from treefold.cli.console import Block, echo
 from treefold.cli.planning import options
+from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import (
     OTHERS,
@@ -49,7 +51,6 @@ from treefold.report.packs import packs_of
 from treefold.report.page import Page, Section, render_page
 from treefold.report.plan_page import PlanStory, render_plan_page
 from treefold.report.plan_picture import draw_packing
-from treefold.report.tables import plain_table
 from treefold.report.trace import write_trace
 from treefold.timeline import Timeline
 
@@ -72,14 +73,17 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     save: options.Save = None,
 ) -> None:
     """Plan the best all-reduce for a machine: the plan, the proof that no other is faster, the predicted times."""
-    check_outputs({"--draw": draw, "--trace": trace, "--dot": dot, "--save": save})
+    check_outputs({"--draw": draw, "--trace": trace, "--dot": dot, "--save": save}, plans=True)
     machine = read_machine(topology, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
     if packs is not None and packs > sizes[0]:
         raise CommandError.packs_of_bytes(packs, sizes[0])
     comparison = Comparison(machine)
     found = _find(comparison, sizes, packs, has_all=json, has_table=table)
-    typer.echo(_as_json(found) if json else _in_words(found))
+    if json:
+        typer.echo(_as_json(found))
+    else:
+        echo(*_in_words(found), *(offer_known("plan") if topology is None and without_gpus(machine) else ()))
     chosen = found.chosen
     name = trees_name(packs) if chosen is None else chosen.name
     movement = comparison.movement(name)
@@ -138,15 +142,15 @@ def _as_json(found: Findings) -> str:
     return json_text.dumps(plain, indent=2, ensure_ascii=False)
 
 
-def _in_words(found: Findings) -> str:
-    lines = [found.title, *(f"note: {note}" for note in machine_notes(found.topology))]
+def _in_words(found: Findings) -> list[Block]:
+    lines: list[Block] = [found.title, *(f"note: {note}" for note in machine_notes(found.topology))]
     if found.chosen is not None:
-        lines += ["", describe_plan(found), "", plain_table(*tabulate_packs(found.chosen.packs))]
-        lines += ["", "predicted", plain_table(*tabulate_predictions(found))]
+        lines += ["", describe_plan(found), "", tabulate_packs(found.chosen.packs)]
+        lines += ["", "predicted", tabulate_predictions(found)]
         lines += ["", describe_checks(found.topology, found.rings)]
     if found.table is not None:
         lines += ["", f"size table: {found.table}", *found.table.reasons]
-    return "\n".join(lines)
+    return lines
 
 
 def _as_plan(movement: Movement, method: Method) -> Plan:

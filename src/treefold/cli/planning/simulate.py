@@ -11,7 +11,10 @@ from typing import Annotated
 
 import typer
 
+from treefold.cli import completion
+from treefold.cli.console import Block, echo
 from treefold.cli.planning import options
+from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import RINGS_LABEL, Prediction, best_of, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, write_picture
@@ -28,7 +31,7 @@ from treefold.planners.tree_packing import TreePacking
 from treefold.report.machine_drawing import draw_machine
 from treefold.report.page import Page, Section, for_screens, render_page
 from treefold.report.size_drawing import draw_sizes
-from treefold.report.tables import Table, plain_table
+from treefold.report.tables import Table
 from treefold.report.trace import write_trace
 from treefold.topology import Topology
 
@@ -36,7 +39,10 @@ _SIZES = "4K,16K,64K,256K,1M,4M,16M,64M,256M,1G"
 PlanFile = Annotated[
     str | None, typer.Option("--plan", metavar="FILE|-", help="A plan from treefold plan --save; else every method.")
 ]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Plot it: .html, .svg or .png.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Plot it: .html, .svg or .png.", autocompletion=completion.picture),
+]
 
 
 def simulate(  # noqa: PLR0913 - every option of a command is one
@@ -52,7 +58,7 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     trace: options.Trace = None,
 ) -> None:
     """Predict what plans take on a machine: sweep sizes, plot, trace."""
-    check_outputs({"--plot": plot, "--trace": trace})
+    check_outputs({"--plot": plot, "--trace": trace}, plans=True)
     if topology == plan == "-":
         raise CommandError.two_pipes()
     machine = read_machine(topology, devices, nvlinks)
@@ -72,7 +78,8 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
         plain = {"topology": machine.name, "missing": missing, "predicted": rows}
         typer.echo(json_text.dumps(plain, indent=2))
     else:
-        typer.echo(_in_words(machine, packing, predictions, rings))
+        known = offer_known("simulate") if topology is None and without_gpus(machine) else ()
+        echo(*_in_words(machine, packing, predictions, rings), *known)
     if plot is not None:
         _plot(plot, machine, packing, predictions, rings)
         typer.echo(f"Written: {plot}", err=json)
@@ -88,6 +95,15 @@ def _read_plan(given: str) -> Plan:
         return from_json(Path(given).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError.no_plan_file(given, error) from None
+
+
+def _in_words(
+    machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], rings: RingPacking | None
+) -> list[Block]:
+    title = _title(machine, predictions)
+    if len(machine.devices) == 1:
+        return [title]
+    return [title, _describe_table(machine, packing), "", _table(predictions), "", describe_checks(machine, rings)]
 
 
 def _title(machine: Topology, predictions: Sequence[Prediction]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from treefold.cli.console import Block
 from treefold.cli.planning.methods import OTHERS, RINGS_LABEL, Prediction, best_of
 from treefold.cli.planning.published import factor
 from treefold.cost.published import published_for, published_s
@@ -21,7 +22,7 @@ from treefold.report.certificate import most_loaded
 from treefold.report.machine_drawing import but_missing, gb_per_s
 from treefold.report.packs import Pack
 from treefold.report.page import Check
-from treefold.report.tables import Table, plain_table
+from treefold.report.tables import Table
 from treefold.topology import Topology
 from treefold.topology.nvlinks import fitting_nvlinks
 
@@ -30,11 +31,11 @@ _SHOWN_PACKS = 24
 _EXACT = 1e-6
 
 
-def describe_machine(topology: Topology) -> str:
-    """Return a machine in words: what it has, and every link once."""
-    lines = [f"{topology.name or 'this machine'}: {count_nodes(topology)}{but_missing(topology)}"]
+def describe_machine(topology: Topology) -> list[Block]:
+    """Return a machine in words: what it has, and every link once, if it has links."""
+    lines: list[Block] = [f"{topology.name or 'this machine'}: {count_nodes(topology)}{but_missing(topology)}"]
     lines += [f"note: {note}" for note in machine_notes(topology)]
-    return "\n".join([*lines, "", plain_table(*tabulate_links(topology))])
+    return [*lines, "", tabulate_links(topology)] if topology.links else lines
 
 
 def count_nodes(topology: Topology) -> str:
@@ -57,7 +58,7 @@ def tabulate_links(topology: Topology) -> Table:
         words = f"{link.bytes_per_s / 1e9:.4g}"
         words += "" if returns == link.bytes_per_s else f" / {returns / 1e9:.4g}"
         rows.append([f"{link.source} - {link.target}", link.kind, words, f"{link.alpha_s * 1e6:.3g}"])
-    return Table(("link", "kind", "GB/s", "alpha µs"), rows)
+    return Table(("link", "kind", "GB/s", "alpha µs"), rows, words=(0, 1))
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def tabulate_packs(packs: Sequence[Pack]) -> Table:
     more = len(packs) - _SHOWN_PACKS
     if more > 0:
         rows.append(["…", "", "", "", f"{more} more packs"])
-    return Table(("pack", "share", "root", "depth", "edges, up to the root"), rows)
+    return Table(("pack", "share", "root", "depth", "edges, up to the root"), rows, words=(0, 2, 4))
 
 
 def _short(name: str) -> str:
