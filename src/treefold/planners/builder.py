@@ -126,11 +126,11 @@ class PlanBuilder:
         for component in self._components(pack.fragments[0].leaf, self.device_of(result)):
             position = result.start
             for fragment in pack.fragments:
-                source = Range(result.buffer, position, position + fragment.length)
-                target = _part(self.outputs[fragment.leaf, component], fragment.start, fragment.stop)
-                if target != source:
-                    self.act(stage, Copy(source, target, number))
-                position += fragment.length
+                output, stop = self.outputs[fragment.leaf, component], position + fragment.length
+                if output.buffer != result.buffer:  # else ``landing`` chose this very range
+                    source = _part(result, position, stop)
+                    self.act(stage, Copy(source, _part(output, fragment.start, fragment.stop), number))
+                position = stop
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
