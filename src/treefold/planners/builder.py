@@ -40,7 +40,8 @@ class PlanBuilder:
         self._buffers: list[Buffer] = []
         self._stages: dict[int, list[Action]] = defaultdict(list)
         self._pack_numbers = itertools.count()
-        self._components_on: dict[tuple[str, ...], dict[str, list[int]]] = {}
+        kinds = {item.destinations: _components_by_device(item.destinations) for item in work}
+        self._components_on = [kinds[item.destinations] for item in work]  # few kinds: arrays of a batch lie alike
         self.inputs: dict[tuple[int, int], Range] = {}
         self.outputs: dict[tuple[int, int], Range] = {}
         for index, item in enumerate(work):
@@ -158,13 +159,7 @@ class PlanBuilder:
 
     def _components(self, leaf: int, device: str) -> Sequence[int]:
         """Return the components of a leaf's result that lie on a device."""
-        destinations = self.work[leaf].destinations
-        if destinations not in self._components_on:
-            found: dict[str, list[int]] = {}
-            for component, name in enumerate(destinations):
-                found.setdefault(name, []).append(component)
-            self._components_on[destinations] = found
-        return self._components_on[destinations].get(device, ())
+        return self._components_on[leaf].get(device, ())
 
     def _add(self, buffer: Buffer) -> Range:
         self._buffers.append(buffer)
@@ -173,3 +168,11 @@ class PlanBuilder:
 
 def _part(whole: Range, start: int, stop: int) -> Range:
     return Range(whole.buffer, start, stop)
+
+
+def _components_by_device(destinations: Sequence[str]) -> dict[str, list[int]]:
+    """Return the components of a result that go to each device."""
+    found: dict[str, list[int]] = {}
+    for component, name in enumerate(destinations):
+        found.setdefault(name, []).append(component)
+    return found
