@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -95,7 +95,7 @@ def find_routes(
         pair: (Route(found[0], 1.0, alpha_s(topology, found[0])),) for pair, found in options.items()
     }
     before = busiest_s(topology, traffic, alone)
-    if all(len(found) == 1 for found in options.values()):
+    if _unavoidable_s(topology, traffic, options) >= before * _WORTH:
         return RouteChoice(alone, alone, before, before, 0.0)
     shared = _balanced(topology, traffic, options)
     times = messages or {}
@@ -107,11 +107,29 @@ def find_routes(
 
 def busiest_s(topology: Topology, traffic: Mapping[Ends, float], routes: Mapping[Ends, Sequence[Route]]) -> float:
     """Return the seconds for which the busiest link is busy: its bytes over its bandwidth."""
+    parts = ((link, traffic[pair] * route.share) for pair in traffic for route in routes[pair] for link in route.links)
+    return _busiest_s(topology, parts)
+
+
+def _unavoidable_s(
+    topology: Topology, traffic: Mapping[Ends, float], options: Mapping[Ends, Sequence[tuple[str, ...]]]
+) -> float:
+    """Return a time for which the busiest link is busy however the traffic is shared: some have no route around them.
+
+    On most machines this is the link between two sockets. Nothing has to be balanced then.
+    """
+    parts = (
+        (link, traffic[pair])
+        for pair, found in options.items()
+        for link in set.intersection(*(set(itertools.pairwise(nodes)) for nodes in found))
+    )
+    return _busiest_s(topology, parts)
+
+
+def _busiest_s(topology: Topology, parts: Iterable[tuple[Ends, float]]) -> float:
     load: dict[Ends, float] = {}
-    for pair, nbytes in traffic.items():
-        for route in routes[pair]:
-            for link in route.links:
-                load[link] = load.get(link, 0.0) + nbytes * route.share
+    for link, nbytes in parts:
+        load[link] = load.get(link, 0.0) + nbytes
     return max((nbytes / float(topology.capacities[link]) for link, nbytes in load.items()), default=0.0)
 
 
