@@ -102,7 +102,7 @@ def _in_words(
 ) -> list[Block]:
     title = _title(machine, predictions)
     if len(machine.devices) == 1:
-        return [title]
+        return [title, *(f"note: {note}" for note in machine_notes(machine))]
     return [title, _describe_table(machine, packing), "", _table(predictions), "", describe_checks(machine, rings)]
 
 
@@ -112,16 +112,6 @@ def _title(machine: Topology, predictions: Sequence[Prediction]) -> str:
     rings = next((one for one in largest if one.method == RINGS_LABEL), None)
     best = largest[0] if rings is None else best_of(predictions, rings.nbytes)
     return describe_time(machine, best if len(machine.devices) > 1 else None, rings)
-
-
-def _in_words(
-    machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], rings: RingPacking | None
-) -> str:
-    title = _title(machine, predictions)
-    if len(machine.devices) == 1:
-        return "\n".join([title, *(f"note: {note}" for note in machine_notes(machine))])
-    head = f"{title}\n{_describe_table(machine, packing)}"
-    return "\n\n".join([head, plain_table(*_table(predictions)), describe_checks(machine, rings)])
 
 
 def _table(predictions: Sequence[Prediction]) -> Table:
