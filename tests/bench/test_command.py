@@ -66,5 +66,5 @@ class TestBenchCommand:
         """Named peers are wanted; ``all`` takes those that are there."""
         monkeypatch.setattr("treefold.cli.bench.find_missing", lambda info: f"lib{info.name}")
         assert run("--against", "jax") == 2
-        sentence = "--against jax needs libjax, which is not installed; run: pip install 'treefold[bench]'"
+        sentence = '--against jax needs libjax, which is not installed. Run pip install "treefold[bench]".'
         assert capsys.readouterr().err == f"treefold: {sentence}\n"

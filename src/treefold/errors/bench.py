@@ -47,7 +47,7 @@ class BenchError(CommandError):
 
     @classmethod
     def needs(cls, option: str, module: str) -> Self:
-        return cls(f"{option} needs {module}, which is not installed; run: pip install 'treefold[bench]'")
+        return cls(f'{option} needs {module}, which is not installed. Run pip install "treefold[bench]".')
 
     @classmethod
     def memory(cls, name: str, needed: int, available: int) -> Self:

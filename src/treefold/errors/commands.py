@@ -14,10 +14,9 @@ class CommandError(TreefoldError, ValueError):
     """A command was called with something that it cannot do; ``treefold`` prints it and ends with exit code 2."""
 
     @classmethod
-    def devices(cls, devices: int, batch_size: int) -> Self:
+    def devices(cls, devices: int, most: int) -> Self:
         return cls(
-            f"--devices got {devices}. It takes 1 to {batch_size}: each device needs at least one of the"
-            f" {batch_size} examples of a batch."
+            f"--devices got {devices}. It takes 2 to {most}: each device holds at least one of the {most} digits."
         )
 
     @classmethod
@@ -53,6 +52,11 @@ class CommandError(TreefoldError, ValueError):
         return cls("--topology and --plan are both '-', and there is one standard input; save one of them to a file.")
 
     @classmethod
+    def machines(cls, given: Sequence[str]) -> Self:
+        """Refuse several answers to which machine is meant."""
+        return cls(f"{' and '.join(map(short, given))} are each a machine to show; give one of them.")
+
+    @classmethod
     def no_plan_file(cls, path: str, error: OSError | UnicodeDecodeError) -> Self:
         reason = reason_of(error) if isinstance(error, OSError) else "it is no text"
         return cls(f"--plan cannot read {short(path)}: {reason}. Write plans with treefold plan --save.")
@@ -60,3 +64,16 @@ class CommandError(TreefoldError, ValueError):
     @classmethod
     def packs_of_bytes(cls, packs: int, nbytes: int) -> Self:
         return cls(f"--packs got {packs} for {nbytes} bytes. Every pack needs a byte at least; ask for fewer.")
+
+    @classmethod
+    def system(cls, error: OSError) -> Self:
+        """End a command to which the system refuses something that could not be seen before: a full disk, for one."""
+        what = "The output" if error.filename is None else short(str(error.filename))
+        return cls(f"{what} cannot be used any further: {reason_of(error)}.")
+
+    @classmethod
+    def missing_packages(cls, packages: Sequence[str], extras: Sequence[str]) -> Self:
+        """Refuse a command whose packages are not all installed; all of its extras are named at once."""
+        *others, last = packages
+        needed = f"{', '.join(others)} and {last}, which are" if others else f"{last}, which is"
+        return cls(f'This command needs {needed} not installed. Run pip install "treefold[{",".join(extras)}]".')

@@ -124,5 +124,5 @@ class TopologyError(TreefoldError, ValueError):
 
 
 def _nearest(name: object, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), names, 1, 0.0) if isinstance(name, str) else []
+    close = difflib.get_close_matches(name.lower(), names, 1) if isinstance(name, str) else []
     return f" The nearest is {close[0]!r}." if close else ""

@@ -16,6 +16,8 @@ from treefold.topology.machine import SWITCH_NAMES
 #: CUDA's compute capability of the GPUs of the known machines that lend: one host, GPUs on boards with NVLinks.
 _CAPABILITIES = {"dgx1_p100": 60, "p3_8xlarge": 70, "dgx1_v100": 70, "dgx2": 70, "dgx_a100": 80}
 _CAPABILITIES |= {"dgx_h100": 90, "dgx_b200": 100}
+#: The known machines that lend their NVLinks.
+LENDERS = tuple(_CAPABILITIES)
 _SWITCH = SWITCH_NAMES["nvlink"]
 _GIGA = 10**9
 
