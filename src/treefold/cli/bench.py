@@ -21,6 +21,7 @@ from treefold.bench.sweep import Progress, measure
 from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
 from treefold.bench.work import Work, named_size, shapes_of_model, shapes_of_size
 from treefold.cli import bench_options as options
+from treefold.cli.bench_ranks import bench_ranks
 from treefold.cli.console import echo
 from treefold.cli.outputs import check_output
 from treefold.errors import BenchError
@@ -47,12 +48,16 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     accumulate: options.Accumulate = "wide",
     threads: options.Threads = None,
     against: options.Against = "",
+    ranks: options.Ranks = None,
     json: options.Json = None,
     csv: options.Csv = None,
     plot: options.Plot = None,
     report: options.Report = None,
 ) -> None:
     """Measure all-reduce on host memory: against the memory's limit, and against other libraries."""
+    if ranks is not None:
+        sizes = sweep_sizes(parse_size(begin, "-b"), parse_size(end, "-e"), factor)
+        return bench_ranks(ranks, list(sizes), against, iterations)
     pace, threads = _read_pace(iterations, warmup, threads)
     if report is not None:
         return _report(report, pace, threads)

@@ -33,6 +33,10 @@ Accumulate = Annotated[str, typer.Option(help="wide or native.", autocompletion=
 Threads = Annotated[int | None, typer.Option(help="Threads of one call; default: as treefold has them.")]
 Against = Annotated[str, typer.Option(metavar="PEERS", help=_PEERS, autocompletion=completion.peers)]
 
+Ranks = Annotated[
+    int | None,
+    typer.Option(min=2, help="Measure between so many processes instead, float32; --against gloo, mpi, or both."),
+]
 InPlace = Annotated[
     bool, typer.Option("--in-place", help="Into the contributions (the default).", rich_help_panel=_WHERE)
 ]

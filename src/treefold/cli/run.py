@@ -47,20 +47,23 @@ def run(
     """
     if not is_module and not Path(script).is_file():
         raise CommandError.no_script(script)
-    command = [sys.executable, *(["-m"] if is_module else []), script, *context.args]
+    raise typer.Exit(run_ranks([sys.executable, *(["-m"] if is_module else []), script, *context.args], ranks))
+
+
+def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str] | None = None) -> int:
+    """Run a command once per rank, with these variables beside our own, and return the code to exit with."""
     tickets = Ticket.for_ranks(ranks)
+    share = str(max(1, int(usable_cores() // ranks)))
+    variables = {**dict.fromkeys(_THREADS, share), **os.environ, **(environment or {})}
     try:
         with unwound_by_signals():
-            code = _run_all(command, tickets)
+            return _run_all(command, tickets, variables)
     finally:
         shutil.rmtree(Ticket.read(tickets[0]).folder, ignore_errors=True)
-    raise typer.Exit(code)
 
 
-def _run_all(command: Sequence[str], tickets: Sequence[str]) -> int:
+def _run_all(command: Sequence[str], tickets: Sequence[str], environment: Mapping[str, str]) -> int:
     """Start the ranks, pass their output on, and return the code to exit with."""
-    share = str(max(1, int(usable_cores() // len(tickets))))
-    environment = {**dict.fromkeys(_THREADS, share), **os.environ}
     ranks: list[subprocess.Popen[bytes]] = []
     readers: list[threading.Thread] = []
     try:
