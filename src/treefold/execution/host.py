@@ -91,11 +91,11 @@ class _Repeater:
         dtypes = tuple(native.DTYPES[leaf.dtype] for leaf in plan.leaves)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate], native.level()
         self._fold = native.RowFold(dtypes, *how).fold
-        self._makers, self._takers = [], []
+        self._makers, self._adopters = [], []
         for backend, leaf, devices in zip(backends, plan.leaves, _devices(plan), strict=True):
             dtype = np.dtype(fold.result_dtype(leaf.dtype))
             self._makers.append((backend.new_row, dtype, len(_memories(backend, devices))))
-            self._takers.append((backend, np.dtype(backend.result_dtype(fold, leaf.dtype)), devices))
+            self._adopters.append((backend, np.dtype(backend.result_dtype(fold, leaf.dtype)), devices))
         counts_writes = any(type(backend).wrote is not ArrayBackend.wrote for backend in backends)
         self._before = _note_writes if counts_writes else None
 
@@ -112,13 +112,12 @@ class _Repeater:
             raise
         if targets is not None:
             return []
-        return [_taken(end, *taker) for end, taker in zip(ends, self._takers, strict=True)]
+        pairs = zip(ends, self._adopters, strict=True)
+        return [_adopted(end, *adopter) if end.backend is None else end.arrays for end, adopter in pairs]
 
 
-def _taken(end: Row, backend: ArrayBackend, dtype: np.dtype[Any], devices: list[str]) -> tuple[Any, ...]:
-    """Return a row's arrays as a backend's, in its dtype: JAX's means of integers may be narrower than the fold's."""
-    if end.backend is not None:
-        return end.arrays
+def _adopted(end: Row, backend: ArrayBackend, dtype: np.dtype[Any], devices: list[str]) -> tuple[Any, ...]:
+    """Return NumPy's arrays as a backend's, in its dtype: JAX's means of integers may be narrower than the fold's."""
     return tuple(backend.from_hosts([array.astype(dtype, copy=False) for array in end.arrays], devices))
 
 
