@@ -1,6 +1,9 @@
 #include "exchange_module.hpp"
 
 #include <algorithm>
+#include <memory>
+#include <new>
+#include <utility>
 
 #include "results_module.hpp"
 
@@ -49,25 +52,36 @@ Layout row_major_layout(const std::vector<Py_ssize_t>& shape) {
 
 namespace {
 
-// What lives as long as a tensor: its memory, and what describes it to the framework.
+// What lives as long as a tensor. Small memory lies behind it in the same block: that is one allocation less.
 struct Lent {
-  explicit Lent(std::size_t nbytes) : memory(nbytes) {}
   ManagedTensor managed;
-  ResultMemory memory;
   Layout layout;
+  std::unique_ptr<ResultMemory> large;
 };
 
-void give_back(ManagedTensor* managed) { delete static_cast<Lent*>(managed->context); }
+void give_back(ManagedTensor* managed) {
+  auto* const lent = static_cast<Lent*>(managed->context);
+  lent->~Lent();
+  ::operator delete(lent);
+}
+
+Lent* lend(const Layout& layout, std::size_t nbytes, void*& start) {
+  const bool is_large = ResultMemory::is_large(nbytes);
+  std::unique_ptr<ResultMemory> large(is_large ? new ResultMemory(nbytes) : nullptr);
+  std::size_t room = is_large ? 0 : nbytes + ResultMemory::alignment;
+  auto* const lent = new (::operator new(sizeof(Lent) + room)) Lent{{}, layout, std::move(large)};
+  start = is_large ? lent->large->start() : lent + 1;
+  if (!is_large) std::align(ResultMemory::alignment, nbytes, start, room);
+  return lent;
+}
 
 }  // namespace
 
 NewTensor new_tensor(const ExchangeTable& table, const Layout& layout, nb::dlpack::dtype dtype, std::size_t nbytes) {
-  auto* const lent = new Lent(nbytes);
-  lent->layout = layout;
+  nb::dlpack::dltensor tensor{};
+  Lent* const lent = lend(layout, nbytes, tensor.data);
   auto* const shape = const_cast<std::int64_t*>(layout->data());  // DLPack knows no const
   const std::size_t ndim = layout->size() / 2;
-  nb::dlpack::dltensor tensor{};
-  tensor.data = lent->memory.start();
   tensor.device.device_type = nb::device::cpu::value;
   tensor.ndim = static_cast<std::int32_t>(ndim);
   tensor.dtype = dtype;

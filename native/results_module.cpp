@@ -6,7 +6,6 @@
 #include <numpy/ndarrayobject.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -16,10 +15,6 @@
 namespace nb = nanobind;
 
 namespace {
-
-// Smaller results do not enter the cache: the system's allocator is as fast for them.
-constexpr std::size_t least_cached = std::size_t{1} << 16;
-constexpr std::size_t alignment = 64;
 
 [[noreturn]] void no_memory(const std::string& sentence) {
   PyErr_SetString(PyExc_MemoryError, sentence.c_str());
@@ -49,24 +44,14 @@ nb::object empty(const nb::tuple& shape, nb::handle dtype) {
 
 }  // namespace
 
-ResultMemory::ResultMemory(std::size_t nbytes) : nbytes_(nbytes) {
-  std::size_t room = nbytes + alignment;
-  block_ = nbytes < least_cached ? std::malloc(room) : treefold::HostMemory::of_this_process().take(nbytes);
-  if (block_ == nullptr) {
+ResultMemory::ResultMemory(std::size_t nbytes)
+    : start_(treefold::HostMemory::of_this_process().take(nbytes)), nbytes_(nbytes) {
+  if (start_ == nullptr) {
     no_memory("There is no memory for a result of " + std::to_string(nbytes) + " bytes. Nothing was written.");
   }
-  start_ = block_;
-  // The system's function for aligned memory takes several times as long, for small memory.
-  if (nbytes < least_cached) std::align(alignment, nbytes, start_, room);
 }
 
-ResultMemory::~ResultMemory() {
-  if (nbytes_ < least_cached) {
-    std::free(block_);
-  } else {
-    treefold::HostMemory::of_this_process().give_back(block_, nbytes_);
-  }
-}
+ResultMemory::~ResultMemory() { treefold::HostMemory::of_this_process().give_back(start_, nbytes_); }
 
 nb::object new_array(const std::vector<Py_ssize_t>& shape, nb::handle dtype) {
   PyArray_Descr* descr = nullptr;
@@ -76,7 +61,7 @@ nb::object new_array(const std::vector<Py_ssize_t>& shape, nb::handle dtype) {
   const std::size_t nbytes = bytes_of(shape, static_cast<std::size_t>(PyDataType_ELSIZE(descr)));
   void* start = nullptr;  // NumPy's own memory
   nb::object owner;
-  if (nbytes >= least_cached) {
+  if (ResultMemory::is_large(nbytes)) {
     auto memory = std::make_unique<ResultMemory>(nbytes);
     start = memory->start();
     owner = nb::steal(PyCapsule_New(memory.get(), nullptr, &give_back));

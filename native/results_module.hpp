@@ -6,10 +6,14 @@
 #include <cstddef>
 #include <vector>
 
-// Memory of one result, at a multiple of 64 bytes. Large memory comes from a cache and returns there, from any thread,
-// with or without the GIL. The constructor needs the GIL: it raises MemoryError.
+// Memory of one large result, at a multiple of 64 bytes, from a cache to which it returns, from any thread, with or
+// without the GIL. The constructor needs the GIL: it raises MemoryError.
 class ResultMemory {
  public:
+  static constexpr std::size_t alignment = 64;
+  // Smaller results do not enter the cache: the system's allocator is as fast for them.
+  static bool is_large(std::size_t nbytes) { return nbytes >= std::size_t{1} << 16; }
+
   explicit ResultMemory(std::size_t nbytes);
   ~ResultMemory();
   ResultMemory(const ResultMemory&) = delete;
@@ -17,7 +21,7 @@ class ResultMemory {
   void* start() const { return start_; }
 
  private:
-  void *block_, *start_;
+  void* start_;
   std::size_t nbytes_;
 };
 
