@@ -1,13 +1,25 @@
+import pathlib
+import re
+import shlex
 import subprocess
 import sys
+import tomllib
+
+import numpy as np
+import pytest
+import typer
 
 import treefold as package
+from treefold.cli.app import COMMANDS, app
+from treefold.cli.extras import EXTRAS
 
 
 class TestTreefold:
     def test_shows_its_commands_when_called_alone(self, treefold):
-        """Without arguments the help is shown, and it names the commands."""
-        assert "demo" in treefold().out
+        """Without arguments the help is shown, and it names the commands; that is a wrong call."""
+        outcome = treefold()
+        assert (outcome.code, outcome.err) == (2, "")
+        assert "demo" in outcome.out
 
     def test_prints_its_version(self, treefold):
         """--version prints the package's version and nothing else."""
@@ -34,8 +46,74 @@ class TestTreefold:
         assert treefold("dance").code == 2
 
 
+class TestHelp:
+    @pytest.mark.parametrize("command", [command.function.__name__ for command in COMMANDS])
+    def test_is_short_for_h_and_has_two_examples(self, treefold, command):
+        """``-h`` is ``--help``, which ends with at least two lines to copy."""
+        outcome = treefold(command, "-h")
+        assert outcome == treefold(command, "--help")
+        examples = outcome.out.partition("  Examples:\n")[2].splitlines()
+        assert len(examples) >= 2
+        assert all("treefold " in example for example in examples)
+
+    @pytest.mark.parametrize("example", [example for command in COMMANDS for example in command.examples])
+    def test_examples_can_be_called(self, example):
+        """Each parses: its command, options and values exist."""
+        program, name, *arguments = shlex.split(example.rpartition("| ")[2].partition(" > ")[0])
+        assert program == "treefold"
+        command = typer.main.get_command(app).commands[name]
+        assert command.make_context(name, arguments).params
+
+    def test_is_plain_in_a_pipe(self, treefold):
+        """No frames, no colours."""
+        assert not set("╭│\x1b") & set(treefold("plan", "--help").out)
+
+    def test_lists_every_command_in_a_whole_line(self, treefold):
+        """Nothing is cut off by an ellipsis."""
+        help_ = treefold("--help").out
+        assert [command.summary for command in COMMANDS if command.summary not in help_] == []
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (["dance"], "No such command 'dance'. See treefold --help."),
+            (["plan", "--nosuch"], "No such option: --nosuch. See treefold plan --help."),
+            (["average", "a.npz"], "Missing option '--output' / '-o'. See treefold average --help."),
+            (["topology", "--draw", "m.gif"], "--draw got 'm.gif'. It draws .html, .svg, .png; name the file so."),
+        ],
+    )
+    def test_are_one_line_each(self, treefold, arguments, sentence):
+        """What Typer refuses reads as what treefold refuses: one line on stderr, exit code 2."""
+        outcome = treefold(*arguments)
+        assert (outcome.code, outcome.out, outcome.err) == (2, "", f"treefold: {sentence}\n")
+
+    @pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
+    def test_of_a_full_disk_is_one_line_too(self):
+        """What the system refuses in the middle is no traceback."""
+        with pathlib.Path("/dev/full").open("w") as full:
+            run = subprocess.run(
+                [sys.executable, "-m", "treefold.cli", "topology", "dgx2"],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        assert (run.returncode, run.stderr) == (
+            2,
+            "treefold: The output cannot be used any further: no space left on device.\n",
+        )
+
+    def test_of_a_wrong_choice_names_the_right_ones(self, treefold):
+        """The choices stand in the sentence."""
+        err = treefold("demo", "--ops", "foo").err
+        assert err.startswith("treefold: Invalid value for '--ops': 'foo' is not one of 'hierarchical', 'one-device'")
+        assert err.count("\n") == 1
+
+
 class TestMissingExtra:
-    """Without its extra a command says in one sentence what to install."""
+    """Without its extras a command says in one sentence what to install, and that is enough."""
 
     def test_names_the_extra_of_the_demo(self, treefold, monkeypatch):
         """No scikit-learn: the demo needs ``treefold[demo]``."""
@@ -43,6 +121,44 @@ class TestMissingExtra:
         outcome = treefold("demo", "--steps", 1)
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err == (
-            "treefold: This command needs the module sklearn, which is not installed; "
-            "run: pip install 'treefold[demo]'\n"
+            'treefold: This command needs scikit-learn, which is not installed. Run pip install "treefold[demo]".\n'
         )
+
+    def test_names_all_extras_of_an_average(self, treefold, monkeypatch, tmp_path):
+        """PyTorch's files into a file of safetensors take two extras."""
+        for module in ("ml_dtypes", "safetensors", "torch"):
+            monkeypatch.setitem(sys.modules, module, None)
+        outcome = treefold("average", "a.pt", "b.pt", "-o", tmp_path / "m.safetensors")
+        assert outcome.err == (
+            "treefold: This command needs ml_dtypes, torch and safetensors, which are not installed. "
+            'Run pip install "treefold[files,torch]".\n'
+        )
+
+    def test_asks_for_nothing_that_an_average_does_without(self, treefold, monkeypatch, tmp_path):
+        """NumPy's files take neither PyTorch nor safetensors."""
+        for module in ("safetensors", "torch"):
+            monkeypatch.setitem(sys.modules, module, None)
+        for replica in range(2):
+            np.savez(tmp_path / f"{replica}.npz", w=np.full(3, 2.0**replica))
+        outcome = treefold("average", tmp_path / "0.npz", tmp_path / "1.npz", "-o", tmp_path / "m.npz")
+        assert outcome.code == 0
+
+    @pytest.mark.parametrize("command", ["plan", "simulate"])
+    def test_names_all_extras_of_a_drawn_plan(self, treefold, monkeypatch, tmp_path, command):
+        """Pixels take one extra, planning another."""
+        for module in ("scipy", "resvg_py"):
+            monkeypatch.setitem(sys.modules, module, None)
+        option = "--draw" if command == "plan" else "--plot"
+        outcome = treefold(command, "-t", "dgx1_v100", option, tmp_path / "m.png")
+        assert outcome.err == (
+            "treefold: This command needs scipy and resvg-py, which are not installed. "
+            'Run pip install "treefold[planner,png]".\n'
+        )
+
+    @pytest.mark.parametrize("name", EXTRAS)
+    def test_are_those_of_the_project(self, name):
+        """What an extra is said to bring stands under its name in pyproject.toml."""
+        text = (pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+        wanted = tomllib.loads(text)["project"]["optional-dependencies"][name]
+        brought = {re.match(r"[\w.-]+", one)[0] for one in wanted}
+        assert set(EXTRAS[name].packages.values()) <= brought

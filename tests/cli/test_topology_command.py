@@ -1,9 +1,26 @@
 import json
+import sys
 import xml.etree.ElementTree as ET
 
 import pytest
 
+from treefold.bench.machine import describe_machine
+from treefold.cli.doctor.gpus import Gpus
+from treefold.cli.planning import here, plan, simulate, topology
 from treefold.topology import known_names, known_topology
+from treefold.topology.discover import discover_topology
+
+
+class NoGpus:
+    """NVML where there is no GPU."""
+
+    class NVMLError(Exception):
+        """Never raised."""
+
+    @staticmethod
+    def nvmlDeviceGetCount():  # noqa: N802 - NVML's name
+        """Return none."""
+        return 0
 
 
 class TestTopology:
@@ -14,11 +31,51 @@ class TestTopology:
         assert len(lines[4:]) == 8 + 1 + 4
         assert lines[4].split() == ["gpu:0", "-", "cpu0", "pcie", "24", "6"]
 
+    def test_draws_a_page_of_one_card(self, treefold, tmp_path):
+        """The machine with a table of its links, and no card without anything in it."""
+        treefold("topology", "a100_pcie_8gpu", "--draw", tmp_path / "m.html")
+        page = (tmp_path / "m.html").read_text()
+        assert page.count("<section>") == page.count("<table>") == 1
+        assert "8 devices, 2 hosts; by direction: 16 × 24 GB/s pcie, " in page
+        assert page.count('<th scope="row">') == 8 + 1 + 4
+
     def test_shows_this_machine(self, treefold):
         """Without a name it is the machine that the command runs on; there is no GPU needed for that."""
         outcome = treefold("topology")
         assert outcome.code == 0
         assert "device" in outcome.out.splitlines()[0]
+
+    @pytest.mark.parametrize("command", ["topology", "plan", "simulate"])
+    def test_without_gpus_says_what_is_here_and_offers_a_known_machine(self, treefold, monkeypatch, command):
+        """A laptop has nothing to plan; the line can be copied, and works."""
+        for module in (plan, simulate, topology):
+            monkeypatch.setattr(module, "read_machine", lambda *_: discover_topology(nvml=NoGpus))
+        monkeypatch.setattr(here, "find_gpus", lambda: None)
+        lines = treefold(command).out.splitlines()
+        cores = describe_machine()["cores"]
+        assert lines[-2].startswith("here: ")
+        assert lines[-2].endswith(f", {cores} cores, no GPU")
+        assert lines[-1] == f"try:  treefold {command} -t dgx1_v100, or another machine of: treefold topology --list"
+
+    def test_without_nvidias_library_says_what_shows_the_gpus(self, monkeypatch):
+        """A driver that treefold cannot ask is no laptop."""
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        monkeypatch.setattr(here, "find_gpus", lambda: Gpus("NVIDIA", ("H100",), "570.1"))
+        assert here.offer_known("plan")[1].endswith(
+            ' NVIDIA GPUs that treefold does not see without nvidia-ml-py: pip install "treefold[nvml]"'
+        )
+
+    def test_shows_one_machine(self, treefold):
+        """As an argument, or by the option of the other commands; not two, of which one would be dropped."""
+        assert treefold("topology", "-t", "dgx2").out == treefold("topology", "dgx2").out
+        outcome = treefold("topology", "dgx2", "-t", "mi250")
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err == "treefold: 'dgx2' and 'mi250' are each a machine to show; give one of them.\n"
+
+    def test_offers_nothing_for_a_machine_that_was_named(self, treefold):
+        """Nor in JSON."""
+        assert "try:" not in treefold("topology", "dgx2").out
+        assert json.loads(treefold("topology", "--json").out)["devices"]
 
     def test_proves_the_links_of_this_machine(self, treefold):
         """A table of directed pairs, or what it takes to have one."""
@@ -27,8 +84,15 @@ class TestTopology:
         assert outcome.out.startswith(("from ", "No pairs of devices to verify: this takes at least one GPU"))
 
     def test_lists_the_known_machines(self, treefold):
-        """One name per line."""
-        assert treefold("topology", "--list").out.split() == list(known_names())
+        """One name per line, how many devices it has, and a word about it."""
+        header, _, *lines = treefold("topology", "--list").out.splitlines()
+        assert header.split() == ["machine", "devices", "what", "it", "is"]
+        assert [line.split()[0] for line in lines] == list(known_names())
+        assert "dgx2                 16  NVIDIA DGX-2: V100 on an NVSwitch" in lines
+
+    def test_says_nothing_is_near_a_name_that_nothing_is_near(self, treefold):
+        """'nosuch' is not almost 'mesh:8'."""
+        assert treefold("topology", "nosuch").err.startswith("treefold: No machine is known as 'nosuch'. Known: dgx1_")
 
     def test_prints_json_that_can_be_read_again(self, treefold, tmp_path):
         """The plain form goes around."""

@@ -9,9 +9,22 @@ class TestReadme:
     def test_code_gives_the_mean(self):
         """What the README shows first is what a newcomer types first."""
         names = {}
-        exec(blocks_of("README.md")[0].text, names)  # noqa: S102 - our own text
+        code = next(block.text for block in blocks_of("README.md") if block.language == "python")
+        exec(code, names)  # noqa: S102 - our own text
         assert all(np.array_equal(part["kernel"], np.full((2, 3), np.float32(7 / 3))) for part in names["mean"])
         assert [float(mean) for mean in names["means"]] == [7 / 3] * 3
+
+    def test_says_in_forty_words_what_treefold_is(self):
+        """Who reads no further knows what it does, for whom, and what is better."""
+        words = " ".join((ROOT / "README.md").read_text(encoding="utf-8").partition("\n")[2].split()[:40])
+        for part in ("All-reduce for the devices of one process", "`tf.distribute`", "3, 5 and 7", "the same bits"):
+            assert part in words
+        for framework in ("NumPy", "PyTorch", "JAX", "TensorFlow"):
+            assert framework in words
+
+    def test_is_short(self):
+        """The rest is on the pages that it leads to."""
+        assert (ROOT / "README.md").read_text(encoding="utf-8").count("\n") <= 90
 
 
 class TestPapers:

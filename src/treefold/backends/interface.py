@@ -41,7 +41,7 @@ class Node(NamedTuple):
 
 
 class ArrayBackend(abc.ABC):
-    """What treefold needs to know and do about the arrays of one framework.
+    """The adapter of one framework's arrays: everything that treefold knows about them and does to them.
 
     All methods but ``owns`` are only called with arrays that the backend owns, ranges inside them, and devices for
     which ``has_device`` is true.

@@ -11,7 +11,7 @@ if TYPE_CHECKING or HAS_NATIVE:
 else:
 
     class Row:
-        """What nothing is made of."""
+        """A class without objects: nothing is read natively."""
 
     def read_arrays(*_: object) -> None:
         """Return None: calls are not recognised."""

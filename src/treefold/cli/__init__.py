@@ -10,17 +10,16 @@ import io
 import sys
 from collections.abc import Sequence
 
-from treefold.cli.signals import unwound_by_signals
-from treefold.errors import TreefoldError
+import typer
 
-_EXTRA_OF_MODULE = {
-    "sklearn": "demo",
-    "threadpoolctl": "demo",
-    "ml_dtypes": "files",
-    "safetensors": "files",
-    "torch": "torch",
-}
+from treefold.cli.console import refuse
+from treefold.cli.extras import is_of_an_extra, needing
+from treefold.cli.signals import unwound_by_signals
+from treefold.errors import CommandError, TreefoldError
+
 _FAILED = 2
+#: Typer's own copy of click has it, and so has the click that older ones import: the class above ``BadParameter``.
+_UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Raises:
         SystemExit: always. Its code is 0 if the command did what was asked, 1 if a command's own checks failed, 2 if
-            the command was refused, with one sentence on stderr, and 128 + the number of a SIGTERM or SIGHUP.
+            the command was refused, with one sentence on stderr, and 128 + the number of a signal.
 
     """
     if isinstance(
@@ -39,17 +38,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from treefold.cli.app import app  # noqa: PLC0415 - a package that is missing is refused below
 
         with unwound_by_signals():
-            app(args=None if arguments is None else list(arguments), prog_name="treefold")
+            code = app(None if arguments is None else list(arguments), prog_name="treefold", standalone_mode=False)
+    except _UsageError as error:
+        refuse(_sentence(error))
     except TreefoldError as error:
-        _refuse(str(error))
+        refuse(str(error))
+    except OSError as error:
+        refuse(str(CommandError.system(error)))
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
-        extra = _EXTRA_OF_MODULE.get(module)
-        if extra is None:
+        if not is_of_an_extra(module):
             raise
-        _refuse(f"This command needs the module {module}, which is not installed; run: pip install 'treefold[{extra}]'")
-
-
-def _refuse(sentence: str) -> None:
-    print(f"treefold: {sentence}", file=sys.stderr)
+        refuse(str(needing([module])))
+    else:
+        sys.exit(code)
     sys.exit(_FAILED)
+
+
+def _sentence(error: typer.BadParameter) -> str:
+    """Return what was wrong with a call, in one line, and where it is said what is right."""
+    message = error.format_message().replace("Value error, ", "")  # pydantic's words before those of Typer
+    help_ = f"{error.ctx.command_path if error.ctx else 'treefold'} --help"
+    return f"{' '.join(message.split()).rstrip('.')}. See {help_}."

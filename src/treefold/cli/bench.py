@@ -21,11 +21,12 @@ from treefold.bench.sweep import Progress, measure
 from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
 from treefold.bench.work import Work, named_size, shapes_of_model, shapes_of_size
 from treefold.cli import bench_options as options
+from treefold.cli.console import echo
 from treefold.cli.outputs import check_output
 from treefold.errors import BenchError
 from treefold.execution import native
 from treefold.files import check_writable, write_atomically
-from treefold.report.tables import plain_table
+from treefold.report.tables import Table
 
 
 def bench(  # noqa: PLR0913 - every option of a command is one
@@ -147,11 +148,11 @@ def _print(run: Run) -> None:
     if copy is not None:
         print(f"a plain copy with these threads: {format_spread(copy, 1, 1)} GB/s read + written")
     print()
-    print(plain_table(HEADER, [row_cells(row) for row in run.rows]))
+    echo(Table(HEADER, [row_cells(row) for row in run.rows], words=(0, 3, 4, 5)))
     rivals = rival_rows(run.rows)
     if rivals:
         print()
-        print(plain_table(RIVAL_HEADER, rivals))
+        echo(Table(RIVAL_HEADER, rivals, words=(0, 1, 2)))
 
 
 def _report(folder: Path, pace: Pace, threads: int) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from treefold.bench.peers import PEERS
+from treefold.cli import completion
 
 _OUTPUT = "Output"
 _WHERE = "Where results go (one of these)"
@@ -18,15 +19,19 @@ End = Annotated[str, typer.Option("-e", "--end", metavar="SIZE", help="Last size
 Factor = Annotated[int, typer.Option("-f", "--factor", help="From one size to the next.")]
 Iterations = Annotated[int, typer.Option("-n", "--iterations", help="Rounds that are timed.")]
 Warmup = Annotated[int, typer.Option("-w", "--warmup", help="Rounds before them that are not.")]
-Op = Annotated[str, typer.Option(help="sum, mean, min, max or product.")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16, int8, complex64 …")]
+Op = Annotated[str, typer.Option(help="sum, mean, min, max or product.", autocompletion=completion.op)]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16, int8, complex64 …", autocompletion=completion.dtype)]
 Devices = Annotated[int, typer.Option(help="Replicas.")]
 Model = Annotated[
-    str | None, typer.Option(help="Gradients of a model instead of sizes: resnet50, bert-base, gpt2, vgg16 …")
+    str | None,
+    typer.Option(
+        help="Gradients of a model instead of sizes: resnet50, bert-base, gpt2, vgg16 …",
+        autocompletion=completion.model,
+    ),
 ]
-Accumulate = Annotated[str, typer.Option(help="wide or native.")]
+Accumulate = Annotated[str, typer.Option(help="wide or native.", autocompletion=completion.accumulate)]
 Threads = Annotated[int | None, typer.Option(help="Threads of one call; default: as treefold has them.")]
-Against = Annotated[str, typer.Option(metavar="PEERS", help=_PEERS)]
+Against = Annotated[str, typer.Option(metavar="PEERS", help=_PEERS, autocompletion=completion.peers)]
 
 InPlace = Annotated[
     bool, typer.Option("--in-place", help="Into the contributions (the default).", rich_help_panel=_WHERE)

@@ -18,8 +18,8 @@ from treefold.backends.numpy import NumpyBackend
 from treefold.errors import ArgumentError
 from treefold.execution import native
 from treefold.execution.actions import LeafActions, leaf_actions
+from treefold.execution.host_fold import KERNEL, UNFINISHED, Job, fold_batch, folds_natively
 from treefold.execution.interface import CallSummary, Executor, Repeat
-from treefold.execution.kernel import KERNEL, UNFINISHED, Job, fold_batch, folds_natively
 from treefold.execution.native import new_result
 from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold

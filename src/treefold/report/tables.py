@@ -1,12 +1,28 @@
-"""Tables as text that can be pasted: plain for a terminal or an issue, Markdown for a page."""
+"""Tables: plain for a terminal or an issue, Markdown to be pasted, HTML for a page."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
+from typing import NamedTuple
+
+_LONG = 40  # characters that are broken into lines
 
 
-def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in columns; the first is set left, the others right, where numbers line up.
+class Table(NamedTuple):
+    """A header and rows of as many cells. ``words``: the columns that hold words, set left; figures are set right."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Sequence[int] = (0,)
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        return plain_table(*self)
+
+
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
+    """Return a table in columns; those of words are set left, the others right, where numbers line up.
 
     >>> print(plain_table(["devices", "seconds"], [["three", "0.25"], ["eight", "12.5"]]))
     devices  seconds
@@ -16,7 +32,7 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
     widths = _widths(header, rows)
     lines = [header, ["-" * width for width in widths], *rows]
-    return "\n".join("  ".join(_aligned(line, widths)).rstrip() for line in lines)
+    return "\n".join("  ".join(_aligned(line, widths, words)).rstrip() for line in lines)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -34,13 +50,38 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(_aligned(line, widths))} |" for line in (header, rule, *rows))
 
 
+def html_table(table: Table) -> str:
+    """Return a table of a page, in a box that scrolls where the page is narrower; every cell is escaped.
+
+    Columns of long words, not figures, are set left and broken into lines.
+    """
+    kinds = [
+        ' class="long"' if max(map(len, column)) > _LONG else ""
+        for column in zip(table.header, *table.rows, strict=True)
+    ]
+    head = "".join(
+        f'<th scope="col"{kind}>{html.escape(cell)}</th>' for kind, cell in zip(kinds, table.header, strict=True)
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(name)}</th>{_cells(cells, kinds[1:])}</tr>' for name, *cells in table.rows
+    )
+    return (
+        f'<div class="table" role="region" aria-label="table" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _cells(cells: Sequence[str], kinds: Sequence[str]) -> str:
+    return "".join(f"<td{kind}>{html.escape(cell)}</td>" for kind, cell in zip(kinds, cells, strict=True))
+
+
 def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(2, *map(len, column)) for column in zip(header, *rows, strict=True)]
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    first, *others = zip(cells, widths, strict=True)
-    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+def _aligned(cells: Sequence[str], widths: Sequence[int], words: Sequence[int] = (0,)) -> list[str]:
+    pairs = enumerate(zip(cells, widths, strict=True))
+    return [cell.ljust(width) if number in words else cell.rjust(width) for number, (cell, width) in pairs]
 
 
 def _escaped(cell: str) -> str:

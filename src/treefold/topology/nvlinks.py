@@ -16,6 +16,8 @@ from treefold.topology.machine import SWITCH_NAMES
 #: CUDA's compute capability of the GPUs of the known machines that lend: one host, GPUs on boards with NVLinks.
 _CAPABILITIES = {"dgx1_p100": 60, "p3_8xlarge": 70, "dgx1_v100": 70, "dgx2": 70, "dgx_a100": 80}
 _CAPABILITIES |= {"dgx_h100": 90, "dgx_b200": 100}
+#: The known machines that lend their NVLinks.
+LENDERS = tuple(_CAPABILITIES)
 _SWITCH = SWITCH_NAMES["nvlink"]
 _GIGA = 10**9
 
@@ -42,6 +44,7 @@ def with_nvlinks(topology: Topology, name: str) -> Topology:
     if _SWITCH in lender.kinds:
         names[_SWITCH] = _SWITCH
         nodes = (*nodes, Node(_SWITCH, "switch"))
+    # By way of the decimal, so that 20.6 GB/s are 20,600,000,000 bytes per second, and sums of links stay exact.
     each = Fraction(str(rates.nvlink_gb_per_s(_CAPABILITIES[name]))) * _GIGA
     links = tuple(
         Link(names[link.source], names[link.target], link.kind, float(_count(link, name) * each), link.alpha_s)

@@ -12,11 +12,14 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from treefold.calls.weights import read_weights
+from treefold.cli.average.kinds import modules_for
+from treefold.cli.console import echo
+from treefold.cli.extras import check_modules
 from treefold.errors import CheckpointError
 from treefold.errors.words import counted, printable
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
-from treefold.report.tables import plain_table
+from treefold.report.tables import Table
 
 
 class AverageOp(enum.StrEnum):
@@ -40,12 +43,13 @@ def average(
     The output appears when it is whole; exit code 2 means that there is none, and why is said.
     """
     fold = _make_fold(ReduceOp.parse(op.value), weights, len(files))
+    check_modules(modules_for([*files, output]))
     from treefold.cli.average.run import Run  # noqa: PLC0415 - what it needs is an extra
 
     with Run(files, output, fold) as run:
         if run.differences:
             rows = [[printable(cell) for cell in row] for row in run.differences]
-            typer.echo(plain_table(["tensor", printable(files[0].name), "file", "has"], rows))
+            echo(Table(["tensor", printable(files[0].name), "file", "has"], rows, words=(0, 1, 2, 3)))
             raise CheckpointError.disagreement(len({row[0] for row in run.differences}), len(files))
         columns = (TextColumn("averaging"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True)) as bar:

@@ -10,14 +10,14 @@ from typing import BinaryIO, Self
 
 from treefold.cli.average.arithmetic import check_meaning
 from treefold.cli.average.checkpoint import Checkpoint, Writer, common_metadata, differences
+from treefold.cli.average.kinds import MODULES
 from treefold.cli.average.npz_files import NpzCheckpoint, NpzWriter
 from treefold.cli.average.stream import average
 from treefold.errors import CheckpointError
 from treefold.files import NEW_FILE_MODE, check_writable, written_whole
 from treefold.fold import Fold
 
-_TORCH = (".pt", ".pth", ".bin", ".ckpt")
-_INPUTS = (".safetensors", ".npz", *_TORCH)
+_INPUTS = tuple(MODULES)
 _OUTPUTS = (".safetensors", ".npz")
 
 

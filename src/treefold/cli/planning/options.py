@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from treefold.cli import completion
+
 _OUTPUT = "Output"
 
 Machine = Annotated[
@@ -16,12 +18,19 @@ Machine = Annotated[
         "-t",
         metavar="FILE|NAME|-",
         help="A file, a known machine, or - for a pipe; else this machine.",
+        autocompletion=completion.machine,
     ),
 ]
-Devices = Annotated[str | None, typer.Option(help="Those that take part: 0-3,6 or gpu:0,gpu:1; all if not given.")]
+Devices = Annotated[
+    str | None, typer.Option(metavar="DEVICES", help="Those that take part: 0-3,6 or gpu:0,gpu:1; all if not given.")
+]
 Nvlinks = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Add the NVLinks of a known machine, such as dgx_h100, to a file without any."),
+    typer.Option(
+        metavar="NAME",
+        help="Add the NVLinks of a known machine, such as dgx_h100, to a file without any.",
+        autocompletion=completion.nvlinks,
+    ),
 ]
 Packs = Annotated[
     int | None, typer.Option(help="So many packs of equal size, instead of as many as the optimum takes.")
@@ -37,7 +46,13 @@ Table = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.", rich_help_panel=_OUTPUT)]
 Draw = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw it: .html, .svg or .png.", rich_help_panel=_OUTPUT)
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Draw it: .html, .svg or .png.",
+        rich_help_panel=_OUTPUT,
+        autocompletion=completion.picture,
+    ),
 ]
 Trace = Annotated[
     Path | None,

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from treefold.cli.extras import has_module, needing
 from treefold.cli.outputs import check_output
 from treefold.errors import CommandError, MissingExtraError
 from treefold.files import write_atomically
 from treefold.report.png import render_png
 
 PICTURES = (".html", ".svg", ".png")
+_PICTURE_OPTIONS = ("--draw", "--plot")
 
 
-def check_outputs(paths: Mapping[str, Path | None], pictures: Sequence[str] = ("--draw", "--plot")) -> None:
+def check_outputs(paths: Mapping[str, Path | None], *, plans: bool) -> None:
     """Refuse files that could not be written in the end, and pictures of a kind that there is not.
 
+    ``plans``: the command also needs the planner, which is named beside what a picture lacks.
+
     Raises:
-        CommandError: naming the option.
+        CommandError: naming the option, or all packages that are missing.
         MissingExtraError: a PNG without its renderer.
 
     """
     for option, path in paths.items():
         if path is None:
             continue
-        if option in pictures:
+        if option in _PICTURE_OPTIONS:
             if path.suffix.lower() not in PICTURES:
                 raise CommandError.picture(option, path, PICTURES)
-            if path.suffix.lower() == ".png" and importlib.util.find_spec("resvg_py") is None:
+            if path.suffix.lower() == ".png" and not has_module("resvg_py"):
+                if plans and not has_module("scipy"):
+                    raise needing(["scipy", "resvg_py"])
                 raise MissingExtraError.png()
         check_output(option, path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json as json_text
 import sys
 from collections.abc import Sequence
@@ -10,11 +11,15 @@ from typing import Annotated
 
 import typer
 
+from treefold.cli import completion
+from treefold.cli.console import Block, echo
 from treefold.cli.planning import options
+from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import read_machine
-from treefold.cli.planning.methods import Prediction, parse_sizes, predict, trees_name
+from treefold.cli.planning.methods import RINGS_LABEL, Prediction, best_of, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.published import describe_checks
+from treefold.cli.planning.words import describe_time, machine_notes
 from treefold.cost.simulation import MovementTimes
 from treefold.errors import CommandError
 from treefold.errors.words import bytes_in_words, seconds_in_words
@@ -23,10 +28,10 @@ from treefold.plan import Plan, from_json
 from treefold.planners.compare import Comparison
 from treefold.planners.ring import RingPacking
 from treefold.planners.tree_packing import TreePacking
-from treefold.report.machine_drawing import but_missing
-from treefold.report.page import Page, Section, render_page
+from treefold.report.machine_drawing import draw_machine
+from treefold.report.page import Page, Section, for_screens, render_page
 from treefold.report.size_drawing import draw_sizes
-from treefold.report.tables import plain_table
+from treefold.report.tables import Table
 from treefold.report.trace import write_trace
 from treefold.topology import Topology
 
@@ -34,7 +39,10 @@ _SIZES = "4K,16K,64K,256K,1M,4M,16M,64M,256M,1G"
 PlanFile = Annotated[
     str | None, typer.Option("--plan", metavar="FILE|-", help="A plan from treefold plan --save; else every method.")
 ]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Plot it: .html, .svg or .png.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Plot it: .html, .svg or .png.", autocompletion=completion.picture),
+]
 
 
 def simulate(  # noqa: PLR0913 - every option of a command is one
@@ -50,7 +58,7 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     trace: options.Trace = None,
 ) -> None:
     """Predict what plans take on a machine: sweep sizes, plot, trace."""
-    check_outputs({"--plot": plot, "--trace": trace})
+    check_outputs({"--plot": plot, "--trace": trace}, plans=True)
     if topology == plan == "-":
         raise CommandError.two_pipes()
     machine = read_machine(topology, devices, nvlinks)
@@ -70,7 +78,8 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
         plain = {"topology": machine.name, "missing": missing, "predicted": rows}
         typer.echo(json_text.dumps(plain, indent=2))
     else:
-        typer.echo(_table(machine, packing, predictions, rings))
+        known = offer_known("simulate") if topology is None and without_gpus(machine) else ()
+        echo(*_in_words(machine, packing, predictions, rings), *known)
     if plot is not None:
         _plot(plot, machine, packing, predictions, rings)
         typer.echo(f"Written: {plot}", err=json)
@@ -88,19 +97,36 @@ def _read_plan(given: str) -> Plan:
         raise CommandError.no_plan_file(given, error) from None
 
 
-def _table(
+def _in_words(
     machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], rings: RingPacking | None
-) -> str:
+) -> list[Block]:
+    title = _title(machine, predictions)
+    if len(machine.devices) == 1:
+        return [title, *(f"note: {note}" for note in machine_notes(machine))]
+    return [title, _describe_table(machine, packing), "", _table(predictions), "", describe_checks(machine, rings)]
+
+
+def _title(machine: Topology, predictions: Sequence[Prediction]) -> str:
+    """Return what the quickest takes at the largest size, in everyday words."""
+    largest = [one for one in predictions if one.nbytes == predictions[-1].nbytes]
+    rings = next((one for one in largest if one.method == RINGS_LABEL), None)
+    best = largest[0] if rings is None else best_of(predictions, rings.nbytes)
+    return describe_time(machine, best if len(machine.devices) > 1 else None, rings)
+
+
+def _table(predictions: Sequence[Prediction]) -> Table:
     rows = []
     for nbytes in dict.fromkeys(prediction.nbytes for prediction in predictions):
         found = [p for p in predictions if p.nbytes == nbytes]
         rows.append([bytes_in_words(nbytes), *(f"{seconds_in_words(p.seconds)} ({p.gb_per_s:.3g})" for p in found)])
-    bound = f"at most {packing.bound_bytes_per_s / 1e9:.2f} GB/s" if packing.certificate else "one device"
+    return Table(("size", *dict.fromkeys(prediction.method for prediction in predictions)), rows)
+
+
+def _describe_table(machine: Topology, packing: TreePacking) -> str:
+    bound = f"at most {packing.bound_bytes_per_s / 1e9:.2f} GB/s"
     if machine.missing is not None:
         bound += f"; {machine.missing}"
-    head = f"{machine.name or 'this machine'}: predicted time (GB/s of algorithm bandwidth, {bound})"
-    methods = dict.fromkeys(prediction.method for prediction in predictions)
-    return f"{head}\n\n{plain_table(['size', *methods], rows)}\n\n{describe_checks(machine, rings)}"
+    return f"predicted time (GB/s of algorithm bandwidth, {bound})"
 
 
 def _plot(
@@ -114,8 +140,15 @@ def _plot(
         name: [(float(p.nbytes), p.seconds) for p in predictions if p.method == name and p.seconds > 0]
         for name in dict.fromkeys(prediction.method for prediction in predictions)
     }
-    title = f"Predicted all-reduce on {machine.name or 'this machine'}{but_missing(machine)}"
-    svg = draw_sizes(times, title=title, bound=packing.bound_bytes_per_s)
-    section = Section("By size", "Algorithm bandwidth: bytes per device over seconds.", drawing=svg)
-    words = Section("In words", "Seconds, and GB/s.", verbatim=_table(machine, packing, predictions, rings))
-    write_picture(path, svg=svg, html=render_page(Page(title, "", (), (), (section, words), ())))
+    title = _title(machine, predictions)
+    if len(machine.devices) == 1:
+        svg = draw_machine(machine)
+        write_picture(path, svg=svg, html=render_page(Page(title, "", (), (), (Section("The machine", "", svg),), ())))
+        return
+    draw = functools.partial(draw_sizes, times, title=title, bound=packing.bound_bytes_per_s)
+    words = _describe_table(machine, packing)
+    drawing = for_screens(draw, wide=960.0)
+    section = Section(
+        "By size", f"{words[0].upper()}{words[1:]}.", drawing, describe_checks(machine, rings), _table(predictions)
+    )
+    write_picture(path, svg=draw(), html=render_page(Page(title, "", (), (), (section,), ())))

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import json as json_text
+from collections import Counter
 from typing import Annotated
 
 import typer
 
+from treefold.cli import completion
+from treefold.cli.console import echo
 from treefold.cli.planning import options
+from treefold.cli.planning.here import offer_known, without_gpus
+from treefold.cli.planning.known import list_known
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.outputs import check_outputs, write_picture
-from treefold.cli.planning.words import describe_machine, machine_notes
+from treefold.cli.planning.words import count_nodes, describe_machine, machine_notes, tabulate_links
+from treefold.errors import CommandError
 from treefold.execution.probe import verify_links
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
 from treefold.report.machine_drawing import but_missing, draw_machine, machine_title
 from treefold.report.page import Page, Section, render_page
-from treefold.topology import Topology, known_names
+from treefold.topology import Topology
 
 Given = Annotated[
-    str | None, typer.Argument(metavar="[FILE|NAME|-]", help="A file, a known machine, or - for a pipe; else this.")
+    str | None,
+    typer.Argument(
+        metavar="FILE|NAME|-",
+        help="A file, a known machine, or - for a pipe; else this machine.",
+        autocompletion=completion.machine,
+    ),
 ]
 Known = Annotated[bool, typer.Option("--list", help="List the machines known by name.")]
 VerifyFile = Annotated[
@@ -33,7 +44,7 @@ Verify = Annotated[
 def topology(  # noqa: PLR0913 - every option of a command is one
     given: Given = None,
     *,
-    machine: Annotated[str | None, typer.Option("--topology", "-t", metavar="FILE|NAME|-", hidden=True)] = None,
+    machine: options.Machine = None,
     devices: options.Devices = None,
     nvlinks: options.Nvlinks = None,
     draw: options.Draw = None,
@@ -45,16 +56,19 @@ def topology(  # noqa: PLR0913 - every option of a command is one
 ) -> None:
     """Show this machine, a known one, or what a file describes."""
     if known or verify:
-        typer.echo("\n".join(known_names()) if known else str(verify_links(use_cache=False)))
+        echo(list_known() if known else str(verify_links(use_cache=False)))
         return
-    check_outputs({"--draw": draw, "--dot": dot})
-    found = read_machine(verify_file or given or machine, devices, nvlinks)
+    named = [name for name in (given, machine, verify_file) if name is not None]
+    if len(named) > 1:
+        raise CommandError.machines(named)
+    check_outputs({"--draw": draw, "--dot": dot}, plans=False)
+    found = read_machine(named[0] if named else None, devices, nvlinks)
     if verify_file is not None:
         typer.echo(_verdict(found))
     elif json:
         typer.echo(json_text.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
-        typer.echo(describe_machine(found))
+        echo(*describe_machine(found), *(offer_known("topology") if not named and without_gpus(found) else ()))
     if draw is not None:
         svg = draw_machine(found)
         write_picture(draw, svg=svg, html=_page(found, svg))
@@ -72,7 +86,13 @@ def _verdict(found: Topology) -> str:
 
 
 def _page(found: Topology, svg: str) -> str:
-    section = Section("The machine", "Links are as thick as they are wide, in each direction.", drawing=svg)
-    words = Section("In words", "As treefold topology prints it.", verbatim=describe_machine(found))
+    links = Counter((link.kind, f"{link.bytes_per_s / 1e9:.4g} GB/s") for link in found.links)
+    words = ", ".join(f"{count} × {width} {kind}".rstrip() for (kind, width), count in links.items())
+    section = Section(
+        "The machine",
+        f"{count_nodes(found)}; by direction: {words}. Links are drawn as thick as they are wide.",
+        drawing=svg,
+        table=tabulate_links(found),
+    )
     title = f"{machine_title(found)}{but_missing(found)}"
-    return render_page(Page(title, " ".join(found.notes), (), (), (section, words), ()))
+    return render_page(Page(title, " ".join(machine_notes(found)), (), (), (section,), ()))

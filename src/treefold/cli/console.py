@@ -1,0 +1,79 @@
+"""What commands print: words and tables, framed in a terminal and plain in a pipe or a file.
+
+Rich honours ``NO_COLOR`` and knows what a terminal can show.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table as FramedTable
+from rich.text import Text
+
+from treefold.report.tables import Table
+
+#: Cells of a column of words that are longer may be broken into lines of so many characters, or more.
+_PROSE = 24
+_FRAME = 3  # characters around a cell, but for the last line
+
+#: What a command has to say: lines of words, and tables between them.
+Block = str | Table
+
+
+def echo(*blocks: Block) -> None:
+    """Print blocks: tables with frames if stdout is a terminal that is wide enough, else plain."""
+    console = Console(highlight=False)
+    for block in blocks:
+        framed = _framed(block, console) if isinstance(block, Table) and sys.stdout.isatty() else None
+        if framed is None:
+            typer.echo(str(block))
+        else:
+            console.print(framed)
+
+
+def refuse(sentence: str) -> None:
+    """Print why a command ends, in the one form that all errors have, on stderr."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text.assemble(("treefold:", "bold red"), " ", sentence))
+
+
+def _framed(table: Table, console: Console) -> FramedTable | None:
+    """Return a table with a frame; None if the terminal is too narrow."""
+    columns = list(zip(table.header, *table.rows, strict=True))
+    widths = _widths(columns, table.words, console.width - 1 - _FRAME * len(columns))
+    if widths is None:
+        return None
+    framed = FramedTable(box=box.ROUNDED, header_style="bold", border_style="dim")
+    for number, (name, width) in enumerate(zip(table.header, widths, strict=True)):
+        justify: Literal["left", "right"] = "left" if number in table.words else "right"
+        framed.add_column(Text(name), justify=justify, width=width, overflow="fold")
+    for row in table.rows:
+        framed.add_row(*map(Text, row))
+    return framed
+
+
+def _widths(columns: Sequence[Sequence[str]], words: Sequence[int], room: int) -> list[int] | None:
+    """Return the widths of columns in so much room; None if there is too little.
+
+    Broken into lines are, in this order: long cells of words; headers; all cells, between words. No number is broken.
+    """
+    whole = [max(map(len, column)) for column in columns]
+    cells = [max(map(len, (*name.split(), *cells))) for name, *cells in columns]
+    parts = [max(len(part) for cell in column for part in (*cell.split(), "")) for column in columns]
+    for tried in (whole, cells, parts):
+        least = [min(width, _PROSE) if number in words else width for number, width in enumerate(tried)]
+        spare = room - sum(least)
+        if spare >= 0:
+            break
+    else:
+        return None
+    for number, width in enumerate(whole):  # what is left goes to the first ones
+        more = min(spare, width - least[number])
+        least[number] += more
+        spare -= more
+    return least

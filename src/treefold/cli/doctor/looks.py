@@ -1,0 +1,230 @@
+"""The looks of ``treefold doctor``: each adds what it finds, and what is to be mended."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import platform
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from treefold import __version__
+from treefold.bench.machine import describe_machine
+from treefold.cli.doctor.findings import Findings, Problem
+from treefold.cli.doctor.gpus import find_gpus, torch_build
+from treefold.cli.extras import EXTRAS, has_module
+from treefold.errors import ArgumentError
+from treefold.errors.words import bytes_in_words, counted, printable
+from treefold.execution import gpus, native
+
+_BUILD = "pip install --force-reinstall --no-deps --no-cache-dir treefold"
+_GET_TORCH = "pip install --upgrade torch, or what pytorch.org/get-started/locally says for this system"
+#: What a user may set; what begins with one of ``_INTERNAL`` is for tests and benchmarks.
+_THREADS, _LEVEL = "TREEFOLD_NUM_THREADS", "TREEFOLD_VECTOR_LEVEL"
+_VARIABLES = (_THREADS, _LEVEL, "TREEFOLD_HOST_CACHE_BYTES", gpus.VARIABLE)
+_INTERNAL = ("TREEFOLD_CASE", "TREEFOLD_BENCH_")
+#: By their modules: names, and the packages that bring them.
+_FRAMEWORKS = {
+    "numpy": ("NumPy", ("numpy",)),
+    "torch": ("PyTorch", ("torch",)),
+    "tensorflow": ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")),
+    "jax": ("JAX", ("jax",)),
+}
+
+
+def examine() -> Findings:
+    """Look at everything. What cannot be looked at is a finding, too."""
+    findings = Findings()
+    for look in _LOOKS:
+        try:
+            look(findings)
+        except Exception as error:  # noqa: BLE001 - whatever is broken is reported, and the other looks go on
+            subject = look.__name__.removeprefix("_").replace("_", " ")
+            findings.facts[subject] = "cannot be told"
+            reason = f"{type(error).__name__}: {error}"
+            findings.to_mend.append(
+                Problem(f"Looking at {subject} failed with {reason}.", "report it, with this output")
+            )
+    return findings
+
+
+def _versions(findings: Findings) -> None:
+    findings.facts |= {
+        "treefold": __version__,
+        "Python": f"{platform.python_version()} {platform.python_implementation()}",
+    }
+
+
+def _environment(findings: Findings) -> None:
+    """Look at the variables: first, because what others look at depends on them."""
+    for name in sorted(name for name in os.environ if name.startswith("TREEFOLD_") and not name.startswith(_INTERNAL)):
+        findings.facts[name] = printable(os.environ[name])
+        if name not in _VARIABLES:
+            nearest = difflib.get_close_matches(name, _VARIABLES, 1)
+            meant = f"; {nearest[0]} may be meant" if nearest else ""
+            findings.to_mend.append(Problem(f"treefold knows no variable {name}{meant}.", _unset(name)))
+    for setting, names in ((native.num_threads, _VARIABLES[:3]), (gpus.gpu_executor, _VARIABLES[3:])):
+        try:
+            setting()
+        except ArgumentError as error:
+            wrong = next(name for name in names if name in str(error))
+            findings.to_mend.append(Problem(str(error), _unset(wrong)))
+
+
+def _machine(findings: Findings) -> None:
+    try:
+        facts = describe_machine()
+    except ArgumentError:  # a variable, which is reported
+        facts = {"system": f"{platform.system()} {platform.machine()}"}
+    words = facts.pop("memory", "").split()
+    if words:
+        facts["memory"] = bytes_in_words(1024 * int(words[0]))
+    findings.facts |= {name: fact for name, fact in facts.items() if name != "vector level"}
+
+
+def _native_core(findings: Findings) -> None:
+    if native.HAS_NATIVE:
+        findings.facts["native core"] = "in place"
+        return
+    reason = "not installed"
+    try:
+        importlib.import_module("treefold._native")
+    except ModuleNotFoundError:
+        pass
+    except ImportError as error:
+        reason = f"not loaded ({error})"
+    findings.facts["native core"] = reason
+    findings.to_mend.append(
+        Problem(
+            f"The native core is {reason}: results are the same, but slower, and nothing can be simulated. Building it "
+            "takes a C++17 compiler and Python's headers.",
+            _BUILD,
+        )
+    )
+
+
+def _vector_level(findings: Findings) -> None:
+    levels = native.vector_levels()
+    if not levels:
+        return
+    try:
+        level = levels[native.level()]
+    except ArgumentError:  # a variable, which is reported
+        return
+    findings.facts["vector level"] = f"{level} of {', '.join(levels)}"
+    if level != levels[0]:
+        findings.to_mend.append(
+            Problem(f"{_LEVEL} keeps the native core at {level}; this machine can run {levels[0]}.", _unset(_LEVEL))
+        )
+
+
+def _threads(findings: Findings, *, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> None:
+    try:
+        threads = native.num_threads()
+    except ArgumentError:  # a variable, which is reported
+        return
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = min(processors, _processors_of(quota) or processors)
+    findings.facts["threads"] = f"{threads} on {counted(processors, 'processor')}"
+    if native.HAS_NATIVE and threads != allowed:
+        limit = f"the time of {allowed} of {processors}" if allowed < processors else str(allowed)
+        what = f"A reduction uses {counted(threads, 'thread')}, and this process may use {limit} processors."
+        findings.to_mend.append(Problem(what, _set(_THREADS, allowed) if allowed < processors else _unset(_THREADS)))
+
+
+def _processors_of(quota: Path) -> int | None:
+    """Return how many processors' time a container may use; None without a limit."""
+    try:
+        words = quota.read_text(encoding="ascii").split()
+    except OSError:
+        return None
+    return max(1, int(words[0]) // int(words[1])) if len(words) > 1 and words[0].isdecimal() else None
+
+
+def _frameworks(findings: Findings) -> None:
+    least = _least_versions()
+    for module, (name, packages) in _FRAMEWORKS.items():
+        if not has_module(module):
+            findings.facts[name] = "not installed"
+            continue
+        package, version = next(((one, found) for one in packages if (found := _version(one))), (packages[0], ""))
+        findings.facts[name] = version or "found"
+        if package in least and version and _numbers(version) < _numbers(least[package]):
+            what = f"{name} {version} is older than {least[package]}, the oldest that treefold works with."
+            findings.to_mend.append(Problem(what, f'pip install --upgrade "{package}>={least[package]}"'))
+
+
+def _extras(findings: Findings) -> None:
+    for extra, (serves, packages) in EXTRAS.items():
+        missing = [package for module, package in packages.items() if not has_module(module)]
+        for module, package in packages.items():
+            if module not in _FRAMEWORKS and package not in missing:
+                findings.facts[package] = _version(package) or "found"
+        if missing and extra != "nvml":  # which is for machines with GPUs alone
+            what = f"For {serves}: {' and '.join(missing)}."
+            findings.not_installed.append(Problem(what, f'pip install "treefold[{extra}]"'))
+
+
+def _graphics_processors(findings: Findings) -> None:
+    found = find_gpus()
+    if found is None:
+        findings.facts["GPUs"] = "none that a driver reports"
+        return
+    models = ", ".join(f"{count} × {model}" for model, count in Counter(found.models).items())
+    findings.facts["GPUs"] = " ".join(
+        filter(None, [models or f"{found.vendor}, which nvidia-smi lists", found.driver and f"(driver {found.driver})"])
+    )
+    if found.vendor == "NVIDIA" and not has_module("pynvml"):
+        findings.to_mend.append(
+            Problem("treefold topology sees these GPUs with nvidia-ml-py only.", 'pip install "treefold[nvml]"')
+        )
+    build = torch_build()
+    if build:
+        findings.facts["PyTorch built for"] = build
+        if build.split()[0] != {"NVIDIA": "CUDA", "AMD": "ROCm"}[found.vendor]:
+            findings.to_mend.append(Problem(f"PyTorch is built for {build}, and cannot use these GPUs.", _GET_TORCH))
+
+
+def _set(variable: str, value: int) -> str:
+    return f"{'set' if os.name == 'nt' else 'export'} {variable}={value}"
+
+
+def _unset(variable: str) -> str:
+    return f"set {variable}=" if os.name == "nt" else f"unset {variable}"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _least_versions() -> Mapping[str, str]:
+    """Return the oldest versions that treefold's own metadata asks for, by package."""
+    try:
+        wanted = metadata.requires("treefold") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    return {found[1]: found[2] for text in wanted if (found := re.match(r"([\w.-]+?)\s*>=\s*([\d.]+)", text))}
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+_LOOKS: tuple[Callable[[Findings], None], ...] = (
+    _versions,
+    _environment,
+    _machine,
+    _native_core,
+    _vector_level,
+    _threads,
+    _frameworks,
+    _extras,
+    _graphics_processors,
+)

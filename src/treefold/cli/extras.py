@@ -1,0 +1,57 @@
+"""The extras of treefold: what each serves, and the packages whose modules show that it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from treefold.errors import CommandError
+
+
+class Extra(NamedTuple):
+    """What is missing without an extra, and its packages by the modules that they bring."""
+
+    serves: str
+    packages: dict[str, str]
+
+
+#: Of extras that share a module, the smallest stands first.
+EXTRAS = {
+    "planner": Extra("treefold plan and simulate", {"scipy": "scipy"}),
+    "files": Extra("treefold average", {"safetensors": "safetensors", "ml_dtypes": "ml_dtypes"}),
+    "png": Extra("pictures as .png", {"resvg_py": "resvg-py"}),
+    "nvml": Extra("treefold topology with NVIDIA GPUs", {"pynvml": "nvidia-ml-py"}),
+    "demo": Extra("treefold demo", {"sklearn": "scikit-learn", "threadpoolctl": "threadpoolctl"}),
+    "torch": Extra("PyTorch tensors and files", {"torch": "torch", "ml_dtypes": "ml_dtypes"}),
+    "jax": Extra("JAX arrays", {"jax": "jax"}),
+    "bench": Extra("treefold bench --report, --plot, --against", {"matplotlib": "matplotlib", "mpi4py": "mpi4py"}),
+}
+
+
+def has_module(name: str) -> bool:
+    """Tell whether a module can be found; nothing of it is imported."""
+    return importlib.util.find_spec(name) is not None
+
+
+def check_modules(names: Iterable[str]) -> None:
+    """Refuse a command, before it works, if modules are missing; one pip command in the sentence brings them all."""
+    missing = [name for name in names if not has_module(name)]
+    if missing:
+        raise needing(missing)
+
+
+def needing(modules: Iterable[str]) -> CommandError:
+    """Return the error that says which packages are missing, and which extras bring them."""
+    found = [
+        next((extra, each.packages[name]) for extra, each in EXTRAS.items() if name in each.packages)
+        for name in modules
+    ]
+    return CommandError.missing_packages(
+        [package for _, package in found], list(dict.fromkeys(extra for extra, _ in found))
+    )
+
+
+def is_of_an_extra(module: str) -> bool:
+    """Tell whether an extra brings a module."""
+    return any(module in extra.packages for extra in EXTRAS.values())

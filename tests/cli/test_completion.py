@@ -1,0 +1,58 @@
+"""What a shell is offered behind the tabulator key."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from treefold.cli import completion
+from treefold.cli.planning.known import WORDS
+from treefold.topology import known_names
+
+
+def completed(line):
+    """Return what bash offers for the last word of a line."""
+    words = shlex.split(line)
+    at = len(words) if line.endswith(" ") else len(words) - 1
+    environment = {"COMP_WORDS": line, "COMP_CWORD": str(at), "_TREEFOLD_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-m", "treefold.cli"], env=os.environ | environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+class TestCompletion:
+    @pytest.mark.parametrize(
+        ("line", "offered"),
+        [
+            ("treefold to", ["topology"]),
+            ("treefold plan -t dgx1", ["dgx1_p100", "dgx1_v100"]),
+            ("treefold topology mi300x_", ["mi300x_raw"]),
+            ("treefold plan --nvlinks dgx_b", ["dgx_b200"]),
+            ("treefold plan --draw out/plan.s", ["out/plan.svg"]),
+            ("treefold demo --ops ", ["hierarchical", "one-device", "all-reduce", "nccl"]),
+            ("treefold bench --op m", ["mean", "min", "max"]),
+            ("treefold bench --dtype bf", ["bfloat16"]),
+            ("treefold bench --model bert", ["bert-base", "bert-large"]),
+            ("treefold bench --against numpy,t", ["numpy,torch", "numpy,tensorflow"]),
+            ("treefold simulate -t ./file", []),
+        ],
+    )
+    def test_offers_values(self, line, offered):
+        """Commands, machines, ops, formats; what begins none of them is left to the shell, which offers files."""
+        assert completed(line) == offered
+
+    def test_can_be_installed_and_shown(self, treefold):
+        """By the options that every program of Typer has."""
+        assert "--install-completion" in treefold("--help").out
+
+    def test_has_words_about_every_known_machine(self):
+        """And about no other, in the order of the list."""
+        assert tuple(WORDS) == known_names()
+
+    def test_of_a_picture_waits_for_the_dot(self):
+        """Before it the shell offers folders."""
+        assert completion.picture("plan") == completion.picture("./.") == []
+        assert completion.picture("plan.") == ["plan.html", "plan.svg", "plan.png"]
