@@ -130,7 +130,7 @@ class Folds:
             targets = rows_of(end)
         elif is_wanted and known.is_private:
             pairs = zip(rows, known.results, strict=True)
-            targets = [native.new_row(row, result.dtype, 1) for row, result in pairs]
+            targets = [result.backend.new_row(row, result.dtype, 1) for row, result in pairs]
         outcome = self._fold(known, rows, targets, _NO_WEIGHTS, wants_lease=is_wanted and targets is None)
         if outcome is None:
             return None
@@ -261,12 +261,16 @@ class Folds:
 
 def _arrays(results: Sequence[Result], outcome: GroupOutcome, targets: Sequence[Row] | None) -> list[Any]:
     """Return results as arrays of their frameworks: new memory, or that which the ranks share."""
-    made = [_view(outcome, one) for one in results] if targets is None else [target.arrays[0] for target in targets]
-    arrays = []
-    for result, array in zip(results, made, strict=True):
-        narrow = array if result.narrow is result.dtype else array.astype(result.narrow, copy=False)
-        arrays.append(result.backend.from_hosts([narrow], _DEVICES)[0])
-    return arrays
+    if targets is None:
+        return [_adopted(one, _view(outcome, one)) for one in results]
+    pairs = zip(results, targets, strict=True)
+    # A row that says no backend is of NumPy arrays.
+    return [_adopted(one, end.arrays[0]) if end.backend is None else end.arrays[0] for one, end in pairs]
+
+
+def _adopted(result: Result, array: HostArray) -> Any:
+    """Return a NumPy array as one of the result's framework."""
+    return result.backend.from_hosts([array.astype(result.narrow, copy=False)], _DEVICES)[0]
 
 
 def _hand_over(results: Sequence[Result], targets: Sequence[Row], ends: Sequence[Any]) -> None:
