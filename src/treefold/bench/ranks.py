@@ -19,7 +19,6 @@ import numpy as np
 
 import treefold
 from treefold.group import Group, connect
-from treefold.group.contributions import address_of
 
 #: Where the parent leaves the task of this program, as JSON.
 TASK_VARIABLE = "TREEFOLD_BENCH_RANKS"
@@ -138,7 +137,9 @@ def _check(group: Group, name: str, make: Callable[[np.ndarray[Any, Any]], Runne
 def _expect(group: Group, name: str, result: np.ndarray[Any, Any]) -> None:
     wrong = int(np.count_nonzero(result != 2.0**group.size - 1))
     if wrong:
-        sys.exit(f"{name}: {wrong} of {result.size} elements are wrong on rank {group.rank}, at {address_of(result):#x}")
+        sys.exit(
+            f"{name}: {wrong} of {result.size} elements are wrong on rank {group.rank}, at {address_of(result):#x}"
+        )
 
 
 def _calls(group: Group, runs: dict[str, Runner]) -> dict[str, int]:
