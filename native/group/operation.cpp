@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t line = 64;
 // Results of more bytes than this would push what they are made from out of the caches.
-constexpr std::size_t stream_out_bytes = std::size_t{16} << 20;
+constexpr std::size_t stream_out_bytes = std::size_t{4} << 20;
 
 StageHook stage_hook = nullptr;
 
@@ -323,7 +323,7 @@ void Operation::fold(const Run& run, Span part, std::byte* results) const {
     }
     void* const target = results + leaf.result_at;
     leaf.loop(sources.data(), run.arithmetic, &target, 1, elements.begin, elements.end,
-              call.result_bytes > stream_out_bytes);
+              call.result_bytes > stream_out_bytes && run.choice.path == Path::mapped);
   }
 }
 
