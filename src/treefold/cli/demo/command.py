@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import importlib.metadata
+import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,9 +31,11 @@ from treefold.cli.console import echo
 from treefold.cli.demo.checks import check_result
 from treefold.cli.demo.data import CLASSES, Digits, load_split_digits
 from treefold.cli.demo.figures import describe_work, make_page, tabulate
+from treefold.cli.demo.ranks import TASK_VARIABLE
 from treefold.cli.demo.speed import Speed, measure_speed
 from treefold.cli.demo.train import BATCH_SIZE, DemoResult, train_all
 from treefold.cli.outputs import check_output
+from treefold.cli.run import run_ranks
 from treefold.errors import CommandError
 from treefold.files import write_atomically
 from treefold.report.page import Check, render_page
@@ -55,7 +59,7 @@ _PACKING_OPS: dict[DemoOps, Callable[..., CrossDeviceOps]] = {
 }
 
 
-def demo(
+def demo(  # noqa: PLR0913 - every option of a command is one
     *,
     devices: Annotated[int, typer.Option(help=f"Devices to train on, 2 to {CLASSES}, each with its digits.")] = 3,
     ops: Annotated[DemoOps, typer.Option(help="What reduces the gradients of every step.")] = DemoOps.HIERARCHICAL,
@@ -65,18 +69,24 @@ def demo(
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Deal examples at random instead of by digit.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the first parameters and of the batches.")] = 0,
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page here.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Train with so many processes instead, and compare with as many devices.")
+    ] = None,
 ) -> None:
     """Train on 3 devices with treefold, with TensorFlow's rule and on one device, and show which weights are right.
 
     TensorFlow's rule is written in NumPy, so that TensorFlow is not needed. Then the speed, beside a NumPy loop. Exit
     code 0 means that all checks hold, 1 that one does not.
     """
-    _check_arguments(devices, epochs=epochs, steps=steps, seed=seed)
+    _check_arguments(devices if ranks is None else ranks, epochs=epochs, steps=steps, seed=seed)
     chosen = _make_ops(ops, num_packs)
     if report is not None:
         check_output("--report", report)
     digits = load_split_digits()
     steps = steps or (epochs or DEFAULT_EPOCHS) * (len(digits.train) // BATCH_SIZE)
+    if ranks is not None:
+        task = json.dumps({"steps": steps, "seed": seed, "shuffle": shuffle})
+        raise typer.Exit(run_ranks([sys.executable, "-m", "treefold.cli.demo.ranks"], ranks, {TASK_VARIABLE: task}))
     result = _train(digits, ops=chosen, devices=devices, steps=steps, seed=seed, shuffle=shuffle)
     checks = check_result(result)
     speed = measure_speed(chosen, devices=devices, clock=time.perf_counter)

@@ -97,7 +97,7 @@ def train_all(
         batch = digits.train.pick(indices)
         alone.step([batch], beside=alone)
         for team in teams:
-            team.step(_deal(batch, devices, held), beside=alone)
+            team.step(deal(batch, devices, held), beside=alone)
         on_step()
     last = held[-1] if held is not None else tuple(range(CLASSES))
     ours, theirs = (team.result(digits.test, last) for team in teams)
@@ -116,7 +116,8 @@ def digits_of(devices: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(digit for digit, owner in enumerate(owners) if owner == device) for device in range(devices))
 
 
-def _deal(batch: Examples, devices: int, held: Sequence[Sequence[int]] | None) -> list[Examples]:
+def deal(batch: Examples, devices: int, held: Sequence[Sequence[int]] | None) -> list[Examples]:
+    """Return each device's part of a batch: the digits that it holds, or as many of any as the others."""
     if held is None:
         return [batch.pick(part) for part in np.array_split(np.arange(len(batch)), devices)]
     return [batch.pick(np.flatnonzero(np.isin(batch.labels, digits))) for digits in held]

@@ -1,0 +1,66 @@
+"""The demo's training with one process per device: what every rank runs, and what rank 0 checks of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+
+import numpy as np
+
+from treefold import HierarchicalCopyAllReduce
+from treefold.cli.demo.data import Digits, draw_batches, load_split_digits
+from treefold.cli.demo.network import Parameters, copy_parameters, differentiate, digest, draw_parameters, zeros_like
+from treefold.cli.demo.train import BATCH_SIZE, OPTIMIZER, SIZES, deal, digits_of, train_all
+from treefold.group import Group, connect
+
+#: Where the parent leaves steps, seed and shuffle, as JSON.
+TASK_VARIABLE = "TREEFOLD_DEMO_RANKS"
+
+
+def main() -> int:
+    """Train as one of several processes; rank 0 compares with as many devices of one process."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra
+
+    task = json.loads(os.environ[TASK_VARIABLE])
+    digits = load_split_digits()
+    with connect() as group, threadpool_limits(1, user_api="blas"):
+        parameters, losses = train_rank(digits, group, **task)
+        own = np.frombuffer(bytes.fromhex(digest(parameters)), np.uint8)
+        everyone = group.all_gather(own[None])
+    if group.rank:
+        return 0
+    alone = train_all(digits, ops=HierarchicalCopyAllReduce(), devices=group.size, **task).treefold
+    same = bool((everyone == own).all())
+    equal = digest(alone.parameters[0]) == digest(parameters) and alone.losses == losses
+    print(f"{task['steps']} steps: loss {losses[0]:.4f} at first, {losses[-1]:.4f} at last")
+    print(f"{_verdict(holds=same)} All {group.size} processes end with the same bits: {digest(parameters)[:16]}…")
+    print(f"{_verdict(holds=equal)} These, and all losses, are those of {group.size} devices of one process")
+    return 0 if same and equal else 1
+
+
+def train_rank(
+    digits: Digits, group: Group, *, steps: int, seed: int, shuffle: bool
+) -> tuple[Parameters, tuple[float, ...]]:
+    """Train this rank's replica on its part of every batch; return its parameters and the global losses."""
+    rng = np.random.default_rng(seed)
+    parameters: Parameters = copy_parameters(draw_parameters(SIZES, rng))
+    velocity, losses = zeros_like(parameters), []
+    held = None if shuffle else digits_of(group.size)
+    for indices in draw_batches(len(digits.train), batch_size=BATCH_SIZE, steps=steps, rng=rng):
+        batch = digits.train.pick(indices)
+        part = deal(batch, group.size, held)[group.rank]
+        loss, gradients = differentiate(parameters, part.images, part.labels, batch_size=len(batch))
+        group.all_reduce(gradients, out=gradients)
+        OPTIMIZER.update(parameters, velocity, gradients)
+        losses.append(math.fsum(group.all_gather(np.array([loss]))))
+    return parameters, tuple(losses)
+
+
+def _verdict(*, holds: bool) -> str:
+    return "ok    " if holds else "failed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
