@@ -1,0 +1,97 @@
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+CONNECT = "import os, signal, sys, numpy as np, treefold\nwith treefold.connect() as group:\n"
+
+
+def run(*words, folder=None):
+    """Run the command in a process of its own, as a user would."""
+    return subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-m", "treefold.cli", *words],
+        cwd=folder,
+        env=os.environ | {"NO_COLOR": "1", "COLUMNS": "120"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Return what writes a script of these lines within a group, and its path."""
+
+    def write(*lines):
+        path = tmp_path / "script.py"
+        path.write_text(CONNECT + "".join(f"    {line}\n" for line in lines))
+        return str(path)
+
+    return write
+
+
+class TestRun:
+    def test_connects_the_ranks_and_marks_what_they_print(self, script):
+        """Each rank brings 2**rank, so the sum of three is 7; what follows the script is its own."""
+        done = run(
+            "run", "-n", "3", script("print(group.all_reduce(np.full(2, 2.0**group.rank)), *sys.argv[1:])"), "-n", "x"
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(done.stdout.splitlines()) == [f"[{rank}] [7. 7.] -n x" for rank in range(3)]
+
+    def test_names_the_first_rank_that_fails_and_ends_the_others(self, script):
+        """The exit code is that rank's; the others learn of it from the group."""
+        done = run("run", "-n", "3", script("if group.rank == 1: sys.exit(7)", "group.barrier()"))
+        assert done.returncode == 7
+        assert "treefold run: rank 1 exited with code 7" in done.stderr
+        assert "PeerLostError: Rank 1 has left the group with an error" in done.stderr
+
+    def test_names_the_signal_that_killed_a_rank(self, script):
+        """The exit code is that of a shell: 128 and the signal's number."""
+        done = run(
+            "run", "-n", "2", script("if group.rank == 1: os.kill(os.getpid(), signal.SIGKILL)", "group.barrier()")
+        )
+        assert done.returncode == 128 + 9
+        assert "treefold run: rank 1 was killed by SIGKILL" in done.stderr
+
+    def test_leaves_no_folder(self, script):
+        """Whether the ranks connect or not."""
+        before = set(pathlib.Path(tempfile.gettempdir()).glob("treefold-*"))
+        run("run", "-n", "2", script("pass"))
+        run("run", "-n", "2", "-m", "this")
+        assert set(pathlib.Path(tempfile.gettempdir()).glob("treefold-*")) <= before
+
+    def test_refuses_what_is_no_file(self):
+        """In one line, before any rank is started."""
+        done = run("run", "nosuch.py")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "treefold: There is no file 'nosuch.py'. Name a script, or a module behind -m.\n"
+
+
+class TestDemoOfRanks:
+    @pytest.mark.parametrize("words", [(), ("--shuffle",)])
+    def test_ends_with_the_bits_of_one_process(self, words):
+        """As many devices, the same losses, the same weights."""
+        pytest.importorskip("sklearn")
+        done = run("demo", "--ranks", "2", "--steps", "15", *words)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("[0] ok  ") == 2
+
+
+class TestBenchOfRanks:
+    def test_shows_every_path_beside_one_process(self):
+        """Every element has been checked on every rank before the table is printed."""
+        done = run("bench", "--ranks", "2", "-b", "4K", "-e", "128K", "-f", "32", "-n", "1")
+        assert done.returncode == 0, done.stderr
+        for name in ("in place", "into a shared result", "from group.empty", "one process, in place"):
+            assert done.stdout.count(name) >= 2
+
+    def test_refuses_peers_that_it_does_not_know(self):
+        """The option's words are listed."""
+        done = run("bench", "--ranks", "2", "--against", "smoke")
+        assert done.returncode == 2
+        assert "gloo, mpi" in done.stderr
