@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice, all_reduce, reduce
+from treefold import HierarchicalCopyAllReduce, IndexedSlices, PerReplica, ReductionToOneDevice, all_reduce, reduce
 from treefold.errors import ArgumentError
 
 ALLOWED = "It takes a list, tuple or one-dimensional array of one finite number ≥ 0 per replica, not all of them 0."
@@ -108,3 +108,17 @@ class TestWeights:
     def test_count_by_their_ratio_alone(self, weight, value):
         """Products of tiny or huge weights and values neither vanish nor overflow."""
         assert reduce([np.array([value]), np.array([3 * value])], "cpu:0", "mean", weights=[weight] * 2) == 2 * value
+
+    def test_do_not_go_with_sparse_rows(self):
+        """Rows are laid behind each other, none is added: a weight would be ignored in silence."""
+        value = PerReplica([IndexedSlices(np.ones((1, 2)), np.array([row]), (4, 2)) for row in range(2)])
+        with pytest.raises(
+            ArgumentError, match=r"^weights do not go with IndexedSlices: .* make one of the values dense\.$"
+        ):
+            ReductionToOneDevice().reduce("mean", value, "cpu:0", weights=[1, 3])
+
+    def test_go_with_rows_beside_a_dense_value(self):
+        """Rows that are added to dense values are made dense first: (1 · 4 + 3 · 8) / 4 = 7 where both have something."""
+        rows = IndexedSlices(np.full((1, 2), 4.0), np.array([0]), (2, 2))
+        mean = ReductionToOneDevice().reduce("mean", PerReplica([rows, np.full((2, 2), 8.0)]), "cpu:0", weights=[1, 3])
+        assert mean[0].tolist() == [[7.0, 7.0], [6.0, 6.0]]
