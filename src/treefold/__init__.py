@@ -20,7 +20,7 @@ from treefold.ops import (
     reduce,
 )
 from treefold.options import CollectiveHints, CommunicationImplementation, CommunicationOptions
-from treefold.reduce_op import ReduceOp
+from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ __all__ = [
     "NcclAllReduce",
     "PerReplica",
     "ReduceOp",
+    "ReduceOpLike",
     "ReductionToOneDevice",
     "Timeline",
     "Topology",

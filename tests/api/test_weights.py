@@ -23,7 +23,7 @@ class Series:
 
 def weighed(weights, op="mean"):
     """Return the mean of 1 and 3 by weights: 2.5 by 1 and 3."""
-    return reduce([1.0, 3.0], "cpu:0", op, weights=weights)
+    return reduce([1.0, 3.0], op, to="cpu:0", weights=weights)
 
 
 class TestWeights:
@@ -107,4 +107,4 @@ class TestWeights:
     @pytest.mark.parametrize("value", [1e-300, 1.0, 1e300])
     def test_count_by_their_ratio_alone(self, weight, value):
         """Products of tiny or huge weights and values neither vanish nor overflow."""
-        assert reduce([np.array([value]), np.array([3 * value])], "cpu:0", "mean", weights=[weight] * 2) == 2 * value
+        assert reduce([np.array([value]), np.array([3 * value])], "mean", weights=[weight] * 2) == 2 * value

@@ -23,8 +23,17 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def unknown_reduce_op(cls, value: object, choices: Sequence[str]) -> Self:
-        """``reduce_op`` names nothing."""
-        return cls(f"reduce_op is {short(value)}. It takes {listed(choices)}, or a ReduceOp.")
+        """A reduce op that is none."""
+        return cls(f"The reduce op is {short(value)}. It takes {listed(choices)}, or a ReduceOp.")
+
+    @classmethod
+    def device_for_op(cls, device: str) -> Self:
+        """A device's name stands where a reduce op is meant."""
+        name = short(device)
+        return cls(
+            f"{name} names a device, and a reduce op is meant. Write treefold.reduce(values, 'sum', to={name}), "
+            f"or ops.reduce('sum', value, {name})."
+        )
 
     @classmethod
     def num_packs(cls, owner: str, value: object) -> Self:
@@ -200,7 +209,7 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def several_values(cls, value: object) -> Self:
         """Distributed values stand where one value is meant."""
-        return cls(f"tensor is {short(value)}. broadcast takes one value; pick a component, such as values[0].")
+        return cls(f"broadcast got {short(value)}. It takes one value; pick a component, such as values[0].")
 
     @classmethod
     def no_replicas(cls, owner: str) -> Self:
@@ -240,12 +249,12 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def destinations(cls, value: object) -> Self:
         """``destinations`` is none of its forms."""
-        return cls(f"destinations is {short(value)}. {_DESTINATION_FORMS}")
+        return cls(f"The destination is {short(value)}. {_DESTINATION_FORMS}")
 
     @classmethod
     def no_destinations(cls) -> Self:
         """``destinations`` is empty."""
-        return cls(f"destinations is empty. {_DESTINATION_FORMS}")
+        return cls(f"The destination is empty. {_DESTINATION_FORMS}")
 
     @classmethod
     def slices_indices(cls, replica: int, where: str, dtype: str, shape: tuple[int, ...]) -> Self:

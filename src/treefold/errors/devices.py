@@ -21,6 +21,14 @@ class DeviceError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def op_for_device(cls, name: str) -> Self:
+        """A reduce op's name stands where a device is meant."""
+        return cls(
+            f"{name!r} names a reduce op, and a device is meant. Write treefold.reduce(values, {name!r}, to='cpu:0'), "
+            f"or ops.reduce({name!r}, value, 'cpu:0')."
+        )
+
+    @classmethod
     def needs_group(cls, name: str, rank: int, device: str) -> Self:
         """A device of a process by its rank, where there is no group of processes."""
         return cls(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -15,10 +15,17 @@ from treefold.errors import ArgumentError
 from treefold.ops import ReductionToOneDevice
 from treefold.values import PerReplica
 
+Module = TypeVar("Module", bound=torch.nn.Module)
+State = TypeVar("State", bound=dict[str, Any])
+
 # It holds nothing but plans it has made.
 _OPS = ReductionToOneDevice()
 
 
+@overload
+def average_models(models: Sequence[Module], weights: Sequence[float] | None = None) -> Module: ...
+@overload
+def average_models(models: Sequence[State], weights: Sequence[float] | None = None) -> State: ...
 def average_models(models: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
     """Return the average of models or of state dicts, as what they are, on the device of the first.
 
