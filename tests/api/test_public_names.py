@@ -88,7 +88,7 @@ class TestPublicNames:
         """Completion offers nothing else, such as modules that something else imported."""
         assert sorted(dir(treefold)) == sorted(NAMES) == sorted(treefold.__all__)
 
-    @pytest.mark.parametrize("name", sorted(NAMES - {"ReduceOpLike"}))  # an alias; the reference shows its comment
+    @pytest.mark.parametrize("name", sorted(NAMES - {"ReduceOpLike"}))  # an alias has none
     def test_have_a_docstring(self, name):
         """Every public name says what it is."""
         assert len(inspect.getdoc(getattr(treefold, name))) > 30

@@ -29,6 +29,7 @@ def right_short_forms() -> None:
     """A list in, a list of the same out."""
     assert_type(treefold.all_reduce(gradients()), list[Array])
     assert_type(treefold.all_reduce(models(), "mean", weights=[1, 2, 1]), list[Layers])
+    assert_type(treefold.all_reduce(models(), "mean", weights=np.array([1, 2, 1])), list[Layers])
     assert_type(treefold.all_reduce(tuple(gradients()), ReduceOp.MAX), list[Array])
     assert_type(treefold.all_reduce(PerReplica(gradients()), "avg"), list[Array])
     in_place = gradients()

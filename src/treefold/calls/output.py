@@ -60,7 +60,7 @@ def _read_entry(out: object, reading: Reading | None, entry: Entry, fold: Fold) 
             raise OutputError.structure(index, _brief(structure), _brief(entry.structure))
     is_in_place = reading is entry.reading
     columns = entry.columns if is_in_place else leaves_of(reading)
-    # In place there is no out that the caller would know of.
+    # In place the replicas are what the caller brought: all_reduce_ has no out.
     owner = "Replica {}" if is_in_place else _COMPONENT
     if isinstance(out, DistributedValues):
         _check_devices(read_devices(out, columns), entry.destinations)

@@ -26,7 +26,7 @@ from treefold.packing import Pack, PackingPolicy
 from treefold.plan import Plan
 from treefold.planners import PlanBuilder
 from treefold.reduce_op import ReduceOp, ReduceOpLike
-from treefold.values import Bare, DistributedValues, Mirrored, PerReplica, T
+from treefold.values import Bare, DistributedValues, Mirrored, PerReplica, T, Weights
 
 
 class CrossDeviceOps(abc.ABC):
@@ -65,7 +65,7 @@ class CrossDeviceOps(abc.ABC):
         options: CommunicationOptions | None = None,
         *,
         out: Any = None,
-        weights: Sequence[float] | None = None,
+        weights: Weights | None = None,
         experimental_hints: CommunicationOptions | None = None,
     ) -> Mirrored[T]:
         """Reduce one value and return the result on every destination.
@@ -105,7 +105,7 @@ class CrossDeviceOps(abc.ABC):
         options: CommunicationOptions | None = None,
         *,
         out: Sequence[Any] | None = None,
-        weights: Sequence[float] | None = None,
+        weights: Weights | None = None,
         experimental_hints: CommunicationOptions | None = None,
     ) -> list[Mirrored[T]]:
         """Reduce many values at once and return their results in the order of the pairs.
@@ -262,7 +262,7 @@ class CrossDeviceOps(abc.ABC):
         pairs: Sequence[Pair],
         options: CommunicationOptions,
         out: Any,
-        weights: Sequence[float] | None,
+        weights: Weights | None,
         *,
         is_batch: bool,
     ) -> list[Mirrored]:

@@ -9,7 +9,7 @@ from treefold.calls.arguments import FIRST_REPLICA, read_sequence
 from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce
 from treefold.ops.one_device import ReductionToOneDevice
 from treefold.reduce_op import ReduceOpLike
-from treefold.values import DistributedValues, PerReplica, T
+from treefold.values import DistributedValues, PerReplica, T, Weights
 
 # They hold nothing but plans they have made.
 _ALL_REDUCE = HierarchicalCopyAllReduce(num_packs="auto")
@@ -21,7 +21,7 @@ def all_reduce(
     op: ReduceOpLike = "sum",
     *,
     out: Sequence[Any] | DistributedValues[Any] | None = None,
-    weights: Sequence[float] | None = None,
+    weights: Weights | None = None,
 ) -> list[T]:
     """Return the reduction of ``values``, one per replica, once for every replica.
 
@@ -47,7 +47,7 @@ def reduce(
     op: ReduceOpLike = "sum",
     *,
     to: Any = None,
-    weights: Sequence[float] | None = None,
+    weights: Weights | None = None,
 ) -> T:
     """Return the reduction of ``values``, one per replica, on one device.
 

@@ -7,7 +7,7 @@ tensors may lie on any devices, the CPU among them, the op may be any, and the r
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -19,7 +19,7 @@ from treefold.errors import ArgumentError
 from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOpLike
-from treefold.values import Mirrored, PerReplica
+from treefold.values import Mirrored, PerReplica, Weights
 
 #: torch.cuda.comm's own default: 10 MiB.
 _BUFFER_SIZE = 10 * 2**20
@@ -35,7 +35,7 @@ def reduce_add_coalesced(
     buffer_size: int = _BUFFER_SIZE,
     *,
     op: ReduceOpLike = "sum",
-    weights: Sequence[float] | None = None,
+    weights: Weights | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Return the sum of each group of tensors, one from every device, on one device.
 
@@ -66,7 +66,7 @@ def all_reduce_coalesced(
     buffer_size: int = _BUFFER_SIZE,
     *,
     op: ReduceOpLike = "sum",
-    weights: Sequence[float] | None = None,
+    weights: Weights | None = None,
 ) -> list[tuple[torch.Tensor, ...]]:
     """Return ``reduce_add_coalesced`` on the device of every input, in the order of the inputs.
 
@@ -110,7 +110,7 @@ def _reduced(
     destinations: Any,
     op: ReduceOpLike,
     buffer_size: int,
-    weights: Sequence[float] | None,
+    weights: Weights | None,
 ) -> Mirrored:
     return ops.reduce(op, value, destinations, _options(buffer_size), weights=weights)
 

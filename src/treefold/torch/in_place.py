@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 from treefold.ops import all_reduce
 from treefold.ops.short_forms import per_replica
 from treefold.reduce_op import ReduceOpLike
+from treefold.values import Weights
 
 _Tensors = TypeVar("_Tensors", bound=Sequence[Any])
 
 
-def all_reduce_(tensors: _Tensors, op: ReduceOpLike = "sum", *, weights: Sequence[float] | None = None) -> _Tensors:
+def all_reduce_(tensors: _Tensors, op: ReduceOpLike = "sum", *, weights: Weights | None = None) -> _Tensors:
     """Reduce tensors, one per replica, into themselves, and return them.
 
     ``tensors``: a list or tuple of tensors of one shape and dtype, or of pytrees of them, such as each replica's list

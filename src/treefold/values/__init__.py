@@ -1,6 +1,6 @@
 """What goes in and comes out: distributed values, sparse rows, and the pytrees that components may be."""
 
-from treefold.values.distributed import Bare, DistributedValues, Mirrored, PerReplica, T
+from treefold.values.distributed import Bare, DistributedValues, Mirrored, PerReplica, T, Weights
 from treefold.values.sparse import IndexedSlices
 from treefold.values.structure import StructureKey, are_same, flatten, leaf_paths, unflatten
 
@@ -12,6 +12,7 @@ __all__ = [
     "PerReplica",
     "StructureKey",
     "T",
+    "Weights",
     "are_same",
     "flatten",
     "leaf_paths",

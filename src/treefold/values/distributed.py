@@ -34,6 +34,8 @@ class HasShape(Protocol):
 
 #: What counts as one replica where distributed values are meant.
 Bare = HasShape | complex | IndexedSlices
+#: One number per replica: a list, a tuple, or an array of one axis.
+Weights = Sequence[float] | HasShape
 
 
 #: The classes of distributed values, which are no components.
