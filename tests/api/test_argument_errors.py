@@ -87,20 +87,20 @@ MISTAKES = [
     (
         lambda: reduce([1.0, 2.0], to="mean"),
         DeviceError,
-        "'mean' names a reduce op, and a device is meant. Write treefold.reduce(values, 'mean', to='cpu:0'), or "
-        "ops.reduce('mean', value, 'cpu:0').",
+        "'mean' names a reduce op, and a device is meant. Write the op as op='mean', or first where an ops object "
+        'is called, and here a device such as "cpu:0".',
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), ["cpu:0", "Avg"]),
         DeviceError,
-        "'Avg' names a reduce op, and a device is meant. Write treefold.reduce(values, 'Avg', to='cpu:0'), or "
-        "ops.reduce('Avg', value, 'cpu:0').",
+        "'Avg' names a reduce op, and a device is meant. Write the op as op='Avg', or first where an ops object "
+        'is called, and here a device such as "cpu:0".',
     ),
     (
         lambda: ReductionToOneDevice("max"),
         DeviceError,
-        "'max' names a reduce op, and a device is meant. Write treefold.reduce(values, 'max', to='cpu:0'), or "
-        "ops.reduce('max', value, 'cpu:0').",
+        "'max' names a reduce op, and a device is meant. Write the op as op='max', or first where an ops object "
+        'is called, and here a device such as "cpu:0".',
     ),
     (
         lambda: HIERARCHICAL.reduce(None, per_replica(1.0), "cpu:0"),
