@@ -24,8 +24,8 @@ class DeviceError(TreefoldError, ValueError):
     def op_for_device(cls, name: str) -> Self:
         """A reduce op's name stands where a device is meant."""
         return cls(
-            f"{name!r} names a reduce op, and a device is meant. Write the op as op={name!r}, or first where an ops object "
-            f'is called, and here a device such as "cpu:0".'
+            f"{name!r} names a reduce op, and a device is meant. Write the op as op={name!r}, or first where an ops "
+            f'object is called, and here a device such as "cpu:0".'
         )
 
     @classmethod
