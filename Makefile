@@ -39,7 +39,7 @@ WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(mi
 .DELETE_ON_ERROR:
 
 help:
-	@echo 'make demo        train on real data, reducing gradients across 8 logical devices (DEMO_ARGS="--devices 3")'
+	@echo 'make demo        train on 3 devices, and show what the rule of TensorFlow loses (DEMO_ARGS="--report demo.html")'
 	@echo 'make test        run every test, counts kept small (PYTEST_ARGS="-k mean")'
 	@echo 'make test-core   run the tests that need NumPy only, in .venv-core: quick to install and to run, for newcomers'
 	@echo 'make test-long   run every test with the full counts: attacks, fuzzing, every fold'

@@ -6,7 +6,8 @@ a round, in bursts of some 10 ms; a ratio is taken within a round, and its media
 and in graphs of CPU time, which is summed over the threads of the process. Every result is compared with the sum of
 2**r before it is timed. The number of devices is even, as TensorFlow's hierarchical copy loses the last replica of an
 odd one. Its collective ops stay with one number of devices in a process, so graphs are beside its
-``ReductionToOneDevice`` only.
+``ReductionToOneDevice`` only. Steps are also made without any reduction: the ratio to those is the largest that any
+reduction could reach.
 """
 
 from __future__ import annotations
@@ -57,6 +58,14 @@ class Time(NamedTuple):
     cpu: float
 
 
+class NoReduction(tf.distribute.ReductionToOneDevice):  # type: ignore[misc] # TensorFlow ships no types
+    """Hands every replica its own value."""
+
+    def batch_reduce_implementation(self, _op: Any, pairs: Sequence[tuple[Any, Any]], _options: Any) -> list[Any]:
+        """Return the values as they are."""
+        return [value for value, _ in pairs]
+
+
 def strategies(devices: int, *, beside_all: bool) -> dict[str, Any]:
     """Return a strategy for each ops object, treefold's first."""
     ops = {
@@ -93,7 +102,7 @@ def reduction(strategy: Any, shapes: Shapes, *, is_traced: bool) -> Call:
     return lambda: wrapped(values)
 
 
-def update(strategy: Any, shapes: Shapes) -> Call:
+def update(strategy: Any, shapes: Shapes, *, is_reduced: bool = True) -> Call:
     """Return a traced step of as many variables, whose gradients are their values times 2**r: little but reductions."""
     with strategy.scope():
         variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
@@ -110,9 +119,9 @@ def update(strategy: Any, shapes: Shapes) -> Call:
     run = tf.function(lambda factors: strategy.run(step, args=(factors,)))
     run(factors)
     replicas = strategy.num_replicas_in_sync
-    expected = 1 - tf.constant((2.0**replicas - 1) / replicas * _SMALL_STEP)
-    for component in (component for variable in variables for component in variable.values):
-        if not bool(tf.reduce_all(component == expected)):
+    for replica, component in ((r, component) for variable in variables for r, component in enumerate(variable.values)):
+        mean = (2.0**replicas - 1) / replicas if is_reduced else 2.0**replica
+        if not bool(tf.reduce_all(component == 1 - tf.constant(mean * _SMALL_STEP))):
             raise AssertionError(component)
     return lambda: run(factors)
 
@@ -178,6 +187,20 @@ def in_graphs(rounds: int) -> str:
     return markdown_table(header, rows)
 
 
+def without_reduction(rounds: int) -> str:
+    """Return the table of steps with TensorFlow's ``ReductionToOneDevice`` beside steps without any reduction."""
+    rows = []
+    for devices, name, shapes in _TRACED:
+        names = [f"cpu:{index}" for index in range(devices)]
+        beside = strategies(devices, beside_all=False)["ReductionToOneDevice"]
+        without = tf.distribute.MirroredStrategy(names, cross_device_ops=NoReduction())
+        least, theirs = measure([update(without, shapes, is_reduced=False), update(beside, shapes)], rounds)
+        row = [name, str(devices), compared([one.cpu for one in least], [one.cpu for one in theirs])]
+        rows.append([*row, compared([one.wall for one in least], [one.wall for one in theirs])])
+        print(f"measured: step without reduction, {name}, {devices} devices", file=sys.stderr)
+    return markdown_table(["steps, at most: gradients", "devices", "CPU, ratio", "wall, ratio"], rows)
+
+
 def main(rounds: int) -> None:
     """Measure every row and print the tables."""
     tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * _MOST_DEVICES)
@@ -185,6 +208,7 @@ def main(rounds: int) -> None:
     print(f"{machine['processor']}, {machine['cores']} cores; {', '.join(f'{k} {v}' for k, v in versions.items())}; ")
     print(f"CPU devices, float32, {rounds} rounds\n")
     print(in_graphs(rounds))
+    print(without_reduction(rounds))
     print(eager(rounds))
 
 

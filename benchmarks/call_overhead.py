@@ -15,7 +15,7 @@ import numpy as np
 from treefold import HierarchicalCopyAllReduce, PerReplica
 from treefold.backends import loaded_backends
 from treefold.calls.reader import read_pair
-from treefold.execution import kernel, native
+from treefold.execution import host_fold, native
 from treefold.report.tables import plain_table
 
 NUMPY = loaded_backends()[0]
@@ -53,7 +53,7 @@ def main() -> None:
     }
     table = [(name, f"{microseconds(part):.1f}") for name, part in parts.items()]
     threads = native.num_threads()
-    print(f"8 x 64 KiB float32, SUM in place, {threads} threads, {kernel.KERNEL} kernel")
+    print(f"8 x 64 KiB float32, SUM in place, {threads} threads, {host_fold.KERNEL} kernel")
     print(plain_table(["part", "us"], table))
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 with contextlib.suppress(ImportError):
     import triton  # noqa: F401
 
+from gpu_bench.machine import CudaMachine
+from gpu_bench.report import GpuRun, make_page, run_all, write
 from treefold.bench.clock import Pace
-from treefold.bench.gpu.machine import CudaMachine
-from treefold.bench.gpu.report import GpuRun, make_page, run_all, write
 from treefold.bench.machine import describe_versions
 from treefold.errors import BenchError
 

@@ -109,7 +109,8 @@ def read_page(_: Sphinx, page: str, source: list[str]) -> None:
 
 def draw_plan(_: Sphinx) -> None:
     """Draw the plan that a page plays, as ``treefold plan --draw`` does for everybody."""
-    command = ["plan", "--topology", "dgx1_v100", "--size", "256M", "--draw", str(DRAWN / "plan_player.html")]
+    machine = ["--topology", "dgx1_v100", "--devices", "0-6", "--size", "256M"]
+    command = ["plan", *machine, "--draw", str(DRAWN / "plan_player.html")]
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             main(command)

@@ -1,12 +1,11 @@
 #include "exchange_module.hpp"
 
-#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
-#define PY_ARRAY_UNIQUE_SYMBOL treefold_numpy
-#define NO_IMPORT_ARRAY
-#include <numpy/ndarrayobject.h>
-
-#include <cstdint>
+#include <algorithm>
 #include <memory>
+#include <new>
+#include <utility>
+
+#include "results_module.hpp"
 
 namespace nb = nanobind;
 
@@ -14,7 +13,6 @@ namespace {
 
 constexpr std::uint32_t known_major = 1;
 constexpr Version spoken{1, 2};
-static_assert(sizeof(npy_intp) == sizeof(std::int64_t), "NumPy's shapes are DLPack's on machines of 64 bits only.");
 
 }  // namespace
 
@@ -41,65 +39,59 @@ bool is_row_major(const nb::dlpack::dltensor& tensor) {
   return true;
 }
 
+Layout row_major_layout(const std::vector<Py_ssize_t>& shape) {
+  auto layout = std::make_shared<std::vector<std::int64_t>>(shape.begin(), shape.end());
+  layout->resize(2 * shape.size());
+  std::int64_t step = 1;
+  for (std::size_t axis = shape.size(); axis-- > 0;) {
+    (*layout)[shape.size() + axis] = step;
+    step *= std::max<std::int64_t>(shape[axis], 1);
+  }
+  return layout;
+}
+
 namespace {
 
-// Keeps the array alive whose memory a tensor uses.
+// What lives as long as a tensor. Small memory lies behind it in the same block: that is one allocation less.
 struct Lent {
   ManagedTensor managed;
-  PyObject* array;
-  std::int64_t strides[NPY_MAXDIMS];
+  Layout layout;
+  std::unique_ptr<ResultMemory> large;
 };
 
 void give_back(ManagedTensor* managed) {
-  const std::unique_ptr<Lent> lent(static_cast<Lent*>(managed->context));
-  if (!Py_IsInitialized()) return;  // the last tensors may outlive the interpreter
-  const nb::gil_scoped_acquire held;
-  Py_DECREF(lent->array);
+  auto* const lent = static_cast<Lent*>(managed->context);
+  lent->~Lent();
+  ::operator delete(lent);
 }
 
-nb::object tensor_on(nb::handle object, const ExchangeTable& table, std::uint8_t code) {
-  if (!PyArray_Check(object.ptr())) throw nb::type_error("Tensors are made on NumPy arrays.");
-  nb::object held = nb::borrow(object);
-  if (!PyArray_ISCARRAY(reinterpret_cast<PyArrayObject*>(object.ptr()))) {
-    held = nb::steal(PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(object.ptr()), NPY_CORDER));
-    if (!held.is_valid()) throw nb::python_error();
-  }
-  auto* const array = reinterpret_cast<PyArrayObject*>(held.ptr());
-  std::unique_ptr<Lent> lent(new Lent);  // its strides are left as they are
-  std::int64_t step = 1;
-  for (int axis = PyArray_NDIM(array) - 1; axis >= 0; --axis) {
-    lent->strides[axis] = step;
-    step *= PyArray_DIM(array, axis) == 0 ? 1 : PyArray_DIM(array, axis);
-  }
-  nb::dlpack::dltensor tensor;
-  tensor.data = PyArray_DATA(array);
-  tensor.device.device_type = nb::device::cpu::value;
-  tensor.ndim = PyArray_NDIM(array);
-  tensor.dtype = {code, static_cast<std::uint8_t>(8 * PyArray_ITEMSIZE(array)), 1};
-  tensor.shape = reinterpret_cast<std::int64_t*>(PyArray_DIMS(array));
-  tensor.strides = lent->strides;
-  lent->managed = {spoken, lent.get(), &give_back, 0, tensor};
-  lent->array = held.release().ptr();
-  void* made = nullptr;
-  Lent* const given = lent.release();
-  if (table.object_from_managed(&given->managed, &made) != 0) {
-    give_back(&given->managed);
-    throw nb::python_error();
-  }
-  return nb::steal(static_cast<PyObject*>(made));
-}
-
-nb::list tensors(const nb::capsule& exchange, const nb::sequence& arrays, std::uint8_t code) {
-  const ExchangeTable& table = table_of(exchange);
-  nb::list result;
-  for (nb::handle array : arrays) result.append(tensor_on(array, table, code));
-  return result;
+Lent* lend(const Layout& layout, std::size_t nbytes, void*& start) {
+  const bool is_large = ResultMemory::is_large(nbytes);
+  std::unique_ptr<ResultMemory> large(is_large ? new ResultMemory(nbytes) : nullptr);
+  std::size_t room = is_large ? 0 : nbytes + ResultMemory::alignment;
+  auto* const lent = new (::operator new(sizeof(Lent) + room)) Lent{{}, layout, std::move(large)};
+  start = is_large ? lent->large->start() : lent + 1;
+  if (!is_large) std::align(ResultMemory::alignment, nbytes, start, room);
+  return lent;
 }
 
 }  // namespace
 
-void define_exchange(nb::module_& module) {
-  module.def("tensors", &tensors, nb::arg("exchange"), nb::arg("arrays"), nb::arg("code"),
-             "Return tensors on the memory of arrays, copied unless row-major and writable.\n\n"
-             "``code``: what DLPack calls their kind of dtype.");
+NewTensor new_tensor(const ExchangeTable& table, const Layout& layout, nb::dlpack::dtype dtype, std::size_t nbytes) {
+  nb::dlpack::dltensor tensor{};
+  Lent* const lent = lend(layout, nbytes, tensor.data);
+  auto* const shape = const_cast<std::int64_t*>(layout->data());  // DLPack knows no const
+  const std::size_t ndim = layout->size() / 2;
+  tensor.device.device_type = nb::device::cpu::value;
+  tensor.ndim = static_cast<std::int32_t>(ndim);
+  tensor.dtype = dtype;
+  tensor.shape = shape;
+  tensor.strides = shape + ndim;
+  lent->managed = {spoken, lent, &give_back, 0, tensor};
+  void* made = nullptr;
+  if (table.object_from_managed(&lent->managed, &made) != 0) {
+    give_back(&lent->managed);
+    throw nb::python_error();
+  }
+  return {nb::steal(static_cast<PyObject*>(made)), tensor.data};
 }

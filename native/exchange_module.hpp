@@ -1,10 +1,13 @@
-// Reads the memory of other frameworks' tensors, and makes tensors on NumPy arrays' memory, by DLPack's C exchange API.
+// Reads the memory of other frameworks' tensors, and makes new tensors, by DLPack's C exchange API.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 // The table that DLPack 1.2 calls DLPackExchangeAPI: a type shows it as the capsule __dlpack_c_exchange_api__.
 // https://dmlc.github.io/dlpack/latest/c_api.html
@@ -32,4 +35,13 @@ struct ExchangeTable {
 const ExchangeTable& table_of(const nanobind::capsule& exchange);
 bool is_row_major(const nanobind::dlpack::dltensor& tensor);
 
-void define_exchange(nanobind::module_& module);
+// A shape and its strides in elements, behind each other.
+using Layout = std::shared_ptr<const std::vector<std::int64_t>>;
+Layout row_major_layout(const std::vector<Py_ssize_t>& shape);
+
+struct NewTensor {
+  nanobind::object tensor;
+  void* start;
+};
+// Returns an uninitialised tensor in host memory, on a result's memory, and where that begins.
+NewTensor new_tensor(const ExchangeTable& table, const Layout& layout, nanobind::dlpack::dtype dtype, std::size_t nbytes);

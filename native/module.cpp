@@ -16,7 +16,6 @@
 
 #include "border.hpp"
 #include "dispatch.hpp"
-#include "exchange_module.hpp"
 #include "memory.hpp"
 #include "pipeline_module.hpp"
 #include "pool.hpp"
@@ -201,7 +200,6 @@ NB_MODULE(_native, module) {
   module.def("memory_info", &memory_info, "Return the state of the cache of result memory.");
   module.def("set_memory_limit", [](std::size_t n) { treefold::HostMemory::of_this_process().set_limit(n); });
   define_pipeline(module);
-  define_exchange(module);
   define_results(module);
   define_rows(module);
   module.def("empty_cache", [] { treefold::HostMemory::of_this_process().clear(); });

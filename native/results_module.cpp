@@ -16,23 +16,12 @@ namespace nb = nanobind;
 
 namespace {
 
-// Smaller results do not enter the cache: the system's allocator is as fast for them.
-constexpr std::size_t least_cached = std::size_t{1} << 16;
-
 [[noreturn]] void no_memory(const std::string& sentence) {
   PyErr_SetString(PyExc_MemoryError, sentence.c_str());
   throw nb::python_error();
 }
 
-struct Block {
-  void* start;
-  std::size_t nbytes;
-};
-
-void give_back(PyObject* capsule) {
-  const std::unique_ptr<Block> block(static_cast<Block*>(PyCapsule_GetPointer(capsule, nullptr)));
-  treefold::HostMemory::of_this_process().give_back(block->start, block->nbytes);
-}
+void give_back(PyObject* capsule) { delete static_cast<ResultMemory*>(PyCapsule_GetPointer(capsule, nullptr)); }
 
 std::size_t bytes_of(const std::vector<Py_ssize_t>& shape, std::size_t itemsize) {
   std::size_t nbytes = itemsize;
@@ -55,6 +44,15 @@ nb::object empty(const nb::tuple& shape, nb::handle dtype) {
 
 }  // namespace
 
+ResultMemory::ResultMemory(std::size_t nbytes)
+    : start_(treefold::HostMemory::of_this_process().take(nbytes)), nbytes_(nbytes) {
+  if (start_ == nullptr) {
+    no_memory("There is no memory for a result of " + std::to_string(nbytes) + " bytes. Nothing was written.");
+  }
+}
+
+ResultMemory::~ResultMemory() { treefold::HostMemory::of_this_process().give_back(start_, nbytes_); }
+
 nb::object new_array(const std::vector<Py_ssize_t>& shape, nb::handle dtype) {
   PyArray_Descr* descr = nullptr;
   if (PyArray_DescrConverter(dtype.ptr(), &descr) == NPY_FAIL) throw nb::python_error();
@@ -63,12 +61,12 @@ nb::object new_array(const std::vector<Py_ssize_t>& shape, nb::handle dtype) {
   const std::size_t nbytes = bytes_of(shape, static_cast<std::size_t>(PyDataType_ELSIZE(descr)));
   void* start = nullptr;  // NumPy's own memory
   nb::object owner;
-  if (nbytes >= least_cached) {
-    start = treefold::HostMemory::of_this_process().take(nbytes);
-    if (start == nullptr) {
-      no_memory("There is no memory for a result of " + std::to_string(nbytes) + " bytes. Nothing was written.");
-    }
-    owner = nb::steal(PyCapsule_New(new Block{start, nbytes}, nullptr, &give_back));
+  if (ResultMemory::is_large(nbytes)) {
+    auto memory = std::make_unique<ResultMemory>(nbytes);
+    start = memory->start();
+    owner = nb::steal(PyCapsule_New(memory.get(), nullptr, &give_back));
+    if (!owner.is_valid()) throw nb::python_error();
+    memory.release();
   }
   Py_INCREF(descr);  // the array takes this one
   PyObject* const array = PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(shape.size()), shape.data(),

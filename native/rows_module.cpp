@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "border.hpp"
@@ -43,10 +44,15 @@ void set_shape(Row& row, const Py_ssize_t* shape, int ndim, nb::handle dtype) {
 
 // Sets the key by which a call is recognised: backend, dtype, device, number of arrays, shape, and `extra`.
 void set_key(Row& row, std::int32_t device_type, std::int32_t device_index, nb::handle extra) {
-  std::vector<std::int64_t> words{reinterpret_cast<PyArray_Descr*>(row.dtype.ptr())->type_num, device_type, device_index,
-                                  static_cast<std::int64_t>(row.starts.size())};
-  words.insert(words.end(), row.shape.begin(), row.shape.end());
-  const nb::bytes form(words.data(), words.size() * sizeof words[0]);
+  const std::int64_t words[]{reinterpret_cast<PyArray_Descr*>(row.dtype.ptr())->type_num, device_type, device_index,
+                             static_cast<std::int64_t>(row.starts.size())};
+  const std::size_t shape_bytes = row.shape.size() * sizeof row.shape[0];
+  const nb::object form =
+      nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(sizeof words + shape_bytes)));
+  if (!form.is_valid()) throw nb::python_error();
+  char* const written = PyBytes_AS_STRING(form.ptr());
+  std::memcpy(written, words, sizeof words);
+  if (shape_bytes != 0) std::memcpy(written + sizeof words, row.shape.data(), shape_bytes);
   row.key = extra.is_none() ? nb::make_tuple(row.backend, form) : nb::make_tuple(row.backend, form, extra);
 }
 
@@ -80,8 +86,27 @@ nb::object read_arrays(const nb::object& backend, const nb::tuple& arrays, const
   return nb::cast(std::move(row));
 }
 
+nb::object answer(nb::handle method, nb::handle object) {
+  PyObject* const arguments[]{object.ptr()};
+  nb::object answered = nb::steal(PyObject_Vectorcall(method.ptr(), arguments, 1, nullptr));
+  if (!answered.is_valid()) throw nb::python_error();
+  return answered;
+}
+
+// Asks the methods of a tensor's type what DLPack does not say: whether its storage, which may have been resized, has
+// all of a row's array, and whether none of the methods behind those for the storage returns True.
+bool is_whole(nb::handle tensor, const nb::tuple& methods, const Row& row) {
+  if (methods.size() == 0) return true;
+  if (methods.size() < 3) refuse("The methods are those for storage, nbytes and offset, and others.");
+  for (std::size_t i = 3; i < methods.size(); ++i) {
+    if (answer(methods[i], tensor).is(Py_True)) return false;
+  }
+  const auto room = nb::cast<std::size_t>(answer(methods[1], answer(methods[0], tensor)));
+  return room >= row.nbytes() + row.itemsize * nb::cast<std::size_t>(answer(methods[2], tensor));
+}
+
 nb::object read_tensors(const nb::object& backend, const nb::capsule& exchange, const nb::tuple& tensors,
-                        nb::handle dtype, nb::handle extra) {
+                        nb::handle dtype, nb::handle extra, const nb::tuple& methods) {
   const ExchangeTable& table = table_of(exchange);
   if (!PyArray_DescrCheck(dtype.ptr())) throw nb::type_error("The dtype is no numpy.dtype.");
   Row row;
@@ -104,6 +129,7 @@ nb::object read_tensors(const nb::object& backend, const nb::capsule& exchange, 
     void* const start = static_cast<char*>(tensor.data) + tensor.byte_offset;
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(start) % std::min<std::size_t>(row.itemsize, 8) == 0;
     if (!agrees || !is_row_major(tensor) || !is_aligned || (start == nullptr && row.length != 0)) return nb::none();
+    if (!is_whole(object, methods, row)) return nb::none();
     row.starts.push_back(start);
   }
   if (row.starts.empty()) return nb::none();
@@ -115,14 +141,42 @@ nb::object read_tensors(const nb::object& backend, const nb::capsule& exchange, 
   return nb::cast(std::move(row));
 }
 
-nb::object new_row(const Row& like, nb::handle dtype, Py_ssize_t count) {
+// Returns a row of new arrays of another row's shape. `make` makes one, and returns it and where it begins.
+template <typename Make>
+nb::object made_row(const nb::object& backend, const Row& like, nb::handle dtype, Py_ssize_t count, const Make& make) {
   if (count < 1) refuse("A row has an array at least.");
+  if (!PyArray_DescrCheck(dtype.ptr())) throw nb::type_error("The dtype is no numpy.dtype.");
+  Row row;
+  set_shape(row, like.shape.data(), static_cast<int>(like.shape.size()), dtype);
+  row.starts.reserve(static_cast<std::size_t>(count));
   const nb::object arrays = nb::steal(PyTuple_New(count));
+  if (!arrays.is_valid()) throw nb::python_error();
   for (Py_ssize_t index = 0; index < count; ++index) {
-    PyTuple_SET_ITEM(arrays.ptr(), index, new_array(like.shape, dtype).release().ptr());
+    NewTensor made = make(row);
+    PyTuple_SET_ITEM(arrays.ptr(), index, made.tensor.release().ptr());
+    row.starts.push_back(made.start);
   }
-  const nb::tuple made = nb::borrow<nb::tuple>(arrays);
-  return read_arrays(nb::none(), made, made, nb::none());
+  row.backend = backend;
+  row.arrays = arrays;
+  row.views = row.key = nb::none();
+  return nb::cast(std::move(row));
+}
+
+nb::object new_arrays(const nb::object& backend, const Row& like, nb::handle dtype, Py_ssize_t count) {
+  return made_row(backend, like, dtype, count, [&](const Row& row) {
+    nb::object array = new_array(row.shape, dtype);
+    void* const start = PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr()));
+    return NewTensor{std::move(array), start};
+  });
+}
+
+nb::object new_tensors(const nb::object& backend, const Row& like, nb::handle dtype, Py_ssize_t count,
+                       const nb::capsule& exchange, std::uint8_t code) {
+  const ExchangeTable& table = table_of(exchange);
+  const Layout layout = row_major_layout(like.shape);
+  return made_row(backend, like, dtype, count, [&](const Row& row) {
+    return new_tensor(table, layout, {code, static_cast<std::uint8_t>(8 * row.itemsize), 1}, row.nbytes());
+  });
 }
 
 struct Extent {
@@ -178,6 +232,7 @@ class RowFold {
         refuse("RowFold got row " + std::to_string(i) + " of another length, dtype or device than its target or its fold.");
       }
       if (!target.is_writable) return false;
+      if (i == 0) extents.reserve(items.size() * (row.starts.size() + target.starts.size()));
       if (!items[i].in_place) add_extents(extents, row, false);
       add_extents(extents, target, true);
     }
@@ -230,11 +285,18 @@ void define_rows(nb::module_& module) {
              "Return arrays, whose memory NumPy arrays show, as a row; None if they make none.\n\n"
              "``extra``: joins the key; calls whose arrays differ in it are different calls.");
   module.def("read_tensors", &read_tensors, nb::arg("backend").none(), nb::arg("exchange"), nb::arg("tensors"),
-             nb::arg("dtype"), nb::arg("extra").none() = nb::none(),
+             nb::arg("dtype"), nb::arg("extra").none() = nb::none(), nb::arg("methods") = nb::tuple(),
              "Return tensors, of NumPy's ``dtype``, as a row; None if they make none.\n\n"
-             "``exchange``: the capsule ``__dlpack_c_exchange_api__`` of the tensors' type; all of them are of that type.");
-  module.def("new_row", &new_row, nb::arg("like"), nb::arg("dtype"), nb::arg("count"),
-             "Return a row of new arrays, uninitialised, of another row's shape.");
+             "``exchange``: the capsule ``__dlpack_c_exchange_api__`` of the tensors' type; all of them are of that type.\n"
+             "``methods``: of their type, what returns a tensor's storage, that one's nbytes, the tensor's offset in it, and\n"
+             "what is true of tensors that make no row. Storages may have been resized under their tensors.");
+  module.def("new_arrays", &new_arrays, nb::arg("backend").none(), nb::arg("like"), nb::arg("dtype"), nb::arg("count"),
+             "Return a row of new NumPy arrays, uninitialised, of another row's shape.");
+  module.def("new_tensors", &new_tensors, nb::arg("backend").none(), nb::arg("like"), nb::arg("dtype"), nb::arg("count"),
+             nb::arg("exchange"), nb::arg("code"),
+             "Return a row of new tensors, uninitialised, of another row's shape, in host memory.\n\n"
+             "``code``: what DLPack calls the kind of the dtype. Large memory comes from a cache, and returns there when\n"
+             "its last owner is gone.");
   nb::class_<RowFold>(module, "RowFold", "One kind of fold of rows: for each row the number of its dtype, the op.")
       .def(nb::init<const nb::tuple&, int, int, int>(), nb::arg("dtypes"), nb::arg("op"), nb::arg("accumulate"),
            nb::arg("level"))

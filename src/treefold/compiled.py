@@ -19,8 +19,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
 
 #: What is taken from the module, here, in ``backends`` and in ``cost``.
 _FUNCTIONS = (
-    *("Row", "RowFold", "empty", "empty_cache", "fold", "level_names", "memory_info", "new_row", "num_threads"),
-    *("read_arrays", "read_tensors", "run_pipeline", "set_memory_limit", "set_num_threads", "tensors", "traffic"),
+    *("Row", "RowFold", "empty", "empty_cache", "fold", "level_names", "memory_info", "new_arrays"),
+    *("new_tensors", "num_threads", "read_arrays", "read_tensors", "run_pipeline", "set_memory_limit"),
+    *("set_num_threads", "traffic"),
 )
 
 

@@ -27,7 +27,7 @@ class CommunicationImplementation(enum.Enum):
         """
         found = value if isinstance(value, cls) else cls._missing_(value)
         if found is None:
-            raise ArgumentError.implementation(value, tuple(cls.__members__))
+            raise ArgumentError.choice(tuple(cls.__members__), implementation=value)
         return found
 
     @classmethod
@@ -56,10 +56,10 @@ class CommunicationOptions:
     def __post_init__(self) -> None:
         """Check each field once, here, so that no call has to."""
         if not _is_number(self.bytes_per_pack, int) or self.bytes_per_pack < 0:
-            raise ArgumentError.bytes_per_pack(self.bytes_per_pack)
+            raise ArgumentError.option(bytes_per_pack=self.bytes_per_pack)
         seconds = self.timeout_seconds
         if seconds is not None and not (_is_number(seconds, int | float) and 0 < seconds < math.inf):
-            raise ArgumentError.timeout_seconds(seconds)
+            raise ArgumentError.option(timeout_seconds=seconds)
         implementation = CommunicationImplementation.parse(self.implementation)
         object.__setattr__(self, "implementation", implementation)
 

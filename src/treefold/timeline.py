@@ -76,6 +76,19 @@ class Timeline:
         """Copy and pickle the fields; what was derived from them is derived again."""
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
+    def lasting(self, duration_s: float) -> Timeline:
+        """Return the same activities on a clock on which they end after ``duration_s``."""
+        scale = duration_s / self.duration_s if self.duration_s else 1.0
+        activities = tuple(
+            dataclasses.replace(one, spans=tuple((start * scale, stop * scale) for start, stop in one.spans))
+            for one in self.activities
+        )
+        waits = tuple(
+            dataclasses.replace(wait, start_s=wait.start_s * scale, stop_s=wait.stop_s * scale)
+            for wait in self.critical_path
+        )
+        return dataclasses.replace(self, duration_s=duration_s, activities=activities, critical_path=waits)
+
     @property
     def algbw_bytes_per_s(self) -> float:
         """Bytes of one replica's values per second; 0 where nothing had to be done."""

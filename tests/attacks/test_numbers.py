@@ -10,7 +10,7 @@ from exact import INTEGERS, PARTS, allowed_complex, allowed_number, is_allowed
 
 import treefold
 from treefold import HierarchicalCopyAllReduce, PerReplica
-from treefold.execution import kernel, native
+from treefold.execution import host_fold, native
 from treefold.testing import assert_same_bits, mixed_values, owned, special_values
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -100,7 +100,7 @@ class TestNumbers:
                 Case(number).check(got)
                 with monkeypatch.context() as without_native:
                     without_native.setattr(native, "HAS_NATIVE", False)
-                    without_native.setattr(kernel, "_warn_without_native", lambda: None)
+                    without_native.setattr(host_fold, "_warn_without_native", lambda: None)
                     assert_same_bits(Case(number).reduced(), got)
 
 

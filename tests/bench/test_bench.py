@@ -5,16 +5,17 @@ import math
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
+from written_runs import rows_of_csv, run_of_json
 
 from treefold.bench.clock import Pace, Spread, calls_per_round, clocked, interleave, spread_of_ratios
 from treefold.bench.contents import count_wrong, fill, new_input, pattern
 from treefold.bench.figures import make_entries, make_figures
-from treefold.bench.limit import best_of, find_quickest, make_loops
+from treefold.bench.limit import best_of, find_fastest, make_loops
 from treefold.bench.models import MODELS
 from treefold.bench.ours import Arrays, check_call
 from treefold.bench.page import make_page
 from treefold.bench.picture import make_figure
-from treefold.bench.schema import Rival, Row, Run, rows_from_csv, rows_to_csv
+from treefold.bench.schema import Rival, Row, Run, rows_to_csv
 from treefold.bench.sizes import parse_size, sweep_sizes
 from treefold.bench.sweep import Progress, Variant, measure
 from treefold.bench.work import PLACEMENTS, Work, named_size, shapes_of_size
@@ -91,19 +92,11 @@ class TestModels:
 class TestSchema:
     def test_json_round_trip(self):
         """A run reads back as it was."""
-        assert Run.from_json(RUN.to_json()) == RUN
+        assert run_of_json(RUN.to_json()) == RUN
 
     def test_csv_round_trip(self):
         """So do rows, with their rivals."""
-        assert rows_from_csv(rows_to_csv(RUN.rows)) == RUN.rows
-
-    @pytest.mark.parametrize(
-        "text", ["", "[]", "{}", '{"treefold_bench": 1}', '{"treefold_bench": 2}', "9" * 5000, "[" * 100_000]
-    )
-    def test_refuses_other_json(self, text):
-        """One sentence, whatever it is."""
-        with pytest.raises(BenchError, match=r"^This is no run of treefold bench: .+\.$"):
-            Run.from_json(text)
+        assert rows_of_csv(rows_to_csv(RUN.rows)) == RUN.rows
 
     @pytest.mark.parametrize(("devices", "factor"), [(1, 0), (2, 1), (8, 1.75)])
     def test_busbw_is_algbw_times_two_n_minus_one_over_n(self, devices, factor):
@@ -196,7 +189,7 @@ class TestMeasure:
         one = work(dtype="int8", op="mean")
         assert make_loops(Arrays(one), one) == {}
 
-    def test_the_limit_is_the_quickest_loop_s(self):
+    def test_the_limit_is_the_fastest_loop_s(self):
         """Whichever it is on this machine, the row names it."""
         one = work(devices=3, threads=2)
         row = measure(one, Pace(2, 1), progress=Progress())
@@ -263,9 +256,9 @@ class TestLimit:
         seconds = {"steady": [3.0], "best": [9.0, 9.0, 2.0], "worst": [4.0]}
         rounds = {name: itertools.cycle(times) for name, times in seconds.items()}
         runners = {name: lambda calls, name=name: [next(rounds[name])] * calls for name in rounds}
-        assert find_quickest(runners, 2) == ["best", "steady"]
+        assert find_fastest(runners, 2) == ["best", "steady"]
 
-    def test_is_the_quickest_loop_of_every_round(self):
+    def test_is_the_fastest_loop_of_every_round(self):
         """Named after the one that won most rounds."""
         times = {"one": ((1.0, 9.0, 1.0), (5.0,), (1.0,)), "other": ((2.0,), (4.0,), (2.0,))}
         assert best_of(times) == ("one", ((1.0, 9.0, 1.0), (4.0,), (1.0,)))

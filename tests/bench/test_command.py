@@ -1,8 +1,8 @@
 import json
 
 import pytest
+from written_runs import rows_of_csv, run_of_json
 
-from treefold.bench.schema import Run, rows_from_csv
 from treefold.cli import main
 
 QUICK = ("bench", "-n", "2", "-w", "0", "--devices", "3", "--threads", "1")
@@ -21,10 +21,10 @@ class TestBenchCommand:
         paths = {kind: tmp_path / f"run.{kind}" for kind in ("json", "csv", "png")}
         outputs = ("--json", str(paths["json"]), "--csv", str(paths["csv"]), "--plot", str(paths["png"]))
         assert run("-b", "4K", "-e", "64K", "-f", "4", "--against", "numpy", *outputs) == 0
-        written = Run.from_json(paths["json"].read_text())
+        written = run_of_json(paths["json"].read_text())
         assert [row.nbytes for row in written.rows] == [4096, 16384, 65536]
         assert all(row.wrong == 0 and row.rivals[0].wrong == 0 for row in written.rows)
-        assert rows_from_csv(paths["csv"].read_text()) == written.rows
+        assert rows_of_csv(paths["csv"].read_text()) == written.rows
         assert paths["png"].read_bytes().startswith(b"\x89PNG")
         captured = capsys.readouterr()
         assert "busbw (GB/s)" in captured.out

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpu_bench import tasks
+from gpu_bench.figures import NOT_MEASURED, Figure, make_figures
+from gpu_bench.machine import Machine
+from gpu_bench.measure import Contender, Measured, Task, in_place, measure
+from gpu_bench.report import GpuRun, make_page, run_all, write
+from gpu_bench.tasks import BOTH, COPY, FOREACH, LOOP, PAGEABLE, PINNED, SEVERAL, SMALL, fold_name, make_tasks
+from gpu_bench.tensors import Tensors
 from treefold.bench.clock import Pace, Spread, clocked
-from treefold.bench.gpu import tasks
-from treefold.bench.gpu.figures import NOT_MEASURED, Figure, make_figures
-from treefold.bench.gpu.machine import Machine
-from treefold.bench.gpu.measure import Contender, Measured, Task, in_place, measure
-from treefold.bench.gpu.report import GpuRun, make_page, run_all, write
-from treefold.bench.gpu.tasks import BOTH, COPY, FOREACH, LOOP, PAGEABLE, PINNED, SEVERAL, SMALL, fold_name, make_tasks
-from treefold.bench.gpu.tensors import Tensors
 from treefold.bench.work import Work
 from treefold.execution.gpus import VARIABLE
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from treefold.bench.gpu import machine as machines
-from treefold.bench.gpu.machine import CudaMachine
+from gpu_bench import machine as machines
+from gpu_bench.machine import CudaMachine
 from treefold.errors import BenchError
 
 

@@ -5,11 +5,23 @@ import re
 
 import pytest
 
+from treefold.cli import main
+
 ROOT = pathlib.Path(__file__).parents[2]
 PLANNING = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("planning.md", "how/theorem.md"))
 BESIDE_NCCL = re.findall(
     r"^\| `(\w+)`(?:, (\d) GPUs)? \| (\d+ of .*?) \| (.*?) \| (.*?) \| ([\d.]+) \|$", PLANNING, re.MULTILINE
 )
+
+
+@pytest.fixture(scope="module")
+def demo_page(tmp_path_factory):
+    """Return the page of the demo as it is without options."""
+    path = tmp_path_factory.mktemp("demo") / "demo.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--report", str(path)])
+    assert not ended.value.code
+    return path.read_text(encoding="utf-8")
 
 
 def words(svg):
@@ -49,8 +61,8 @@ class TestPlanningPaper:
     @pytest.mark.parametrize(
         ("picture", "command"),
         [
-            ("square", ("plan", "-t", "ring:4", "-s", "16M", "--draw")),
-            ("dgx1_v100", ("plan", "-t", "dgx1_v100", "--packs", "8", "-s", "256M", "--draw")),
+            ("square", ("plan", "-t", "ring:4", "--packs", "4", "-s", "16M", "--draw")),
+            ("dgx1_v100", ("plan", "-t", "dgx1_v100", "--devices", "0-6", "-s", "256M", "--draw")),
             ("dgx1_v100_sizes", ("simulate", "-t", "dgx1_v100", "--plot")),
             ("a100_pcie_8gpu", ("topology", "a100_pcie_8gpu", "--draw")),
         ],
@@ -60,3 +72,12 @@ class TestPlanningPaper:
         assert treefold(*command, tmp_path / "now.svg").code == 0
         kept = (ROOT / "docs" / "pictures" / f"{picture}.svg").read_text(encoding="utf-8")
         assert words(kept) == words((tmp_path / "now.svg").read_text(encoding="utf-8"))
+
+
+class TestDemoPaper:
+    def test_has_the_curves_as_they_are_drawn(self, demo_page):
+        """The legend, the axes and the title of the kept picture are those of the page; its ends are the machine's."""
+        kept = (ROOT / "docs" / "pictures" / "demo.svg").read_text(encoding="utf-8")
+        drawn = re.search(r'<div class="wide">(<svg.*?</svg>)', demo_page, re.DOTALL)[1]
+        said = [[word for word in words(svg) if not word.startswith("330 steps.")] for svg in (kept, drawn)]
+        assert said[0] == said[1]

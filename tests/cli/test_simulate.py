@@ -17,9 +17,29 @@ class TestSimulate:
         assert len({row["method"] for row in plain["predicted"]}) == 8
         assert all(row["size"] / row["seconds"] <= 100e9 / 3 for row in plain["predicted"])
         table = treefold(*SIMULATE).out
-        assert table.startswith("ring:4: predicted time (GB/s of algorithm bandwidth, at most 33.33 GB/s)\n")
-        assert [line.split()[0] for line in table.splitlines()[4:6]] == ["64", "16"]
+        assert table.splitlines()[:2] == [
+            "ring:4, 4 GPUs, 16 MiB per GPU: 515 µs, by rings as NCCL's",
+            "predicted time (GB/s of algorithm bandwidth, at most 33.33 GB/s)",
+        ]
+        assert [line.split()[0] for line in table.splitlines()[5:7]] == ["64", "16"]
         assert "\nchecked:     from 256 MiB on, against published bandwidths " in table
+
+    def test_shows_its_table_and_its_curves_on_the_page(self, treefold, tmp_path):
+        """One card, with a real table; one size is drawn as bars."""
+        treefold(*SIMULATE, "--plot", tmp_path / "s.html")
+        page = (tmp_path / "s.html").read_text()
+        assert page.count("<section>") == page.count("<table>") == 1
+        assert "<h1>ring:4, 4 GPUs, 16 MiB per GPU: 515 µs, by rings as NCCL&#x27;s</h1>" in page
+        treefold("simulate", "-t", "ring:4", "-s", "1M", "--plot", tmp_path / "one.svg")
+        assert (tmp_path / "one.svg").read_text().count('class="tf-bar ') == 8
+
+    def test_says_that_one_device_has_nothing_to_reduce(self, treefold, tmp_path):
+        """In a line, and as a picture of the machine: there are no curves of nothing."""
+        for kind in ("html", "svg"):
+            outcome = treefold("simulate", "-t", "ring:1", "--plot", tmp_path / f"s.{kind}")
+            assert outcome.code == 0
+            assert outcome.out.splitlines()[0] == "ring:1: one device, nothing to reduce"
+            assert "gpu:0" in (tmp_path / f"s.{kind}").read_text()
 
     @pytest.mark.parametrize("kind", ["html", "svg", "png"])
     def test_plots(self, treefold, tmp_path, kind):

@@ -31,6 +31,14 @@ class TestTopology:
         assert len(lines[4:]) == 8 + 1 + 4
         assert lines[4].split() == ["gpu:0", "-", "cpu0", "pcie", "24", "6"]
 
+    def test_draws_a_page_of_one_card(self, treefold, tmp_path):
+        """The machine with a table of its links, and no card without anything in it."""
+        treefold("topology", "a100_pcie_8gpu", "--draw", tmp_path / "m.html")
+        page = (tmp_path / "m.html").read_text()
+        assert page.count("<section>") == page.count("<table>") == 1
+        assert "8 devices, 2 hosts; by direction: 16 × 24 GB/s pcie, " in page
+        assert page.count('<th scope="row">') == 8 + 1 + 4
+
     def test_shows_this_machine(self, treefold):
         """Without a name it is the machine that the command runs on; there is no GPU needed for that."""
         outcome = treefold("topology")

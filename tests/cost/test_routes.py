@@ -52,6 +52,17 @@ class TestFindRoutes:
         assert (choice.alone_s, choice.shared_s, choice.longer_s) == (0.04, 0.04, 0)
         assert choice.shared == choice.alone
 
+    @pytest.mark.parametrize(("beside", "is_shared"), [(2e9, False), (1e9, True)])
+    def test_shares_nothing_beside_a_busier_link_without_a_way_around(self, beside, is_shared):
+        """2 GB over the only link to a third device, of 12 GB/s, take longer than 3 GB over NVLink; 1 GB does not."""
+        nodes = TopologyBuilder("three").device("gpu:0").device("gpu:1").device("gpu:2").switch("sw")
+        nodes.link(*PAIR, gb_per_s=25, alpha_us=1, kind="nvlink").link("gpu:0", "gpu:2", gb_per_s=12, alpha_us=1)
+        for device in PAIR:
+            nodes.link(device, "sw", gb_per_s=12, alpha_us=5, kind="pcie")
+        choice = find_routes(nodes.build(), {PAIR: 3e9, ("gpu:0", "gpu:2"): beside})
+        assert choice.shares_at(1) == is_shared
+        assert len(choice.shared[PAIR]) == 1 + is_shared
+
     def test_says_what_sharing_wins_and_costs(self):
         """1 GB at 25 GB/s or at 37, and 9 µs."""
         choice = find_routes(two_routes(), {PAIR: 1e9})

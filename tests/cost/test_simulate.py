@@ -318,3 +318,17 @@ class TestRefusals:
         )
         with pytest.raises(SimulationError, match=sentence):
             simulate(star("gpu:0").movement(one_array(gpus(2))), known_topology("ring:2"), 1, reduce_bytes_per_s=rate)
+
+
+class TestLasting:
+    def test_stretches_all_times_alike(self):
+        """On a clock of twice the time every span and every wait is twice as long, and the bytes are the same."""
+        machine = known_topology("ring:3")
+        timeline = simulate(star("gpu:0").movement(one_array(machine.devices)), machine, 2**20)
+        longer = timeline.lasting(2 * timeline.duration_s)
+        assert longer.duration_s == 2 * timeline.duration_s
+        for before, after in zip(timeline.activities, longer.activities, strict=True):
+            assert after.spans == tuple((2 * start, 2 * stop) for start, stop in before.spans)
+            assert after.nbytes == before.nbytes
+        assert [wait.stop_s for wait in longer.critical_path] == [2 * wait.stop_s for wait in timeline.critical_path]
+        assert max(use.spans[-1][1] for use in longer.links.values()) == pytest.approx(longer.duration_s)

@@ -1,7 +1,9 @@
 import re
 
 from treefold.export.dot import to_dot
-from treefold.planners.tree_packing import optimal_packing
+from treefold.planners.method import one_array
+from treefold.planners.tree_packing import along_packing, optimal_packing
+from treefold.report.packs import packs_of
 from treefold.topology import TopologyBuilder, known_topology
 
 
@@ -23,6 +25,7 @@ class TestToDot:
     def test_draws_every_tree_in_a_colour(self):
         """A ring of four has four trees of three edges."""
         topology = known_topology("ring:4")
-        text = to_dot(topology, optimal_packing(topology))
+        packs = packs_of(along_packing(optimal_packing(topology)).movement(one_array(topology.devices)))
+        text = to_dot(topology, packs)
         assert len(re.findall(r"style=dashed", text)) == 12
         assert len(set(re.findall(r'color="(#\w+)"', text))) == 4

@@ -1,9 +1,8 @@
-"""Tensors on NumPy's memory and back, by DLPack's table of C functions."""
+"""Tensors read, and made, by DLPack's table of C functions."""
 
 import ctypes
 import gc
 import threading
-import weakref
 
 import numpy as np
 import pytest
@@ -88,46 +87,89 @@ class TestReadTensors:
         assert read(torch.ones(3), dtype=np.dtype(np.float64)) is None
 
 
-class TestTensors:
-    def test_live_on_the_arrays(self):
-        """The tensor keeps the array's memory alive, and gives it back, whatever thread drops it."""
-        array = np.arange(6, dtype=np.float32).reshape(2, 3)
-        owner = weakref.ref(array)
-        held = _native.tensors(TABLE, [array], FLOAT_CODE)
-        assert held[0].shape == (2, 3)
-        assert held[0].data_ptr() == array.ctypes.data
-        del array
+class TestMethods:
+    """What DLPack does not say is asked of the methods of the tensors' type."""
+
+    METHODS = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.storage_offset
+
+    def asked(self, *tensors, others=()):
+        """Return tensors as a row whose methods were asked."""
+        return _native.read_tensors("backend", TABLE, tensors, FLOAT32, None, (*self.METHODS, *others))
+
+    def test_find_storages_that_were_resized(self):
+        """Memory that is not there is not read, in either place; with an offset, less of it is there."""
+        whole, part = torch.ones(4), torch.ones(8)[4:]
+        assert self.asked(whole, part) is not None
+        for tensor, nbytes in ((whole, 12), (part, 28)):
+            tensor.untyped_storage().resize_(nbytes)
+            assert self.asked(tensor) is None
+            assert self.asked(torch.ones(4), tensor) is None
+
+    def test_refuse_what_is_true_of_a_tensor(self):
+        """The memory of a lazily negated tensor holds other numbers."""
+        negated = torch._neg_view(torch.ones(4))
+        assert self.asked(torch.ones(4), negated) is not None
+        assert self.asked(torch.ones(4), negated, others=(torch.Tensor.is_neg,)) is None
+
+    def test_may_raise(self):
+        """The caller gets their error."""
+        with pytest.raises(AttributeError, match="nothing"):
+            self.asked(torch.ones(4), others=(lambda tensor: tensor.nothing,))
+
+    def test_are_at_least_three(self):
+        """Those for the storage belong together."""
+        with pytest.raises(ValueError, match=r"^The methods are those for storage, nbytes and offset, and others\.$"):
+            _native.read_tensors("backend", TABLE, (torch.ones(4),), FLOAT32, None, self.METHODS[:2])
+
+
+class TestNewTensors:
+    @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (4, 1, 2), (1, 20_000)])
+    def test_are_of_another_rows_shape(self, shape):
+        """They are plain and row-major, of another dtype if asked for, and share no memory."""
+        made = _native.new_tensors("backend", read(torch.ones(shape)), np.dtype(np.float64), 3, TABLE, FLOAT_CODE)
+        assert (made.backend, made.shape, made.dtype) == ("backend", shape, np.dtype(np.float64))
+        assert [type(tensor) for tensor in made.arrays] == [torch.Tensor] * 3
+        assert all(tensor.dtype is torch.float64 and tensor.is_contiguous() for tensor in made.arrays)
+        assert all(address % 64 == 0 for address in made.addresses)
+        if 0 not in shape:  # PyTorch has no address for nothing
+            assert made.addresses == tuple(tensor.untyped_storage().data_ptr() for tensor in made.arrays)
+            assert len(set(made.addresses)) == 3
+
+    @pytest.mark.parametrize("length", [16, 1 << 18])
+    def test_are_folded_into(self, length):
+        """A row of them is a target like any other, for small memory and for large."""
+        row = read(*[torch.full((length,), 2.0**r) for r in range(3)])
+        made = _native.new_tensors("backend", row, FLOAT32, 2, TABLE, FLOAT_CODE)
+        assert _native.RowFold((DTYPES.index("float32"),), OPS.index("SUM"), 0, 0).fold([row], [made])
+        assert all((tensor == 7).all() for tensor in made.arrays)
+
+    def test_give_their_memory_back(self):
+        """To the cache, whatever thread drops the last of its owners."""
+        before = _native.memory_info()["used_bytes"]
+        row = _native.new_tensors("backend", read(torch.ones(1 << 18)), FLOAT32, 1, TABLE, FLOAT_CODE)
+        held = [row.arrays[0][1:]]
+        del row
         gc.collect()
-        assert held[0].tolist() == [[0, 1, 2], [3, 4, 5]]
-        assert owner() is not None
+        assert _native.memory_info()["used_bytes"] == before + (1 << 20)
         thread = threading.Thread(target=held.clear)
         thread.start()
         thread.join()
-        assert owner() is None
-
-    @pytest.mark.parametrize("lay", [lambda a: a.T, lambda a: a[:, ::2], lambda a: np.broadcast_to(a, (2, *a.shape))])
-    def test_copy_what_is_not_row_major_and_writable(self, lay):
-        """PyTorch has no tensors that cannot be written."""
-        array = lay(np.arange(6, dtype=np.float32).reshape(2, 3))
-        [tensor] = _native.tensors(TABLE, [array], FLOAT_CODE)
-        assert tensor.tolist() == array.tolist()
-        tensor += 1
-        assert array.ravel()[0] == 0
-
-    def test_are_made_of_arrays(self):
-        """Nothing else."""
-        with pytest.raises(TypeError, match=r"Tensors are made on NumPy arrays\."):
-            _native.tensors(TABLE, [[1.0]], FLOAT_CODE)
+        assert _native.memory_info()["used_bytes"] == before
 
     def test_of_unknown_kinds_are_the_frameworks_error(self):
-        """And nothing is lost: the array is let go."""
-        array = np.ones(3, np.float32)
-        owner = weakref.ref(array)
+        """And nothing is lost: the memory is given back."""
+        row, before = read(torch.ones(1 << 18)), _native.memory_info()["used_bytes"]
         with pytest.raises(Exception, match="code"):
-            _native.tensors(TABLE, [array], 99)
-        del array
-        gc.collect()
-        assert owner() is None
+            _native.new_tensors("backend", row, FLOAT32, 2, TABLE, 99)
+        assert _native.memory_info()["used_bytes"] == before
+
+    def test_need_a_dtype_and_a_count(self):
+        """A name is no dtype, and none is no row."""
+        row = read(torch.ones(3))
+        with pytest.raises(TypeError, match=r"^The dtype is no numpy\.dtype\.$"):
+            _native.new_tensors("backend", row, "float32", 2, TABLE, FLOAT_CODE)
+        with pytest.raises(ValueError, match=r"^A row has an array at least\.$"):
+            _native.new_tensors("backend", row, FLOAT32, 0, TABLE, FLOAT_CODE)
 
 
 class TestTables:
@@ -141,4 +183,4 @@ class TestTables:
         """The standard lets a framework leave one out."""
         table, _kept = foreign_table(1)
         with pytest.raises(ValueError, match="unknown version"):
-            _native.tensors(table, [np.ones(3, np.float32)], FLOAT_CODE)
+            _native.new_tensors("backend", read(torch.ones(3)), FLOAT32, 1, table, FLOAT_CODE)

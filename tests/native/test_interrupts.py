@@ -7,7 +7,7 @@ import pytest
 PROGRAM = """
 import json, os, signal, threading, time
 import numpy as np, treefold
-from treefold.execution import kernel
+from treefold.execution import host_fold
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.testing import owned, owned_sum
@@ -23,7 +23,7 @@ signal.signal(signal.SIGALRM, ring)
 shape = (2_000_003,)
 arrays = [owned(r, shape) for r in range(8)]
 target = np.zeros(shape, np.float32)
-jobs = [kernel.Job("float32", arrays, [target])] * 4_000  # seconds of work in one call
+jobs = [host_fold.Job("float32", arrays, [target])] * 4_000  # seconds of work in one call
 sent = []
 
 def send():
@@ -33,7 +33,7 @@ def send():
 
 threading.Thread(target=send).start()
 try:
-    kernel.fold_batch(jobs, Fold(ReduceOp.SUM))
+    host_fold.fold_batch(jobs, Fold(ReduceOp.SUM))
     caught, taken = None, 0
 except (KeyboardInterrupt, Alarm) as error:
     caught, taken = [type(error).__name__, *error.__notes__], time.perf_counter() - sent[0]
@@ -72,7 +72,7 @@ class TestInterrupt:
     def test_ends_the_numpy_kernel_too(self):
         """Without the native core the answer is the same."""
         report = interrupted(
-            "SIGINT", before="kernel.native.HAS_NATIVE = False; kernel._warn_without_native = lambda: 0"
+            "SIGINT", before="host_fold.native.HAS_NATIVE = False; host_fold._warn_without_native = lambda: 0"
         )
         assert report["caught"] == ["KeyboardInterrupt", NOTE]
         assert report["right"]

@@ -113,18 +113,19 @@ class TestReadArrays:
             _native.read_arrays("backend", tuple(owned()), tuple(owned(2)))
 
 
-class TestNewRow:
+class TestNewArrays:
     def test_is_of_another_rows_shape(self):
         """Its arrays are new, writable, and do not share memory."""
-        row = _native.new_row(read(*owned(3, (2, 3))), np.dtype("float64"), 4)
-        assert (row.shape, row.dtype, len(row.arrays)) == ((2, 3), np.dtype("float64"), 4)
+        row = _native.new_arrays("backend", read(*owned(3, (2, 3))), np.dtype("float64"), 4)
+        assert (row.backend, row.shape, row.dtype, len(row.arrays)) == ("backend", (2, 3), np.dtype("float64"), 4)
+        assert all(array.shape == (2, 3) and array.dtype == np.float64 for array in row.arrays)
         assert all(array.flags.carray for array in row.arrays)
         assert len(set(row.addresses)) == 4
 
     def test_has_an_array_at_least(self):
         """None is no row."""
         with pytest.raises(ValueError, match=r"^A row has an array at least\.$"):
-            _native.new_row(read(*owned()), np.dtype("float32"), 0)
+            _native.new_arrays("backend", read(*owned()), np.dtype("float32"), 0)
 
 
 class TestRowFold:

@@ -179,6 +179,16 @@ class TestProve:
         with pytest.raises(PlanError, match=sentence):
             prove([WHOLE, copy(at("in0"), at("here"))], buffers=(IN0, IN1, OUT, HERE))
 
+    def test_refuses_work_of_which_a_part_is_for_nobody(self):
+        """A read of some elements does not count for their neighbours, though all were written at once."""
+        halves = [
+            combine(at("here", 0, 2), at("in1", 0, 2), to=at("out", 0, 2)),
+            combine(at("in0", 2, 4), at("in1", 2, 4), to=at("out", 2, 4)),
+        ]
+        sentence = r"^The plan does not hold: elements 2:4 of here are computed and never used\.$"
+        with pytest.raises(PlanError, match=sentence):
+            prove([copy(at("in0"), at("here"))], halves, buffers=(IN0, IN1, OUT, HERE))
+
     def test_refuses_an_incomplete_output(self):
         """Every element of every output must be there."""
         half = combine(at("in0", 0, 2), at("in1", 0, 2), to=at("out", 0, 2))

@@ -148,6 +148,11 @@ class TestPackedRings:
         used = crossings(packing, machine)
         assert all(rings * packing.bytes_per_s <= machine.capacities[link] for link, rings in used.items())
 
+    @pytest.mark.parametrize("count", [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13])
+    def test_use_every_link_between_devices_that_are_all_joined(self, count):
+        """There is one ring less than devices; two less for four and for six (Tillson 1980)."""
+        assert len(pack_rings(known_topology(f"mesh:{count}")).orders) == count - (2 if count in {4, 6} else 1)
+
     @pytest.mark.parametrize("name", ["ring:5", "line:4", "dgx1_v100", "mi300x", "dgx_a100", "pcie3_8gpu"])
     def test_are_priced_as_their_plans(self, name):
         """The closed form is within 2 % of following every copy, launch included."""

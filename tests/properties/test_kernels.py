@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treefold.backends.numpy_fold import fold_block
-from treefold.execution.kernel import KERNEL, fold_into
+from treefold.execution.host_fold import KERNEL, fold_into
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.testing import LAYOUTS, Hostile, assert_same_bits, owned

@@ -6,6 +6,7 @@ from treefold.cost import simulate
 from treefold.plan import Movement
 from treefold.planners.method import one_array
 from treefold.planners.tree_packing import TreePacking, along_packing, optimal_packing
+from treefold.report.packs import Pack, packs_of
 from treefold.timeline import Timeline
 from treefold.topology import Topology, known_topology
 
@@ -15,6 +16,7 @@ class Planned:
     topology: Topology
     packing: TreePacking
     movement: Movement
+    packs: tuple[Pack, ...]
     timeline: Timeline
 
 
@@ -26,8 +28,7 @@ def planned():
         topology = known_topology(name)
         packing = optimal_packing(topology, packs=packs)
         movement = along_packing(packing).movement(one_array(topology.devices))
-        return Planned(
-            topology, packing, movement, simulate(movement, topology, nbytes, chunk_bytes=nbytes / packs / 4)
-        )
+        timeline = simulate(movement, topology, nbytes, chunk_bytes=nbytes / packs / 4)
+        return Planned(topology, packing, movement, packs_of(movement), timeline)
 
     return make

@@ -1,3 +1,5 @@
+import itertools
+import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 
@@ -6,6 +8,7 @@ import pytest
 
 from treefold import HierarchicalCopyAllReduce, NcclAllReduce, PerReplica, ReductionToOneDevice
 from treefold.report import svg
+from treefold.report.bars import draw_bars
 from treefold.report.curves import Curve, draw_curves
 from treefold.report.plan_drawing import MAX_PACKS, draw_movement
 
@@ -104,7 +107,7 @@ class TestDrawMovement:
 class TestDrawCurves:
     def test_draws_each_curve_under_its_name(self):
         """Two curves, two lines with titles; the values' ends are told in words."""
-        drawing = draw_curves([Curve("a<b", (2.0, 1.0)), Curve("c", (2.0, 0.5, 0.25))], title="Loss")
+        drawing = draw_curves([Curve("a<b", (2.0, 1.0), 0), Curve("c", (2.0, 0.5, 0.25), 1)], title="Loss")
         assert [curve.find(f"{NS}title").text for curve in find(drawing, "tf-curve")] == ["a<b", "c"]
         desc = ET.fromstring(drawing).find(f"{NS}desc").text  # noqa: S314
         assert desc == "3 steps. a<b: from 2 to 1; c: from 2 to 0.25."
@@ -112,10 +115,32 @@ class TestDrawCurves:
     @pytest.mark.parametrize("values", [(1.0,), (0.5, 0.5), (0.0, 0.0), (1.0, 0.0), (1e-9, 1e9), (0.3,) * 5001])
     def test_stays_on_the_paper(self, values):
         """One step, flat curves, zeros, many decades, many steps: every point lies in the drawing."""
-        (line,) = ET.fromstring(draw_curves([Curve("x", values)], title="x")).iter(f"{NS}polyline")  # noqa: S314
+        root = ET.fromstring(draw_curves([Curve("x", values, 0)], title="x"))  # noqa: S314 - our own text
+        width, height = map(float, root.get("viewBox").split()[2:])
+        (line,) = root.iter(f"{NS}polyline")
         points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
-        assert all(0 <= x <= 860 and 0 <= y <= 340 for x, y in points)
+        assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
         assert 2 <= len(points) <= 2002
+
+    def test_breaks_its_legend_on_narrow_paper(self):
+        """On a phone the names stand below each other, above the curves, and none is cut."""
+        curves = [Curve(f"three devices, method {tone}", (2.0, 1.0), tone) for tone in range(3)]
+        root = ET.fromstring(draw_curves(curves, title="Loss", width=344))  # noqa: S314 - our own text
+        names = [text for text in root.iter(f"{NS}text") if text.text.startswith("three")]
+        assert len({text.get("y") for text in names}) == 3
+        assert max(float(text.get("y")) for text in names) < min(
+            float(point.split(",")[1]) for line in root.iter(f"{NS}polyline") for point in line.get("points").split()
+        )
+
+
+class TestDrawBars:
+    def test_is_as_long_as_it_takes(self):
+        """Twice the time, twice the length; the longest and its words stay on the paper."""
+        root = ET.fromstring(draw_bars({"one": 1e-3, "two": 2e-3}, title="t", width=344))  # noqa: S314 - our own text
+        one, two = (bar.find(f"{NS}rect") for bar in root.iter(f"{NS}g"))
+        assert float(two.get("width")) == pytest.approx(2 * float(one.get("width")), abs=0.11)
+        assert float(two.get("x")) + float(two.get("width")) < 344 - 40
+        assert [text.text for text in root.iter(f"{NS}text")] == ["one", "1 ms", "two", "2 ms"]
 
 
 class TestTheme:
@@ -123,6 +148,19 @@ class TestTheme:
     def test_colours_are_legible_on_their_paper(self, tones, paper):
         """Every tone keeps the 4.5:1 that WCAG asks of text."""
         assert min(_contrast(tone, paper) for tone in tones) >= 4.5
+
+    @pytest.mark.parametrize("tones", [svg.LIGHT, svg.DARK])
+    def test_tells_24_packs_apart(self, tones):
+        """No two of the 24 tones are nearer to each other than 0.05 in Oklab, twice what is seen side by side."""
+        assert len(tones) == 24
+        assert min(np.linalg.norm(_oklab(a) - _oklab(b)) for a, b in itertools.combinations(tones, 2)) > 0.05
+
+    def test_keeps_text_legible_on_a_phone(self):
+        """However narrow the screen, the smallest text, of 11 pixels, keeps 9; what does not fit is scrolled."""
+        drawing = svg.drawing([], width=500.0, height=10.0, title="t", description="d")
+        assert 'viewBox="0 0 500 10"' in drawing
+        least = float(re.search(r"min-width:(\d+)px", drawing)[1])
+        assert 11 * least / 500 >= 9
 
     def test_follows_the_reader(self):
         """Both papers are in the style, dark where the reader prefers it."""
@@ -133,11 +171,18 @@ class TestTheme:
 
 def _contrast(one, other):
     """Return the contrast of two colours (WCAG 2.2, relative luminance)."""
-
-    def luminance(colour):
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return np.dot(linear, [0.2126, 0.7152, 0.0722])
-
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted(np.dot(_linear(colour), [0.2126, 0.7152, 0.0722]) for colour in (one, other))
     return (high + 0.05) / (low + 0.05)
+
+
+def _linear(colour):
+    """Return a colour's linear red, green and blue."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+
+
+def _oklab(colour):
+    """Return a colour where distances are those that are seen (Ottosson 2020)."""
+    cones = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+    lab = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    return np.array(lab) @ np.cbrt(np.array(cones) @ _linear(colour))

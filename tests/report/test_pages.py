@@ -1,7 +1,7 @@
 import pytest
 
 from treefold.report.page import Check, Figure, Page, Section, render_page
-from treefold.report.tables import markdown_table, plain_table
+from treefold.report.tables import Table, html_table, markdown_table, plain_table
 
 HOSTILE = "<script>alert('x')</script> & \"y\""
 
@@ -33,7 +33,33 @@ class TestMarkdownTable:
         assert markdown_table(["a", "b"], [["x|y\nz", "1"]]).splitlines()[2] == "| x\\|y z |  1 |"
 
 
+class TestHtmlTable:
+    def test_is_a_table_with_its_headers(self):
+        """The first row names the columns and the first column the rows."""
+        html = html_table(Table(("size", "rings"), (("4 KiB", "9 µs"), ("1 GiB", "12 ms"))))
+        assert html.count('<th scope="col">') == html.count('<th scope="row">') == 2
+        assert html.count("<td>") == 2
+
+    def test_breaks_long_cells_into_lines(self):
+        """Edges of a tree over 32 devices are words, not a figure: their column is set left, its header too."""
+        html = html_table(Table(("a", "b", "c"), (("0", "1", "1→0, " * 31), ("1", "2", "1→0"))))
+        assert html.count('<td class="long">') == html.count("<td>") == 2
+        assert '<th scope="col" class="long">c</th>' in html
+
+    def test_scrolls_by_itself(self):
+        """What is wider than the page is reached in a box of its own, by keyboard too."""
+        assert html_table(Table(("a",), ())).startswith('<div class="table" role="region" aria-label="table" tabindex')
+
+
 class TestRenderPage:
+    def test_has_no_frame_around_nothing(self):
+        """Without figures, checks, sentences and facts there are no cards for them."""
+        html = render_page(Page("t", "", (), (), (Section("h", "", drawing="<svg/>"),), ()))
+        body = html.partition("<body>")[2]
+        assert body.count("<section>") == 1
+        assert not [tag for tag in ("<dl", "<ul", "<footer", "<p>", "<pre", "<table") if tag in body]
+        assert "Checks" not in body
+
     def test_escapes_every_text(self):
         """No text that is given can become markup."""
         page = Page(
@@ -41,7 +67,7 @@ class TestRenderPage:
             HOSTILE,
             (Figure(HOSTILE, HOSTILE, HOSTILE),),
             (Check(HOSTILE, holds=True, found=HOSTILE),),
-            (Section(HOSTILE, HOSTILE, drawing="<svg/>", verbatim=HOSTILE),),
+            (Section(HOSTILE, HOSTILE, "<svg/>", HOSTILE, Table((HOSTILE,), ((HOSTILE,),))),),
             ((HOSTILE, HOSTILE),),
         )
         html = render_page(page)

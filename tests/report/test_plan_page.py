@@ -1,5 +1,6 @@
 """The page of a plan, as text and in a browser."""
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -8,6 +9,8 @@ import pytest
 
 from treefold.report.page import Check
 from treefold.report.plan_page import PlanStory, render_plan_page
+from treefold.report.tables import Table
+from treefold.report.timeline_drawing import shown_links
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OFFLINE = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
@@ -17,11 +20,25 @@ OFFLINE = ("--no-first-run", "--disable-background-networking", "--disable-compo
 def page(planned):
     """Return the page of a DGX-1's four packs."""
     one = planned("dgx1_v100")
-    times = {"treefold": [(4096.0, 1e-6), (2.0**20, 1e-4)]}
-    checks = (Check("It holds", holds=True, found="yes"),)
-    return render_plan_page(
-        PlanStory(one.topology, one.packing, one.movement, one.timeline, times, "table", "</script>", checks, ())
+    return render_plan_page(story(one))
+
+
+def story(one, **changed):
+    """Return what the page tells of a planned machine."""
+    told = PlanStory(
+        title="1 MiB per GPU: 1 ms",
+        topology=one.topology,
+        packing=one.packing,
+        movement=one.movement,
+        timeline=one.timeline,
+        times={"treefold": [(4096.0, 1e-6), (2.0**20, 1e-4)]},
+        tables=(Table(("size", "treefold"), (("4 KiB", "1 µs"),)), Table(("pack",), (("0",),))),
+        words=("published", "</script>"),
+        method="trees",
+        checks=(Check("It holds", holds=True, found="yes"),),
+        facts=(),
     )
+    return dataclasses.replace(told, **changed)
 
 
 @pytest.fixture
@@ -58,17 +75,76 @@ class TestRenderPlanPage:
         """What one wants to see first stands first."""
         assert page.index("The plan at work") < page.index("<h2>Checks</h2>") < page.index("<h2>Predicted</h2>")
 
+    def test_begins_with_what_the_plan_takes(self, page):
+        """The first line is in everyday words; what it proves comes below."""
+        body = page.partition("<body>")[2]
+        assert (
+            body.index("<h1>1 MiB per GPU: 1 ms</h1>") < body.index("GB/s all-reduce") < body.index("The plan at work")
+        )
+
+    def test_draws_bars_of_one_size(self, planned):
+        """And says that they are seconds."""
+        one = story(planned("dgx1_v100"), times={"treefold": [(4096.0, 1e-6)], "rings": [(4096.0, 2e-6)]})
+        page = render_plan_page(one)
+        assert "Seconds of each method." in page
+        assert page.count('class="tf-bar ') == 2 * 2
+
+    @pytest.mark.parametrize("name", ["dgx1_v100", "dgx2", "2x8_h100", "a100_pcie_8gpu"])
+    def test_cuts_nothing_on_a_screen_of_1280(self, planned, name):
+        """Every drawing fits between the frames of the page, 1048 pixels apart."""
+        page = render_plan_page(story(planned(name)))
+        assert max(int(least) for least in re.findall(r"min-width:(\d+)px", page)) <= 1048
+
 
 class TestPlayer:
-    def test_shows_chunks_on_their_way(self, page, browse):
-        """At some time in the middle there are dots on the links, in and out, and every link has its load."""
-        dom = browse(page, "")
-        assert len(re.findall(r'<circle class="tf-(?:up|down) tf-tone-\d"', dom)) > 10
-        assert len(re.findall(r"<span>\d+ %</span>", dom)) == page.count("<i><b></b></i>") > 20
+    @pytest.fixture
+    def still(self):
+        """Return a script that stops the player in the middle, all packs shown."""
+        return (
+            "document.querySelector('.play').click(); document.querySelector('button[data-pack=\"-1\"]').click();"
+            "const slider = document.querySelector('input'); slider.value = '300';"
+            "slider.dispatchEvent(new Event('input'));"
+        )
 
-    def test_moves_with_the_keys(self, page, browse):
+    def test_opens_on_one_tree_playing(self, page, browse):
+        """The pack that carries most, its dots alone, and the button would stop it."""
+        dom = browse(page, "")
+        first = re.search(r'"first":(\d+)', page)[1]
+        assert f'data-only="{first}"' in dom
+        assert re.search(rf'data-pack="{first}" title="[^"]+" aria-pressed="true"', dom)
+        assert 'class="play">Pause</button>' in dom
+        dots = re.findall(r'<circle class="tf-(?:up|down) tf-tone-(\d+)"([^>]*)>', dom)
+        assert {tone for tone, more in dots if "none" not in more} <= {first}
+
+    def test_shows_chunks_on_their_way(self, page, browse, still):
+        """At some time in the middle there are dots on the links, in and out, and every row of links has its load."""
+        dom = browse(page, still)
+        assert len(re.findall(r'<circle class="tf-(?:up|down) tf-tone-\d"', dom)) > 10
+        assert len(re.findall(r"<span>\d+ %</span>", dom)) == page.count("<i><b></b></i>") > 0
+
+    def test_folds_links_of_one_load_the_busiest_first(self, planned):
+        """A row per load and width, which names all its links; every link is in one of them."""
+        one = planned("mi300x", packs=8)
+        page = render_plan_page(story(one))
+        rows = [row.split(",") for row in re.findall(r'data-links="([\d,]+)"', page)]
+        assert sorted(int(number) for row in rows for number in row) == list(range(len(one.timeline.links)))
+        assert len(rows) == 1
+        assert "gpu:0 → gpu:1 and 55 more" in page
+        assert "gpu:7 → gpu:6" in page
+
+    def test_puts_the_busiest_links_first(self, planned):
+        """Rows of several loads are in the order of these."""
+        one = planned("dgx1_v100")
+        page = render_plan_page(story(one))
+        links = list(dict.fromkeys([*shown_links(one.timeline), *one.timeline.links]))
+        rows = [int(row.partition(",")[0]) for row in re.findall(r'data-links="([\d,]+)"', page)]
+        loads = [one.timeline.links[links[n]].nbytes / float(one.topology.capacity(*links[n])) for n in rows]
+        assert len(rows) > 1
+        assert loads == sorted(loads, reverse=True)
+
+    def test_moves_with_the_keys(self, page, browse, still):
         """Home is the start, where nothing is on its way; End is the end, where every link has carried its all."""
-        press = "const p = document.querySelector('.tf-player');"
+        press = still + "const p = document.querySelector('.tf-player');"
         press += "const key = (k) => p.dispatchEvent(new KeyboardEvent('keydown', {key: k}));"
         output = r"<output>([\d.]+) of ([\d.]+) "
         start = re.search(output, browse(page, press + "key('Home');"))
@@ -78,12 +154,12 @@ class TestPlayer:
         later = re.search(output, browse(page, press + "key('Home'); key('ArrowRight'); key('ArrowRight');"))
         assert float(later[1]) == pytest.approx(float(later[2]) / 50, abs=0.011)
 
-    def test_plays(self, page, browse):
+    def test_plays(self, page, browse, still):
         """Time goes on from where it was, at the speed asked for, to the end, and the button says what it would do.
 
         The browser's own frames come when the machine has time for them; the script hands these out itself.
         """
-        frames = "const frames = []; window.requestAnimationFrame = (frame) => frames.push(frame);"
+        frames = still + "const frames = []; window.requestAnimationFrame = (frame) => frames.push(frame);"
         frames += "performance.now = () => 1000; document.querySelector('select').value = '4';"
         play = "document.querySelector('.play').click();"
         output = r'class="play">(\w+)</button>.*<output>([\d.]+) of ([\d.]+) '
@@ -100,11 +176,11 @@ class TestPlayer:
         assert paused[1] == "Play"
         assert float(paused[2]) == pytest.approx(float(begun[2]) + 0.1 * float(begun[3]), abs=0.011)
 
-    def test_shows_one_pack_alone(self, page, browse):
+    def test_shows_one_pack_alone(self, page, browse, still):
         """Chosen by its button: its tree and its links are lit, its dots stay, the others' go."""
-        dom = browse(page, "document.querySelector('button[data-pack=\"1\"]').click();")
+        dom = browse(page, still + "document.querySelector('button[data-pack=\"1\"]').click();")
         assert 'data-only="1"' in dom
         dots = re.findall(r'<circle class="tf-(?:up|down) tf-tone-(\d)"([^>]*)>', dom)
         assert {tone for tone, more in dots if "none" not in more} == {"1"}
         assert re.search(r'class="tf-lit tf-tone-1"', dom)
-        assert re.search(r'data-pack="1" aria-pressed="true"', dom)
+        assert re.search(r'data-pack="1" title="[^"]+" aria-pressed="true"', dom)

@@ -1,3 +1,4 @@
+import itertools
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -5,16 +6,19 @@ from fractions import Fraction
 
 import pytest
 
+from treefold.planners.method import one_array
+from treefold.planners.one_shot import one_shot
 from treefold.planners.tree_packing import optimal_packing
 from treefold.report.bottleneck import describe_bottleneck
 from treefold.report.certificate import most_loaded, recomputed_bound
 from treefold.report.machine_layout import lay_out
+from treefold.report.packs import Pack, group_packs, packs_of
 from treefold.report.plan_picture import draw_packing
 from treefold.report.png import render_png, with_plain_colours
 from treefold.report.size_drawing import draw_sizes
 from treefold.report.timeline_drawing import draw_timeline
 from treefold.report.trace import write_trace
-from treefold.report.tree_drawing import MAX_TREES, draw_trees
+from treefold.report.tree_drawing import draw_trees
 from treefold.topology import TopologyBuilder, known_topology
 
 NS = "{http://www.w3.org/2000/svg}"
@@ -27,24 +31,73 @@ def marks(drawing, kind):
     return [group for group in root.iter(f"{NS}g") if kind in group.get("class", "").split()]
 
 
+class TestPacksOf:
+    @pytest.mark.parametrize("name", MACHINES)
+    def test_are_the_trees_that_were_planned(self, planned, name):
+        """From the movement alone: the same roots, edges, depths and, to a millionth, shares."""
+        one = planned(name)
+        for pack, tree in zip(one.packs, one.packing.trees, strict=True):
+            assert (pack.root, pack.depth, set(pack.pairs)) == (tree.root, tree.depth, set(tree.pairs))
+            assert pack.share == pytest.approx(float(tree.share), abs=1e-6)
+
+    def test_have_no_root_where_every_device_folds(self):
+        """In one shot everyone sends to everyone."""
+        (pack,) = packs_of(one_shot().movement(one_array(known_topology("mesh:3").devices)))
+        assert (pack.root, pack.depth, len(pack.pairs)) == (None, 1, 6)
+
+
+class TestGroupPacks:
+    def test_takes_packs_together_that_differ_in_names_only(self):
+        """Two stars of three and a chain of three are two shapes; what carries most comes first."""
+        star, other = (Pack(0.3, root, tuple((n, root) for n in "abc" if n != root)) for root in "ab")
+        chain = Pack(0.4, "a", (("c", "b"), ("b", "a")))
+        groups = group_packs((star, chain, other), ["abc"])
+        assert [group.numbers for group in groups] == [(0, 2), (1,)]
+        assert [group.shares for group in groups] == ["30.0% each", "40.0%"]
+
+    def test_keeps_apart_what_crosses_hosts_elsewhere(self):
+        """A chain that changes hosts at its root is not one that changes them at its leaf."""
+        one = Pack(0.5, "a", (("c", "b"), ("b", "a")))
+        two = Pack(0.5, "c", (("a", "b"), ("b", "c")))
+        assert len(group_packs((one, two), ["ab", "c"])) == 2
+        assert len(group_packs((one, two), ["abc"])) == 1
+
+
 class TestDrawTrees:
-    def test_draws_every_tree_with_its_edges_and_its_root(self, planned):
-        """A picture per pack: n − 1 arrows, and one dot that is filled."""
+    def test_draws_a_tree_with_its_edges_and_its_root(self, planned):
+        """A picture per shape, every pack in one of them: n − 1 arrows, and one dot that is filled."""
         one = planned("dgx1_v100", packs=6)
-        trees = marks(draw_trees(one.topology, lay_out(one.topology), one.packing), "tf-tree")
-        assert [tree.get("data-pack") for tree in trees] == [str(n) for n in range(6)]
-        for tree, drawn in zip(one.packing.trees, trees, strict=True):
+        trees = marks(draw_trees(one.topology, lay_out(one.topology), one.packs), "tf-tree")
+        assert sorted(int(n) for tree in trees for n in tree.get("data-packs").split(",")) == list(range(6))
+        for drawn in trees:
+            tree = one.packing.trees[int(drawn.get("data-pack"))]
             assert len(list(drawn.iter(f"{NS}polygon"))) == 7
             filled = [circle for circle in drawn.iter(f"{NS}circle") if "tf-fill" in circle.get("class")]
             assert len(filled) == 1
             assert f"root {tree.root}" in drawn.find(f"{NS}title").text
 
-    def test_draws_the_largest_of_many(self, planned):
-        """Of thirty packs some are left out, and that is said."""
-        one = planned("ring:5", packs=30)
-        drawing = draw_trees(one.topology, lay_out(one.topology), one.packing)
-        assert len(marks(drawing, "tf-tree")) == MAX_TREES
-        assert f"{30 - MAX_TREES} more trees" in drawing
+    def test_draws_equal_trees_once(self, planned):
+        """Eight stars, one per GPU of a mesh, are one picture that says so."""
+        one = planned("mi300x", packs=8)
+        (tree,) = marks(draw_trees(one.topology, lay_out(one.topology), one.packs), "tf-tree")
+        assert [text.text for text in tree.iter(f"{NS}text")][:2] == ["8 packs: 100.0%", "depth 1"]
+
+    def test_draws_the_largest_of_many(self, planned, monkeypatch):
+        """Of more shapes than fit, those that carry least are left out, and that is said."""
+        one = planned("dgx1_v100", packs=16)
+        groups = group_packs(one.packs, [one.topology.devices])
+        monkeypatch.setattr("treefold.report.tree_drawing.MAX_TREES", 2)
+        drawing = draw_trees(one.topology, lay_out(one.topology), one.packs)
+        assert [int(tree.get("data-pack")) for tree in marks(drawing, "tf-tree")] == [g.numbers[0] for g in groups[:2]]
+        assert f"{sum(len(group.packs) for group in groups[2:])} more trees" in drawing
+
+    @pytest.mark.parametrize(("name", "sides"), [("2x8_h100", 8), ("pcie3_8gpu", 4)])
+    def test_stands_devices_by_host_or_socket(self, planned, name, sides):
+        """Those of the first left, those of the second right, as in the picture of the machine."""
+        one = planned(name)
+        tree = marks(draw_trees(one.topology, lay_out(one.topology), one.packs), "tf-tree")[0]
+        places = [float(circle.get("cx")) for circle in tree.iter(f"{NS}circle")]
+        assert max(places[:sides]) < min(places[sides:])
 
 
 class TestDrawTimeline:
@@ -94,13 +147,26 @@ class TestDrawPacking:
     def test_is_one_svg_of_machine_trees_and_timeline(self, planned, name):
         """All three, once each."""
         one = planned(name)
-        drawing = draw_packing(one.topology, one.packing, one.timeline)
+        drawing = draw_packing(one.topology, one.packing, one.packs, one.timeline)
         assert [len(marks(drawing, kind)) for kind in ("tf-machine", "tf-trees", "tf-timeline")] == [1, 1, 1]
+
+    @pytest.mark.parametrize("name", ["mi250", "a100_pcie_8gpu", "ring:5"])
+    def test_cuts_no_line_of_its_head(self, planned, name):
+        """However long the title and the bottleneck: they are broken into lines that fit the paper."""
+        one = planned(name)
+        title = f"{name}, 8 GPUs, 1 GiB per GPU: 39.2 ms; NCCL-like rings: 39.3 ms. NVLinks are missing from this file."
+        root = ET.fromstring(draw_packing(one.topology, one.packing, one.packs, title=title))  # noqa: S314
+        sizes = {"19": 0.56, "13": 0.53}  # the mean width of a character, in sizes of the font
+        lines = [text for text in root.findall(f"{NS}text") if text.get("font-size") in sizes]
+        ends = [28 + len(line.text) * int(line.get("font-size")) * sizes[line.get("font-size")] for line in lines]
+        assert len(lines) >= 3
+        assert max(ends) <= float(root.get("viewBox").split()[2])
+        assert " ".join(line.text for line in lines).startswith(title)
 
     def test_says_what_is_lost(self, planned):
         """Four packs of a DGX-1 reach less than the optimum, and the headline says how much."""
         one = planned("dgx1_v100", packs=4)
-        words = draw_packing(one.topology, one.packing)
+        words = draw_packing(one.topology, one.packing, one.packs)
         reached = one.packing.algbw_bytes_per_s / 1e9
         assert f"dgx1_v100: {reached:.2f} of at most 85.71 GB/s all-reduce" in words
 
@@ -109,7 +175,7 @@ class TestRenderPng:
     def test_draws_in_colours_that_any_program_knows(self, planned):
         """No variables are left, and the pixels are many and not all alike."""
         one = planned("dgx1_v100")
-        svg = draw_packing(one.topology, one.packing)
+        svg = draw_packing(one.topology, one.packing, one.packs)
         plain = with_plain_colours(svg)
         assert "var(" not in plain
         assert "prefers-color-scheme" not in plain
@@ -127,6 +193,27 @@ class TestDrawSizes:
         assert "at most 200 GB/s" in drawing
         assert "a: 4 KiB in 1 µs, 1 MiB in 10 µs." in drawing
         assert "<b>" not in drawing
+
+    def test_draws_bars_where_there_is_one_size(self):
+        """A curve of one point is none: the seconds stand beside each other."""
+        drawing = draw_sizes({"a": [(4096.0, 1e-6)], "b": [(4096.0, 2e-6)]}, title="t", bound=200e9)
+        assert (len(marks(drawing, "tf-bar")), len(marks(drawing, "tf-curve"))) == (2, 0)
+        assert ">2 µs</text>" in drawing
+
+    @pytest.mark.parametrize("width", [344.0, 960.0])
+    def test_stays_on_its_paper(self, width):
+        """On a phone and on a screen no name and no size is cut or touches the next one."""
+        times = {name: [(2.0**power, 1e-9 * 2**power) for power in range(12, 31, 2)] for name in ("trees", "x" * 30)}
+        root = ET.fromstring(draw_sizes(times, title="t", width=width))  # noqa: S314 - our own text
+        lines = {}
+        for text in root.iter(f"{NS}text"):
+            wide = 6.6 * len(text.text)
+            left = float(text.get("x")) - {"end": wide, "middle": wide / 2}.get(text.get("text-anchor"), 0)
+            lines.setdefault(text.get("y"), []).append((left, left + wide))
+        for spans in map(sorted, lines.values()):
+            assert spans[0][0] >= 0
+            assert spans[-1][1] <= width
+            assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
 class TestDescribeBottleneck:
@@ -170,5 +257,5 @@ class TestCertificate:
 def test_pages_have_no_links_to_elsewhere(planned):
     """What is drawn is all there is: nothing is loaded."""
     one = planned("ring:5")
-    drawing = draw_packing(one.topology, one.packing, one.timeline)
+    drawing = draw_packing(one.topology, one.packing, one.packs, one.timeline)
     assert not re.findall(r"(?:href|src|url)\s*[=(]", drawing)

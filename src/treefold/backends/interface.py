@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import optree
 
+from treefold.backends.rows import Row, new_arrays
 from treefold.fold import Fold
-
-if TYPE_CHECKING:
-    from treefold.backends.rows import Row
 
 HostArray = npt.NDArray[Any]
 
@@ -43,7 +41,7 @@ class Node(NamedTuple):
 
 
 class ArrayBackend(abc.ABC):
-    """What treefold needs to know and do about the arrays of one framework.
+    """The adapter of one framework's arrays: everything that treefold knows about them and does to them.
 
     All methods but ``owns`` are only called with arrays that the backend owns, ranges inside them, and devices for
     which ``has_device`` is true.
@@ -146,6 +144,13 @@ class ArrayBackend(abc.ABC):
         With ``shares_results`` there is one array for all devices.
         """
         return [self.from_host(array, device) for array, device in zip(arrays, devices, strict=True)]
+
+    def new_row(self, like: Row, dtype: np.dtype[Any], count: int) -> Row:
+        """Return a row of new arrays of this framework, uninitialised, of the shape of another row.
+
+        A row that says no backend is of NumPy arrays, which ``from_hosts`` takes when they are written.
+        """
+        return new_arrays(None, like, dtype, count)
 
     def take_apart(self, value: object) -> Node | None:  # noqa: ARG002
         """Return the children of a container that was registered with this framework; None for anything else."""

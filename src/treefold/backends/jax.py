@@ -18,10 +18,10 @@ import optree
 # an array and look would start JAX's platforms, for callers who only imported it.
 from jax._src.array import ArrayImpl
 
-from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal
+from treefold.backends.interface import HostArray, Node, Refusal
 from treefold.backends.jax_memory import place
-from treefold.backends.numpy import NumpyBackend
 from treefold.backends.rows import Row, read_arrays
+from treefold.backends.through_numpy import ThroughNumpyBackend
 from treefold.dtypes import INTEGERS
 from treefold.errors import ArgumentError
 from treefold.fold import Fold
@@ -33,7 +33,7 @@ _SPREAD = (
 )
 
 
-class JaxBackend(ArrayBackend):
+class JaxBackend(ThroughNumpyBackend):
     """Arrays that are committed to a CPU device, or on the default one. All are immutable."""
 
     name = "JAX"
@@ -41,10 +41,7 @@ class JaxBackend(ArrayBackend):
     #: Also true of donated ones: JAX does not write into memory that it adopted.
     shares_results = True
 
-    def __init__(self) -> None:
-        """Ask JAX nothing yet: its platforms start when they are first used."""
-        self._numpy = NumpyBackend()
-
+    # Lazy, because JAX's platforms start when they are first asked.
     @functools.cached_property
     def _devices(self) -> dict[str, Any]:
         try:
@@ -57,7 +54,7 @@ class JaxBackend(ArrayBackend):
         return {device: name for name, device in self._devices.items()}
 
     def owns(self, value: object) -> bool:
-        """Own whatever is JAX's by its class; what it says of itself does not count."""
+        """Tell by the class alone: what a value says of itself does not count."""
         return issubclass(type(value), (jax.Array, jax.core.Tracer))
 
     def refusal(self, array: Any) -> Refusal | None:
@@ -98,7 +95,6 @@ class JaxBackend(ArrayBackend):
         return self._names[device]
 
     def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
-        """Return what the array says."""
         return array.shape, array.dtype.name
 
     def copy_to(self, array: Any, device: str) -> Any:
@@ -110,49 +106,22 @@ class JaxBackend(ArrayBackend):
         result = fold.result_dtype(dtype)
         return "float32" if dtype in INTEGERS and result == "float64" and not jax.config.jax_enable_x64 else result
 
-    def combine(self, arrays: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Any:
-        """Fold as on NumPy arrays."""
-        parts = [self.host_view(array) for array in arrays]
-        return self._beside(arrays[0], self._numpy.combine(parts, fold, dtype=dtype, divisor=divisor, result=result))
+    def contents(self, arrays: Sequence[Any]) -> list[HostArray]:
+        """Return JAX's own views."""
+        return [self.host_view(array) for array in arrays]
 
-    def scale(self, array: Any, divisor: int, result: str) -> Any:
-        """Divide wide and round once."""
-        return self._beside(array, self._numpy.scale(self.host_view(array), divisor, result))
-
-    def ravel_concat(self, arrays: Sequence[Any]) -> Any:
-        """Return one new array, also of one."""
-        return self._beside(arrays[0], self._numpy.ravel_concat([self.host_view(array) for array in arrays]))
-
-    def split(self, array: Any, start: int, stop: int) -> Any:
-        """Return a new array."""
-        return self._beside(array, self.host_view(array)[start:stop])
-
-    def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """Return a new array."""
-        return self._beside(array, self.host_view(array).reshape(shape))
-
-    def moveaxis(self, array: Any, source: int, target: int) -> Any:
-        """Return a new array."""
-        return self._beside(array, np.moveaxis(self.host_view(array), source, target))
-
-    def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
-        """Add duplicates in the accumulator's dtype and round once."""
-        return self._beside(values, self._numpy.densify(self.host_view(values), self.host_view(indices), shape))
-
-    def index_bounds(self, indices: Any) -> tuple[int, int]:
-        """Look at all of them."""
-        return self._numpy.index_bounds(self.host_view(indices))
+    def beside(self, array: Any, made: HostArray) -> Any:
+        """Return a new array, also of contents that are a view."""
+        return self.from_host(made, self.device_of(array))
 
     def assign(self, target: Any, source: Any) -> None:
-        """Do nothing, ever: there is nothing to write to."""
+        """Raise an error: nothing is ever written into JAX's arrays, and nothing asks for it."""
         raise AssertionError(target, source)
 
     def is_writable(self, array: Any) -> bool:  # noqa: ARG002
-        """JAX arrays are immutable."""
         return False
 
     def synchronize(self, array: Any) -> None:
-        """Wait for it."""
         jax.block_until_ready(array)
 
     def host_view(self, array: Any) -> HostArray:
@@ -195,8 +164,4 @@ class JaxBackend(ArrayBackend):
         return Node([child for _, child in children], structure, names, kind)
 
     def put_together(self, rest: Any, children: Sequence[Any]) -> Any:
-        """Let JAX do it."""
         return rest.unflatten(children)
-
-    def _beside(self, array: Any, made: HostArray) -> Any:
-        return self.from_host(made, self.device_of(array))

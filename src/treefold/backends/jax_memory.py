@@ -1,4 +1,4 @@
-"""JAX arrays on host memory that somebody else took, without copying it."""
+"""JAX arrays on host memory that treefold allocated, without a copy."""
 
 from __future__ import annotations
 

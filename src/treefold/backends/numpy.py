@@ -9,7 +9,7 @@ import numpy as np
 
 from treefold.backends.interface import ArrayBackend, HostArray
 from treefold.backends.numpy_fold import add_rows, fold_block, scale_block
-from treefold.backends.rows import Row, read_arrays
+from treefold.backends.rows import Row, new_arrays, read_arrays
 from treefold.devices import device_type
 from treefold.fold import Fold
 
@@ -99,9 +99,9 @@ class NumpyBackend(ArrayBackend):
         """Return the array itself."""
         return array
 
-    def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:  # noqa: ARG002
-        """Return the arrays themselves."""
-        return list(arrays)
+    def new_row(self, like: Row, dtype: np.dtype[Any], count: int) -> Row:
+        """Return new arrays."""
+        return new_arrays(self, like, dtype, count)
 
     def read(self, arrays: tuple[Any, ...]) -> Row | None:
         """Read the arrays themselves."""

@@ -94,7 +94,7 @@ def _sum(parts: list[Array], fold: Fold, *, dtype: str, divisor: int | None) -> 
     if dtype in OVERFLOWING:
         _refold_overflows(total, parts, mean_of)
     # On devices parts may be partial sums, which say nothing of the hull.
-    return _clamp(total, parts) if mean_of == len(parts) and dtype == "float64" else total
+    return clamp(total, parts) if mean_of == len(parts) and dtype == "float64" else total
 
 
 def _accumulate(parts: list[Array], accumulator: str) -> Array:
@@ -116,12 +116,15 @@ def _refold_overflows(total: Array, parts: list[Array], mean_of: int | None) -> 
         put(total, where, (small if mean_of is None else small / mean_of) * scale)
 
 
-def _clamp(mean: Array, parts: list[Array]) -> Array:
-    """Move a mean that rounding carried out of the hull of its contributions back in; zeros keep their sign."""
+def clamp(mean: Any, parts: Sequence[Any], *, namespace: Any = np) -> Any:
+    """Move a mean that rounding carried out of the hull of its contributions back in; zeros keep their sign.
+
+    ``namespace``: the module of the arrays' framework.
+    """
     low, high = parts[0], parts[0]
     for part in parts[1:]:
-        low, high = np.minimum(low, part), np.maximum(high, part)
-    return np.where(mean < low, low, np.where(mean > high, high, mean))
+        low, high = namespace.minimum(low, part), namespace.maximum(high, part)
+    return namespace.where(mean < low, low, namespace.where(mean > high, high, mean))
 
 
 def _weighted_mean(parts: list[Array], fold: Fold) -> Array:
@@ -136,7 +139,8 @@ def _weighted_mean(parts: list[Array], fold: Fold) -> Array:
         scale = 2 * headroom(len(chosen))
         small = _accumulate([weight * (part[where] / scale) for weight, part in chosen], "float64")
         total[where] = small / fold.weight_sum * scale
-    return _clamp(total, values)
+    mean: Array = clamp(total, values)
+    return mean
 
 
 def _integer_mean(parts: list[Array], count: int) -> Array:

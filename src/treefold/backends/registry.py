@@ -1,4 +1,4 @@
-"""Which backends there are. Frameworks are found among the loaded modules, never imported to find out."""
+"""The registry of backends. Frameworks are found among the loaded modules, never imported to find out."""
 
 from __future__ import annotations
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from treefold.compiled import HAS_NATIVE
 
 if TYPE_CHECKING or HAS_NATIVE:
-    from treefold._native import Row, read_arrays, read_tensors
+    from treefold._native import Row, new_arrays, new_tensors, read_arrays, read_tensors
 else:
 
     class Row:
-        """What nothing is made of."""
+        """A class without objects: nothing is read natively."""
 
     def read_arrays(*_: object) -> None:
         """Return None: calls are not recognised."""
 
-    read_tensors = read_arrays
+    read_tensors = new_arrays = new_tensors = read_arrays
 
-__all__ = ["Row", "read_arrays", "read_tensors"]
+__all__ = ["Row", "new_arrays", "new_tensors", "read_arrays", "read_tensors"]

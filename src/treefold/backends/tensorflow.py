@@ -35,7 +35,7 @@ class TensorflowBackend(ArrayBackend):
     shares_results = True
 
     def owns(self, value: object) -> bool:
-        """Own tensors and variables; ``IndexedSlices``, ragged and sparse tensors are made of several."""
+        """Take tensors and variables; ``IndexedSlices``, ragged and sparse tensors are made of several."""
         return isinstance(value, tf.Tensor | tf.Variable)
 
     def has_device(self, device: str) -> bool:
@@ -71,7 +71,6 @@ class TensorflowBackend(ArrayBackend):
             return fold_tensors(arrays, fold, dtype=dtype, divisor=divisor, result=result)
 
     def scale(self, array: Any, divisor: int, result: str) -> Any:
-        """Divide wide and round once."""
         views = self._views([array])
         if views is not None:
             return self._on(array, scale_block(views[0], divisor, result))
@@ -85,7 +84,6 @@ class TensorflowBackend(ArrayBackend):
             return flat[0] if len(flat) == 1 else tf.concat(flat, 0)
 
     def split(self, array: Any, start: int, stop: int) -> Any:
-        """Return a slice."""
         with tf.device(array.device):
             return array[start:stop]
 
@@ -95,14 +93,12 @@ class TensorflowBackend(ArrayBackend):
             return tf.reshape(array, shape)
 
     def moveaxis(self, array: Any, source: int, target: int) -> Any:
-        """Transpose."""
         axes = list(range(len(array.shape)))
         axes.insert(target, axes.pop(source))
         with tf.device(array.device):
             return tf.transpose(array, axes)
 
     def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
-        """Add duplicates in the accumulator's dtype and round once, as everywhere."""
         views = self._views([values, indices])
         if views is not None:
             return self._on(values, _HOST.densify(views[0], views[1], shape))
@@ -117,7 +113,7 @@ class TensorflowBackend(ArrayBackend):
         return int(tf.reduce_min(indices)), int(tf.reduce_max(indices))
 
     def assign(self, target: Any, source: Any) -> None:
-        """Never called, as nothing is writable."""
+        """Raise an error: nothing is writable, so nothing asks for it."""
         raise AssertionError(target, source)
 
     def is_writable(self, array: Any) -> bool:  # noqa: ARG002

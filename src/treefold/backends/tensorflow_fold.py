@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from treefold.backends.numpy_fold import clamp
 from treefold.backends.tensorflow_product import product
 from treefold.backends.tensorflow_rounding import rounded, to_accumulator
 from treefold.dtypes import COMPLEX, HALVES, INTEGERS, OVERFLOWING, REAL
@@ -96,7 +97,8 @@ def _mean(parts: Sequence[Any], fold: Fold, dtype: str, divisor: int) -> Any:
         scale = 2.0 * headroom(len(chosen))  # weights are below 2
         small = _accumulated([weight * (part / scale) for weight, part in chosen], "float64", _added)
         again = _divided(small, fold.weight_sum) * scale
-        return _clamped(tf.where(tf.math.is_finite(total), total, again), [part for _, part in chosen])
+        mean = tf.where(tf.math.is_finite(total), total, again)
+        return clamp(mean, [part for _, part in chosen], namespace=tf)
     if dtype in INTEGERS:
         return _integer_mean(parts, divisor, dtype)
     total = _accumulated(parts, fold.accumulator_dtype(dtype), _added)
@@ -105,7 +107,7 @@ def _mean(parts: Sequence[Any], fold: Fold, dtype: str, divisor: int) -> Any:
         return _divided(tf.cast(total, "float32") if dtype in HALVES else total, divisor)
     mean = _refolded(_divided(total, divisor), parts, dtype, divisor)
     # Parts may be partial sums, which say nothing of the hull.
-    return _clamped(mean, parts) if divisor == len(parts) and dtype == "float64" else mean
+    return clamp(mean, parts, namespace=tf) if divisor == len(parts) and dtype == "float64" else mean
 
 
 def _refolded(total: Any, parts: Sequence[Any], dtype: str, divisor: int) -> Any:
@@ -117,16 +119,9 @@ def _refolded(total: Any, parts: Sequence[Any], dtype: str, divisor: int) -> Any
     return tf.where(tf.math.is_finite(total), total, to_accumulator(_divided(small, divisor) * scale, total.dtype.name))
 
 
-def _clamped(mean: Any, parts: Sequence[Any]) -> Any:
-    low, high = parts[0], parts[0]
-    for part in parts[1:]:
-        low, high = tf.minimum(low, part), tf.maximum(high, part)
-    return tf.where(mean < low, low, tf.where(mean > high, high, mean))
-
-
 def _integer_mean(parts: Sequence[Any], divisor: int, dtype: str) -> Any:
     """Return the true sum over ``divisor`` in float64; its floor, Σq + Σr // count, fits 64 bits."""
-    accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)  # the way is numpy_fold's
+    accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)  # as in numpy_fold
     if not dtype.endswith("64"):
         return _divided(tf.cast(_accumulated(parts, accumulator, _added), "float64"), divisor)
     count = tf.constant(divisor, accumulator)

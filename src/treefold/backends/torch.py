@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from treefold.backends.interface import ArrayBackend, HostArray, Refusal
@@ -27,6 +28,7 @@ from treefold.backends.torch_memory import (
     count_writes,
     footprint,
     memory,
+    new_row,
     on_host,
     read,
     resolved,
@@ -170,6 +172,10 @@ class TorchBackend(ArrayBackend):
     def from_hosts(self, arrays: Sequence[HostArray], devices: Sequence[str]) -> list[Any]:  # noqa: ARG002 - as above
         """Return tensors on the memory of arrays of one dtype."""
         return adopted(arrays)
+
+    def new_row(self, like: Row, dtype: np.dtype[Any], count: int) -> Row:
+        """Return new tensors; older releases of PyTorch take over NumPy's arrays."""
+        return new_row(self, like, dtype, count)
 
     def read(self, arrays: tuple[Any, ...]) -> Row | None:
         """Read plain tensors and leaves of autograd, in host memory or on one GPU."""

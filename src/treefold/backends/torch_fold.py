@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from treefold.backends.numpy_fold import clamp
 from treefold.dtypes import COMPLEX, HALVES, INTEGERS, OVERFLOWING, REAL, WIDE_INTEGERS
 from treefold.fold import Fold, headroom
 from treefold.reduce_op import ReduceOp
@@ -69,7 +70,7 @@ def _sum(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None) -
     if fold.accumulate == "wide" and dtype in OVERFLOWING:
         total = _refolded(total, parts, mean_of)
         # Parts may be partial sums, which say nothing of the hull.
-        return _clamp(total, parts) if mean_of == len(parts) and dtype == "float64" else total
+        return clamp(total, parts, namespace=torch) if mean_of == len(parts) and dtype == "float64" else total
     return total
 
 
@@ -100,15 +101,7 @@ def _weighted_mean(chosen: Sequence[tuple[float, Any]], weight_sum: float) -> An
         scale = 2 * headroom(len(chosen))
         small = _accumulate([weight * (part / scale) for weight, part in chosen], torch.float64)
         total = torch.where(where, small / weight_sum * scale, total)
-    return _clamp(total, values)
-
-
-def _clamp(mean: Any, parts: Sequence[Any]) -> Any:
-    """Move a mean that rounding carried out of the hull of its contributions back in; zeros keep their sign."""
-    low, high = parts[0], parts[0]
-    for part in parts[1:]:
-        low, high = torch.minimum(low, part), torch.maximum(high, part)
-    return torch.where(mean < low, low, torch.where(mean > high, high, mean))
+    return clamp(total, values, namespace=torch)
 
 
 def _rounded(values: Any, dtype: Any) -> Any:

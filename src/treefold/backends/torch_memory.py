@@ -12,18 +12,16 @@ import numpy as np
 import torch
 
 from treefold.backends.interface import HostArray
-from treefold.backends.rows import Row, read_arrays, read_tensors
+from treefold.backends.rows import Row, new_arrays, new_tensors, read_arrays, read_tensors
 from treefold.compiled import HAS_NATIVE
 from treefold.dtypes import DTYPES as TABLE
 from treefold.dtypes import numpy_dtype
 
 #: DLPack's C functions for tensors; older releases of PyTorch have none.
 EXCHANGE: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) if HAS_NATIVE else None
-if HAS_NATIVE:
-    from treefold._native import tensors as _exchange_tensors
 if EXCHANGE is not None:
     try:
-        _exchange_tensors(EXCHANGE, (), 0)  # looks at the table's version
+        read_tensors(None, EXCHANGE, (), np.dtype(np.float32))  # looks at the table's version
     except ValueError:  # another version of DLPack
         EXCHANGE = None
 
@@ -47,9 +45,10 @@ _VIEWS = {
     if not TABLE[host.name].is_numpys
 }
 #: Asked of every tensor of every call; a map over methods asks without a frame of Python.
-_REQUIRES_GRAD = attrgetter("requires_grad")
-_IS_NEG, _IS_CONJ, _OFFSET = torch.Tensor.is_neg, torch.Tensor.is_conj, torch.Tensor.storage_offset
-_STORAGE, _NBYTES = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes
+_REQUIRES_GRAD, _IS_LEAF = attrgetter("requires_grad"), attrgetter("is_leaf")
+#: What DLPack does not say. Negation may be lazy, and conjugation of complex numbers.
+_OF_REAL = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.storage_offset, torch.Tensor.is_neg
+_OF_COMPLEX = (*_OF_REAL, torch.Tensor.is_conj)
 
 
 def memory(tensor: Any) -> HostArray | None:
@@ -76,39 +75,19 @@ def read(backend: Any, tensors: tuple[Any, ...], *, is_recording: bool, extra: H
     """
     dtype = tensors[0].dtype
     host_dtype = _HOST_DTYPES.get(dtype)
-    if host_dtype is None or not _are_plain(tensors, is_recording=is_recording):
+    # No subclasses, of which autograd would say nothing.
+    if host_dtype is None or not ACCEPTED.issuperset(map(type, tensors)):
+        return None
+    if is_recording and any(map(_REQUIRES_GRAD, tensors)) and not all(map(_IS_LEAF, tensors)):
         return None
     if EXCHANGE is not None:
-        row = read_tensors(backend, EXCHANGE, tensors, host_dtype, extra)
-        return row if row is not None and _are_whole(tensors) else None
+        return read_tensors(
+            backend, EXCHANGE, tensors, host_dtype, extra, _OF_COMPLEX if dtype.is_complex else _OF_REAL
+        )
     if not all(tensor.is_cpu and tensor.dtype is dtype for tensor in tensors):
         return None
     views = [memory(tensor) for tensor in tensors]
     return None if any(view is None for view in views) else read_arrays(backend, tensors, tuple(views), extra)
-
-
-def _are_plain(tensors: tuple[Any, ...], *, is_recording: bool) -> bool:
-    """Tell whether these are tensors and no subclasses, of which autograd would say nothing."""
-    if not ACCEPTED.issuperset(map(type, tensors)):
-        return False
-    if not is_recording or not any(map(_REQUIRES_GRAD, tensors)):
-        return True
-    return all(tensor.grad_fn is None for tensor in tensors if tensor.requires_grad)
-
-
-def _are_whole(tensors: tuple[Any, ...]) -> bool:
-    """Tell whether row-major tensors of one shape hold what their memory says, and have all of it.
-
-    Negation and conjugation may be lazy, and storages can be resized under their tensors.
-    """
-    if any(map(_IS_NEG, tensors)) or (tensors[0].is_complex() and any(map(_IS_CONJ, tensors))):
-        return False
-    nbytes, storages = tensors[0].nbytes, map(_STORAGE, tensors)
-    if not any(map(_OFFSET, tensors)):
-        return all(size >= nbytes for size in map(_NBYTES, storages))
-    itemsize = tensors[0].itemsize
-    ends = [nbytes + tensor.storage_offset() * itemsize for tensor in tensors]
-    return all(storage.nbytes() >= end for storage, end in zip(storages, ends, strict=True))
 
 
 def resolved(tensor: Any) -> Any:
@@ -127,14 +106,19 @@ def on_host(tensor: Any) -> HostArray:
 def adopted(arrays: Sequence[HostArray]) -> list[Any]:
     """Return tensors on the memory of arrays of one dtype, which lives as long as they; read-only arrays are copied."""
     dtype = arrays[0].dtype
-    if EXCHANGE is not None:
-        return _exchange_tensors(EXCHANGE, arrays, _dlpack_code(dtype))
     # PyTorch has no tensors that cannot be written.
     own = [array if array.flags.writeable else array.copy() for array in arrays]
-    if dtype.isbuiltin == 1:  # 2: of a package like ml_dtypes
+    if TABLE[dtype.name].is_numpys:
         return [torch.from_numpy(array) for array in own]
     bits = f"int{8 * dtype.itemsize}"
     return [torch.from_numpy(array.view(bits)).view(DTYPES[dtype.name]) for array in own]
+
+
+def new_row(backend: Any, like: Row, dtype: np.dtype[Any], count: int) -> Row:
+    """Return a row of new tensors of a backend, of another row's shape; of NumPy arrays without DLPack's functions."""
+    if EXCHANGE is None:
+        return new_arrays(None, like, dtype, count)
+    return new_tensors(backend, like, dtype, count, EXCHANGE, _dlpack_code(dtype))
 
 
 @functools.cache  # NumPy works a dtype's name out each time

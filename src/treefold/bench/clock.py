@@ -1,4 +1,4 @@
-"""Times: how contestants take turns, and what is made of what the clock said.
+"""Times: contestants take turns, and their times become spreads and ratios.
 
 Machines drift: another program, another frequency. Contestants therefore take turns, and a ratio is taken within
 each round before the median over the rounds is.
@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 #: Makes a number of calls and returns the seconds that each took.
 Runner = Callable[[int], Sequence[float]]
 
@@ -19,13 +21,13 @@ Runner = Callable[[int], Sequence[float]]
 Rounds = tuple[tuple[float, ...], ...]
 
 
-#: Beside calls of this length, waking up does not show.
+#: Beside calls of this length, the time to wake sleeping threads does not show.
 _LONG_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The middle of some numbers and how far they lie around it: median, quartiles, 99th percentile."""
+    """The median of some numbers, their quartiles and their 99th percentile."""
 
     median: float
     low: float
@@ -39,13 +41,12 @@ class Spread:
         >>> Spread.of([4.0, 1.0, 2.0, 3.0, 5.0])
         Spread(median=3.0, low=2.0, high=4.0, p99=4.96)
         """
-        ordered = sorted(numbers)
-        return cls(*(_quantile(ordered, share) for share in (0.5, 0.25, 0.75, 0.99)))
+        return cls(*np.quantile(numbers, (0.5, 0.25, 0.75, 0.99)).tolist())
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often each contestant is called: ``rounds`` times ``calls`` in a row, after ``warmup`` rounds."""
+    """The number of calls of each contestant: ``rounds`` times ``calls`` in a row, after ``warmup`` rounds."""
 
     rounds: int
     warmup: int
@@ -76,6 +77,7 @@ def interleave(
     times: dict[str, list[tuple[float, ...]]] = {name: [] for name in runners}
     is_long: dict[str, bool] = {}
     for number in range(-pace.warmup, pace.rounds):
+        # Alternating orders: nobody always runs on the caches or the clock frequency that the same neighbour left.
         names = list(runners)[:: 1 if number % 2 == 0 else -1]
         for name in names:
             if pause_s:
@@ -108,10 +110,3 @@ def spread_of_ratios(one: Rounds, other: Rounds) -> Spread:
 def calls_per_round(seconds: float, *, round_s: float = 0.004, most: int = 200) -> int:
     """Return how many calls of this length make a round that is long beside a turn of another contestant."""
     return max(1, min(most, math.ceil(round_s / max(seconds, 1e-9))))
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    position = share * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

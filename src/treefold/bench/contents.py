@@ -1,9 +1,9 @@
-"""What the arrays hold, and whether a result is right in every element.
+"""Fills arrays, and counts the wrong elements of results.
 
-Replica r brings 2**r times a small whole number that depends on the position, so that a wrong sum says who was lost or
-counted twice. Contents repeat after a prime number of positions, so the exact oracle, which is slow and obvious, has to
-speak for one period only, and every element is compared with what it said. Timed calls in place run on zeros: 0 is the
-one value that repeated sums and products leave alone, and no processor computes faster with it.
+Replica r brings 2**r times a small whole number that depends on the position, so that a wrong sum shows which replica
+was lost or counted twice. Contents repeat after a prime number of positions: the exact oracle, which is slow and
+obvious, computes one period, and every element is compared with it. Timed calls in place run on zeros: 0 is the one
+value that repeated sums and products leave alone, and no processor computes faster with it.
 """
 
 from __future__ import annotations

@@ -31,10 +31,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was measured for a figure, and whether that reaches it; None where it could not be measured."""
+    """The measurement of a figure, and whether it reaches the figure; None where there is none."""
 
     measured: str
     is_reached: bool | None
+
+
+_MISSING = Verdict("not measured", None)
+#: Judges the rows of a report, by their keys.
+Judge = Callable[[Mapping[str, Row]], Verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Figure:
 
     work: str
     wanted: str
-    judge: Callable[[Mapping[str, Row]], Verdict]
+    judge: Judge
 
 
 def make_entries(pace: Pace, *, threads: int = 2) -> list[Entry]:
@@ -121,47 +126,42 @@ def make_figures() -> list[Figure]:
     return figures
 
 
-def _limit(key: str, least: float) -> Callable[[Mapping[str, Row]], Verdict]:
+def _limit(key: str, least: float) -> Judge:
     def judge(rows: Mapping[str, Row]) -> Verdict:
-        row = rows.get(key)
-        if row is None or row.of_limit is None:
-            return Verdict("not measured", None)
-        return Verdict(format_spread(row.of_limit, 1, 2), row.of_limit.median >= least)
+        share = rows[key].of_limit if key in rows else None
+        return _MISSING if share is None else Verdict(format_spread(share, 1, 2), share.median >= least)
 
     return judge
 
 
-def _time(key: str, most: float) -> Callable[[Mapping[str, Row]], Verdict]:
+def _time(key: str, most: float) -> Judge:
     def judge(rows: Mapping[str, Row]) -> Verdict:
-        row = rows.get(key)
-        if row is None:
-            return Verdict("not measured", None)
-        return Verdict(f"{format_spread(row.time_s, 1e6, 0)} µs", row.time_s.median <= most)
+        time = rows[key].time_s if key in rows else None
+        return _MISSING if time is None else Verdict(f"{format_spread(time, 1e6, 0)} µs", time.median <= most)
 
     return judge
 
 
-def _peer(key: str, peer: str, least: float, form: str | None = None) -> Callable[[Mapping[str, Row]], Verdict]:
+def _peer(key: str, peer: str, least: float, form: str | None = None) -> Judge:
     def judge(rows: Mapping[str, Row]) -> Verdict:
         rivals = [rival for rival in _rivals(rows, key) if rival.peer == peer and form in {None, rival.form}]
         measured = [(rival.ratio, rival.form) for rival in rivals if rival.ratio is not None]
         if not measured:
-            return Verdict("; ".join(rival.note for rival in rivals) or "not measured", None)
+            return Verdict("; ".join(rival.note for rival in rivals) or _MISSING.measured, None)
         ratio, name = min(measured, key=lambda pair: pair[0].median)
         return Verdict(f"{format_spread(ratio, 1, 2)} × ({name})", ratio.median >= least)
 
     return judge
 
 
-def _variant(key: str, form: str, *, most: float, is_inverse: bool) -> Callable[[Mapping[str, Row]], Verdict]:
+def _variant(key: str, form: str, *, most: float, is_inverse: bool) -> Judge:
     def judge(rows: Mapping[str, Row]) -> Verdict:
-        for rival in _rivals(rows, key):
-            if rival.form == form and rival.ratio is not None:
-                ratio = rival.ratio
-                if is_inverse:
-                    ratio = replace(ratio, median=1 / ratio.median, low=1 / ratio.high, high=1 / ratio.low)
-                return Verdict(f"{format_spread(ratio, 1, 2)} ×", ratio.median <= most)
-        return Verdict("not measured", None)
+        ratio = next((rival.ratio for rival in _rivals(rows, key) if rival.form == form), None)
+        if ratio is None:
+            return _MISSING
+        if is_inverse:
+            ratio = replace(ratio, median=1 / ratio.median, low=1 / ratio.high, high=1 / ratio.low)
+        return Verdict(f"{format_spread(ratio, 1, 2)} ×", ratio.median <= most)
 
     return judge
 
@@ -174,7 +174,7 @@ def _linear(rows: Mapping[str, Row]) -> Verdict:
     """Fit time = c·(n·S)^p over what is above 1 MiB; linear is p = 1, less where caches help the smaller sizes."""
     chosen = [row for key, row in rows.items() if key.startswith("n=") and row.nbytes * row.devices >= _MIB]
     if len(chosen) < 2:  # noqa: PLR2004 - a line takes two points
-        return Verdict("not measured", None)
+        return _MISSING
     points = [(math.log(row.nbytes * row.devices), math.log(row.time_s.median)) for row in chosen]
     slope = _slope(points)
     by_total: dict[int, list[float]] = {}
@@ -182,13 +182,13 @@ def _linear(rows: Mapping[str, Row]) -> Verdict:
         by_total.setdefault(row.nbytes * row.devices, []).append(row.time_s.median)
     apart = max(max(times) / min(times) for times in by_total.values())
     return Verdict(
-        f"t ∝ (n·S)^{slope:.2f}; at one n·S, the slowest n takes {apart:.2f} × the quickest",
+        f"t ∝ (n·S)^{slope:.2f}; at one n·S, the slowest n takes {apart:.2f} × the fastest",
         abs(slope - 1) <= 0.15 and apart <= 2,  # noqa: PLR2004 - caches bend the line by that much
     )
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    rises = [
-        (one[1] - two[1]) / (one[0] - two[0]) for one, two in itertools.combinations(points, 2) if one[0] != two[0]
-    ]
-    return sorted(rises)[len(rises) // 2]  # Theil and Sen's: the median of all slopes
+    """Return the median of the slopes between all points (Theil and Sen), which outliers do not move."""
+    pairs = itertools.combinations(points, 2)
+    rises = [(one[1] - two[1]) / (one[0] - two[0]) for one, two in pairs if one[0] != two[0]]
+    return sorted(rises)[len(rises) // 2]

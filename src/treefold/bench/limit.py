@@ -53,7 +53,7 @@ def make_loops(arrays: Arrays, work: Work) -> dict[str, Callable[[], None]]:
     return loops
 
 
-def find_quickest(loops: Mapping[str, Runner], count: int = 3) -> list[str]:
+def find_fastest(loops: Mapping[str, Runner], count: int = 3) -> list[str]:
     """Return the names of the loops whose best rounds are the shortest, after a short trial in turns."""
     calls = calls_per_round(min(min(run(2)) for run in loops.values()))
     times = interleave(loops, Pace(_TRIAL.rounds, _TRIAL.warmup, calls))

@@ -7,6 +7,7 @@ output layer shares its weights with the embedding.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 Shape = tuple[int, ...]
@@ -29,7 +30,7 @@ def resnet50() -> Shapes:
 
 
 def _convolution(out: int, into: int, kernel: int) -> list[Shape]:
-    """A convolution without bias, and the scale and shift of the batch normalisation behind it."""
+    """Return a convolution without bias, and the scale and shift of the batch normalisation behind it."""
     return [(out, into, kernel, kernel), (out,), (out,)]
 
 
@@ -45,17 +46,8 @@ def vgg16() -> Shapes:
     return tuple(shapes)
 
 
-def bert_base() -> Shapes:
-    """199 tensors, 109,482,240 parameters."""
-    return _bert(layers=12, width=768)
-
-
-def bert_large() -> Shapes:
-    """391 tensors, 335,141,888 parameters."""
-    return _bert(layers=24, width=1024)
-
-
 def _bert(*, layers: int, width: int) -> Shapes:
+    """199 tensors, 109,482,240 parameters with 12 layers; 391 tensors, 335,141,888 with 24."""
     norm = [(width,), (width,)]
     linear = [(width, width), (width,)]
     layer = [*linear * 4, *norm, (4 * width, width), (4 * width,), (width, 4 * width), (width,), *norm]
@@ -87,8 +79,8 @@ def vit_b_16() -> Shapes:
 MODELS: dict[str, Callable[[], Shapes]] = {
     "resnet50": resnet50,
     "vgg16": vgg16,
-    "bert-base": bert_base,
-    "bert-large": bert_large,
+    "bert-base": functools.partial(_bert, layers=12, width=768),
+    "bert-large": functools.partial(_bert, layers=24, width=1024),
     "gpt2": gpt2,
     "vit-b-16": vit_b_16,
 }

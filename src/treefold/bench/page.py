@@ -13,7 +13,7 @@ _FIGURES_HEADER = ("figure", "wanted", "measured", "reached")
 _READING = """
 Times are medians of interleaved repeats; in brackets the quartiles. A ratio is taken within each round, then the median
 over the rounds. **% of limit**: the time of the same memory traffic (the same arrays, read and written by the same
-threads, without arithmetic, by the quickest of several loops) over treefold's. **peer / treefold**: above 1, treefold
+threads, without arithmetic, by the fastest of several loops) over treefold's. **peer / treefold**: above 1, treefold
 is faster. **#wrong**: elements of all results, compared bit by bit with an exact oracle before and after the timing;
 peers that add in the dtype itself round more often, which shows there. GB = 10⁹ bytes; sizes are per replica.
 """

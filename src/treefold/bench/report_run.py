@@ -45,32 +45,32 @@ def make_report(report: Report, *, progress: Progress, on_entry: Callable[[int, 
     copy = measure_copy(report.threads)
     packages = [package for info in PEERS.values() for package in info.packages if package != "numpy"]
     facts = describe_machine(), describe_versions(packages)
+
+    def save() -> Path:
+        run = Run(report.date, *facts, tuple(rows.values()), copy, report.command, tuple(notes))
+        return _write(report, run, rows, entries)
+
     with contextlib.ExitStack() as stack:
         teams = {
             name: stack.enter_context(Team(info, devices=8, threads=report.threads)) for name, info in PEERS.items()
         }
         for number, entry in enumerate(entries):
             on_entry(number, len(entries))
+            chosen = [teams[name] for name in entry.peers]
             try:
-                rows[entry.key] = _measured(entry, teams, progress)
+                row = measure(entry.work, entry.pace, teams=chosen, variants=entry.variants, progress=progress)
             except BenchError as error:
                 notes.append(str(error))
             except KeyboardInterrupt:
                 notes.append(f"interrupted at {entry.work.name}: {number} of {len(entries)} works are measured")
                 break
-            # After each work: a run of minutes that ends early leaves what it has.
-            run = Run(report.date, *facts, tuple(rows.values()), copy, report.command, tuple(notes))
-            _write(report, run, rows, entries)
+            else:
+                rows[entry.key] = row
+            save()  # a run of minutes that ends early leaves what it has
         on_entry(len(entries), len(entries))
-    run = Run(report.date, *facts, tuple(rows.values()), copy, report.command, tuple(notes))
-    page = _write(report, run, rows, entries)
+    page = save()
     _draw(report, rows, entries)
     return page
-
-
-def _measured(entry: Entry, teams: dict[str, Team], progress: Progress) -> Row:
-    chosen = [teams[name] for name in entry.peers]
-    return measure(entry.work, entry.pace, teams=chosen, variants=entry.variants, progress=progress)
 
 
 def _write(report: Report, run: Run, rows: dict[str, Row], entries: list[Entry]) -> Path:

@@ -1,4 +1,4 @@
-"""What a run says: rows of measurements, the machine they were taken on; to JSON and back, to CSV and back."""
+"""A run: rows of measurements, and the machine that they were taken on; written as JSON and as CSV."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from treefold.bench.clock import Spread
-from treefold.errors import BenchError
 
 _VERSION = 1
 
@@ -91,22 +89,6 @@ class Run:
             entry |= {name: getattr(row, name) for name in _DERIVED}
         return json.dumps({"treefold_bench": _VERSION, **data}, indent=1, ensure_ascii=False) + "\n"
 
-    @classmethod
-    def from_json(cls, text: str) -> Run:
-        """Return the run that ``to_json`` wrote; ``BenchError`` for anything else."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:  # no JSON; integers of thousands of digits; thousands of levels
-            raise BenchError.not_a_run(str(error)) from None
-        if not isinstance(data, dict) or data.pop("treefold_bench", None) != _VERSION:
-            raise BenchError.not_a_run(f"it has no 'treefold_bench': {_VERSION}")
-        try:
-            rows = tuple(_row(entry) for entry in data.pop("rows"))
-            copy = _spread(data.pop("copy_gb_per_s"))
-            return cls(rows=rows, copy_gb_per_s=copy, notes=tuple(data.pop("notes")), **data)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise BenchError.not_a_run(f"{type(error).__name__}: {error}") from None
-
 
 _DERIVED = ("algbw_gb_per_s", "busbw_gb_per_s")
 _PLAIN = tuple(f.name for f in dataclasses.fields(Row) if f.name not in {"time_s", "limit_s", "of_limit", "rivals"})
@@ -131,27 +113,6 @@ def rows_to_csv(rows: Iterable[Row]) -> str:
     return text.getvalue()
 
 
-def rows_from_csv(text: str) -> tuple[Row, ...]:
-    """Return the rows that ``rows_to_csv`` wrote."""
-    rows: list[Row] = []
-    for cells in csv.DictReader(io.StringIO(text)):
-        if set(cells) != {*_CSV, "peer", "form", "note"}:
-            raise BenchError.not_a_run("its columns are others")
-        time, limit, share = (_spread_of_cells(cells, name) for name in _SPREADS)
-        if cells["peer"] != "treefold" or cells["form"]:
-            wrong = int(cells["wrong"]) if cells["wrong"] else None
-            rival = Rival(cells["peer"], cells["form"], time, share, wrong, cells["note"])
-            rows[-1] = dataclasses.replace(rows[-1], rivals=(*rows[-1].rivals, rival))
-        elif time is not None:
-            plain: dict[str, Any] = {name: _typed(name, cells[name]) for name in _PLAIN}
-            rows.append(Row(**plain, time_s=time, limit_s=limit, of_limit=share))
-    return tuple(rows)
-
-
-def _typed(name: str, cell: str) -> Any:
-    return cell if name in {"name", "dtype", "op", "placement", "accumulate", "limit_by"} else int(cell)
-
-
 def _cells(*spreads: Spread | None) -> dict[str, float]:
     return {
         f"{name}_{part}": getattr(spread, part)
@@ -159,22 +120,3 @@ def _cells(*spreads: Spread | None) -> dict[str, float]:
         if spread is not None
         for part in _PARTS
     }
-
-
-def _spread_of_cells(cells: Mapping[str, str], name: str) -> Spread | None:
-    parts = [cells[f"{name}_{part}"] for part in _PARTS]
-    return Spread(*map(float, parts)) if all(parts) else None
-
-
-def _spread(data: Mapping[str, float] | None) -> Spread | None:
-    return None if data is None else Spread(**data)
-
-
-def _row(data: Mapping[str, Any]) -> Row:
-    fields = {name: value for name, value in data.items() if name not in _DERIVED}
-    spreads: dict[str, Any] = {name: _spread(fields.pop(name)) for name in _SPREADS}
-    rivals = tuple(
-        Rival(**{**entry, "time_s": _spread(entry["time_s"]), "ratio": _spread(entry["ratio"])})
-        for entry in fields.pop("rivals")
-    )
-    return Row(**fields, **spreads, rivals=rivals)

@@ -16,7 +16,7 @@ from treefold.bench.clock import (
     spread_of_calls,
     spread_of_ratios,
 )
-from treefold.bench.limit import best_of, find_quickest, make_loops
+from treefold.bench.limit import best_of, find_fastest, make_loops
 from treefold.bench.machine import available_memory
 from treefold.bench.ours import Arrays, check_call, make_call
 from treefold.bench.peers import Team
@@ -57,8 +57,8 @@ def measure(
 ) -> Row:
     """Return the row of one work.
 
-    Each rival is measured in turns with treefold alone, one team at a time: fewer arrays are alive at once, and nobody
-    evicts a third party's caches.
+    Each rival is measured in turns with treefold alone, one team at a time: fewer arrays are alive at once, and no
+    third library evicts the caches.
     """
     work.check()
     native.set_num_threads(work.threads)
@@ -68,6 +68,7 @@ def measure(
     wrong = check_call(arrays, work)
     calls = {_OURS: clocked(make_call(arrays, work))}
     loops = _prepared_loops(arrays, work)
+    # A short work is called several times in a row, so that a round is long beside the clock and the change of turns.
     pace = dataclasses.replace(pace, calls=calls_per_round(min(calls[_OURS](3))))
     for variant in variants:
         calls[variant.form] = clocked(make_call(arrays, variant.work))
@@ -96,7 +97,7 @@ def _prepared_loops(arrays: Arrays, work: Work) -> dict[str, Runner]:
     else:
         arrays.name_owners()
     loops = {name: clocked(loop) for name, loop in make_loops(arrays, work).items()}
-    return {name: loops[name] for name in find_quickest(loops)} if loops else {}
+    return {name: loops[name] for name in find_fastest(loops)} if loops else {}
 
 
 def _against(team: Team, work: Work, ours: Runner, pace: Pace, progress: Progress) -> list[Rival]:

@@ -1,4 +1,4 @@
-"""What is measured: one all-reduce of one value or of a model's gradients."""
+"""Units of work: one all-reduce of one value or of a model's gradients."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which ops a set of devices deserves: by the prices of their plans, on links that are given or measured."""
+"""Chooses ops for a set of devices by the prices of their plans, on links that are given or measured."""
 
-from treefold.choosing.choose import Choice, choose_cross_device_ops
+from treefold.choosing.best_ops import Choice, choose_cross_device_ops
 
 __all__ = ["Choice", "choose_cross_device_ops"]

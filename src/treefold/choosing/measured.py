@@ -15,7 +15,7 @@ from treefold.topology import Topology
 from treefold.topology.discover import discover_topology
 
 _HOST = "cpu:0"
-_SLOWER = frozenset({"pcie", "sys"})  # what copies between GPUs leave idle where something faster joins these
+_SLOWER = frozenset({"pcie", "sys"})  # idle in copies between GPUs that something faster joins
 
 
 def measured_machine(devices: Sequence[str]) -> Topology | None:
@@ -32,7 +32,7 @@ def measured_machine(devices: Sequence[str]) -> Topology | None:
 
 
 def _copies(devices: Sequence[str]) -> Mapping[tuple[str, str], tuple[float, float]] | None:
-    """Return bytes per second and latency of every ordered pair; those of a pair that lies are the way by the host."""
+    """Return bytes per second and latency of every ordered pair, by the host for pairs that lie."""
     proved = {(link.source, link.target): link for link in links.known() if link.is_proved}
     tried = {(link.source, link.target) for link in links.known()}
     found = {}

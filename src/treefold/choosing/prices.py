@@ -1,4 +1,4 @@
-"""What each of the ops would take between some devices of a machine: the plans that they make, simulated."""
+"""Prices ops between some devices of a machine: the plans that they make, simulated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DTYPE = "float32"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Ops, what is said of them, and what they are predicted to take."""
+    """Ops, their description, and their predicted time."""
 
     ops: CrossDeviceOps
     words: str
@@ -46,7 +46,7 @@ class Prices:
 
     @property
     def best(self) -> Candidate:
-        """The quickest; of those as good, the first."""
+        """The fastest candidate; of those as good, the first."""
         least = min(one.seconds for one in self.candidates)
         return next(one for one in self.candidates if is_as_good(one.seconds, least))
 
@@ -81,8 +81,8 @@ def price_ops(names: Sequence[str], nbytes: int, machine: Topology, here: Topolo
     left_out = []
     refusal = nccl_refusal(names)
     if not refusal:
-        # NCCL decides for itself how values travel; what it does with large ones is rings. Where trees are no quicker
-        # than these, the library is the simpler choice.
+        # NCCL decides for itself how values travel; large ones go round rings. Where trees are no faster than
+        # these, the library is the simpler choice.
         found.append(Candidate(NcclAllReduce(), "NcclAllReduce as rings", pack_rings(here).predict_s(nbytes)))
     trees = HierarchicalCopyAllReduce("auto", topology=machine)
     try:

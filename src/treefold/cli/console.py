@@ -25,11 +25,6 @@ _FRAME = 3  # characters around a cell, but for the last line
 Block = str | Table
 
 
-def plain(blocks: Sequence[Block]) -> str:
-    """Return blocks as one plain text."""
-    return "\n".join(map(str, blocks))
-
-
 def echo(*blocks: Block) -> None:
     """Print blocks: tables with frames if stdout is a terminal that is wide enough, else plain."""
     console = Console(highlight=False)

@@ -1,4 +1,4 @@
-"""What plans cost: simulated on a machine, in closed form, and from measurements."""
+"""Prices plans: simulated on a machine, in closed form, and from measurements."""
 
 from treefold.cost.calibrate import LinkFit, fit_link, fit_links
 from treefold.cost.refinement import from_copies, refine

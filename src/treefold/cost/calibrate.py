@@ -80,6 +80,7 @@ def _slope(sizes: Array, seconds: Array, trust: Array) -> float:
     differ = apart != 0
     first, second, apart = first[differ], second[differ], apart[differ]
     slopes = (seconds[second] - seconds[first]) / apart
+    # The error of a slope shrinks with the distance of its sizes, and grows with that of its less exact sample.
     return _weighted_median(slopes, np.abs(apart) * np.minimum(trust[first], trust[second]))
 
 

@@ -3,8 +3,8 @@
 A lane pays its latency before each chunk, as a started copy does, and uses no bandwidth meanwhile. Then the chunk flows
 at the lane's max-min fair rate: no rate can grow without reducing one that is not higher (Bertsekas and Gallager, *Data
 Networks*, section 6.5.2). Rates are in chunks per second, not bytes: a link serves chunks in turn, so a chunk that is
-twice as large gets twice the bandwidth. Packs of different sizes therefore keep pace with each other, as the optimal
-packings assume. If all chunks have one size, there is no difference.
+twice as large gets twice the bandwidth. Packs of different sizes therefore keep pace with each other, as optimal
+tree packings assume. If all chunks have one size, there is no difference.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Lanes:
         self.needs = [need for task in tasks for need in task.needs]
         self.need_start = _starts([len(task.needs) for task in tasks])
         self.need_task = np.array([need.task for need in self.needs], np.int32)
+        # Most needs cut their elements alike and wait chunk for chunk; only the others are counted one by one.
         self._unlike = [row for row, need in enumerate(self.needs) if need.touches]
 
     def need_counts(self, num_chunks: int) -> Indices:

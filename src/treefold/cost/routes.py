@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -95,7 +95,7 @@ def find_routes(
         pair: (Route(found[0], 1.0, alpha_s(topology, found[0])),) for pair, found in options.items()
     }
     before = busiest_s(topology, traffic, alone)
-    if all(len(found) == 1 for found in options.values()):
+    if _unavoidable_s(topology, traffic, options) >= before * _WORTH:
         return RouteChoice(alone, alone, before, before, 0.0)
     shared = _balanced(topology, traffic, options)
     times = messages or {}
@@ -107,11 +107,29 @@ def find_routes(
 
 def busiest_s(topology: Topology, traffic: Mapping[Ends, float], routes: Mapping[Ends, Sequence[Route]]) -> float:
     """Return the seconds for which the busiest link is busy: its bytes over its bandwidth."""
+    parts = ((link, traffic[pair] * route.share) for pair in traffic for route in routes[pair] for link in route.links)
+    return _busiest_s(topology, parts)
+
+
+def _unavoidable_s(
+    topology: Topology, traffic: Mapping[Ends, float], options: Mapping[Ends, Sequence[tuple[str, ...]]]
+) -> float:
+    """Return a time for which the busiest link is busy however the traffic is shared: some have no route around them.
+
+    On most machines this is the link between two sockets. Nothing has to be balanced then.
+    """
+    parts = (
+        (link, traffic[pair])
+        for pair, found in options.items()
+        for link in set.intersection(*(set(itertools.pairwise(nodes)) for nodes in found))
+    )
+    return _busiest_s(topology, parts)
+
+
+def _busiest_s(topology: Topology, parts: Iterable[tuple[Ends, float]]) -> float:
     load: dict[Ends, float] = {}
-    for pair, nbytes in traffic.items():
-        for route in routes[pair]:
-            for link in route.links:
-                load[link] = load.get(link, 0.0) + nbytes * route.share
+    for link, nbytes in parts:
+        load[link] = load.get(link, 0.0) + nbytes
     return max((nbytes / float(topology.capacities[link]) for link, nbytes in load.items()), default=0.0)
 
 
@@ -149,6 +167,7 @@ def _shortest(
                     fresh[other] = None
         layer = list(fresh)
     routes: list[tuple[str, ...]] = [(target,)] if target in depth else []
+    # Walk back over the predecessors; cut at every layer, because their product grows exponentially with the depth.
     while routes and routes[0][0] != source:
         routes = [(name, *rest) for rest in routes for name in before[rest[0]]][:_MOST]
     return routes
@@ -163,34 +182,32 @@ def _balanced(
     the best of the shares and of their running means.
     """
     flat = [(pair, nodes) for pair, found in options.items() for nodes in found]
-    rows = {link: row for row, link in enumerate(topology.capacities)}
+    used = dict.fromkeys(link for _, nodes in flat for link in itertools.pairwise(nodes))
+    rows = {link: row for row, link in enumerate(used)}
     load = np.zeros((len(rows), len(flat)))
     for column, (pair, nodes) in enumerate(flat):
         for link in itertools.pairwise(nodes):
             load[rows[link], column] += traffic[pair] / float(topology.capacities[link])
     pair_of = np.repeat(np.arange(len(options)), [len(found) for found in options.values()])
     firsts = np.flatnonzero(np.diff(pair_of, prepend=-1))
-    logs, total, pressure = np.zeros(len(flat)), np.zeros(len(flat)), np.zeros(len(rows))
-    best, lowest = total.copy(), math.inf
+    logs, total = np.zeros(len(flat)), np.zeros(len(flat))
+    busy, pressure = np.zeros(len(rows)), np.zeros(len(rows))
+    best, lowest = total, math.inf
     for number in range(1, _ROUNDS + 1):
-        # The shares of a pair's routes are proportional to the exponentials of their logs.
-        weights = np.exp(logs - np.maximum.reduceat(logs, firsts)[pair_of])
-        share = weights / np.bincount(pair_of, weights)[pair_of]
-        total += share
+        # The shares of a pair's routes are proportional to the exponentials of their logs, which stay above −2·√400.
+        weights = np.exp(logs)
+        share = weights / np.add.reduceat(weights, firsts)[pair_of]
         seconds = load @ share
-        for candidate, highest in (
-            (share, float(seconds.max())),
-            (total / number, float((load @ total).max()) / number),
-        ):
-            if highest < lowest:
-                best, lowest = candidate, highest
+        highest = float(seconds.max())
+        total, busy = total + share, busy + seconds
+        mean = float(busy.max()) / number
+        if min(highest, mean) < lowest:
+            best, lowest = (share, highest) if highest <= mean else (total / number, mean)
         # The price of a link grows exponentially with its load so far. A route loses in proportion to the prices of its
         # links, relative to the dearest route of its pair, and less in later rounds.
-        pressure += seconds / seconds.max()
-        heat = np.exp((pressure - pressure.max()) / math.sqrt(number))
-        cost = np.atleast_1d((heat / heat.sum()) @ load)
-        worst = np.maximum.reduceat(cost, firsts)[pair_of]
-        logs -= np.divide(cost, worst, out=np.zeros_like(cost), where=worst > 0) / math.sqrt(number)
+        pressure += seconds / highest
+        cost = np.exp(pressure / math.sqrt(number)) @ load
+        logs -= cost / np.maximum.reduceat(cost, firsts)[pair_of] / math.sqrt(number)
     found: dict[Ends, list[Route]] = {pair: [] for pair in options}
     for (pair, nodes), part in zip(flat, best, strict=True):
         found[pair].append(Route(nodes, float(part), alpha_s(topology, nodes)))

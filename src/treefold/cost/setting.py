@@ -81,7 +81,7 @@ class MovementOnMachine:
 
     def __init__(self, movement: Movement, topology: Topology, known: Alternatives | None = None) -> None:
         """Make tasks of the movement, and find the routes for its traffic."""
-        self.movement, self.topology = movement, topology
+        self.topology = topology
         self._tasks, self._own = make_tasks(movement), input_bytes(movement)
         traffic: dict[Ends, float] = {}
         messages: dict[Ends, int] = {}
@@ -98,14 +98,13 @@ class MovementOnMachine:
         """Return the movement scaled so that every replica brings ``nbytes`` bytes."""
         scale = nbytes / self._own if self._own else 0.0
         load = self._shared if self._choice.shares_at(scale) else self._alone
-        return Setting(self.movement, self.topology, nbytes, scale, self._tasks, load)
+        return Setting(self.topology, nbytes, scale, self._tasks, load)
 
 
 @dataclass(frozen=True)
 class Setting:
     """A movement on a machine at a size: everything that does not depend on the number of chunks."""
 
-    movement: Movement
     topology: Topology
     nbytes: float
     scale: float

@@ -173,13 +173,13 @@ def _check_devices(movement: Movement, topology: Topology) -> None:
 
 def _check_numbers(nbytes: float, chunk_bytes: float | str | None, reduce_bytes_per_s: float, launch_s: float) -> None:
     if not _is_number(nbytes) or not 0 <= float(nbytes) < math.inf:
-        raise SimulationError.nbytes(nbytes)
+        raise SimulationError.number(nbytes=nbytes)
     if chunk_bytes not in {None, "auto"} and not (_is_number(chunk_bytes) and 0 < float(chunk_bytes) < math.inf):
-        raise SimulationError.chunk_bytes(chunk_bytes)
+        raise SimulationError.number(chunk_bytes=chunk_bytes)
     if not _is_number(reduce_bytes_per_s) or not reduce_bytes_per_s > 0:
-        raise SimulationError.reduce_rate(reduce_bytes_per_s)
+        raise SimulationError.number(reduce_bytes_per_s=reduce_bytes_per_s)
     if not _is_number(launch_s) or not 0 <= launch_s < math.inf:
-        raise SimulationError.launch(launch_s)
+        raise SimulationError.number(launch_s=launch_s)
 
 
 def _is_number(value: object) -> bool:

@@ -43,7 +43,7 @@ class Task:
 
     @property
     def travels(self) -> bool:
-        """Whether it crosses links."""
+        """True if it crosses links."""
         return self.source != self.target
 
 
@@ -90,7 +90,7 @@ class _Touch:
 
     @property
     def is_alike(self) -> bool:
-        """Whether both tasks access the same positions and cut them alike."""
+        """True if both tasks access the same positions and cut them alike."""
         mine, other = self.mine, self.other
         return (mine.start, mine.stop, mine.base, mine.length) == (other.start, other.stop, other.base, other.length)
 

@@ -38,9 +38,8 @@ from treefold.errors.checkpoints import CheckpointError
 from treefold.errors.commands import CommandError
 from treefold.errors.cost import SimulationError
 from treefold.errors.devices import DeviceError
-from treefold.errors.extras import InstallationError, MissingExtraError
-from treefold.errors.frameworks import FrameworkError
 from treefold.errors.gpus import GpuError
+from treefold.errors.installation import FrameworkError, InstallationError, MissingExtraError
 from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
 from treefold.errors.testing import ConformanceError, FakeOutOfMemoryError

@@ -1,4 +1,4 @@
-"""What a caller can get wrong beside the values."""
+"""Errors of arguments other than the values."""
 
 from __future__ import annotations
 
@@ -16,19 +16,38 @@ _DESTINATION_FORMS = (
     "It takes a device name, a sequence of device names, an array, an IndexedSlices, or any DistributedValues "
     "(whose devices are meant)."
 )
+#: The values that options take, for one sentence.
+_ALLOWED = {
+    "accumulate": '"wide" (the default) or "native"',
+    "accumulation_fn": "a function of the list of arrays, or None",
+    "bytes_per_pack": "a whole number of bytes; 0 leaves packing to num_packs",
+    "nbytes": "the bytes that each replica brings: a whole number, 1 or more",
+    "timeout_seconds": "a number of seconds above 0, or None for no limit",
+    "topology": 'a treefold.Topology, the name of a known machine such as "dgx1_v100", the path of a topology file, '
+    "or None",
+}
 
 
 class ArgumentError(TreefoldError, ValueError):
     """An argument is outside what it may be."""
 
     @classmethod
+    def option(cls, **option: object) -> Self:
+        """Refuse the value of one of the options above."""
+        [(name, value)] = option.items()
+        return cls(f"{name} is {short(value)}. It takes {_ALLOWED[name]}.")
+
+    @classmethod
+    def choice(cls, choices: Sequence[str], **option: object) -> Self:
+        [(name, value)] = option.items()
+        return cls(f"{name} is {short(value)}. It takes {listed(choices)}.")
+
+    @classmethod
     def unknown_reduce_op(cls, value: object, choices: Sequence[str]) -> Self:
-        """A reduce op that is none."""
         return cls(f"The reduce op is {short(value)}. It takes {listed(choices)}, or a ReduceOp.")
 
     @classmethod
     def device_for_op(cls, device: str) -> Self:
-        """A device's name stands where a reduce op is meant."""
         name = short(device)
         return cls(
             f"{name} names a device, and a reduce op is meant. Write treefold.reduce(values, 'sum', to={name}), "
@@ -37,7 +56,6 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def num_packs(cls, owner: str, value: object) -> Self:
-        """``num_packs`` is no count."""
         return cls(
             f"{owner} got num_packs={short(value)}. It takes 0 (no packing), a positive whole number of packs, "
             f'or "auto" (one pack per device).'
@@ -45,87 +63,36 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def small_gradient_limit(cls, owner: str, name: str, value: object) -> Self:
-        """One of the small-gradient limits is no count."""
         return cls(f"{owner} got {name}={short(value)}. It takes a whole number, 0 or more; 0 turns grouping off.")
 
     @classmethod
-    def all_reduce_alg(cls, value: object, choices: Sequence[str]) -> Self:
-        """``all_reduce_alg`` names nothing."""
-        return cls(f"all_reduce_alg is {short(value)}. It takes {listed(choices)}.")
-
-    @classmethod
-    def accumulate(cls, value: object) -> Self:
-        """``accumulate`` names nothing."""
-        return cls(f'accumulate is {short(value)}. It takes "wide" (the default) or "native".')
-
-    @classmethod
     def num_threads(cls, value: object) -> Self:
-        """A number of threads that is no count."""
         return cls(f"The number of threads is {short(value)}. It takes a whole number, 1 or more.")
 
     @classmethod
     def setting(cls, value: str, allowed: str, *, name: str) -> Self:
-        """An environment variable that cannot be read."""
         return cls(f"{name} is {short(value)} in the environment. It takes {allowed}; unset it for the default.")
 
     @classmethod
-    def topology(cls, value: object) -> Self:
-        """``topology`` is no machine."""
-        return cls(
-            f"topology is {short(value)}. It takes a treefold.Topology, the name of a known machine such as "
-            f'"dgx1_v100", the path of a topology file, or None.'
-        )
-
-    @classmethod
-    def nbytes(cls, value: object) -> Self:
-        """``nbytes`` is no number of bytes."""
-        return cls(f"nbytes is {short(value)}. It takes the bytes that each replica brings: a whole number, 1 or more.")
-
-    @classmethod
     def no_topology(cls, owner: str) -> Self:
-        """``topology`` for ops that do not reduce along a machine's trees."""
         return cls(
             f"{owner} does not follow a topology: it reduces each pack on one device. Leave topology out, or use "
             f"HierarchicalCopyAllReduce(topology=...)."
         )
 
     @classmethod
-    def accumulation_fn(cls, value: object) -> Self:
-        """``accumulation_fn`` cannot be called."""
-        return cls(f"accumulation_fn is {short(value)}. It takes a function of the list of arrays, or None.")
-
-    @classmethod
     def accumulation_result(cls, where: str, got: str, expected: str) -> Self:
-        """``accumulation_fn`` returned something else than one array like its inputs."""
         return cls(f"accumulation_fn returned {got}{where}. It must return one {expected}, like each array it got.")
 
     @classmethod
-    def bytes_per_pack(cls, value: object) -> Self:
-        """``bytes_per_pack`` is no count."""
-        return cls(
-            f"bytes_per_pack is {short(value)}. It takes a whole number of bytes; 0 leaves packing to num_packs."
-        )
-
-    @classmethod
-    def timeout_seconds(cls, value: object) -> Self:
-        """``timeout_seconds`` is no time."""
-        return cls(f"timeout_seconds is {short(value)}. It takes a number of seconds above 0, or None for no limit.")
-
-    @classmethod
-    def implementation(cls, value: object, choices: Sequence[str]) -> Self:
-        """``implementation`` names nothing."""
-        return cls(f"implementation is {short(value)}. It takes {listed(choices)}.")
-
-    @classmethod
     def not_honoured(cls, owner: str, **option: object) -> Self:
-        """The executor of the plan does not support an option."""
+        """Refuse an option that the plan's executor does not support."""
         [(name, value)] = option.items()
         words = value if isinstance(value, str) else short(value)
         return cls(f"{name}={words} cannot be honoured by {owner}. Leave {name} out.")
 
     @classmethod
     def not_ops(cls, value: object) -> Self:
-        """Something else than ops of treefold is to be handed to ``tf.distribute``."""
         return cls(
             f"ops is {short(value)}. It takes an ops object of treefold, such as "
             f"treefold.HierarchicalCopyAllReduce(), or None for a subclass that reduces by itself."
@@ -133,12 +100,10 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def not_options(cls, value: object) -> Self:
-        """``options`` is something else."""
         return cls(f"options is {short(value)}. It takes a CommunicationOptions, or None.")
 
     @classmethod
     def weights(cls, value: object) -> Self:
-        """``weights`` cannot weigh anything."""
         return cls(
             f"weights is {short(value)}. It takes a list, tuple or one-dimensional array of one finite number ≥ 0 per "
             f"replica, not all of them 0."
@@ -146,23 +111,19 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def weights_of_op(cls, op: str) -> Self:
-        """``weights`` with another op than MEAN."""
         return cls(f"weights goes with MEAN and the op is {op}. Leave weights out, or multiply the values yourself.")
 
     @classmethod
     def weights_with_callback(cls) -> Self:
-        """``weights`` with an ``accumulation_fn``."""
         return cls("weights and accumulation_fn both say how to combine. Leave one of them out.")
 
     @classmethod
     def weight_count(cls, num_weights: int, num_replicas: int) -> Self:
-        """``weights`` of another number than the replicas."""
         numbers, replicas = counted(num_weights, "number"), counted(num_replicas, "replica")
         return cls(f"weights has {numbers} for {replicas}. Give one for each replica.")
 
     @classmethod
     def bare_structure(cls, value: object, what: str) -> Self:
-        """A list, tuple or dict stands where a per-replica value is meant."""
         return cls(
             f"{what} is a {type(value).__name__}, which may mean one value per replica or one structure. "
             f"Say which: PerReplica([replica_0, replica_1, ...]), where each may be such a structure."
@@ -170,12 +131,11 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def not_a_value(cls, value: object, what: str) -> Self:
-        """Something that no loaded framework knows stands where a value is meant."""
         return cls(f"{what} is {short(value)}, which is no array of a loaded framework. {_VALUE_FORMS}")
 
     @classmethod
     def several_tensors(cls, value: object, what: str) -> Self:
-        """A ragged or sparse tensor of TensorFlow."""
+        """Refuse a ragged or sparse tensor of TensorFlow."""
         return cls(
             f"{what} is {short(value)}, which is made of several tensors. It takes tensors and IndexedSlices: make it "
             f"dense, or reduce its tensors by themselves where they agree in shape."
@@ -183,19 +143,16 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def shape(cls, value: object) -> Self:
-        """A shape that no array has."""
         return cls(f"A shape is {short(value)}. It takes a tuple of whole numbers, 0 or more, one for each axis.")
 
     @classmethod
     def too_deep(cls, most: int) -> Self:
-        """A pytree that contains itself, or nests deeper than optree goes."""
         return cls(
             f"A value is nested more than {most} levels deep, or contains itself. Bring its arrays in a list or dict."
         )
 
     @classmethod
     def static_data(cls) -> Self:
-        """Static data of a pytree's class that does not tell whether it is equal to another's."""
         return cls(
             "Two structures cannot be compared, because == of the static data of a pytree class does not give a bool. "
             "Bring arrays as children of their class, not as static data."
@@ -203,43 +160,36 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def unsupported_array(cls, owner: str, where: str, got: str, advice: str) -> Self:
-        """An array that its framework's backend cannot read as it is."""
+        """Refuse an array that its framework's backend cannot read as it is."""
         return cls(f"{owner} has {got}{where}. {advice}")
 
     @classmethod
     def several_values(cls, value: object) -> Self:
-        """Distributed values stand where one value is meant."""
         return cls(f"broadcast got {short(value)}. It takes one value; pick a component, such as values[0].")
 
     @classmethod
     def no_replicas(cls, owner: str) -> Self:
-        """A ``PerReplica`` without components."""
         return cls(f"{owner} got no values. It takes one value per replica, at least one.")
 
     @classmethod
     def not_components(cls, owner: str, value: object) -> Self:
-        """Something else than a sequence of components."""
         return cls(f"{owner} got {short(value)}. It takes a list or tuple with one value per replica.")
 
     @classmethod
     def device_names(cls, owner: str, value: object) -> Self:
-        """``devices`` is no sequence of names."""
         return cls(f"{owner} got devices={short(value)}. It takes a list or tuple of device names, one for each value.")
 
     @classmethod
     def device_count(cls, owner: str, num_values: int, num_devices: int) -> Self:
-        """``devices`` does not name one device per value."""
         values, devices = counted(num_values, "value"), counted(num_devices, "device")
         return cls(f"{owner} got {values} and {devices}. Name one device for each value.")
 
     @classmethod
     def not_pairs(cls, value: object) -> Self:
-        """``value_destination_pairs`` cannot be gone through."""
         return cls(f"value_destination_pairs is {short(value)}. It takes a sequence of (value, destinations) tuples.")
 
     @classmethod
     def not_a_pair(cls, index: int, value: object) -> Self:
-        """One element of ``value_destination_pairs`` is no pair."""
         length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
         return cls(
             f"Element {index} of value_destination_pairs is a {type(value).__name__}{length}. "
@@ -248,56 +198,46 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def destinations(cls, value: object) -> Self:
-        """``destinations`` is none of its forms."""
         return cls(f"The destination is {short(value)}. {_DESTINATION_FORMS}")
 
     @classmethod
     def no_destinations(cls) -> Self:
-        """``destinations`` is empty."""
         return cls(f"The destination is empty. {_DESTINATION_FORMS}")
 
     @classmethod
     def slices_indices(cls, replica: int, where: str, dtype: str, shape: tuple[int, ...]) -> Self:
-        """Indices of another dtype or rank."""
         got = f"IndexedSlices with indices {dtype} {shape}"
         return cls(f"Replica {replica} has {got}{where}. Indices must be int32 or int64, of one axis.")
 
     @classmethod
     def slices_rows(cls, replica: int, where: str, shape: tuple[int, ...], count: int) -> Self:
-        """Not one row per index."""
         got = f"IndexedSlices with values {shape} for {counted(count, 'index', 'indices')}"
         return cls(f"Replica {replica} has {got}{where}. Bring one row of values for each index.")
 
     @classmethod
     def slices_shape(cls, replica: int, where: str, shape: tuple[int, ...], dense: tuple[int, ...]) -> Self:
-        """Rows that are no rows of an array of ``dense_shape``."""
         got = f"IndexedSlices with values {shape} for dense_shape {dense}"
         return cls(f"Replica {replica} has {got}{where}. All axes but the first must agree.")
 
     @classmethod
     def slices_bounds(cls, replica: int, where: str, low: int, high: int, length: int) -> Self:
-        """Indices outside ``dense_shape``."""
         got = f"IndexedSlices with indices from {low} to {high}"
         return cls(f"Replica {replica} has {got}{where}. Its dense_shape allows 0 to {length - 1}.")
 
     @classmethod
     def sparse_op(cls, op: str, where: str) -> Self:
-        """An op that sparse rows have no meaning for."""
         return cls(f"{op} of IndexedSlices{where} is not defined. Rows take SUM or MEAN; make them dense for {op}.")
 
     @classmethod
     def gather_sparse(cls, where: str) -> Self:
-        """``gather`` of sparse rows."""
         return cls(f"gather takes arrays and got IndexedSlices{where}. Gather its values and indices by themselves.")
 
     @classmethod
     def gather_scalar(cls, where: str) -> Self:
-        """``gather`` of arrays without axes."""
         return cls(f"gather got scalars{where}, which have no axis to lie along. Reshape each to (1,).")
 
     @classmethod
     def gather_axis(cls, axis: object, where: str, rank: int | None = None) -> Self:
-        """``axis`` is none of the arrays' axes."""
         allowed = "a whole number"
         if rank is not None:
             allowed = f"{-rank} to {rank - 1} for arrays of {counted(rank, 'axis', 'axes')}"
@@ -305,29 +245,25 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def not_groups(cls, what: str) -> Self:
-        """Tensors stand where lists of tensors, one per device, are meant."""
         return cls(f"{what} holds tensors themselves. It takes one list of tensors for each device.")
 
     @classmethod
     def not_a_list(cls, what: str, value: object, of: str) -> Self:
-        """Something without an order, or that cannot be gone through, stands where a list is meant."""
+        """Refuse something without an order, or that cannot be iterated over."""
         return cls(f"{what} has {short(value)} where a list of {of} is meant. Pass a list or tuple.")
 
     @classmethod
     def torch_device(cls, device: object) -> Self:
-        """Something that PyTorch does not call a device."""
         return cls(f'A device is {short(device)}. It takes a torch.device, a name such as "cuda:1", or a CUDA index.')
 
     @classmethod
     def models(cls, got: object) -> Self:
-        """Something else than models where models are to be averaged."""
         return cls(
             f"average_models got {short(got)}. It takes a list of torch.nn.Module, or a list of their state_dict()s."
         )
 
     @classmethod
     def flags(cls, name: str) -> Self:
-        """Bool entries that are to be averaged and differ."""
         return cls(
             f"The models do not agree on the bool entry {name!r}, which has no mean. "
             f"Make it equal in all models, or leave it out."
@@ -339,17 +275,14 @@ class CallError(TreefoldError, TypeError):
 
     @classmethod
     def both_option_names(cls) -> Self:
-        """``options`` and its older name are both given."""
         return cls("options and experimental_hints are two names of one argument. Give one of them.")
 
     @classmethod
     def class_for_object(cls, name: str) -> Self:
-        """A class stands where an object of it is meant."""
         return cls(f"{name} is the class; make an object of it first: {name}().")
 
     @classmethod
     def no_gradient(cls) -> Self:
-        """A gradient tape asks for a derivative of a reduction."""
         return cls(
             "treefold's reductions have no gradient. Reduce outside of the tape, or call all_reduce of the replica "
             "context, whose gradient TensorFlow knows."
@@ -361,7 +294,6 @@ class MissingImplementationError(TreefoldError, NotImplementedError):
 
     @classmethod
     def method(cls, owner: str, name: str) -> Self:
-        """One of the ``…_implementation`` methods."""
         return cls(
             f"{owner} has no ops and no {name}. Define {name}, or hand ops of treefold to CrossDeviceOps.__init__."
         )

@@ -1,4 +1,4 @@
-"""What a benchmark refuses before it starts, and why a library is not compared, in one sentence each."""
+"""Errors of a benchmark before it starts, and the reasons why a library is not compared."""
 
 from __future__ import annotations
 
@@ -15,65 +15,49 @@ class BenchError(CommandError):
 
     @classmethod
     def size(cls, option: str, got: str) -> Self:
-        """Refuse text that is no size."""
         return cls(f"{option} got {short(got)}. It takes a number of bytes of at least 1, with K, M or G: 4K, 256M.")
 
     @classmethod
     def too_small(cls, option: str, got: int, dtype: str, least: int) -> Self:
-        """Refuse a size that does not hold one element."""
         return cls(f"{option} got {got} bytes. One {dtype} takes {least}.")
 
     @classmethod
     def order(cls, begin: int, end: int) -> Self:
-        """Refuse a sweep that ends before it begins."""
         return cls(f"-b got {begin} bytes and -e got {end}. The sweep goes up: -e must be at least -b.")
 
     @classmethod
     def least(cls, option: str, got: int, least: int) -> Self:
-        """Refuse a number that is too small."""
         return cls(f"{option} got {got}. It takes a whole number of at least {least}.")
 
     @classmethod
     def choice(cls, option: str, got: str, allowed: Sequence[str]) -> Self:
-        """Refuse a word that is none of the allowed ones."""
         return cls(f"{option} got {got!r}. It takes one of {', '.join(allowed)}.")
 
     @classmethod
     def placements(cls, given: Sequence[str]) -> Self:
-        """Refuse several answers to one question."""
         return cls(f"{', '.join(given)} all say where results go; give one of them.")
 
     @classmethod
     def no_meaning(cls, op: str, dtype: str) -> Self:
-        """Refuse an op that a dtype has no meaning for."""
         return cls(f"--op {op} has no meaning for --dtype {dtype}.")
 
     @classmethod
     def not_in_place(cls, op: str, dtype: str) -> Self:
-        """Refuse results that do not fit where the contributions are."""
         return cls(f"--op {op} of {dtype} is a float, which does not fit in place; give --new or --out-of-place.")
 
     @classmethod
     def needs(cls, option: str, module: str) -> Self:
-        """Refuse an option whose library is missing."""
         return cls(f'{option} needs {module}, which is not installed. Run pip install "treefold[bench]".')
 
     @classmethod
     def memory(cls, name: str, needed: int, available: int) -> Self:
-        """Refuse work that does not fit into memory."""
         return cls(
             f"{name} needs {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are free;"
             " take smaller sizes, fewer devices or fewer peers."
         )
 
     @classmethod
-    def not_a_run(cls, reason: str) -> Self:
-        """Refuse text that is no benchmark run."""
-        return cls(f"This is no run of treefold bench: {reason}.")
-
-    @classmethod
     def no_gpu(cls, version: str) -> Self:
-        """Refuse to measure a GPU that is not there."""
         return cls(
             f"PyTorch {version} reports no GPU, so there is nothing to measure. Run this where there are a GPU, its"
             " driver and PyTorch's build for it (python -m pip install --upgrade torch); --write-empty writes the table"
@@ -86,35 +70,29 @@ class PeerError(TreefoldError, RuntimeError):
 
     @classmethod
     def missing(cls) -> Self:
-        """It is not there."""
         return cls("not installed")
 
     @classmethod
     def not_started(cls) -> Self:
-        """It did not come up."""
         return cls("its processes did not start")
 
     @classmethod
     def ended(cls) -> Self:
-        """It crashed."""
         return cls("its process ended")
 
     @classmethod
     def late(cls, seconds: float) -> Self:
-        """It hangs."""
         return cls(f"no answer within {seconds:.0f} s")
 
     @classmethod
     def lacks(cls, library: str, what: str) -> Self:
-        """It has no such op or dtype."""
         return cls(f"{library} has no {what}")
 
     @classmethod
     def separate(cls, owners: str) -> Self:
-        """One result for all is asked for."""
+        """Refuse one result that all replicas share."""
         return cls(f"{owners} share no result")
 
     @classmethod
     def mean_of_integers(cls) -> Self:
-        """Its mean stays an integer, or does not exist."""
         return cls("the mean of integers has another dtype")

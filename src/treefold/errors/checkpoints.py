@@ -1,4 +1,4 @@
-"""What ``treefold average`` refuses, in one sentence each; nothing is written then."""
+"""Errors of ``treefold average``, after which nothing is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treefold.errors.words import counted, listed, printable, reason_of, short
 
 _LONGEST_REASON = 160  # characters of what a library says
 _TENSORS_ONLY = "Save named tensors alone, as torch.save(model.state_dict(), ...) does."
-#: What files of each kind can have wrong with them.
+#: The faults of a file: its kind, and the reason.
 _DAMAGE = {
     "member": ("npz", "{!r} in it is no npy file"),
     "array twice": ("npz", "it has {!r} twice"),
@@ -36,12 +36,10 @@ class CheckpointError(CommandError):
 
     @classmethod
     def suffix(cls, path: Path, allowed: Sequence[str]) -> Self:
-        """Refuse a file whose name does not say what it is."""
         return cls(f"{str(path)!r} ends in {path.suffix!r}. It takes a file named {listed(allowed)}.")
 
     @classmethod
     def unreadable(cls, path: Path, error: OSError) -> Self:
-        """Refuse a file that the system does not read."""
         return cls(f"{str(path)!r} cannot be read: {reason_of(error)}. Nothing was written.")
 
     @classmethod
@@ -68,7 +66,6 @@ class CheckpointError(CommandError):
 
     @classmethod
     def pickled_objects(cls, path: Path, name: str) -> Self:
-        """Refuse arrays of Python objects."""
         return cls(
             f"{str(path)!r} holds Python objects at {name!r}, and to read those is to run what the file says. "
             f"Save arrays of numbers."
@@ -76,7 +73,6 @@ class CheckpointError(CommandError):
 
     @classmethod
     def pickle_needed(cls, path: Path, what: str) -> Self:
-        """Refuse a torch file that is more than tensors."""
         return cls(
             f"{str(path)!r} is more than plain tensors: it names {what!r}, and nothing of what a file names is run. "
             f"{_TENSORS_ONLY}"
@@ -84,7 +80,6 @@ class CheckpointError(CommandError):
 
     @classmethod
     def not_tensors(cls, path: Path, got: str) -> Self:
-        """Refuse a torch file of something else than tensors by name."""
         return cls(f"{str(path)!r} holds {got}. {_TENSORS_ONLY}")
 
     @classmethod
@@ -97,17 +92,14 @@ class CheckpointError(CommandError):
 
     @classmethod
     def not_text(cls, path: Path, name: str) -> Self:
-        """Refuse a name that no file of tensors can hold."""
         return cls(f"{str(path)!r} holds a tensor named {name!a}, which is no Unicode text. Rename it.")
 
     @classmethod
     def dtype(cls, path: Path, name: str, dtype: str) -> Self:
-        """Refuse a dtype that is unknown here."""
         return cls(f"{str(path)!r} holds {dtype} at {name!r}, which cannot be averaged. Cast it, or leave it out.")
 
     @classmethod
     def disagreement(cls, count: int, num_files: int) -> Self:
-        """Refuse files of different tensors; the table of them stands above."""
         return cls(
             f"The {num_files} files disagree on the name, shape or dtype of {counted(count, 'tensor')}, listed above. "
             f"Average files of one model. Nothing was written."
@@ -115,7 +107,6 @@ class CheckpointError(CommandError):
 
     @classmethod
     def not_summable(cls, name: str, dtype: str) -> Self:
-        """Refuse the SUM of what has no sum here."""
         return cls(f"The sum of {dtype} at {name!r} is not defined. Cast it, or take the mean of equal ones.")
 
     @classmethod
@@ -128,7 +119,6 @@ class CheckpointError(CommandError):
 
     @classmethod
     def not_held(cls, path: Path, name: str, dtype: str, other: str) -> Self:
-        """Refuse an output format that has no place for a dtype."""
         return cls(f"--output {str(path)!r} cannot hold {dtype}, which {name!r} is. Write a {other} file.")
 
     @classmethod
@@ -138,17 +128,14 @@ class CheckpointError(CommandError):
 
     @classmethod
     def output_is_input(cls, path: Path) -> Self:
-        """Refuse to replace what is read."""
         return cls(f"--output {str(path)!r} is one of the files to average. Name another.")
 
     @classmethod
     def weights_text(cls, text: str) -> Self:
-        """Refuse weights that are no numbers."""
         return cls(f"--weights got {short(text)}. It takes one number per file, with commas between: 1,2,0.5.")
 
     @classmethod
     def weight_count(cls, num_weights: int, num_files: int) -> Self:
-        """Refuse weights of another number than the files."""
         return cls(
             f"--weights has {counted(num_weights, 'number')} for {counted(num_files, 'file')}. Give one for each file."
         )

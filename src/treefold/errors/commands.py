@@ -1,4 +1,4 @@
-"""What a command refuses before it starts, in one sentence each."""
+"""Errors of commands before they start."""
 
 from __future__ import annotations
 
@@ -14,51 +14,41 @@ class CommandError(TreefoldError, ValueError):
     """A command was called with something that it cannot do; ``treefold`` prints it and ends with exit code 2."""
 
     @classmethod
-    def devices(cls, devices: int, batch_size: int) -> Self:
-        """Refuse a number of devices that leaves a device without an example."""
+    def devices(cls, devices: int, most: int) -> Self:
         return cls(
-            f"--devices got {devices}. It takes 1 to {batch_size}: each device needs at least one of the"
-            f" {batch_size} examples of a batch."
+            f"--devices got {devices}. It takes 2 to {most}: each device holds at least one of the {most} digits."
         )
 
     @classmethod
     def not_positive(cls, option: str, got: int) -> Self:
-        """Refuse a count below one."""
         return cls(f"{option} got {got}. It takes a number of at least 1.")
 
     @classmethod
     def seed(cls, got: int) -> Self:
-        """Refuse a seed that NumPy does not take."""
         return cls(f"--seed got {got}. It takes 0 or a positive number.")
 
     @classmethod
     def epochs_and_steps(cls) -> Self:
-        """Refuse two answers to one question."""
         return cls("--epochs and --steps both say how long to train; give one of them.")
 
     @classmethod
     def packs_without_packing(cls, ops: str) -> Self:
-        """Refuse to drop an option that the chosen ops have no use for."""
         return cls(f"--num-packs means nothing to --ops {ops}, which reduces value by value; leave it out.")
 
     @classmethod
     def devices_range(cls, word: str) -> Self:
-        """Refuse a word that names no device."""
         return cls(f"--devices got {short(word)}. It takes numbers, ranges and names: 0-3,6 or gpu:0,gpu:1.")
 
     @classmethod
     def picture(cls, option: str, path: Path, kinds: Sequence[str]) -> Self:
-        """Refuse a picture of a kind that there is not."""
         return cls(f"{option} got {str(path)!r}. It draws {listed(kinds, quote=False)}; name the file so.")
 
     @classmethod
     def unwritable(cls, option: str, path: Path, error: OSError) -> Self:
-        """Refuse a file that could not be written in the end."""
         return cls(f"{option} cannot write {str(path)!r}: {reason_of(error)}.")
 
     @classmethod
     def two_pipes(cls) -> Self:
-        """Refuse two answers from one standard input."""
         return cls("--topology and --plan are both '-', and there is one standard input; save one of them to a file.")
 
     @classmethod
@@ -68,13 +58,11 @@ class CommandError(TreefoldError, ValueError):
 
     @classmethod
     def no_plan_file(cls, path: str, error: OSError | UnicodeDecodeError) -> Self:
-        """Refuse a plan that cannot be read."""
         reason = reason_of(error) if isinstance(error, OSError) else "it is no text"
         return cls(f"--plan cannot read {short(path)}: {reason}. Write plans with treefold plan --save.")
 
     @classmethod
     def packs_of_bytes(cls, packs: int, nbytes: int) -> Self:
-        """Refuse packs that would be empty."""
         return cls(f"--packs got {packs} for {nbytes} bytes. Every pack needs a byte at least; ask for fewer.")
 
     @classmethod

@@ -14,7 +14,6 @@ class DeviceError(TreefoldError, ValueError):
 
     @classmethod
     def unparsable(cls, name: object) -> Self:
-        """A string, or anything else, that is no device name."""
         return cls(
             f'{short(name)} is no device name. Write "cpu:0", "gpu:1", "cuda:1", "/device:GPU:1" or '
             f'"/job:localhost/replica:0/task:0/device:GPU:1".'
@@ -30,7 +29,6 @@ class DeviceError(TreefoldError, ValueError):
 
     @classmethod
     def needs_group(cls, name: str, rank: int, device: str) -> Self:
-        """A device of a process by its rank, where there is no group of processes."""
         return cls(
             f"{short(name)} is a device of rank {rank}, and ranks need a group of processes, which this call does not "
             f'have. Names without a rank mean devices of this process: write "{device}" for its own.'
@@ -38,7 +36,6 @@ class DeviceError(TreefoldError, ValueError):
 
     @classmethod
     def missing(cls, device: str, framework: str, loaded: Sequence[str]) -> Self:
-        """A device that the value's framework does not report."""
         return cls(
             f"{framework} has no device {device} here. Values go to devices that their framework reports; "
             f"loaded: {', '.join(loaded)}. Name an existing device; nothing is placed elsewhere for you."
@@ -46,7 +43,6 @@ class DeviceError(TreefoldError, ValueError):
 
     @classmethod
     def unreported(cls, device: str, loaded: Sequence[str]) -> Self:
-        """A device that no loaded framework reports."""
         return cls(
             f"No loaded framework reports a device {device}; loaded: {', '.join(loaded)}. "
             f"Import the framework whose device it is, or name one that exists."
@@ -54,7 +50,6 @@ class DeviceError(TreefoldError, ValueError):
 
     @classmethod
     def contradicted(cls, replica: int, said: str, found: str, where: str) -> Self:
-        """``devices`` names another device than the one that holds the array."""
         return cls(
             f"Replica {replica} is said to be on {said}, but its array{where} is on {found}. "
             f"Leave devices out to take each array's own, or move the array first."
@@ -62,7 +57,6 @@ class DeviceError(TreefoldError, ValueError):
 
     @classmethod
     def several(cls, replica: int, devices: Iterable[str], where: str) -> Self:
-        """The arrays of one replica are on several devices."""
         return cls(
             f"Replica {replica} has arrays on {' and '.join(devices)}{where}. The arrays of one replica must be on one "
             f"device; move them together."
@@ -70,5 +64,4 @@ class DeviceError(TreefoldError, ValueError):
 
     @classmethod
     def no_component(cls, device: str, devices: Sequence[str]) -> Self:
-        """A distributed value has nothing on a device."""
         return cls(f"There is no component on {device}; there are components on {listed(devices, quote=False)}.")

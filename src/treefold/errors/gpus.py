@@ -1,4 +1,4 @@
-"""What goes wrong on GPUs while a plan runs."""
+"""Errors of plans that run on GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ class GpuError(TreefoldError, RuntimeError):
 
     @classmethod
     def first_in_capture(cls) -> Self:
-        """A CUDA graph is being captured, and the table of addresses is not on the GPU yet."""
         return cls(
             "This reduction would have to copy a table of addresses to the GPU while a CUDA graph is being captured. "
             "Reduce the same tensors in place once before the capture, as for every warm-up; then capture it."
@@ -20,7 +19,6 @@ class GpuError(TreefoldError, RuntimeError):
 
     @classmethod
     def several_in_capture(cls, devices: tuple[str, ...]) -> Self:
-        """A CUDA graph is being captured, and the plan reaches beyond its GPU."""
         return cls(
             f"A CUDA graph of one GPU is being captured, and this plan works on {', '.join(devices)}. "
             f"Capture reductions between replicas on one GPU; call others outside the capture."
@@ -28,7 +26,6 @@ class GpuError(TreefoldError, RuntimeError):
 
     @classmethod
     def nccl_failed(cls, devices: tuple[str, ...], problem: str) -> Self:
-        """NCCL returned an error."""
         return cls(
             f"NCCL could not all-reduce between {', '.join(devices)} ({problem}). Set NCCL_DEBUG=INFO to see why; "
             "HierarchicalCopyAllReduce does without NCCL."
@@ -36,7 +33,6 @@ class GpuError(TreefoldError, RuntimeError):
 
     @classmethod
     def nccl_late(cls, devices: tuple[str, ...], seconds: float) -> Self:
-        """NCCL did not end in time; a call that was begun cannot be taken back."""
         return cls(
             f"NCCL is not done after {seconds:g} s between {', '.join(devices)}, and what these GPUs were given next "
             "waits for it. End this process; set NCCL_DEBUG=INFO to see what it waited for."

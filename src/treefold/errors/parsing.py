@@ -1,4 +1,4 @@
-"""Text and files that should describe a machine and do not."""
+"""Errors of text and files that should describe a machine."""
 
 from __future__ import annotations
 
@@ -20,83 +20,67 @@ class ParseError(TreefoldError, ValueError):
 
     @classmethod
     def no_file(cls, name: str) -> Self:
-        """Neither a file nor a text."""
         return cls(f"There is no file {short(name)}, and it is no topology itself. Give a path, '-' or the text.")
 
     @classmethod
     def unreadable_file(cls, name: str, reason: str) -> Self:
-        """A file that the system does not hand out."""
         return cls(f"{short(name)} cannot be read: {reason}. Give the path of a file of text.")
 
     @classmethod
     def not_text(cls, value: object) -> Self:
-        """Something that is no path and no text."""
         return cls(f"load_topology got {short(value)}. It takes a path, '-' for the standard input, or the text.")
 
     @classmethod
     def unrecognised(cls, start: str) -> Self:
-        """Text of no known format."""
         return cls(f"This is no topology that treefold knows: it starts with {short(start)}. It reads {_FORMATS}.")
 
     @classmethod
     def empty(cls) -> Self:
-        """No text at all."""
         return cls(f"The topology is empty. treefold reads {_FORMATS}.")
 
     @classmethod
     def too_much(cls, what: str, number: int, allowed: int) -> Self:
-        """More than a machine has."""
         return cls(f"The topology has {number} {what}; at most {allowed} are read. Cut it to one machine or cluster.")
 
     @classmethod
     def broken_xml(cls, problem: str) -> Self:
-        """XML that does not parse, most often because its end is missing."""
         return cls(f"The XML is broken or cut off: {problem}. Save the whole file and give that.")
 
     @classmethod
     def forbidden_xml(cls) -> Self:
-        """XML that defines entities, which no topology needs."""
         return cls("The XML defines entities, which no topology does and which can be bombs. Remove them.")
 
     @classmethod
     def broken_json(cls, problem: str) -> Self:
-        """JSON that does not parse."""
         return cls(f"The JSON is broken or cut off: {problem}. Save the whole file and give that.")
 
     @classmethod
     def bad_field(cls, where: str, got: object, allowed: str) -> Self:
-        """A field that is not what it must be."""
         return cls(f"{where} is {short(got)}. It must be {allowed}; correct it.")
 
     @classmethod
     def truncated(cls, tool: str, problem: str) -> Self:
-        """A paste without all of its table."""
         return cls(f"The table of {tool} is cut off: {printable(problem)}. Paste the whole output.")
 
     @classmethod
     def inconsistent(cls, tool: str, problem: str) -> Self:
-        """A table that contradicts itself."""
         shown = printable(problem)
         return cls(f"The table of {tool} contradicts itself: {shown}. Paste the output as the tool printed it.")
 
     @classmethod
     def without_gpus(cls, what: str, advice: str) -> Self:
-        """A file that names no GPU."""
         return cls(f"{what} names no GPU. {advice}")
 
     @classmethod
     def twice(cls, what: str, name: str) -> Self:
-        """An identifier that must be unique."""
         return cls(f"The {what} {short(name)} stands there twice. Each has one of its own; correct the file.")
 
     @classmethod
     def nvml(cls, reason: str) -> Self:
-        """NVML is there and does not answer."""
         return cls(f"NVML does not describe this machine: {reason}. Give its topology as a file instead.")
 
     @classmethod
     def nccl_graph(cls) -> Self:
-        """NCCL's graph file instead of its topology file."""
         return cls(
             "This is an NCCL graph file: the rings and trees that NCCL chose, not the machine's links. Dump the "
             "machine with NCCL_TOPO_DUMP_FILE and give that file."
@@ -104,12 +88,10 @@ class ParseError(TreefoldError, ValueError):
 
     @classmethod
     def msccl(cls) -> Self:
-        """An algorithm instead of a machine."""
         return cls("This is an MSCCL algorithm: steps, not a machine. Give the topology that it was made for.")
 
     @classmethod
     def unknown_xml(cls, tag: str) -> Self:
-        """XML of another kind."""
         return cls(
             f"The XML's root is <{short(tag)[1:-1]}>. NCCL and RCCL topologies start with <system>, hwloc's with "
             f"<topology>; give one of these."
@@ -117,7 +99,6 @@ class ParseError(TreefoldError, ValueError):
 
     @classmethod
     def peer_access(cls, what: str) -> Self:
-        """A table of peer access, which shows no speeds."""
         return cls(
             f"{what} says which devices may access each other, not how fast; it can even hide the fastest links. Give "
             f"a topology with links, such as `nvidia-smi topo -m`."
@@ -125,7 +106,6 @@ class ParseError(TreefoldError, ValueError):
 
     @classmethod
     def without_unit(cls) -> Self:
-        """A matrix of small whole numbers, which may mean anything."""
         return cls(
             'The matrix holds small whole numbers: link counts, weights or GB/s? Say which: {"gb_per_s": matrix} or '
             '{"links": matrix, "gb_per_s_per_link": 25}.'
@@ -133,13 +113,11 @@ class ParseError(TreefoldError, ValueError):
 
     @classmethod
     def several(cls, names: Sequence[str]) -> Self:
-        """A file of several matrices."""
         shown = ", ".join(short(name)[1:-1] for name in names[:_MANY]) + (", …" if len(names) > _MANY else "")
         return cls(f"This JSON holds {len(names)} matrices ({shown}). load_topology reads one: give the text of one.")
 
     @classmethod
     def profile(cls) -> Self:
-        """A profile of latencies and bandwidths without links."""
         return cls(
             "This is a TACCL profile: latency and bandwidth per class of link, and no links. Give a topology; "
             "calibration takes measured figures."
@@ -147,7 +125,6 @@ class ParseError(TreefoldError, ValueError):
 
     @classmethod
     def network(cls, what: str) -> Self:
-        """A fabric between hosts in which no device is named."""
         return cls(
             f"{what} lists NICs, hosts and switches of a network and no device that could combine values. Describe the "
             f"hosts with their devices in the plain JSON form, or name a known cluster."
@@ -155,7 +132,6 @@ class ParseError(TreefoldError, ValueError):
 
     @classmethod
     def unknown_json(cls, keys: Sequence[str]) -> Self:
-        """JSON of another kind."""
         shown = ", ".join(short(key)[1:-1] for key in keys[:_MANY]) or "nothing"
         return cls(
             f'The JSON has {shown}, and no machine. The plain form is {{"devices": [...], "switches": [...], "links": '

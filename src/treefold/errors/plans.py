@@ -14,76 +14,64 @@ class PlanError(TreefoldError, ValueError):
 
     @classmethod
     def not_a_plan(cls, value: object) -> Self:
-        """An executor was handed something else."""
         return cls(f"An executor runs a Plan and got {short(value)}. Make one with ops.plan or treefold.plan.Plan.")
 
     @classmethod
     def unreadable(cls, problem: str) -> Self:
-        """The text is no plan."""
         return cls(f"This text is no plan: {problem}. Write plans with plan.to_json().")
 
     @classmethod
     def in_head(cls, error: PlanError) -> Self:
-        """Say that it is wrong before its first step."""
+        """Return the error of a plan that is wrong before its first step."""
         return cls(f"The plan does not hold: {error}")
 
     @classmethod
     def in_step(cls, number: int, error: PlanError) -> Self:
-        """Say in which step it happens."""
+        """Return the error of a plan that is wrong in one of its steps."""
         return cls(f"The plan does not hold: in step {number}, {error}")
 
     @classmethod
     def malformed(cls, problem: str) -> Self:
-        """A fault of form."""
+        """Name a fault of form."""
         return cls(f"{problem}.")
 
     @classmethod
     def read_before_written(cls, buffer: str, start: int, stop: int) -> Self:
-        """A source that nobody wrote."""
         return cls(f"elements {start}:{stop} of {buffer} are read before they are written.")
 
     @classmethod
     def overwritten(cls, buffer: str, start: int, stop: int) -> Self:
-        """A write over something that is still needed."""
         return cls(f"elements {start}:{stop} of {buffer} are overwritten before they are read.")
 
     @classmethod
     def conflict(cls, buffer: str, start: int, stop: int) -> Self:
-        """Two actions of one step on the same elements."""
         return cls(f"elements {start}:{stop} of {buffer} are written while another action of the step uses them.")
 
     @classmethod
     def crossed(cls, leaf: int, offset: int) -> Self:
-        """Contributions to different elements meet."""
         return cls(f"contributions to different elements are combined at element {offset} of leaf {leaf}.")
 
     @classmethod
     def twice(cls, replicas: Sequence[int]) -> Self:
-        """A contribution is counted twice."""
         return cls(f"the contribution of replica {listed([str(r) for r in replicas], quote=False)} is added twice.")
 
     @classmethod
     def out_of_order(cls, replicas: Sequence[int]) -> Self:
-        """Sources that are not in replica order."""
         return cls(f"contributions starting at replicas {list(replicas)} are not combined in replica order.")
 
     @classmethod
     def missing(cls, leaf: int, replicas: Sequence[int]) -> Self:
-        """A result without every contribution."""
         numbers = listed([str(replica) for replica in replicas], quote=False)
         return cls(f"the result of leaf {leaf} is finished without replica {numbers}.")
 
     @classmethod
     def incomplete(cls, buffer: str, length: int) -> Self:
-        """An output that does not hold its goal."""
         return cls(f"The plan does not hold: {buffer} does not end up with its {length} elements of the result.")
 
     @classmethod
     def differing(cls, leaf: int) -> Self:
-        """Destinations whose bits may differ."""
         return cls(f"The plan does not hold: the destinations of leaf {leaf} get results of different associations.")
 
     @classmethod
     def unused(cls, buffer: str, start: int, stop: int) -> Self:
-        """Work for nobody."""
         return cls(f"The plan does not hold: elements {start}:{stop} of {buffer} are computed and never used.")

@@ -1,4 +1,4 @@
-"""What the tools for tests find wrong."""
+"""Errors that the tools for tests raise."""
 
 from __future__ import annotations
 

@@ -15,22 +15,20 @@ class TopologyError(TreefoldError, ValueError):
 
     @classmethod
     def no_devices(cls) -> Self:
-        """A machine without devices."""
         return cls("This topology has no devices. It needs at least one; hosts, switches and NICs only carry.")
 
     @classmethod
     def named_twice(cls, kind: str, name: str) -> Self:
-        """Two nodes of one name."""
         return cls(f"The {kind} {name!r} is named twice. Every device, host, switch and NIC needs a name of its own.")
 
     @classmethod
     def unprintable_name(cls, kind: str, name: str) -> Self:
-        """A name that a terminal would obey instead of show."""
+        """Refuse a name that a terminal would obey instead of show."""
         return cls(f"A {kind} is named {short(name)}. Names are printed and drawn: use printable characters only.")
 
     @classmethod
     def unprintable_kind(cls, source: str, target: str, kind: str) -> Self:
-        """A kind of link that a terminal would obey instead of show."""
+        """Refuse a kind of link that a terminal would obey instead of show."""
         return cls(
             f"The link from {source!r} to {target!r} is of kind {short(kind)}. Kinds are printed and drawn: use "
             f"printable characters only."
@@ -38,12 +36,10 @@ class TopologyError(TreefoldError, ValueError):
 
     @classmethod
     def kind(cls, name: str, kind: object, kinds: Sequence[str]) -> Self:
-        """A node that is none of the four."""
         return cls(f"{name!r} is said to be of kind {short(kind)}. A node is {listed(kinds)}.")
 
     @classmethod
     def to_nowhere(cls, source: str, target: str, missing: str) -> Self:
-        """A link with an end that is no node."""
         return cls(
             f"The link from {source!r} to {target!r} leads nowhere: there is no {missing!r}. Name the device, host, "
             f"switch or NIC before its links."
@@ -51,12 +47,10 @@ class TopologyError(TreefoldError, ValueError):
 
     @classmethod
     def to_itself(cls, name: str) -> Self:
-        """A link whose ends are one node."""
         return cls(f"There is a link from {name!r} to itself. A link joins two nodes; leave it out.")
 
     @classmethod
     def bandwidth(cls, source: str, target: str, gb_per_s: object) -> Self:
-        """A bandwidth that no link has."""
         return cls(
             f"The link from {source!r} to {target!r} has {short(gb_per_s)} GB/s. A bandwidth is a finite number above "
             f"0; leave out a link that carries nothing."
@@ -64,7 +58,6 @@ class TopologyError(TreefoldError, ValueError):
 
     @classmethod
     def alpha(cls, source: str, target: str, alpha_us: object) -> Self:
-        """A latency that no link has."""
         return cls(
             f"The link from {source!r} to {target!r} has a latency of {short(alpha_us)} µs. It is a finite number, "
             f"0 or more."
@@ -72,7 +65,6 @@ class TopologyError(TreefoldError, ValueError):
 
     @classmethod
     def disconnected(cls, part: Sequence[str], rest: Sequence[str]) -> Self:
-        """Devices that nothing joins."""
         return cls(
             f"The machine is not connected: nothing leads from {some(part)} to {some(rest)}. Add the links between "
             f"them, or plan for one part."
@@ -80,19 +72,16 @@ class TopologyError(TreefoldError, ValueError):
 
     @classmethod
     def strangers(cls, devices: Sequence[str], known: Sequence[str]) -> Self:
-        """Devices asked for that the machine does not have."""
         return cls(
             f"There is no {some(devices)} in this topology. It has {some(known)}: name some of these, once each."
         )
 
     @classmethod
     def count(cls, name: str, number: object) -> Self:
-        """``packs`` or ``max_depth`` that is no number of anything."""
         return cls(f"optimal_packing got {name}={short(number)}. It takes a whole number above 0, or None for any.")
 
     @classmethod
     def too_deep(cls, max_depth: int, devices: Sequence[str]) -> Self:
-        """No tree is so shallow."""
         return cls(
             f"No tree that is {counted(max_depth, 'edge')} deep joins {some(devices)}. Allow a larger max_depth, or "
             f"None for any."
@@ -100,23 +89,19 @@ class TopologyError(TreefoldError, ValueError):
 
     @classmethod
     def unknown_name(cls, name: object, names: Sequence[str]) -> Self:
-        """A machine that is not known by name."""
         return cls(f"No machine is known as {short(name)}.{_nearest(name, names)} Known: {', '.join(names)}.")
 
     @classmethod
     def unknown_nvlinks(cls, name: object, names: Sequence[str]) -> Self:
-        """A name of which no NVLinks are known."""
         nearest = _nearest(name, names)
         return cls(f"No NVLinks are known of {short(name)}.{nearest} Known are those of {', '.join(names)}.")
 
     @classmethod
     def nvlinks_of_others(cls, devices: Sequence[str]) -> Self:
-        """NVLinks for devices that are no GPUs."""
         return cls(f"NVLinks join GPUs, and this topology has {some(devices)}. Give a topology of GPUs only.")
 
     @classmethod
     def nvlinks_twice(cls, own: str) -> Self:
-        """A known machine's NVLinks for a machine that has links beside PCIe."""
         return cls(
             f"This topology has {own} of its own, and a known machine's NVLinks would be added to them. Plan it "
             f"without these, or remove its own."
@@ -124,7 +109,6 @@ class TopologyError(TreefoldError, ValueError):
 
     @classmethod
     def nvlinks_of_so_many(cls, name: str, there: int, here: int, *, is_switched: bool) -> Self:
-        """NVLinks of a machine with another number of GPUs."""
         wanted = f"at most {there}" if is_switched else f"{there}"
         return cls(
             f"The NVLinks of {name} join {there} GPUs, and this topology has {here}. It takes {wanted}: name a machine "
@@ -133,7 +117,6 @@ class TopologyError(TreefoldError, ValueError):
 
     @classmethod
     def nvlinks_of_another_gpu(cls, name: str, model: str) -> Self:
-        """NVLinks of a machine with other GPUs."""
         return cls(
             f"The GPUs of this topology are {model}, which do not have the NVLinks of {name}. Name a machine of such "
             f"GPUs, or write their NVLinks into the plain JSON form."

@@ -14,7 +14,7 @@ class MismatchError(TreefoldError, ValueError):
 
     @classmethod
     def spec(cls, replica: int, where: str, got: str, first: str, what: str) -> Self:
-        """Shape or dtype differs from replica 0's."""
+        """Refuse a shape or dtype that differs from replica 0's."""
         advice = {"shape": "transpose or pad one of them", "dtype": "cast one of them"}[what]
         return cls(
             f"Replica {replica} has {got}{where} where replica 0 has {first}. "
@@ -23,12 +23,11 @@ class MismatchError(TreefoldError, ValueError):
 
     @classmethod
     def structure(cls, replica: int, problem: str) -> Self:
-        """The pytrees differ."""
         return cls(f"Replica {replica} has {problem}. Every replica must bring the same structure.")
 
     @classmethod
     def leaf(cls, replica: int, where: str, got: str, first: str) -> Self:
-        """A leaf is of another kind: None against an array, sparse against dense without a shape, two frameworks."""
+        """Refuse a leaf of another kind: None beside an array, sparse beside dense without a shape, two frameworks."""
         return cls(
             f"Replica {replica} has {got}{where} where replica 0 has {first}. "
             f"Every replica must bring the same kind of value; convert one of them."
@@ -36,7 +35,6 @@ class MismatchError(TreefoldError, ValueError):
 
     @classmethod
     def gather_shape(cls, replica: int, where: str, got: str, first: str, axis: int) -> Self:
-        """Shapes that differ elsewhere than along the axis of a gather."""
         return cls(
             f"Replica {replica} has {got}{where} where replica 0 has {first}. "
             f"Shapes may differ along axis {axis} only; reshape one of them."
@@ -44,7 +42,6 @@ class MismatchError(TreefoldError, ValueError):
 
     @classmethod
     def dense_shape(cls, replica: int, where: str, got: object, first: object) -> Self:
-        """Sparse rows of arrays of different shapes."""
         return cls(
             f"Replica {replica} has IndexedSlices of dense_shape {got}{where} where replica 0 has {first}. "
             f"Every replica must bring rows of an array of the same shape."
@@ -52,7 +49,6 @@ class MismatchError(TreefoldError, ValueError):
 
     @classmethod
     def mixed_sparse(cls, where: str) -> Self:
-        """Dense and sparse contributions without the shape to make them all dense."""
         return cls(
             f"Some replicas bring an array and others IndexedSlices without dense_shape{where}. "
             f"Give every IndexedSlices its dense_shape, so that the rows can be added to the array."
@@ -64,19 +60,16 @@ class DtypeError(TreefoldError, ValueError):
 
     @classmethod
     def boolean(cls, op: str, where: str) -> Self:
-        """Bool under an arithmetic op."""
         return cls(
             f"{op} of bool{where} is not defined. Use MAX for any, MIN for all, or cast to an integer dtype to count."
         )
 
     @classmethod
     def unknown(cls, dtype: str, where: str, allowed: Sequence[str]) -> Self:
-        """A dtype outside the table."""
         return cls(f"{dtype}{where} cannot be reduced. Reducible are {', '.join(allowed)}; cast to one of them.")
 
     @classmethod
     def unordered(cls, op: str, dtype: str, where: str) -> Self:
-        """Complex numbers have no order."""
         return cls(f"{op} of {dtype}{where} is not defined: complex numbers have no order. Use SUM, MEAN or PRODUCT.")
 
 
@@ -85,12 +78,10 @@ class OutputError(TreefoldError, ValueError):
 
     @classmethod
     def form(cls, got: object, expected: str) -> Self:
-        """``out`` is of another form than the result."""
         return cls(f"out is {short(got)}. It takes {expected}. Nothing was written.")
 
     @classmethod
     def entries(cls, got: int, num_pairs: int) -> Self:
-        """``out`` of a batch has not one entry per pair."""
         got_words = counted(got, "entry", "entries")
         return cls(
             f"out has {got_words} for {counted(num_pairs, 'pair')}. Give one entry for each. Nothing was written."
@@ -98,13 +89,11 @@ class OutputError(TreefoldError, ValueError):
 
     @classmethod
     def count(cls, num_components: int, destinations: Sequence[str]) -> Self:
-        """``out`` has not one component per destination."""
         got, wanted = counted(num_components, "component"), counted(len(destinations), "destination")
         return cls(f"out has {got} for {wanted}. Give one component for each. Nothing was written.")
 
     @classmethod
     def devices(cls, got: Sequence[str], expected: Sequence[str]) -> Self:
-        """``out`` stands on other devices, or in another order, than the destinations."""
         return cls(
             f"out is on {listed(got, quote=False)} where the destinations are {listed(expected, quote=False)}. "
             f"Give one component per destination, in their order. Nothing was written."
@@ -112,7 +101,6 @@ class OutputError(TreefoldError, ValueError):
 
     @classmethod
     def structure(cls, component: int, got: str, expected: str) -> Self:
-        """A component of ``out`` has another structure than the result."""
         return cls(
             f"Component {component} of out has the structure {got} where the result has {expected}. "
             f"Nothing was written."
@@ -120,12 +108,10 @@ class OutputError(TreefoldError, ValueError):
 
     @classmethod
     def leaf(cls, owner: str, where: str, got: str, expected: str) -> Self:
-        """An array of ``out``, or of a replica in place, cannot take its result."""
         return cls(f"{owner} has {got}{where}. To take the result it needs {expected}. Nothing was written.")
 
     @classmethod
     def overlap(cls, component: int, where: str, other: str) -> Self:
-        """An array of ``out`` shares memory with what it must not touch."""
         return cls(
             f"Component {component} of out{where} overlaps {other}. Each array of out must be exactly one replica's "
             f"array of the same place, or share memory with none. Nothing was written."

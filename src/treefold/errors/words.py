@@ -1,4 +1,4 @@
-"""How values, lists, sizes and times read in a sentence."""
+"""Words for values, lists, sizes and times in a sentence."""
 
 from __future__ import annotations
 

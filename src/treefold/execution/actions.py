@@ -1,4 +1,4 @@
-"""What the actions of a plan do to arrays. Executors share it; they differ in where arrays lie and when actions run."""
+"""Performs the actions of a plan on arrays, for all executors: they differ in where arrays lie and when actions run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from treefold.backends import ArrayBackend
 from treefold.dtypes import INTEGERS
 from treefold.errors import ArgumentError
-from treefold.execution.kernel import fold_into
+from treefold.execution.host_fold import fold_into
 from treefold.execution.operands import Operand, Results
 from treefold.fold import AccumulationFn, Fold
 from treefold.plan import Movement, Plan
@@ -19,7 +19,7 @@ from treefold.reduce_op import ReduceOp
 
 
 class LeafActions(NamedTuple):
-    """What actions do to the arrays of one leaf, which are 1-d and of one framework.
+    """Performs actions on the arrays of one leaf, which are 1-d and of one framework.
 
     ``num_contributions``: the number of contributions to each element in the plan, of which this process may hold only
     some. ``shape`` and ``path``: the leaf's, for an ``accumulation_fn``. ``result_dtype``: the dtype of a fold's
@@ -124,7 +124,7 @@ def _accumulate(backend: ArrayBackend, arrays: Sequence[Any], function: Accumula
 
 
 def leaf_actions(movement: Movement, inputs: Sequence[Operand], fold: Fold | None) -> list[LeafActions]:
-    """Return what the actions of a movement do to the arrays of each leaf."""
+    """Return the ``LeafActions`` of each leaf of a movement."""
     paths = movement.paths if isinstance(movement, Plan) else ("",) * len(movement.leaves)
     counts = map(len, buffers_of_leaves(movement, Role.INPUT))
     leaves = []

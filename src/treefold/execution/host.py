@@ -18,8 +18,8 @@ from treefold.backends.numpy import NumpyBackend
 from treefold.errors import ArgumentError
 from treefold.execution import native
 from treefold.execution.actions import LeafActions, leaf_actions
+from treefold.execution.host_fold import KERNEL, UNFINISHED, Job, fold_batch, folds_natively
 from treefold.execution.interface import CallSummary, Executor, Repeat
-from treefold.execution.kernel import KERNEL, UNFINISHED, Job, fold_batch, folds_natively
 from treefold.execution.native import new_result
 from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold
@@ -81,7 +81,7 @@ class HostExecutor(Executor):
 
     def repeater(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:
         """Return a repeater of one pass by the native core; None without the core, or for too many contributions."""
-        return _Repeater(plan, fold, backends) if folds_natively(len(plan.buffers)) else None
+        return _Repeater(plan, fold, backends).repeat if folds_natively(len(plan.buffers)) else None
 
 
 class _Repeater:
@@ -91,19 +91,19 @@ class _Repeater:
         dtypes = tuple(native.DTYPES[leaf.dtype] for leaf in plan.leaves)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate], native.level()
         self._fold = native.RowFold(dtypes, *how).fold
-        leaves = list(zip(backends, plan.leaves, _devices(plan), strict=True))
-        self._results = [
-            (np.dtype(fold.result_dtype(leaf.dtype)), len(_memories(backend, devices)), devices)
-            for backend, leaf, devices in leaves
-        ]
-        self._narrow = [np.dtype(backend.result_dtype(fold, leaf.dtype)) for backend, leaf, _ in leaves]
-        self._is_narrower = self._narrow != [dtype for dtype, _, _ in self._results]
+        self._makers, self._adopters = [], []
+        for backend, leaf, devices in zip(backends, plan.leaves, _devices(plan), strict=True):
+            dtype = np.dtype(fold.result_dtype(leaf.dtype))
+            self._makers.append((backend.new_row, dtype, len(_memories(backend, devices))))
+            self._adopters.append((backend, np.dtype(backend.result_dtype(fold, leaf.dtype)), devices))
         counts_writes = any(type(backend).wrote is not ArrayBackend.wrote for backend in backends)
         self._before = _note_writes if counts_writes else None
 
-    def __call__(self, rows: list[Row], targets: list[Row] | None) -> Results | None:
+    def repeat(self, rows: list[Row], targets: list[Row] | None) -> Results | None:
         """Fold the rows by their addresses, which the native core checks."""
-        ends = self._new_rows(rows) if targets is None else targets
+        ends = targets
+        if ends is None:
+            ends = [make(row, dtype, count) for row, (make, dtype, count) in zip(rows, self._makers, strict=True)]
         try:
             if not self._fold(rows, ends, None if targets is None else self._before):
                 return None
@@ -112,16 +112,13 @@ class _Repeater:
             raise
         if targets is not None:
             return []
-        arrays: list[Sequence[HostArray]] = [end.arrays for end in ends]
-        if self._is_narrower:  # than the fold's result, as JAX's means of integers may be
-            pairs = zip(arrays, self._narrow, strict=True)
-            arrays = [[array.astype(dtype) for array in made] for made, dtype in pairs]
-        made = zip(rows, arrays, self._results, strict=True)
-        return [tuple(row.backend.from_hosts(own, devices)) for row, own, (_, _, devices) in made]
+        pairs = zip(ends, self._adopters, strict=True)
+        return [_adopted(end, *adopter) if end.backend is None else end.arrays for end, adopter in pairs]
 
-    def _new_rows(self, rows: list[Row]) -> list[Row]:
-        leaves = zip(rows, self._results, strict=True)
-        return [native.new_row(row, dtype, count) for row, (dtype, count, _) in leaves]
+
+def _adopted(end: Row, backend: ArrayBackend, dtype: np.dtype[Any], devices: list[str]) -> tuple[Any, ...]:
+    """Return NumPy's arrays as a backend's, in its dtype: JAX's means of integers may be narrower than the fold's."""
+    return tuple(backend.from_hosts([array.astype(dtype, copy=False) for array in end.arrays], devices))
 
 
 def _note_writes(targets: Sequence[Row]) -> None:

@@ -36,7 +36,7 @@ class LinkResult:
 
     @property
     def is_proved(self) -> bool:
-        """Whether copies may use it directly."""
+        """True if copies may use it directly."""
         return not self.problem
 
 

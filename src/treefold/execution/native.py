@@ -26,7 +26,6 @@ if HAS_NATIVE:
         fold,
         level_names,
         memory_info,
-        new_row,
         set_memory_limit,
         traffic,
     )
@@ -35,7 +34,7 @@ if HAS_NATIVE:
     from treefold._native import set_num_threads as _set_num_threads
 
 
-__all__ = ["ACCUMULATIONS", "DTYPES", "HAS_NATIVE", "OPS", "RowFold", "fold", "new_row", "traffic"]
+__all__ = ["ACCUMULATIONS", "DTYPES", "HAS_NATIVE", "OPS", "RowFold", "fold", "traffic"]
 
 _LEVEL = "TREEFOLD_VECTOR_LEVEL"
 _MOST_DIGITS = len(str(sys.maxsize)) + 1

@@ -53,7 +53,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
     ) -> None:
         """Check how to pack and along which trees to reduce."""
         if not is_word(all_reduce_alg, _ALGORITHMS):
-            raise ArgumentError.all_reduce_alg(all_reduce_alg, _ALGORITHMS)
+            raise ArgumentError.choice(_ALGORITHMS, all_reduce_alg=all_reduce_alg)
         self._all_reduce_alg = all_reduce_alg
         super().__init__(accumulate=accumulate, topology=topology)
         self._packing = PackingPolicy.checked(

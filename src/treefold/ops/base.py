@@ -48,7 +48,7 @@ class CrossDeviceOps(abc.ABC):
     def __init__(self, *, accumulate: str = "wide", topology: object = None) -> None:
         """Check what all ops take."""
         if not is_word(accumulate, ("wide", "native")):
-            raise ArgumentError.accumulate(accumulate)
+            raise ArgumentError.option(accumulate=accumulate)
         if topology is not None and not self._follows_topology():
             raise ArgumentError.no_topology(type(self).__name__)
         self._topology = read_topology(topology)

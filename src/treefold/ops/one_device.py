@@ -40,7 +40,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         """Remember where and how."""
         super().__init__(accumulate=accumulate, topology=topology)
         if accumulation_fn is not None and not callable(accumulation_fn):
-            raise ArgumentError.accumulation_fn(accumulation_fn)
+            raise ArgumentError.option(accumulation_fn=accumulation_fn)
         self._own_device = None if reduce_to_device is None else canonical_device(reduce_to_device)
         self._accumulation_fn = accumulation_fn
 

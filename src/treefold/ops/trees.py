@@ -48,7 +48,7 @@ def read_topology(value: object) -> Topology | None:
         return load_topology(value)
     if isinstance(value, str):
         return known_topology(value)
-    raise ArgumentError.topology(value)
+    raise ArgumentError.option(topology=value)
 
 
 class MachineTrees:

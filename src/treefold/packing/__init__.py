@@ -1,7 +1,6 @@
-"""Packing: which values travel together."""
+"""Packs values: chooses which of them travel together, and cuts them."""
 
-from treefold.packing.layout import Fragment, Item, Pack, by_dtype
-from treefold.packing.pack import split_by_shares
+from treefold.packing.pack import Fragment, Item, Pack, by_dtype, split_by_shares
 from treefold.packing.policy import PackingPolicy
 
 __all__ = ["Fragment", "Item", "Pack", "PackingPolicy", "by_dtype", "split_by_shares"]

@@ -1,13 +1,56 @@
-"""Values of one dtype cut into packs. Values without elements are in no pack."""
+"""Packs: values of one dtype, or parts of them, that travel together. Values without elements are in no pack."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
-from treefold.packing.layout import Fragment, Item, Pack
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One array of the batch that may be packed: its leaf index, dtype, and number of elements."""
+
+    leaf: int
+    dtype: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Elements ``start`` to ``stop`` of a leaf, in row-major order."""
+
+    leaf: int
+    start: int
+    stop: int
+
+    @property
+    def length(self) -> int:
+        """Number of elements."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Fragments of one dtype that travel together, in this order."""
+
+    dtype: str
+    fragments: tuple[Fragment, ...]
+
+    @property
+    def length(self) -> int:
+        """Number of elements."""
+        return sum(fragment.length for fragment in self.fragments)
+
+
+def by_dtype(items: Iterable[Item]) -> list[list[Item]]:
+    """Return the items of each dtype, dtypes in order of first appearance."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(item.dtype, []).append(item)
+    return list(found.values())
 
 
 def one_each(items: Sequence[Item]) -> tuple[Pack, ...]:
@@ -87,14 +130,12 @@ def _whole(item: Item) -> Fragment:
 
 
 def _starts(items: Sequence[Item]) -> list[int]:
-    starts = [0]
-    for item in items:
-        starts.append(starts[-1] + item.length)
-    return starts
+    return list(itertools.accumulate((item.length for item in items), initial=0))
 
 
 def _between(items: Sequence[Item], starts: Sequence[int], start: int, stop: int) -> Pack:
     fragments = []
+    # The last value that starts at or before the position: of values without elements there, the one that has some.
     index = bisect.bisect_right(starts, start) - 1
     while start < stop:
         end = min(stop, starts[index + 1])

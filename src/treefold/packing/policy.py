@@ -1,4 +1,4 @@
-"""How a call's values are packed: decided by the constructor's arguments and the call's options."""
+"""The choice of packs: by the constructor's arguments and the call's options."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from treefold.dtypes import itemsize
 from treefold.errors import ArgumentError
-from treefold.packing.layout import Item, Pack, by_dtype
-from treefold.packing.pack import aggregate_small, one_each, split_evenly, up_to_bytes
+from treefold.packing.pack import Item, Pack, aggregate_small, by_dtype, one_each, split_evenly, up_to_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from treefold.errors import PlanError
 from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
-from treefold.plan.store import Association, Piece, Store, replicas_in
+from treefold.plan.store import Association, Piece, Store, replicas_in, start_of
 
 _LAID_OUT = frozenset({Goal.ROWS, Goal.GATHER})
 
@@ -118,7 +118,8 @@ class _SymbolicRun:
             if action.source.length != action.target.length:
                 raise PlanError.malformed(f"it copies {action.source.length} elements into {action.target.length}")
             self._check_same_kind(action.source, action.target)
-            return self.stores[action.source.buffer].read(action.source, action.target.start)
+            shift = action.target.start - action.source.start
+            return [piece.moved(shift) for piece in self.stores[action.source.buffer].read(action.source)]
         if not action.sources:
             raise PlanError.malformed("it has no sources")
         devices = {self.buffers[part.buffer].device for part in (*action.sources, action.target)}
@@ -129,11 +130,10 @@ class _SymbolicRun:
         at, pieces = action.target.start, list[Piece]()
         for source in action.sources:
             self._check_same_kind(source, action.target)
-            for piece in self.stores[source.buffer].read(source, at):
+            for piece in self.stores[source.buffer].read(source):
                 if action.final and (piece.final or self.leaves[piece.leaf].goal not in _LAID_OUT):
                     raise PlanError.malformed("it finishes what is finished already, or what must be folded or copied")
-                piece.final = piece.final or action.final
-                pieces.append(piece)
+                pieces.append(piece.moved(at - source.start, final=action.final))
             at += source.length
         if at != action.target.stop:
             raise PlanError.malformed("the parts of a concatenation do not fill its target")
@@ -141,21 +141,24 @@ class _SymbolicRun:
 
     def _combine(self, action: Combine) -> list[Piece]:
         """Cut all sources at the piece borders of every source, and fold the parts between the cuts."""
-        target, columns = action.target, list[list[Piece]]()
+        target, columns = action.target, list[tuple[list[Piece], int]]()
         if not action.final and self.buffers[target.buffer].role is not Role.PARTIAL:
             raise PlanError.malformed("a fold that is not the last one makes partial folds, and goes elsewhere")
         for source in action.sources:
             if source.length != target.length:
                 raise PlanError.malformed(f"it combines {source.length} elements into {target.length}")
-            columns.append(self.stores[source.buffer].read(source, target.start))
-        cuts = sorted({piece.start for column in columns for piece in column})
+            columns.append((self.stores[source.buffer].read(source), target.start - source.start))
+        cuts = sorted({piece.start + shift for pieces, shift in columns for piece in pieces})
         return [
-            self._join([_piece_at(column, start).cut(start, stop) for column in columns], final=action.final)
+            self._join([_part(pieces, start - shift, stop - shift) for pieces, shift in columns], start, action)
             for start, stop in zip(cuts, [*cuts[1:], target.stop], strict=True)
         ]
 
-    def _join(self, parts: Sequence[Piece], *, final: bool) -> Piece:
-        """Return the fold of parts that cover the same elements, of replicas in ascending order."""
+    def _join(self, parts: Sequence[Piece], start: int, action: Combine) -> Piece:
+        """Return the fold of parts that cover the same elements, of replicas in ascending order.
+
+        ``start``: where it begins in the action's target.
+        """
         first = parts[0]
         if any((part.leaf, part.offset) != (first.leaf, first.offset) for part in parts):
             raise PlanError.crossed(first.leaf, first.offset)
@@ -169,14 +172,15 @@ class _SymbolicRun:
         if firsts != sorted(firsts):
             raise PlanError.out_of_order(firsts)
         replicas = self.inputs[first.leaf]
-        if final and len(owners) != len(replicas):
+        if action.final and len(owners) != len(replicas):
             raise PlanError.missing(first.leaf, sorted(set(range(len(replicas))) - set(owners)))
-        is_whole = (first.start, first.stop) == (0, self.buffers[replicas[0]].length)
-        is_whole = is_whole and final and all(isinstance(part.value, int) for part in parts)
+        stop = start + first.stop - first.start
+        is_whole = (start, stop) == (0, self.buffers[replicas[0]].length)
+        is_whole = is_whole and action.final and all(isinstance(part.value, int) for part in parts)
         self.folds_whole = self.folds_whole and is_whole
         # Repeating the fold of a partial fold rounds it once more, so its association gets another level.
         value = first.value if isinstance(first.value, int) and len(parts) == 1 else tuple(p.value for p in parts)
-        return Piece(first.start, first.stop, first.leaf, first.offset, value, final)
+        return Piece(start, stop, first.leaf, first.offset, value, action.final)
 
     def _write(self, target: Range, pieces: list[Piece]) -> None:
         buffer = self.buffers[target.buffer]
@@ -259,8 +263,9 @@ def _associations(pieces: Iterable[Piece]) -> list[tuple[int, Association]]:
 _Access = tuple[int, int, bool]  # start, stop, whether it writes
 
 
-def _piece_at(column: list[Piece], position: int) -> Piece:
-    return column[bisect.bisect_right(column, position, key=lambda piece: piece.start) - 1]
+def _part(column: list[Piece], start: int, stop: int) -> Piece:
+    """Return the part between two positions of the one piece of a column that holds them."""
+    return column[bisect.bisect_right(column, start, key=start_of) - 1].cut(start, stop)
 
 
 def _check_no_conflict(step: Step, buffers: Sequence[Buffer]) -> None:

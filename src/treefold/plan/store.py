@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from treefold.errors import PlanError
 from treefold.plan.ir import Buffer, Range
 
-_start = operator.attrgetter("start")
+start_of = operator.attrgetter("start")
 
 #: Replicas and the association of their fold: 2 is replica 2's own value, ((0, 1), 2) is (r0 + r1) + r2.
 Association = int | tuple["Association", ...]
@@ -31,7 +31,8 @@ _NOTHING: list[Piece] = []  # shared by all empty buffers; a write replaces it a
 class Piece:
     """Elements ``start`` to ``stop`` of a buffer: those of ``leaf`` from ``offset`` on, in the association ``value``.
 
-    ``final``: the piece is a result, divided by MEAN and rounded, so nothing may be folded into it.
+    ``final``: the piece is a result, divided by MEAN and rounded, so nothing may be folded into it. Only ``is_read``
+    changes, and only by the store that the piece lies in: what a read returned stays true after later splits.
     """
 
     start: int
@@ -44,13 +45,16 @@ class Piece:
 
     def cut(self, start: int, stop: int) -> Piece:
         """Return the part of the piece between the positions ``start`` and ``stop`` of the buffer."""
+        if start <= self.start and self.stop <= stop:
+            return self
         start, stop = max(start, self.start), min(stop, self.stop)
         offset = self.offset + start - self.start
         return Piece(start, stop, self.leaf, offset, self.value, self.final, self.is_read)
 
-    def moved(self, shift: int) -> Piece:
-        """Return an unread copy of this piece, ``shift`` elements further on."""
-        return Piece(self.start + shift, self.stop + shift, self.leaf, self.offset, self.value, self.final)
+    def moved(self, shift: int, *, final: bool = False) -> Piece:
+        """Return an unread copy of this piece, ``shift`` elements further on, as a result if ``final``."""
+        start, stop = self.start + shift, self.stop + shift
+        return Piece(start, stop, self.leaf, self.offset, self.value, self.final or final)
 
 
 class Store:
@@ -63,29 +67,27 @@ class Store:
         self.buffer = buffer
         self.pieces: list[Piece] = _NOTHING
 
-    def read(self, wanted: Range, at: int) -> list[Piece]:
-        """Return copies of the pieces that make up a range, moved to begin at ``at``, and note that they were read.
+    def read(self, wanted: Range) -> list[Piece]:
+        """Return the pieces that make up a range, and note that they were read.
 
         Raises:
             PlanError: part of the range has not been written.
 
         """
-        shift = at - wanted.start
-        is_first = bool(self.pieces) and self.pieces[0].start == wanted.start  # as in all scratch
-        first = 0 if is_first else self._index(wanted.start)
-        if first < len(self.pieces) and self.pieces[first].start == wanted.start:
-            piece = self.pieces[first]
-            if piece.stop == wanted.stop:  # as nearly all reads are: whole packs, which were written whole
-                piece.is_read = True
-                return [piece.moved(shift)]
-        self._split_at(wanted.start)
-        self._split_at(wanted.stop)
-        found, position = [], wanted.start
-        for piece in self.pieces[self._between(wanted.start, wanted.stop)]:
+        index = bisect.bisect_right(self.pieces, wanted.start, key=start_of) - 1
+        if index >= 0 and wanted.start < wanted.stop <= self.pieces[index].stop:
+            piece = self.pieces[index]
+            part = piece.cut(wanted.start, wanted.stop)
+            # As nearly always: a whole pack on its way, or a part of an input, all of which counts as read. Nothing has
+            # to remember which part of a piece was read, so a leaf of a thousand packs remains one piece per input.
+            if part is piece or piece.is_read:
+                part.is_read = True
+                return [part]
+        found, position = self.pieces[self._split_at(wanted.start) : self._split_at(wanted.stop)], wanted.start
+        for piece in found:
             if piece.start != position:
                 break
             piece.is_read = True
-            found.append(piece.moved(shift))
             position = piece.stop
         if position != wanted.stop:
             raise PlanError.read_before_written(self.buffer.name, position, wanted.stop)
@@ -104,9 +106,7 @@ class Store:
         if self.pieces[-1].stop <= target.start:
             self.pieces += pieces
             return
-        self._split_at(target.start)
-        self._split_at(target.stop)
-        found = self._between(target.start, target.stop)
+        found = slice(self._split_at(target.start), self._split_at(target.stop))
         for piece in self.pieces[found]:
             if not piece.is_read:
                 raise PlanError.overwritten(self.buffer.name, piece.start, piece.stop)
@@ -116,17 +116,13 @@ class Store:
         """Return the first piece that nobody read, if there is one."""
         return next((piece for piece in self.pieces if not piece.is_read), None)
 
-    def _between(self, start: int, stop: int) -> slice:
-        """Return the indices of the pieces that begin in a range."""
-        return slice(self._index(start), self._index(max(start, stop)))
+    def _split_at(self, position: int) -> int:
+        """Cut the piece across a position in two, and return the index of the first piece that begins there or later.
 
-    def _split_at(self, position: int) -> None:
-        index = self._index(position) - 1
-        if index >= 0 and self.pieces[index].stop > position:
-            piece = self.pieces[index]
-            self.pieces.insert(index + 1, piece.cut(position, piece.stop))
-            piece.stop = position
-
-    def _index(self, position: int) -> int:
-        """Return how many pieces begin before a position, by bisection: a buffer may hold thousands."""
-        return bisect.bisect_left(self.pieces, position, key=_start)
+        By bisection: a buffer may hold thousands.
+        """
+        index = bisect.bisect_left(self.pieces, position, key=start_of)
+        if index and self.pieces[index - 1].stop > position:
+            piece = self.pieces[index - 1]
+            self.pieces[index - 1 : index] = piece.cut(piece.start, position), piece.cut(position, piece.stop)
+        return index

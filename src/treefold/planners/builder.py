@@ -40,7 +40,8 @@ class PlanBuilder:
         self._buffers: list[Buffer] = []
         self._stages: dict[int, list[Action]] = defaultdict(list)
         self._pack_numbers = itertools.count()
-        self._components_on: dict[tuple[str, ...], dict[str, list[int]]] = {}
+        kinds = {item.destinations: _components_by_device(item.destinations) for item in work}
+        self._components_on = [kinds[item.destinations] for item in work]  # few kinds: arrays of a batch lie alike
         self.inputs: dict[tuple[int, int], Range] = {}
         self.outputs: dict[tuple[int, int], Range] = {}
         for index, item in enumerate(work):
@@ -126,11 +127,11 @@ class PlanBuilder:
         for component in self._components(pack.fragments[0].leaf, self.device_of(result)):
             position = result.start
             for fragment in pack.fragments:
-                source = Range(result.buffer, position, position + fragment.length)
-                target = _part(self.outputs[fragment.leaf, component], fragment.start, fragment.stop)
-                if target != source:
-                    self.act(stage, Copy(source, target, number))
-                position += fragment.length
+                output, stop = self.outputs[fragment.leaf, component], position + fragment.length
+                if output.buffer != result.buffer:  # else ``landing`` chose this very range
+                    source = _part(result, position, stop)
+                    self.act(stage, Copy(source, _part(output, fragment.start, fragment.stop), number))
+                position = stop
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -158,13 +159,7 @@ class PlanBuilder:
 
     def _components(self, leaf: int, device: str) -> Sequence[int]:
         """Return the components of a leaf's result that lie on a device."""
-        destinations = self.work[leaf].destinations
-        if destinations not in self._components_on:
-            found: dict[str, list[int]] = {}
-            for component, name in enumerate(destinations):
-                found.setdefault(name, []).append(component)
-            self._components_on[destinations] = found
-        return self._components_on[destinations].get(device, ())
+        return self._components_on[leaf].get(device, ())
 
     def _add(self, buffer: Buffer) -> Range:
         self._buffers.append(buffer)
@@ -173,3 +168,11 @@ class PlanBuilder:
 
 def _part(whole: Range, start: int, stop: int) -> Range:
     return Range(whole.buffer, start, stop)
+
+
+def _components_by_device(destinations: Sequence[str]) -> dict[str, list[int]]:
+    """Return the components of a result that go to each device."""
+    found: dict[str, list[int]] = {}
+    for component, name in enumerate(destinations):
+        found.setdefault(name, []).append(component)
+    return found

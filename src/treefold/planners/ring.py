@@ -13,7 +13,8 @@ from fractions import Fraction
 
 from treefold.cost.model import LAUNCH_S
 from treefold.cost.routes import alpha_s, alternatives
-from treefold.planners.ring_search import Route, around, find_rings, host_groups, most_rings, shortest_hops
+from treefold.planners.ring_bound import Route, most_rings
+from treefold.planners.ring_search import around, find_rings, host_groups, shortest_hops
 from treefold.planners.tree_packing import Tree
 from treefold.topology import Topology
 
@@ -100,7 +101,8 @@ def pack_rings(topology: Topology) -> RingPacking:
         slots = {ends: int(capacity // width) for ends, capacity in topology.capacities.items()}
         most = most_rings(topology, {link: slots[link] for link in used})
         if most * width > best.total:
-            found = find_rings(topology, hops, slots, most=most, inner=inner)
+            fewest = int(best.total // width) + 1
+            found = find_rings(topology, hops, slots, most=most, fewest=fewest, inner=inner)
             if len(found) * width > best.total:
                 slowest = max(_latency_s(topology, [hops[pair] for pair in around(order)]) for order in found)
                 best = RingPacking(found, width, slowest)

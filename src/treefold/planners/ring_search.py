@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
+from treefold.planners.ring_bound import Ends, Route, Slots, most_fractional_rings
 from treefold.topology import Topology
 
-Ends = tuple[str, str]
-Route = tuple[str, ...]
 Order = tuple[str, ...]
-Slots = Mapping[Ends, int]  # for how many rings of one width a directed link has room
 
-_MOST_RINGS = 32  # as many channels as NCCL opens
 _MOST_STEPS, _MOST_ATTEMPTS = 50_000, 100  # for rings of one width; known machines need some hundred steps
 _STEPS_PER_DEVICE = 20  # for one ring; then the search restarts with another order of the links
 
@@ -44,57 +42,21 @@ def shortest_hops(topology: Topology) -> dict[Ends, Route]:
     return found
 
 
-def most_rings(topology: Topology, slots: Slots) -> int:
-    """Return a number of rings that no packing exceeds.
-
-    Every ring leaves each group of devices at least once and comes back to it, so the slots on the links out of a group
-    bound the number of rings, and so do those into it. The groups are single devices, and devices that links wider than
-    some width join.
-    """
-    groups = {frozenset([device]) for device in topology.devices}
-    for width in set(topology.capacities.values()):
-        joined: dict[str, frozenset[str]] = {}
-        for name in topology.kinds:
-            if name not in joined:
-                group = _reached(topology, name, width)
-                joined |= dict.fromkeys(group, group)
-        groups |= set(joined.values())
-    found = _MOST_RINGS
-    for group in groups:
-        if 0 < sum(device in group for device in topology.devices) < len(topology.devices):
-            out = sum(count for (source, target), count in slots.items() if source in group and target not in group)
-            into = sum(count for (source, target), count in slots.items() if source not in group and target in group)
-            found = min(found, out, into)
-    return found
-
-
-def _reached(topology: Topology, start: str, above: Fraction) -> frozenset[str]:
-    """Return what links wider than ``above`` join with a node, both ways."""
-    seen, todo = {start}, [start]
-    while todo:
-        name = todo.pop()
-        for other in topology.neighbours(name):
-            if other not in seen and min(topology.capacity(name, other), topology.capacity(other, name)) > above:
-                seen.add(other)
-                todo.append(other)
-    return frozenset(seen)
-
-
 def find_rings(
-    topology: Topology, hops: Mapping[Ends, Route], slots: Slots, *, most: int, inner: Sequence[Order]
+    topology: Topology, hops: Mapping[Ends, Route], slots: Slots, *, most: int, fewest: int, inner: Sequence[Order]
 ) -> tuple[Order, ...]:
-    """Return as many rings as a search finds, each attempt taking the links in another order.
+    """Return as many rings as a search finds, ``most`` at most; ``fewest``: a smaller number is of no use.
 
-    ``inner``: rings of the first of several hosts. Every second attempt tries these, opened, and the images of each
-    ring that it finds: on most machines these are the other rings.
+    Each attempt takes the links in another order. ``inner``: rings of the first of several hosts. Every second attempt
+    tries these, opened, and the images of each ring that it finds: on most machines these are the other rings.
     """
     best: list[Order] = []
     hosts = host_groups(topology)
     likely = list(_opened(inner, hosts))
-    steps = iter(range(_MOST_STEPS))
+    room = _Room(topology.devices, hops)
     for attempt in range(_MOST_ATTEMPTS):
         rng = random.Random(attempt)  # noqa: S311 - no secret
-        room = _Room(topology.devices, hops, dict(slots), rng if attempt else None, steps)
+        room.empty(slots, rng if attempt else None)
         found: list[Order] = []
         for order in likely if attempt % 2 == 0 else ():
             if len(found) < most and room.take(order):
@@ -105,7 +67,9 @@ def find_rings(
                 if len(found) < most and room.take(image):
                     found.append(image)
         best = max(best, found, key=len)
-        if len(best) >= most:
+        if attempt == 0 and len(best) < most:  # on few machines; the program takes as long as some attempts
+            most = min(most, most_fractional_rings(topology, hops, slots))
+        if len(best) >= most or most < fewest:
             break
         rng.shuffle(likely)
     return tuple(best)
@@ -153,30 +117,26 @@ def _images(order: Order, hosts: Sequence[Order]) -> Iterator[Order]:
 class _Room:
     """The slots that rings have left on each link; a slot has the width of one ring."""
 
-    def __init__(
-        self,
-        devices: Sequence[str],
-        hops: Mapping[Ends, Route],
-        slots: dict[Ends, int],
-        rng: random.Random | None,
-        steps: Iterator[int],
-    ) -> None:
-        self._devices, self._slots, self._rng, self._steps = devices, slots, rng, steps
+    def __init__(self, devices: Sequence[str], hops: Mapping[Ends, Route]) -> None:
+        self._devices, self._steps = devices, iter(range(_MOST_STEPS))
         self._links = {pair: tuple(itertools.pairwise(route)) for pair, route in hops.items()}
         self._next: dict[str, list[str]] = {device: [] for device in devices}
-        for source, target in hops:
-            self._next[source].append(target)
-        self._beside = {device: [link for link in slots if device in link] for device in devices}
         self._before: dict[str, list[str]] = {device: [] for device in devices}
         for source, target in hops:
+            self._next[source].append(target)
             self._before[target].append(source)
+
+    def empty(self, slots: Slots, rng: random.Random | None) -> None:
+        """Give all slots back; with an ``rng``, take equally wide links in an order by chance from now on."""
+        self._slots, self._rng = dict(slots), rng
+        self._free = Counter(node for link, count in slots.items() if count for node in link)  # links that have room
 
     def take_ring(self) -> Order:
         """Take a ring out of the slots and return it, or () if the search gives up after a fair number of steps.
 
         The search is depth first, with a stack of its own: there may be more devices than Python has frames.
         """
-        path = [max(self._devices, key=self._free)]
+        path = [max(self._devices, key=self._free.__getitem__)]
         seen = set(path)
         todo = [iter(self._onward(path, seen))]
         left = _STEPS_PER_DEVICE * len(self._devices)
@@ -211,11 +171,6 @@ class _Room:
             used.append(pair)
         return True
 
-    def _free(self, device: str) -> int:
-        """Return the number of links to or from a device that have room."""
-        slots = self._slots
-        return sum([slots[link] > 0 for link in self._beside[device]])
-
     def _onward(self, path: Sequence[str], seen: set[str]) -> list[str]:
         """Return the devices that a path may go to next: over the widest links first.
 
@@ -225,10 +180,11 @@ class _Room:
         here, first = path[-1], path[0]
         if not any(self._width((device, first)) for device in self._before[first] if device not in seen):
             return []  # no device is left that leads back to the first one
-        found = [device for device in self._next[here] if device not in seen and self._width((here, device))]
+        widths = {device: self._width((here, device)) for device in self._next[here] if device not in seen}
+        found = [device for device, width in widths.items() if width]
         if self._rng is not None:
             self._rng.shuffle(found)
-        return sorted(found, key=lambda device: (-self._width((here, device)), self._free(device)))
+        return sorted(found, key=lambda device: (-widths[device], self._free[device]))
 
     def _width(self, pair: Ends) -> int:
         """Return the number of rings that a hop still has room for; its route may share links with the path."""
@@ -237,5 +193,9 @@ class _Room:
         return min([slots[link] for link in links]) if links else 0
 
     def _use(self, pair: Ends, count: int) -> None:
+        """Take a slot of every link of a hop (1), or give it back (-1)."""
         for link in self._links[pair]:
             self._slots[link] -= count
+            if self._slots[link] == (count < 0):  # the last slot was taken, or is the first to be there again
+                for node in link:
+                    self._free[node] -= count

@@ -1,4 +1,4 @@
-"""Curves over steps as SVG, drawn by hand: two polylines and a few ticks need no plotting library."""
+"""Curves over steps as SVG, drawn by hand: a few polylines and ticks need no plotting library."""
 
 from __future__ import annotations
 
@@ -8,38 +8,73 @@ from dataclasses import dataclass
 
 from treefold.report.svg import drawing, element, text, titled
 
-_WIDTH, _HEIGHT = 860.0, 340.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 20.0, 48.0, 46.0
+_PLOT, _LEFT, _RIGHT, _BOTTOM = 250.0, 56.0, 20.0, 46.0
+_NAMES, _CHARACTER = 22.0, 7.2
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One value per step, and the name it has in the legend."""
+    """One value per step, the name it has in the legend, and the number of its colour, the same in all pictures."""
 
     name: str
     values: tuple[float, ...]
+    tone: int
 
 
-def draw_curves(curves: Sequence[Curve], *, title: str) -> str:
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """The paper: ``top`` is where the plot begins, below the legend."""
+
+    width: float
+    top: float
+    low: float
+    high: float
+    steps: int
+
+    @property
+    def bottom(self) -> float:
+        return self.top + _PLOT
+
+    def x(self, step: float) -> float:
+        return _LEFT + (self.width - _LEFT - _RIGHT) * ((step - 1) / max(1, self.steps - 1))
+
+    def y(self, value: float) -> float:
+        return self.bottom - _PLOT * math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+
+
+def draw_curves(curves: Sequence[Curve], *, title: str, width: float = 860.0) -> str:
     """Return curves over the number of the step, on a logarithmic axis.
 
     Values that are not positive lie on the lower end of the axis.
     The first curve is drawn broad and pale, later ones thin and above it, so that curves that coincide are all seen.
     """
-    values = [value for curve in curves for value in curve.values]
-    low, high = _limits(values)
-    steps = max(len(curve.values) for curve in curves)
-    parts = _draw_axes(low, high, steps=steps)
-    for index, curve in enumerate(curves):
-        points = " ".join(f"{_x(step, steps):.1f},{_y(value, low, high):.1f}" for step, value in _thinned(curve))
+    low, high = _limits([value for curve in curves for value in curve.values])
+    spots = place_names([curve.name for curve in curves], width)
+    axes = _Axes(width, spots[-1][1] + 22, low, high, max(len(curve.values) for curve in curves))
+    parts = _draw_axes(axes)
+    for index, (curve, spot) in enumerate(zip(curves, spots, strict=True)):
+        points = " ".join(f"{axes.x(step):.1f},{axes.y(value):.1f}" for step, value in _thinned(curve))
         style = {"stroke_width": 6, "stroke_opacity": 0.45} if index == 0 else {"stroke_width": 1.6}
         line = element(
             "polyline", class_="tf-line", points=points, stroke_linejoin="round", stroke_linecap="round", **style
         )
-        parts.append(element("g", titled(curve.name), line, class_=f"tf-curve tf-tone-{index}"))
-        parts.append(_draw_name(curve.name, index, style))
+        parts.append(element("g", titled(curve.name), line, class_=f"tf-curve tf-tone-{curve.tone}"))
+        parts.append(draw_name(curve.name, curve.tone, spot, style))
     words = "; ".join(f"{c.name}: from {c.values[0]:.4g} to {c.values[-1]:.4g}" for c in curves)
-    return drawing(parts, width=_WIDTH, height=_HEIGHT, title=title, description=f"{steps} steps. {words}.")
+    said = f"{axes.steps} steps. {words}."
+    return drawing(parts, width=width, height=axes.bottom + _BOTTOM, title=title, description=said)
+
+
+def place_names(names: Sequence[str], width: float) -> list[tuple[float, float]]:
+    """Return where the names of the legend stand: side by side, and in a new line where the paper ends."""
+    x, y, found = _LEFT, 20.0, list[tuple[float, float]]()
+    for name in names:
+        needed = 50 + _CHARACTER * len(name)
+        if x > _LEFT and x + needed > width:
+            x, y = _LEFT, y + _NAMES
+        found.append((x, y))
+        x += needed
+    return found
 
 
 def _thinned(curve: Curve) -> list[tuple[int, float]]:
@@ -55,26 +90,17 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
     return min(positive) / 1.15, max(positive) * 1.15
 
 
-def _x(step: float, steps: int) -> float:
-    return _LEFT + (_WIDTH - _LEFT - _RIGHT) * ((step - 1) / max(1, steps - 1))
-
-
-def _y(value: float, low: float, high: float) -> float:
-    share = math.log(max(value, low) / low) / math.log(high / low)
-    return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
-
-
-def _draw_axes(low: float, high: float, *, steps: int) -> list[str]:
-    parts = []
-    for value in _decade_ticks(low, high):
-        y = _y(value, low, high)
-        parts.append(element("line", class_="tf-rule", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y))
+def _draw_axes(axes: _Axes) -> list[str]:
+    parts, right = [], axes.width - _RIGHT
+    for value in _decade_ticks(axes.low, axes.high):
+        y = axes.y(value)
+        parts.append(element("line", class_="tf-rule", x1=_LEFT, x2=right, y1=y, y2=y))
         parts.append(text(f"{value:g}", _LEFT - 8, y + 4, class_="tf-quiet", text_anchor="end", font_size=12))
-    for step in _step_ticks(steps):
-        x, y = _x(step, steps), _HEIGHT - _BOTTOM + 18
+    for step in _step_ticks(axes.steps):
+        x, y = axes.x(step), axes.bottom + 18
         parts.append(text(str(step), x, y, class_="tf-quiet", text_anchor="middle", font_size=12))
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(text("step", middle, _HEIGHT - 10, class_="tf-quiet", text_anchor="middle", font_size=12))
+    middle = (_LEFT + right) / 2
+    parts.append(text("step", middle, axes.bottom + 36, class_="tf-quiet", text_anchor="middle", font_size=12))
     return parts
 
 
@@ -93,7 +119,8 @@ def _step_ticks(steps: int) -> list[int]:
     return [1, *(step for step in range(every, steps + 1, every) if step > 1)]
 
 
-def _draw_name(name: str, index: int, style: dict[str, float]) -> str:
-    x, y = _LEFT + 200 * index, 24.0
-    swatch = element("line", class_="tf-line", x1=x, x2=x + 26, y1=y - 4, y2=y - 4, **style)
-    return element("g", swatch, text(name, x + 34, y), class_=f"tf-tone-{index}")
+def draw_name(name: str, tone: int, spot: tuple[float, float], style: dict[str, float]) -> str:
+    """Return an entry of the legend, a sample of its line before it."""
+    x, y = spot
+    swatch = element("line", class_="tf-line", x1=x, x2=x + 26, y1=y, y2=y, **style)
+    return element("g", swatch, text(name, x + 34, y + 4), class_=f"tf-tone-{tone}")

@@ -15,9 +15,9 @@ from treefold.report.direct_layout import lay_out_directly
 from treefold.topology import Topology
 
 _ADDRESS = re.compile(r"(?:[0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})\.[0-9a-f]")
-DEVICE = (62.0, 34.0)  # width and height
+DEVICE = (56.0, 34.0)  # width and height
 _NIC, _BAR = (48.0, 22.0), 26.0
-_STEP, _BETWEEN_SWITCHES, _BETWEEN_HOSTS = 82.0, 18.0, 44.0
+_STEP, _BETWEEN_SWITCHES, _BETWEEN_HOSTS = 64.0, 18.0, 24.0
 _ROW, _LANE, _MARGIN, _GROUP = 84.0, 40.0, 28.0, 26.0
 
 

@@ -7,8 +7,12 @@ which ``svg`` has escaped already.
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from treefold.report.tables import Table, html_table
+
+_PHONE = 344.0  # what 390 pixels leave beside the frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +35,20 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a sentence below it, then drawings (SVG) and a text to be shown as it is; either may be empty."""
+    """A heading, a sentence below it, then drawings (SVG), a table and a text to be shown as it is, if there are."""
 
     heading: str
     sentence: str
     drawing: str = ""
     verbatim: str = ""
+    table: Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """What a page says, from top to bottom; ``facts`` are the small print: versions, machine, arguments.
 
+    What is empty is left out: there is no frame around nothing.
     ``is_picture_first``: the first section stands above the checks.
     """
 
@@ -55,12 +61,17 @@ class Page:
     is_picture_first: bool = False
 
 
+def for_screens(draw: Callable[..., str], *, wide: float) -> str:
+    """Return what ``draw(width=...)`` draws for both kinds of screens: ``wide``, and a phone. The page shows one."""
+    return f'<div class="wide">{draw(width=wide)}</div><div class="narrow">{draw(width=_PHONE)}</div>'
+
+
 def render_page(page: Page) -> str:
     """Return the page as one HTML document."""
     sections = list(map(_section, page.sections))
     sections.insert(1 if page.is_picture_first else 0, _checks(page.checks))
-    header = f"<header><h1>{html.escape(page.title)}</h1><p>{html.escape(page.summary)}</p></header>"
-    body = "\n".join([header, _figures(page.figures), *sections, _facts(page.facts)])
+    header = f"<header><h1>{html.escape(page.title)}</h1>{_paragraph(page.summary)}</header>"
+    body = "\n".join(filter(None, [header, _figures(page.figures), *sections, _facts(page.facts)]))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -70,13 +81,17 @@ def render_page(page: Page) -> str:
     )
 
 
+def _paragraph(words: str) -> str:
+    return f"<p>{html.escape(words)}</p>" if words else ""
+
+
 def _figures(figures: Sequence[Figure]) -> str:
     cards = "".join(
         f"<div><dt>{html.escape(f.name)}</dt><dd><strong>{html.escape(f.value)}</strong>"
         f"<span>{html.escape(f.note)}</span></dd></div>"
         for f in figures
     )
-    return f'<dl class="figures">{cards}</dl>'
+    return f'<dl class="figures">{cards}</dl>' if figures else ""
 
 
 def _checks(checks: Sequence[Check]) -> str:
@@ -85,7 +100,7 @@ def _checks(checks: Sequence[Check]) -> str:
         f"<div>{html.escape(c.claim)}<span>{html.escape(c.found)}</span></div></li>"
         for c in checks
     )
-    return f'<section><h2>Checks</h2><ul class="checks">{items}</ul></section>'
+    return f'<section><h2>Checks</h2><ul class="checks">{items}</ul></section>' if checks else ""
 
 
 def _section(section: Section) -> str:
@@ -94,14 +109,15 @@ def _section(section: Section) -> str:
         name = html.escape(section.heading)
         # Focusable, so that what is wider than the screen can be scrolled from the keyboard.
         drawing = f'<div class="drawing" role="region" aria-label="{name}" tabindex="0">{section.drawing}</div>'
+    table = html_table(section.table) if section.table is not None else ""
     verbatim = f"<pre>{html.escape(section.verbatim)}</pre>" if section.verbatim else ""
-    head = f"<h2>{html.escape(section.heading)}</h2><p>{html.escape(section.sentence)}</p>"
-    return f"<section>{head}{drawing}{verbatim}</section>"
+    head = f"<h2>{html.escape(section.heading)}</h2>{_paragraph(section.sentence)}"
+    return f"<section>{head}{drawing}{table}{verbatim}</section>"
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> str:
     rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in facts)
-    return f'<footer><dl class="facts">{rows}</dl></footer>'
+    return f'<footer><dl class="facts">{rows}</dl></footer>' if facts else ""
 
 
 _STYLE = """\
@@ -111,7 +127,7 @@ _STYLE = """\
 --ok:#56d09b;--failed:#ff8a80}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
-main{max-width:62rem;margin:0 auto;padding:2rem 1rem 3rem}
+main{max-width:70rem;margin:0 auto;padding:2rem 1rem 3rem}
 h1{font-size:1.7rem;line-height:1.2;margin:0 0 .4rem}
 h2{font-size:1.1rem;margin:0 0 .3rem}
 p{margin:0 0 .9rem;color:var(--quiet);max-width:46rem}
@@ -128,13 +144,22 @@ dt,.figures span,.checks span{color:var(--quiet);font-size:.86rem}
 .checks b{flex:0 0 3.4rem}
 .checks span{display:block;overflow-wrap:anywhere}
 .ok b{color:var(--ok)}.failed b{color:var(--failed)}
-.drawing{overflow-x:auto}
+.drawing,.table{overflow-x:auto}
 .drawing svg{display:block}
+.narrow{display:none}
+@media(max-width:48rem){.wide{display:none}.narrow{display:block}}
+table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
+th,td{padding:.35rem .55rem .35rem 0;text-align:right;white-space:nowrap;border-top:1px solid var(--rule)}
+thead th{border-top:0;color:var(--quiet);font-weight:400;vertical-align:bottom;white-space:normal;
+max-width:6.4rem}
+.long{text-align:left}td.long{white-space:normal;min-width:18rem}
+th:first-child{text-align:left;font-weight:400;position:sticky;left:0;background:var(--paper)}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;padding:.9rem 1rem;border-radius:8px;background:var(--ground);
 font:13px/1.55 ui-monospace,monospace}
-.drawing+pre{margin-top:1rem}
+.drawing+.table,.drawing+pre,.table+pre{margin-top:1rem}
 footer{margin:1.4rem .2rem 0}
 .facts{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1.2rem;font-size:.86rem}
 .facts dd{overflow-wrap:anywhere}
-@media(max-width:30rem){main{padding-top:1.2rem}.facts{grid-template-columns:1fr}.facts dd{margin-bottom:.4rem}}
+@media(max-width:30rem){main{padding:1.2rem .6rem 2rem}section{padding:.9rem .8rem}h1{font-size:1.4rem}
+.figures{grid-template-columns:1fr 1fr}.facts{grid-template-columns:1fr}.facts dd{margin-bottom:.4rem}}
 """

@@ -13,9 +13,9 @@ from treefold.errors.words import counted
 from treefold.plan import Movement
 from treefold.plan.ir import Action, Combine, Copy, Role, Step
 from treefold.report import plan_marks
-from treefold.report.svg import LIGHT, drawing, element, text, titled
+from treefold.report.svg import drawing, element, text, titled
 
-MAX_PACKS = len(LIGHT)
+MAX_PACKS = 8  # more arrows between two lifelines cannot be followed
 _GUTTER, _MARGIN, _HEAD = 112, 16, 84
 _ALONE, _SHARED, _LOCAL = 64.0, 34.0, 28.0  # heights: of arrows alone in a step, of one pack among several, of none
 

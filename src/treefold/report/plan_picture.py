@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
+
 from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.planners.tree_packing import TreePacking
 from treefold.report.bottleneck import describe_bottleneck
 from treefold.report.machine_drawing import STYLE, draw_legend, machine_marks
 from treefold.report.machine_layout import lay_out
+from treefold.report.packs import Pack
 from treefold.report.svg import drawing, element, text
 from treefold.report.timeline_drawing import timeline_marks
 from treefold.report.tree_drawing import tree_marks
 from treefold.timeline import Timeline
 from treefold.topology import Topology
 
-_MARGIN, _HEAD, _LEGEND = 28.0, 84.0, 40.0
+_MARGIN, _LEGEND = 28.0, 40.0
 _NARROWEST = 960.0
 
 
-def draw_packing(topology: Topology, packing: TreePacking, timeline: Timeline | None = None) -> str:
-    """Return the machine, the trees and, where there is one, the timeline below each other, as one SVG element."""
+def draw_packing(
+    topology: Topology,
+    packing: TreePacking,
+    packs: Sequence[Pack],
+    timeline: Timeline | None = None,
+    *,
+    title: str = "",
+) -> str:
+    """Return the machine, the trees of a plan and, where there is one, its timeline below each other, as one SVG.
+
+    ``packing``: the proof of what can be reached. ``title``: what the plan takes; by default, what can be reached.
+    """
     layout = lay_out(topology)
     width = max(_NARROWEST, layout.width + 2 * _MARGIN)
     left = (width - layout.width) / 2
-    machine = element("g", machine_marks(topology, layout), transform=f"translate({left:.1f} {_HEAD})")
-    parts = [element("style", STYLE), _head(topology, packing), machine]
-    y = _HEAD + layout.height
+    title = title or headline(topology, packing)
+    said = sentence(topology, packing)
+    head, y = _head(title, said, width=width)
+    machine = element("g", machine_marks(topology, layout), transform=f"translate({left:.1f} {y})")
+    parts = [element("style", STYLE), *head, machine]
+    y += layout.height
     parts.append(element("g", draw_legend(topology, y), transform=f"translate({left:.1f} 0)"))
     y += _LEGEND
     parts.append(_heading("Trees", "values climb to the root, are folded on the way, and results return", y))
-    marks, y = tree_marks(topology, layout, packing, width=width, top=y)
+    marks, y = tree_marks(topology, layout, packs, width=width, top=y)
     parts.append(marks)
     if timeline is not None:
         words = f"{bytes_in_words(timeline.nbytes)} per device in {seconds_in_words(timeline.duration_s)}, predicted"
         parts.append(_heading("Links over time", words, y + 8))
         marks, y = timeline_marks(timeline, topology, width=width, top=y + 22)
         parts.append(marks)
-    title = headline(topology, packing)
-    return drawing(parts, width=width, height=y + 8, title=title, description=f"{title}. {sentence(topology, packing)}")
+    return drawing(parts, width=width, height=y + 8, title=title, description=f"{title}. {said}")
 
 
 def headline(topology: Topology, packing: TreePacking) -> str:
@@ -53,14 +69,19 @@ def headline(topology: Topology, packing: TreePacking) -> str:
 
 
 def sentence(topology: Topology, packing: TreePacking) -> str:
-    """Return the number of trees and the bottleneck, in one line."""
-    count = len(packing.trees)
-    return f"{count} tree{'' if count == 1 else 's'}. Bottleneck: {describe_bottleneck(packing, topology)}."
+    """Return what a packing reaches and the bottleneck, in one line."""
+    return f"{headline(topology, packing)}. Bottleneck: {describe_bottleneck(packing, topology)}."
 
 
-def _head(topology: Topology, packing: TreePacking) -> str:
-    title = text(headline(topology, packing), _MARGIN, 38, class_="tf-strong", font_size=19)
-    return title + text(sentence(topology, packing), _MARGIN, 62, class_="tf-quiet", font_size=13)
+def _head(title: str, said: str, *, width: float) -> tuple[list[str], float]:
+    """Return the title and what is said below it, broken into lines that fit, and where they end."""
+    parts, y = list[str](), 14.0
+    for words, kind, size, character in ((title, "tf-strong", 19, 10.8), (said, "tf-quiet", 13, 7.2)):
+        for line in textwrap.wrap(words, int((width - 2 * _MARGIN) / character)):
+            y += 1.3 * size
+            parts.append(text(line, _MARGIN, y, class_=kind, font_size=size))
+        y += 6
+    return parts, y + 12
 
 
 def _heading(words: str, more: str, y: float) -> str:

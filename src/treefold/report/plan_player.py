@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import importlib.resources
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
-from treefold.errors.words import bytes_in_words, seconds_in_words
+from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.plan import Movement
 from treefold.plan.ir import Copy, Role
-from treefold.planners.tree_packing import TreePacking
 from treefold.report.machine_drawing import STYLE, draw_legend, machine_marks, machine_title
 from treefold.report.machine_layout import Layout, lay_out
+from treefold.report.packs import Group, Pack, group_packs
+from treefold.report.page import for_screens
 from treefold.report.svg import LIGHT, drawing, element
 from treefold.report.timeline_drawing import draw_timeline, shown_links, time_axis
-from treefold.report.tree_drawing import draw_trees, tone
+from treefold.report.tree_drawing import draw_trees, hosts_of, tone
 from treefold.timeline import Activity, Timeline
 from treefold.topology import Topology
 
 _WIDTH, _LEGEND, _LARGEST = 960.0, 46.0, 1.3
-_MICRO = 1e6
+_MICRO, _FEW_ROWS = 1e6, 24
 
 
-def draw_player(topology: Topology, packing: TreePacking, movement: Movement, timeline: Timeline) -> str:
+def draw_player(topology: Topology, packs: Sequence[Pack], movement: Movement, timeline: Timeline) -> str:
     """Return the player as HTML: style, drawings, controls, data and script, all inside; nothing is loaded.
 
-    ``timeline``: of ``movement``, which is along ``packing``. Without scripts the drawings are there all the same.
+    ``timeline``: of ``movement``, whose packs these are. Without scripts the drawings are there all the same.
     """
-    layout = lay_out(topology)
+    layout, groups = lay_out(topology), group_packs(packs, hosts_of(topology))
+    trees = for_screens(functools.partial(draw_trees, topology, layout, packs), wide=_WIDTH)
+    opened = " open" if len(shown_links(timeline)) <= _FEW_ROWS else ""
     parts = [
         f"<style>{_resource('player.css')}</style>",
         f'<div class="stage">{_stage(topology, layout)}</div>',
         _controls(timeline),
-        _packs(packing),
+        _packs(groups),
         '<p class="hint">Filled dots: partial sums on their way to the root. Rings: results on their way back. '
         "Space plays, ← and → move in time, ↑ and ↓ choose a pack, Escape shows all.</p>",
-        f"<h3>Load of the links, so far, of all that they could carry until the end</h3>{_loads(timeline)}",
-        f'<h3>Trees</h3><div class="scroll">{draw_trees(topology, layout, packing, width=_WIDTH)}</div>',
-        f'<h3>Links over time</h3><div class="scroll">{draw_timeline(timeline, topology, width=_WIDTH)}</div>',
-        f'<script type="application/json">{_data(topology, layout, packing, movement, timeline)}</script>',
+        f"<h3>Load of the links, so far, of all that they could carry until the end</h3>{_loads(timeline, topology)}",
+        f'<h3>Trees</h3><div class="scroll">{trees}</div>',
+        f'<details{opened}><summary>Links over time</summary><div class="scroll">'
+        f"{draw_timeline(timeline, topology, width=_WIDTH)}</div></details>",
+        f'<script type="application/json">{_data(topology, layout, groups, movement, timeline)}</script>',
     ]
     body = "\n".join(parts)
     script = _resource("player.js")
@@ -70,21 +77,38 @@ def _controls(timeline: Timeline) -> str:
     )
 
 
-def _packs(packing: TreePacking) -> str:
-    buttons = ['<button type="button" data-pack="-1" aria-pressed="true">all packs</button>']
-    buttons += [
-        f'<button type="button" class="{tone(number)}" style="color:var(--tf-tone-{number % len(LIGHT)})" '
-        f'data-pack="{number}" aria-pressed="false">{number}: {float(tree.share):.1%}</button>'
-        for number, tree in enumerate(packing.trees)
-    ]
-    return f'<div class="packs" role="group" aria-label="packs">{"".join(buttons)}</div>'
+def _packs(groups: Sequence[Group]) -> str:
+    """Return a button per pack, those of one shape side by side, with what each carries behind them."""
+    parts = ['<button type="button" data-pack="-1" aria-pressed="false">all packs</button>']
+    for group in groups:
+        buttons = "".join(
+            f'<button type="button" style="--tone:var(--{tone(number)})" data-pack="{number}" '
+            f'title="{pack.share:.2%} of the values" aria-pressed="false">{number}</button>'
+            for number, pack in zip(group.numbers, group.packs, strict=True)
+        )
+        parts.append(f"<span>{buttons}<small>{group.shares}</small></span>")
+    return f'<div class="packs" role="group" aria-label="packs">{"".join(parts)}</div>'
 
 
-def _loads(timeline: Timeline) -> str:
-    rows = "".join(
-        f"<div><span>{html.escape(f'{a} → {b}')}</span><i><b></b></i><span></span></div>" for a, b in _links(timeline)
-    )
-    return f'<div class="loads">{rows}</div>'
+def _loads(timeline: Timeline, topology: Topology) -> str:
+    """Return the load of every link, the busiest first; links of one width and load are one row, which opens."""
+    rows: dict[tuple[int, Fraction], list[int]] = defaultdict(list)
+    links = _links(timeline)
+    for number, ends in enumerate(links):
+        width = topology.capacity(*ends)
+        share = timeline.links[ends].nbytes / (float(width) * timeline.duration_s)
+        rows[round(100 * share), width].append(number)
+    return f'<div class="loads">{"".join(_load(links, rows[key]) for key in sorted(rows, reverse=True))}</div>'
+
+
+def _load(links: Sequence[tuple[str, str]], numbers: Sequence[int]) -> str:
+    names = [html.escape(" → ".join(links[number])) for number in numbers]
+    data = f'data-links="{",".join(map(str, numbers))}"'
+    bar = "<i><b></b></i><span></span>"
+    if len(names) == 1:
+        return f"<div {data}><span>{names[0]}</span>{bar}</div>"
+    summary = f"<summary {data}><span>{names[0]} and {len(names) - 1} more</span>{bar}</summary>"
+    return f"<details>{summary}<p>{', '.join(names)}</p></details>"
 
 
 def _links(timeline: Timeline) -> list[tuple[str, str]]:
@@ -92,7 +116,7 @@ def _links(timeline: Timeline) -> list[tuple[str, str]]:
     return list(dict.fromkeys([*shown_links(timeline), *timeline.links]))
 
 
-def _data(topology: Topology, layout: Layout, packing: TreePacking, movement: Movement, timeline: Timeline) -> str:
+def _data(topology: Topology, layout: Layout, groups: Sequence[Group], movement: Movement, timeline: Timeline) -> str:
     """Return what the script reads: times in microseconds, links as indexes, ``spans`` as starts and stops in turn."""
     numbers = {ends: number for number, ends in enumerate(_links(timeline))}
     lines = {ends: number for number, ends in enumerate(layout.lines)}
@@ -110,7 +134,8 @@ def _data(topology: Topology, layout: Layout, packing: TreePacking, movement: Mo
         "duration": timeline.duration_s * _MICRO,
         "axis": time_axis(_WIDTH),
         "tones": len(LIGHT),
-        "packs": len(packing.trees),
+        "packs": sum(len(group.packs) for group in groups),
+        "first": groups[0].numbers[0],
         "links": links,
         "moves": moves,
     }
@@ -145,6 +170,6 @@ def _ways_down(movement: Movement) -> set[tuple[int, int, str, str]]:
 def describe_picture(timeline: Timeline) -> str:
     """Return what the player shows, in a sentence."""
     return (
-        f"{bytes_in_words(timeline.nbytes)} per device, predicted: every pack in {timeline.num_chunks} chunks, "
-        f"{seconds_in_words(timeline.duration_s)} in all."
+        f"{bytes_in_words(timeline.nbytes)} per device in {seconds_in_words(timeline.duration_s)}, as predicted. Drawn "
+        f"in at most {counted(timeline.num_chunks, 'chunk')} per pack, so that they can be told apart."
     )

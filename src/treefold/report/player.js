@@ -90,11 +90,16 @@
     line.setAttribute("y2", rule.getAttribute("y2"));
     return line;
   });
-  const loads = all(".loads>div").map((row) => ({ row, bar: row.querySelector("b"), words: row.lastElementChild }));
+  const loads = all("[data-links]").map((row) => {
+    const links = row.dataset.links.split(",").map(Number);
+    const room = links.reduce((sum, number) => sum + (data.links[number].bytes_per_s * data.duration) / 1e6, 0);
+    return { row, links, room, bar: row.querySelector("b"), words: row.querySelector("span:last-child") };
+  });
 
   let now = 0;
   let only = -1;
   let running = false;
+  let asked = 0;
   let last = 0;
 
   const words = (time) => {
@@ -103,12 +108,11 @@
   };
 
   const showLoads = (carried) => {
-    loads.forEach(({ row, bar, words: label }, number) => {
-      const { bytes, busy } = carried[number];
-      const share = (100 * bytes) / ((data.links[number].bytes_per_s * data.duration) / 1e6);
+    loads.forEach(({ row, links, room, bar, words: label }) => {
+      const share = (100 * links.reduce((sum, number) => sum + carried[number].bytes, 0)) / room;
       bar.style.width = `${Math.min(share, 100).toFixed(1)}%`;
       label.textContent = `${share.toFixed(0)} %`;
-      row.classList.toggle("busy", busy);
+      row.classList.toggle("busy", links.some((number) => carried[number].busy));
     });
   };
 
@@ -152,16 +156,17 @@
     show(now + (data.duration * (clock - last)) / 1000 / seconds);
     last = clock;
     if (now >= data.duration) setRunning(false);
-    else requestAnimationFrame(frame);
+    else asked = requestAnimationFrame(frame);
   };
 
   const setRunning = (wanted) => {
     running = wanted;
     play.textContent = running ? "Pause" : "Play";
+    cancelAnimationFrame(asked);
     if (!running) return;
     if (now >= data.duration) show(0);
     last = performance.now();
-    requestAnimationFrame(frame);
+    asked = requestAnimationFrame(frame);
   };
 
   const choose = (pack) => {
@@ -169,7 +174,8 @@
     if (only < 0) delete player.dataset.only;
     else player.dataset.only = String(only);
     all("[data-pack]").forEach((item) => {
-      const chosen = Number(item.dataset.pack) === only;
+      const packs = (item.dataset.packs || item.dataset.pack).split(",").map(Number);
+      const chosen = packs.includes(only);
       item.classList.toggle("on", chosen);
       if (item.tagName === "BUTTON") item.setAttribute("aria-pressed", String(chosen));
     });
@@ -214,5 +220,8 @@
     event.preventDefault();
     keys[event.key]();
   });
-  show(0.3 * data.duration);
+  // One tree, playing: what a plan does is seen on one pack, and all of them at once only show how busy it is.
+  choose(data.first);
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) show(0.3 * data.duration);
+  else setRunning(true);
 })();

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import treefold.ops
 from treefold.backends import HostArray
-from treefold.execution.kernel import Job, fold_batch
+from treefold.execution.host_fold import Job, fold_batch
 from treefold.execution.native import new_result
 from treefold.fold import Fold
 from treefold.options import CommunicationOptions

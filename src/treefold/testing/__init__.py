@@ -1,4 +1,4 @@
-"""What reductions are tested with, treefold's own and yours: inputs, oracles, hostile arrays, fake devices, a suite."""
+"""Tools to test reductions, treefold's own and yours: inputs, oracles, hostile arrays, fake devices, a suite."""
 
 from treefold.errors import ConformanceError, FakeOutOfMemoryError
 from treefold.testing.clocks import Clock, RealClock, VirtualClock

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What emulated devices live by. A thread that enters must leave, and wait only through its clock."""
+    """The clock of emulated devices. A thread that enters must leave, and wait only through its clock."""
 
     def now(self) -> float:
         """Return seconds since some moment."""
@@ -51,11 +51,9 @@ class RealClock:
             time.sleep(left)
 
     def wait(self, event: threading.Event) -> None:
-        """Wait."""
         event.wait()
 
     def wake(self, event: threading.Event) -> None:
-        """Set the event."""
         event.set()
 
 

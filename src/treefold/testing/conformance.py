@@ -188,7 +188,8 @@ def check_host_view(adapter: Adapter) -> None:
         array = _made(adapter, (2, 3), device=device)
         view = adapter.backend.host_view(array)
         if view is None:
-            _expect(device, "host_view() is None only where device_of() names a device", _is_placed(adapter, array))
+            is_placed = adapter.backend.device_of(array) is not None
+            _expect(device, "host_view() is None only where device_of() names a device", is_placed)
             continue
         _expect(view, "host_view() has the contents", np.array_equal(view, owned(0, (2, 3), adapter.dtypes[0])))
         if adapter.backend.is_writable(array):
@@ -340,10 +341,6 @@ def _known(adapter: Adapter) -> Iterator[None]:
     with contextlib.nullcontext() if is_known else additional_backend(adapter.backend), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "NCCL is not used", RuntimeWarning)
         yield
-
-
-def _is_placed(adapter: Adapter, array: Any) -> bool:
-    return adapter.backend.device_of(array) is not None
 
 
 def _expect(found: object, promise: str, holds: bool) -> None:  # noqa: FBT001 - the claim itself

@@ -45,7 +45,7 @@ _SAVED_S = 0.05
 
 @dataclass(frozen=True)
 class Emulation:
-    """What a plan gave and took on an emulated machine.
+    """The results and times of a plan on an emulated machine.
 
     ``results``: of every leaf, one array per component of the destination. ``measured_s``: by the clock, of the slowed
     machine. ``predicted``: what the simulator says of the same machine, chunks included.
@@ -96,7 +96,7 @@ def emulate(topology: Topology, *, slower: float = 1000.0, clock: Clock | None =
 def slowed(topology: Topology, slower: float) -> Topology:
     """Return a machine with bandwidths divided and latencies multiplied by ``slower``."""
     if not 0 < slower < float("inf"):
-        raise SimulationError.slower(slower)
+        raise SimulationError.number(slower=slower)
     factor = Fraction(slower)
     links = tuple(
         Link(one.source, one.target, one.kind, float(Fraction(one.bytes_per_s) / factor), one.alpha_s * slower)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from treefold.backends import ArrayBackend, HostArray
+from treefold.backends import HostArray
 from treefold.backends.numpy import NumpyBackend
+from treefold.backends.through_numpy import ThroughNumpyBackend
 from treefold.errors import FakeOutOfMemoryError
 from treefold.fold import Fold
 
@@ -48,12 +49,10 @@ class FakeArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape."""
         return self.data.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype."""
         return self.data.dtype
 
     def __repr__(self) -> str:
@@ -61,7 +60,7 @@ class FakeArray:
         return f"FakeArray({self.data!r}, {self.device!r})"
 
 
-class FakeBackend(ArrayBackend):
+class FakeBackend(ThroughNumpyBackend):
     """Arrays on fake devices ``gpu:0`` … ``gpu:k``, computed by NumPy.
 
     ``is_mutable``: whether arrays can be ``out``. ``fail_at_copy``: the number, counted from 1, of the copy that runs
@@ -86,7 +85,6 @@ class FakeBackend(ArrayBackend):
         self.fail_at_copy = fail_at_copy
         self.copies: list[RecordedCopy] = []
         self.combines: list[RecordedCombine] = []
-        self._numpy = NumpyBackend()
 
     def array(self, data: Any, device: str) -> FakeArray:
         """Return a new array on a device, with a copy of ``data``, which may be anything that NumPy takes."""
@@ -100,19 +98,16 @@ class FakeBackend(ArrayBackend):
         return [copy for copy in self.copies if copy.source != copy.target]
 
     def owns(self, value: object) -> bool:
-        """Own the arrays that this object made: two fake backends are two frameworks."""
+        """Tell whether this object made the array: two fake backends are two frameworks."""
         return type(value) is FakeArray and value.owner is self
 
     def has_device(self, device: str) -> bool:
-        """Have the devices that were asked for."""
         return device in self.devices
 
     def device_of(self, array: FakeArray) -> str:
-        """Return where it is."""
         return array.device
 
     def shape_dtype(self, array: FakeArray) -> tuple[tuple[int, ...], str]:
-        """Return shape and dtype name."""
         return array.shape, array.dtype.name
 
     def copy_to(self, array: FakeArray, device: str) -> FakeArray:
@@ -122,55 +117,38 @@ class FakeBackend(ArrayBackend):
         self.copies.append(RecordedCopy(array.device, device, array.data.nbytes))
         if len(self.copies) == self.fail_at_copy:
             raise FakeOutOfMemoryError(device)
-        return FakeArray(self._numpy.copy_to(array.data, device), device, self)
+        return FakeArray(self.numpy.copy_to(array.data, device), device, self)
 
     def combine(
         self, arrays: Sequence[FakeArray], fold: Fold, *, dtype: str, divisor: int | None, result: str
     ) -> FakeArray:
         """Fold and record."""
-        device, parts = self._here(arrays)
-        dtypes = tuple(part.dtype.name for part in parts)
-        self.combines.append(RecordedCombine(device, dtypes, result, divisor is not None))
-        return FakeArray(self._folded(parts, fold, dtype=dtype, divisor=divisor, result=result), device, self)
+        dtypes = tuple(part.dtype.name for part in self.contents(arrays))
+        self.combines.append(RecordedCombine(arrays[0].device, dtypes, result, divisor is not None))
+        made: FakeArray = super().combine(arrays, fold, dtype=dtype, divisor=divisor, result=result)
+        return made
 
-    def scale(self, array: FakeArray, divisor: int, result: str) -> FakeArray:
-        """Divide wide and round once."""
-        return self._like(array, self._numpy.scale(array.data, divisor, result))
+    def contents(self, arrays: Sequence[FakeArray]) -> list[HostArray]:
+        """Return the contents of this backend's own arrays, which must all be on one device."""
+        if not all(self.owns(array) for array in arrays):
+            raise TypeError(arrays)
+        devices = sorted({array.device for array in arrays})
+        if len(devices) != 1:
+            raise ValueError(devices)
+        return [array.data for array in arrays]
 
-    def ravel_concat(self, arrays: Sequence[FakeArray]) -> FakeArray:
-        """Return a view of one array, or a new array of several."""
-        device, parts = self._here(arrays)
-        return FakeArray(self._numpy.ravel_concat(parts), device, self)
-
-    def split(self, array: FakeArray, start: int, stop: int) -> FakeArray:
-        """Return a view."""
-        return self._like(array, self._numpy.split(array.data, start, stop))
-
-    def reshape(self, array: FakeArray, shape: tuple[int, ...]) -> FakeArray:
-        """Return a view."""
-        return self._like(array, self._numpy.reshape(array.data, shape))
-
-    def moveaxis(self, array: FakeArray, source: int, target: int) -> FakeArray:
-        """Return a view."""
-        return self._like(array, self._numpy.moveaxis(array.data, source, target))
-
-    def densify(self, values: FakeArray, indices: FakeArray, shape: tuple[int, ...]) -> FakeArray:
-        """Add up the rows."""
-        device, (rows, positions) = self._here([values, indices])
-        return FakeArray(self._numpy.densify(rows, positions, shape), device, self)
-
-    def index_bounds(self, indices: FakeArray) -> tuple[int, int]:
-        """Look at all of them."""
-        return self._numpy.index_bounds(indices.data)
+    def beside(self, array: FakeArray, made: HostArray) -> FakeArray:
+        """Return an array on the same fake device."""
+        return FakeArray(made, array.device, self)
 
     def assign(self, target: FakeArray, source: FakeArray) -> None:
         """Write, on one device only."""
-        self._here([target, source])
-        target.data[...] = source.data
+        to, contents = self.contents([target, source])
+        self.numpy.assign(to, contents)
 
     def is_writable(self, array: FakeArray) -> bool:
         """Arrays are, unless the backend was made with immutable ones."""
-        return self.is_mutable and self._numpy.is_writable(array.data)
+        return self.is_mutable and self.numpy.is_writable(array.data)
 
     def synchronize(self, array: FakeArray) -> None:
         """Do nothing: fake devices compute at once."""
@@ -186,22 +164,36 @@ class FakeBackend(ArrayBackend):
         """Refuse: only ``cpu:k`` can take over host memory, and fake devices are no such thing."""
         raise ValueError(device, array.shape)
 
-    def _folded(
-        self, parts: Sequence[HostArray], fold: Fold, *, dtype: str, divisor: int | None, result: str
+
+class _Shapes(NumpyBackend):
+    """NumPy without contents: zeros of the right shape and dtype, which take no memory."""
+
+    def copy_to(self, array: HostArray, device: str) -> HostArray:  # noqa: ARG002
+        return _nothing(array.shape, array.dtype.name)
+
+    def combine(
+        self, arrays: Sequence[HostArray], fold: Fold, *, dtype: str, divisor: int | None, result: str
     ) -> HostArray:
-        return self._numpy.combine(parts, fold, dtype=dtype, divisor=divisor, result=result)
+        del fold, dtype, divisor
+        return _nothing(arrays[0].shape, result)
 
-    def _here(self, arrays: Sequence[FakeArray]) -> tuple[str, list[HostArray]]:
-        """Return the one device that all arrays are on, and their contents; all must be this backend's own."""
-        if not all(self.owns(array) for array in arrays):
-            raise TypeError(arrays)
-        devices = sorted({array.device for array in arrays})
-        if len(devices) != 1:
-            raise ValueError(devices)
-        return devices[0], [array.data for array in arrays]
+    def scale(self, array: HostArray, divisor: int, result: str) -> HostArray:  # noqa: ARG002
+        return _nothing(array.shape, result)
 
-    def _like(self, array: FakeArray, data: HostArray) -> FakeArray:
-        return FakeArray(data, array.device, self)
+    def ravel_concat(self, arrays: Sequence[HostArray]) -> HostArray:
+        return _nothing((sum(array.size for array in arrays),), arrays[0].dtype.name)
+
+    def reshape(self, array: HostArray, shape: tuple[int, ...]) -> HostArray:
+        return _nothing(shape, array.dtype.name)
+
+    def densify(self, values: HostArray, indices: HostArray, shape: tuple[int, ...]) -> HostArray:  # noqa: ARG002
+        return _nothing(shape, values.dtype.name)
+
+    def assign(self, target: HostArray, source: HostArray) -> None:
+        """Do nothing: there are no contents."""
+
+    def is_writable(self, array: HostArray) -> bool:  # noqa: ARG002
+        return True
 
 
 class RecordingBackend(FakeBackend):
@@ -211,6 +203,7 @@ class RecordingBackend(FakeBackend):
     """
 
     name = "recording"
+    numpy = _Shapes()
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> FakeArray:
         """Return an array that has a shape, a dtype and a device, and no contents."""
@@ -218,47 +211,9 @@ class RecordingBackend(FakeBackend):
             raise ValueError(device)
         return FakeArray(_nothing(shape, dtype), device, self)
 
-    def copy_to(self, array: FakeArray, device: str) -> FakeArray:
-        """Record only."""
-        self.copies.append(RecordedCopy(array.device, device, array.data.nbytes))
-        if len(self.copies) == self.fail_at_copy:
-            raise FakeOutOfMemoryError(device)
-        return self.empty(array.shape, array.dtype.name, device)
-
-    def scale(self, array: FakeArray, divisor: int, result: str) -> FakeArray:  # noqa: ARG002
-        """Do nothing."""
-        return self.empty(array.shape, result, array.device)
-
-    def ravel_concat(self, arrays: Sequence[FakeArray]) -> FakeArray:
-        """Add up the sizes."""
-        device, parts = self._here(arrays)
-        return self.empty((sum(part.size for part in parts),), parts[0].dtype.name, device)
-
-    def reshape(self, array: FakeArray, shape: tuple[int, ...]) -> FakeArray:
-        """Return another shape."""
-        return self.empty(shape, array.dtype.name, array.device)
-
-    def densify(self, values: FakeArray, indices: FakeArray, shape: tuple[int, ...]) -> FakeArray:  # noqa: ARG002
-        """Return the dense shape."""
-        return self.empty(shape, values.dtype.name, values.device)
-
-    def is_writable(self, array: FakeArray) -> bool:  # noqa: ARG002
-        """Take whatever is assigned, unless arrays are to be immutable."""
-        return self.is_mutable
-
     def footprint(self, array: FakeArray) -> None:
         """Return None: what has no contents has no memory."""
 
-    def assign(self, target: FakeArray, source: FakeArray) -> None:
-        """Do nothing but look where they are."""
-        self._here([target, source])
-
-    def _folded(
-        self, parts: Sequence[HostArray], fold: Fold, *, dtype: str, divisor: int | None, result: str
-    ) -> HostArray:
-        del fold, dtype, divisor
-        return _nothing(parts[0].shape, result)
-
 
 def _nothing(shape: tuple[int, ...], dtype: str) -> HostArray:
-    return np.broadcast_to(np.zeros((), dtype), shape)
+    return np.broadcast_to(np.zeros((), dtype), shape)  # strides of 0: one element stands for all

@@ -1,8 +1,8 @@
-"""What a reduction must return, computed one element at a time in plain Python: no kernel, no vector code.
+"""The oracle of reductions, computed one element at a time in plain Python: no kernel, no vector code.
 
-Slow and obvious. Sums that a dtype's rules make exact are exact here (``int``, ``fractions.Fraction``); those that
-round on the way round in the same places: accumulate in replica order in the accumulator's precision, divide once,
-round once.
+Slow and obvious. Sums that a dtype's rules make exact are exact here (``int``, ``fractions.Fraction``); others are
+rounded in the same places as the kernels round: accumulate in replica order in the accumulator's precision, divide
+once, round once.
 """
 
 from __future__ import annotations

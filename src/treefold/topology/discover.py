@@ -11,7 +11,7 @@ from typing import Any
 from treefold.errors import ParseError
 from treefold.topology import rates
 from treefold.topology.graph import Topology
-from treefold.topology.machine import Machine, numa_topology
+from treefold.topology.machine import SWITCH_NAMES, Machine, numa_topology
 
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _REMOTE_GPU, _REMOTE_CPU = 0x00, 0x01  # NVML's kinds of what an NVLink leads to; all others are switches
@@ -96,6 +96,7 @@ def _add_slots(machine: Machine, sysfs: Path, name: str, bus_id: str, socket: st
 
 
 def _slot_gb_per_s(device: Path) -> float:
+    # The largest, not the current ones: idle GPUs lower both.
     width = _read(device / "max_link_width")
     lanes = int(width) if width.isdecimal() and int(width) <= 64 else 0  # noqa: PLR2004 - 255 stands for unknown
     return rates.pcie_gb_per_s(_read(device / "max_link_speed"), lanes)
@@ -118,11 +119,11 @@ def _add_nvlinks(machine: Machine, nvml: Any, handle: Any, names: dict[str, str]
         if not is_up:
             continue
         if remote in names and remote != bus_id:
-            machine.add_peer(names[bus_id], names[remote], gb_per_s=each, kind="nvlink")
+            machine.add_link(names[bus_id], names[remote], gb_per_s=each, kind="nvlink")
         elif kind == _REMOTE_CPU:
-            machine.add_to_host(names[bus_id], socket, gb_per_s=each, kind="nvlink")
+            machine.add_link(names[bus_id], socket, gb_per_s=each, kind="nvlink")
         elif kind != _REMOTE_GPU:
-            machine.add_to_switch(names[bus_id], gb_per_s=each, kind="nvlink")
+            machine.add_link(names[bus_id], SWITCH_NAMES["nvlink"], gb_per_s=each, kind="nvlink")
         else:
             machine.notes.append("Some NVLinks lead to GPUs that this process does not see; they are left out.")
 

@@ -1,7 +1,8 @@
-"""A machine as a graph: devices, and what carries values between them.
+"""A machine as a graph: devices, and the links, hosts, switches and NICs that carry values between them.
 
 Devices store and combine; hosts (a socket and its memory), switches and NICs only pass on, as fast as their links
-allow. A route from one device to another never goes through a third: where a third has to help, a plan says so.
+allow. A route from one device to another never goes through a third: where a third has to help, the plan copies to it
+and from it.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Topology:
 
     def __reduce__(self) -> tuple[type[Topology], tuple[Any, ...]]:
         """Copy and pickle the fields; what was derived from them is derived again."""
+        # Without this the cached properties would travel too, and a mappingproxy cannot be pickled.
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def __post_init__(self) -> None:
@@ -128,7 +130,7 @@ class Topology:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether every link is as wide back as it is there."""
+        """True if every link is as wide back as it is there."""
         return all(self.capacity(target, source) == width for (source, target), width in self.capacities.items())
 
     def neighbours(self, name: str) -> tuple[str, ...]:
@@ -160,7 +162,7 @@ class Topology:
         """Return the plain form, ready for ``json.dumps``, that ``load_topology`` reads.
 
         ``links`` have ``between``, ``gb_per_s`` and ``alpha_us`` (10⁹ bytes per second and microseconds, a pair
-        ``[there, back]`` where the directions differ, ``null`` for a way that is not there) and ``kind`` where known.
+        ``[there, back]`` where the directions differ, ``null`` for a missing direction) and ``kind`` where known.
         ``name``, ``hosts``, ``nics``, ``notes`` and ``missing`` (``{"links": kind, "gpus": models}``) are there where
         they are not empty.
         """
@@ -177,6 +179,11 @@ class TopologyBuilder:
     """Collects nodes and links; every method but ``build`` returns the builder.
 
     Device names may have any spelling that ``treefold`` takes (``"cuda:1"``); other names are free.
+
+    Raises:
+        TopologyError: a second node of one name.
+        DeviceError: a device whose name is none.
+
     """
 
     def __init__(self, name: str = "") -> None:
@@ -188,44 +195,23 @@ class TopologyBuilder:
         self._missing: MissingLinks | None = None
 
     def __contains__(self, name: str) -> bool:
-        """Whether a node of this name, as it was given, is there."""
+        """Tell whether a node of this name, as it was given, is there."""
         return name in self._kinds
 
     def device(self, name: str) -> Self:
-        """Add a device.
-
-        Raises:
-            TopologyError: the name is taken.
-            DeviceError: it is no device name.
-
-        """
+        """Add a device."""
         return self._node(canonical_device(name), "device")
 
     def host(self, name: str) -> Self:
-        """Add a host or one of its sockets, which carries and does not combine.
-
-        Raises:
-            TopologyError: the name is taken.
-
-        """
+        """Add a host or one of its sockets, which carries and does not combine."""
         return self._node(name, "host")
 
     def switch(self, name: str) -> Self:
-        """Add a switch, which carries as much as its links do.
-
-        Raises:
-            TopologyError: the name is taken.
-
-        """
+        """Add a switch, which carries as much as its links do."""
         return self._node(name, "switch")
 
     def nic(self, name: str) -> Self:
-        """Add a NIC.
-
-        Raises:
-            TopologyError: the name is taken.
-
-        """
+        """Add a NIC."""
         return self._node(name, "nic")
 
     def link(

@@ -1,28 +1,21 @@
 """Machines known by name.
 
-Bandwidths are those of the data sheets, per link and direction, unless a name says otherwise; latencies are priors, to
-be replaced by measured ones. A machine is what its makers drew: NVLinks or xGMI between devices, or a switch that all
-of them share; PCIe is left out where something faster joins all devices.
+Bandwidths are those of the data sheets, per link and direction, unless a name says otherwise; latencies are the priors
+of ``rates.py``, to be replaced by measured ones. A machine is what its makers drew: NVLinks or xGMI between devices, or
+a switch that all of them share; PCIe is left out where something faster joins all devices.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from treefold.errors import TopologyError
+from treefold.topology import rates
 from treefold.topology.graph import Topology, TopologyBuilder
-
-# Microseconds per link. A route through a switch or host crosses two or more links and pays for each.
-_NVLINK, _NVSWITCH_PORT = 0.7, 0.35  # 0.3 to 0.7 measured on V100 (TACCL, TE-CCL)
-_XGMI = 0.7  # as NVLink
-_PCIE = 6.0  # 11 to 13 from device to device through a host (p2pBandwidthLatencyTest)
-_SOCKET = 1.0
-_NIC, _NET = 0.3, 1.0  # 1.7 to 2.6 between hosts over InfiniBand (TACCL)
 
 _QUAD = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 _V100_QUAD = dict(zip(_QUAD, (1, 1, 2, 2, 1, 2), strict=True))  # NVLinks per pair
-_V100_ACROSS = (2, 2, 1, 1)  # between GPU i and GPU i + 4
 #: xGMI links per pair of GCDs of a box of eight MI250: 4 within a package, 24 between packages.
 _MI250 = (
     "0-1:4 2-3:4 4-5:4 6-7:4 8-9:4 10-11:4 12-13:4 14-15:4 0-4:2 0-8:1 1-5:1 1-9:1 1-10:1 2-6:1 2-9:1 2-10:1 3-7:2 "
@@ -87,9 +80,9 @@ def _direct(
 def _join(
     builder: TopologyBuilder, pairs: Iterable[tuple[int, int, int]], *, gb_per_s: float, kind: str, first: int = 0
 ) -> None:
-    alpha_us = _XGMI if kind == "xgmi" else _NVLINK
     for a, b, links in pairs:
-        builder.link(_gpu(first + a), _gpu(first + b), gb_per_s=links * gb_per_s, alpha_us=alpha_us, kind=kind)
+        ends, together = (_gpu(first + a), _gpu(first + b)), links * gb_per_s
+        builder.link(*ends, gb_per_s=together, alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
 
 
 def _ring(count: int) -> list[tuple[int, int, int]]:
@@ -104,22 +97,11 @@ def _mesh(count: int) -> list[tuple[int, int, int]]:
     return [(a, b, 1) for a in range(count) for b in range(a + 1, count)]
 
 
-def _dgx1_p100() -> Topology:
-    quads = [(first + a, first + b, 1) for first in (0, 4) for a, b in _QUAD]
-    return _direct("dgx1_p100", 8, quads + [(a, a + 4, 1) for a in range(4)], gb_per_s=20)
-
-
-def _dgx1_v100() -> Topology:
-    quads = [(first + a, first + b, links) for first in (0, 4) for (a, b), links in _V100_QUAD.items()]
-    return _direct("dgx1_v100", 8, quads + [(a, a + 4, links) for a, links in enumerate(_V100_ACROSS)], gb_per_s=25)
-
-
-def _p3_8xlarge() -> Topology:
-    return _direct("p3_8xlarge", 4, [(a, b, links) for (a, b), links in _V100_QUAD.items()], gb_per_s=25)
-
-
-def _mi250_pairs() -> list[tuple[int, int, int]]:
-    return [(int(a), int(b), int(n)) for a, b, n in (re.split("[-:]", word) for word in _MI250.split())]
+def _dgx1(name: str, quad: Mapping[tuple[int, int], int], across: Sequence[int], gb_per_s: float) -> Topology:
+    """Return two groups of four GPUs: NVLinks per pair of a ``quad``, and ``across`` from GPU i to GPU i + 4."""
+    pairs = [(first + a, first + b, links) for first in (0, 4) for (a, b), links in quad.items()]
+    pairs += [(a, a + 4, links) for a, links in enumerate(across)]
+    return _direct(name, 8, pairs, gb_per_s=gb_per_s)
 
 
 def _switched(name: str, count: int, gb_per_s: float) -> Topology:
@@ -132,15 +114,15 @@ def _switched(name: str, count: int, gb_per_s: float) -> Topology:
 def _attach(builder: TopologyBuilder, switch: str, numbers: Iterable[int], gb_per_s: float) -> None:
     builder.switch(switch)
     for number in numbers:
-        builder.link(_gpu(number), switch, gb_per_s=gb_per_s, alpha_us=_NVSWITCH_PORT, kind="nvlink")
+        builder.link(_gpu(number), switch, gb_per_s=gb_per_s, alpha_us=rates.ALPHA_NVSWITCH_PORT_US, kind="nvlink")
 
 
 def _two_sockets(name: str, *, pcie: float, between: float, pairs: Sequence[tuple[int, int, int]] = ()) -> Topology:
     """Return eight devices, four on each of two sockets, and NVLinks of 25 GB/s between some pairs."""
     builder = _start(name, 8).host("cpu0").host("cpu1")
     for number in range(8):
-        builder.link(_gpu(number), f"cpu{number // 4}", gb_per_s=pcie, alpha_us=_PCIE, kind="pcie")
-    builder.link("cpu0", "cpu1", gb_per_s=between, alpha_us=_SOCKET, kind="sys")
+        builder.link(_gpu(number), f"cpu{number // 4}", gb_per_s=pcie, alpha_us=rates.ALPHA_PCIE_US, kind="pcie")
+    builder.link("cpu0", "cpu1", gb_per_s=between, alpha_us=rates.ALPHA_BETWEEN_SOCKETS_US, kind="sys")
     _join(builder, pairs, gb_per_s=25, kind="nvlink")
     return builder.build()
 
@@ -151,8 +133,8 @@ def _add_rails(builder: TopologyBuilder, hosts: int, per_host: int, gb_per_s: fl
         builder.switch(f"rail{rail}")
         for host in range(hosts):
             device, nic = _gpu(host * per_host + rail), f"host{host}.nic{rail}"
-            builder.nic(nic).link(device, nic, gb_per_s=gb_per_s, alpha_us=_NIC, kind="pcie")
-            builder.link(nic, f"rail{rail}", gb_per_s=gb_per_s, alpha_us=_NET, kind="net")
+            builder.nic(nic).link(device, nic, gb_per_s=gb_per_s, alpha_us=rates.ALPHA_NIC_US, kind="pcie")
+            builder.link(nic, f"rail{rail}", gb_per_s=gb_per_s, alpha_us=rates.ALPHA_NET_US, kind="net")
 
 
 def _nvswitch_hosts(name: str, hosts: int, *, port: float, rail: float) -> Topology:
@@ -165,22 +147,23 @@ def _nvswitch_hosts(name: str, hosts: int, *, port: float, rail: float) -> Topol
 
 def _mi250_hosts(name: str, hosts: int) -> Topology:
     builder = _start(name, 16 * hosts)
+    pairs = [(int(a), int(b), int(links)) for a, b, links in (re.split("[-:]", word) for word in _MI250.split())]
     for host in range(hosts):
-        _join(builder, _mi250_pairs(), gb_per_s=50, kind="xgmi", first=16 * host)
+        _join(builder, pairs, gb_per_s=50, kind="xgmi", first=16 * host)
     _add_rails(builder, hosts, 16, 16)
     return builder.build()
 
 
 _BRIDGES = [(first, first + 1, 12) for first in (0, 2, 4, 6)]
 _MACHINES: dict[str, Callable[[], Topology]] = {
-    "dgx1_p100": _dgx1_p100,
-    "dgx1_v100": _dgx1_v100,
-    "p3_8xlarge": _p3_8xlarge,
+    "dgx1_p100": lambda: _dgx1("dgx1_p100", dict.fromkeys(_QUAD, 1), (1, 1, 1, 1), 20),
+    "dgx1_v100": lambda: _dgx1("dgx1_v100", _V100_QUAD, (2, 2, 1, 1), 25),
+    "p3_8xlarge": lambda: _direct("p3_8xlarge", 4, [(*ends, n) for ends, n in _V100_QUAD.items()], gb_per_s=25),
     "dgx2": lambda: _switched("dgx2", 16, 150),
     "dgx_a100": lambda: _switched("dgx_a100", 8, 300),
     "dgx_h100": lambda: _switched("dgx_h100", 8, 450),
     "dgx_b200": lambda: _switched("dgx_b200", 8, 900),
-    "mi250": lambda: _direct("mi250", 16, _mi250_pairs(), gb_per_s=50, kind="xgmi"),
+    "mi250": lambda: _mi250_hosts("mi250", 1),
     "mi300x": lambda: _direct("mi300x", 8, _mesh(8), gb_per_s=48, kind="xgmi"),
     "mi300x_raw": lambda: _direct("mi300x_raw", 8, _mesh(8), gb_per_s=64, kind="xgmi"),
     "pcie3_8gpu": lambda: _two_sockets("pcie3_8gpu", pcie=12, between=10),

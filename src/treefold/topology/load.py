@@ -7,7 +7,7 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 from treefold.errors import ParseError
 from treefold.topology.graph import Topology
@@ -29,8 +29,8 @@ def load_topology(path_or_text: str | os.PathLike[str]) -> Topology:
 
     ``gb_per_s``: 10⁹ bytes per second and direction, a pair ``[to, back]`` where they differ; links between the same
     ends add up. ``"-"`` is the standard input. A string with a line break, or one that starts with ``<``, ``{`` or
-    ``[``, is text; any other is a path. What a format leaves open is read as the narrowest machine that fits, and
-    ``Topology.notes`` says so. At most 4,000,000 characters are read.
+    ``[``, is text; any other is a path. What a format leaves open is read as the narrowest machine that fits, with
+    a sentence in ``Topology.notes``. At most 4,000,000 characters are read.
 
     Raises:
         ParseError: no such file, no known format, or a text that is cut off or contradicts itself.
@@ -43,11 +43,11 @@ def load_topology(path_or_text: str | os.PathLike[str]) -> Topology:
         if _is_text(path_or_text):
             return parse_topology(path_or_text)
         if path_or_text == "-":
-            return parse_topology(_decoded(_read_stream(sys.stdin.buffer)))
+            return parse_topology(_read_text(sys.stdin.buffer))
     elif not isinstance(path_or_text, os.PathLike):
         raise ParseError.not_text(path_or_text)
     path = os.fspath(path_or_text)
-    if not isinstance(path, str):
+    if not isinstance(path, str):  # os.PathLike may give bytes
         raise ParseError.not_text(path_or_text)
     topology = parse_topology(_read_file(path))
     return topology if topology.name else dataclasses.replace(topology, name=Path(path).stem)
@@ -62,21 +62,16 @@ def _read_file(path: str) -> str:
         raise ParseError.no_file(path)
     try:
         with open(path, "rb") as stream:  # noqa: PTH123 - a path of any type; Path would only wrap it
-            return _decoded(_read_stream(stream))
+            return _read_text(stream)
     except (FileNotFoundError, UnicodeEncodeError):  # the latter: characters that no file's name has
         raise ParseError.no_file(path) from None
     except OSError as error:
         raise ParseError.unreadable_file(path, error.strerror or str(error)) from None
 
 
-def _read_stream(stream: Any) -> bytes:
-    """Return what the stream has, and one byte more than is allowed at most."""
-    data: bytes = stream.read(4 * MAX_CHARACTERS + 1)
-    return data
-
-
-def _decoded(data: bytes) -> str:
-    """Return the text: UTF-8, or UTF-16 as PowerShell writes what is piped into a file."""
+def _read_text(stream: BinaryIO) -> str:
+    """Return the text of a stream: UTF-8, or UTF-16 as PowerShell writes what is piped into a file."""
+    data = stream.read(4 * MAX_CHARACTERS + 1)  # one byte more than a text of so many characters has
     for mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
             return data[len(mark) :].decode(encoding, errors="replace")

@@ -38,41 +38,25 @@ class Machine:
     notes: list[str] = field(default_factory=list)
     hosts: dict[str, str] = field(default_factory=dict)  # of sockets, where there are several hosts
     unshown: str = ""  # the kind of links that GPUs may have and that this description could not show
-    _ids: dict[str, tuple[str, str]] = field(default_factory=dict)  # of devices: vendor and device on PCI
-    _peers: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    _to_switch: dict[tuple[str, str], float] = field(default_factory=dict)
-    _to_hosts: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    ids: dict[str, tuple[str, str]] = field(default_factory=dict)  # of devices: vendor and device on PCI
+    _links: dict[tuple[str, str, str], float] = field(default_factory=dict)  # by both ends and kind
 
     def add(self, name: str, kind: str, *, parent: str, gb_per_s: float) -> None:
         """Add a device, switch or NIC below a socket or switch (that may come later)."""
         self.pcie[name] = PcieNode(kind, parent, gb_per_s)
 
-    def add_device(self, name: str) -> None:
-        """Add a device of whose PCIe nothing is known."""
-        self.pcie[name] = PcieNode("device", "", 0.0)
+    def add_link(self, device: str, end: str, *, gb_per_s: float, kind: str) -> None:
+        """Add a link of a device beside PCIe; links of one kind to one end add up.
 
-    def identify(self, device: str, *, vendor_id: str, device_id: str) -> None:
-        """Say which PCI ids a device has."""
-        self._ids[device] = (vendor_id, device_id)
-
-    def add_peer(self, source: str, target: str, *, gb_per_s: float, kind: str) -> None:
-        """Add what one device says of its own link to another, which says the same of it."""
-        key = (source, target, kind)
-        self._peers[key] = self._peers.get(key, 0.0) + gb_per_s
-
-    def add_to_switch(self, device: str, *, gb_per_s: float, kind: str) -> None:
-        """Add a device's links to the switch that joins all devices; several switch chips are one, as in NCCL."""
-        self._to_switch[device, kind] = self._to_switch.get((device, kind), 0.0) + gb_per_s
-
-    def add_to_host(self, device: str, socket: str, *, gb_per_s: float, kind: str) -> None:
-        """Add a device's link to a socket beside PCIe, such as NVLink-C2C."""
-        key = (device, socket, kind)
-        self._to_hosts[key] = self._to_hosts.get(key, 0.0) + gb_per_s
+        ``end``: another device, which names the same link; a socket; or ``SWITCH_NAMES[kind]``, the one switch that
+        stands for all switch chips, as in NCCL.
+        """
+        self._links[device, end, kind] = self._links.get((device, end, kind), 0.0) + gb_per_s
 
     @property
     def has_fast_links(self) -> bool:
-        """Whether there are links beside PCIe."""
-        return bool(self._peers or self._to_switch or self._to_hosts)
+        """True if there are links beside PCIe."""
+        return bool(self._links)
 
     def build(self, *, every_pair: bool) -> Topology:
         """Return the topology.
@@ -95,10 +79,8 @@ class Machine:
         for name, node in self.pcie.items():
             if node.kind != "device" and name in needed:
                 (builder.nic if node.kind == "nic" else builder.switch)(name)
-        self._link_peers(builder)
-        for (device, socket, kind), gb_per_s in self._to_hosts.items():
-            builder.link(device, socket, gb_per_s=_summed(gb_per_s), alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
-        self._link_places(builder, needed)
+        self._add_fast_links(builder)
+        self._add_slots(builder, needed)
         for host in dict.fromkeys(self.hosts.get(name, "") for name in self.sockets):
             here = {k: v for k, v in self.sockets.items() if k in needed and self.hosts.get(k, "") == host}
             join_sockets(builder, here, every_pair=every_pair)
@@ -108,10 +90,8 @@ class Machine:
 
     def _missing(self) -> MissingLinks | None:
         """Return the links beside PCIe that devices have by their PCI ids, or may have, and that were not added."""
-        linked = {end for source, target, _ in self._peers for end in (source, target)}
-        linked |= {device for device, _ in self._to_switch}
-        linked |= {device for device, _, kind in self._to_hosts if kind in LINK_NOUNS}
-        models = [gpu_model(*ids) for device, ids in self._ids.items() if device not in linked]
+        linked = {name for device, end, kind in self._links if kind in LINK_NOUNS for name in (device, end)}
+        models = [gpu_model(*ids) for device, ids in self.ids.items() if device not in linked]
         found = {model.name: model.kind for model in models if model is not None}
         if found:
             return MissingLinks(next(iter(found.values())), tuple(found))
@@ -119,7 +99,7 @@ class Machine:
 
     def _needed(self) -> set[str]:
         """Return the devices and NICs, everything above one of them, and sockets that have links beside PCIe."""
-        needed = {socket for _, socket, _ in self._to_hosts}
+        needed = {end for _, end, _ in self._links if end in self.sockets}
         for name, node in self.pcie.items():
             if node.kind != "switch":
                 above = name
@@ -130,7 +110,7 @@ class Machine:
                     above = self.pcie[above].parent
         return needed
 
-    def _link_places(self, builder: TopologyBuilder, needed: set[str]) -> None:
+    def _add_slots(self, builder: TopologyBuilder, needed: set[str]) -> None:
         for name, node in self.pcie.items():
             if name in needed and node.parent:
                 alpha_us = _SLOT_ALPHA_US[node.kind]
@@ -150,27 +130,29 @@ class Machine:
             name = self.pcie[name].parent
         return narrowest
 
-    def _link_peers(self, builder: TopologyBuilder) -> None:
+    def _add_fast_links(self, builder: TopologyBuilder) -> None:
+        """Add the links beside PCIe; where two devices disagree on their link, the narrower counts."""
         one_sided, unequal = [], []
-        for (source, target, kind), there in self._peers.items():
-            back = self._peers.get((target, source, kind))
-            if back is not None and _by_number(source) > _by_number(target):
-                continue
-            if back is None:
-                one_sided.append(f"{source} to {target}")
-            elif _summed(back) != _summed(there):
-                unequal.append(f"{source} and {target}")
-            narrower = there if back is None else min(there, back)
-            builder.link(source, target, gb_per_s=_summed(narrower), alpha_us=rates.ALPHA_NVLINK_US, kind=kind)
+        for (device, end, kind), there in self._links.items():
+            gb_per_s, alpha_us = _summed(there), rates.ALPHA_NVLINK_US
+            if end in self.pcie:
+                back = self._links.get((end, device, kind))
+                if back is None:
+                    one_sided.append(f"{device} to {end}")
+                elif _by_number(device) > _by_number(end):
+                    continue  # added from its other end
+                elif _summed(back) != gb_per_s:
+                    unequal.append(f"{device} and {end}")
+                    gb_per_s = min(gb_per_s, _summed(back))
+            elif end not in self.sockets:
+                alpha_us = rates.ALPHA_NVSWITCH_PORT_US
+                if end not in builder:
+                    builder.switch(end)
+            builder.link(device, end, gb_per_s=gb_per_s, alpha_us=alpha_us, kind=kind)
         if one_sided:
             self.notes.append(f"Only one end names the links from {_some(one_sided)}; they are taken both ways.")
         if unequal:
             self.notes.append(f"The ends disagree on the links between {_some(unequal)}; the fewer are taken.")
-        for (device, kind), gb_per_s in self._to_switch.items():
-            if SWITCH_NAMES[kind] not in builder:
-                builder.switch(SWITCH_NAMES[kind])
-            alpha_us = rates.ALPHA_NVSWITCH_PORT_US
-            builder.link(device, SWITCH_NAMES[kind], gb_per_s=_summed(gb_per_s), alpha_us=alpha_us, kind=kind)
 
 
 def join_sockets(builder: TopologyBuilder, sockets: dict[str, float], *, every_pair: bool) -> None:
@@ -201,7 +183,7 @@ def numa_topology(name: str, count: int, *, between_gb_per_s: float, notes: Sequ
 
 
 def _summed(gb_per_s: float) -> float:
-    """Return a sum of links without what adding them up in one order or another leaves behind the decimals."""
+    """Return a sum of links without its rounding errors, which depend on the order of the links."""
     return round(gb_per_s, 6)
 
 

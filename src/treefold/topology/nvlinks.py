@@ -44,6 +44,7 @@ def with_nvlinks(topology: Topology, name: str) -> Topology:
     if _SWITCH in lender.kinds:
         names[_SWITCH] = _SWITCH
         nodes = (*nodes, Node(_SWITCH, "switch"))
+    # By way of the decimal, so that 20.6 GB/s are 20,600,000,000 bytes per second, and sums of links stay exact.
     each = Fraction(str(rates.nvlink_gb_per_s(_CAPABILITIES[name]))) * _GIGA
     links = tuple(
         Link(names[link.source], names[link.target], link.kind, float(_count(link, name) * each), link.alpha_s)

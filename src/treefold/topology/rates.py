@@ -1,4 +1,4 @@
-"""What a link carries, where nobody measured it: one table, with its sources.
+"""The bandwidth and latency of links without measurements: one table, with its sources.
 
 GB/s per direction and microseconds. The bandwidths are the effective ones that NCCL and RCCL plan with (``topo.h`` of
 each), below the raw figures on a data sheet; the latencies were measured by others. They are a start, until both are
@@ -33,10 +33,10 @@ BETWEEN_AMD, BETWEEN_POWER9, BETWEEN_ARM = 16.0, 32.0, 6.0
 BETWEEN_UNKNOWN = 6.0  # the least of all
 
 # Microseconds per link; a route through switches or hosts pays for each. What is not here costs nothing more.
-ALPHA_NVLINK_US, ALPHA_NVSWITCH_PORT_US = 0.7, 0.35  # 0.3 to 0.7 measured on V100 (TACCL, TE-CCL)
+ALPHA_NVLINK_US, ALPHA_NVSWITCH_PORT_US = 0.7, 0.35  # 0.3 to 0.7 measured on V100 (TACCL, TE-CCL); xGMI as NVLink
 ALPHA_PCIE_US = 6.0  # a device's slot; 11 to 13 from device to device through a host (p2pBandwidthLatencyTest)
 ALPHA_BETWEEN_SOCKETS_US = 1.0
-ALPHA_NIC_US = 0.3
+ALPHA_NIC_US, ALPHA_NET_US = 0.3, 1.0  # 1.7 to 2.6 between hosts over InfiniBand (TACCL)
 
 _NUMBER = re.compile(r"\d{1,4}(?:\.\d{1,6})?")
 

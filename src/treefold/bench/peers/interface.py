@@ -1,4 +1,4 @@
-"""What a peer is to its worker."""
+"""The interface between a library and the worker that runs it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ Call = Callable[[], Any]
 class Peer(abc.ABC):
     """One library: holds the contributions, offers its forms of doing the work, shows their results as NumPy arrays."""
 
-    def __init__(self, work: Work, rank: int, *, is_alone: bool = True) -> None:
-        """Remember the work; ``rank`` is the replica of this process, unless it is alone and has all of them."""
+    #: Whether one process has all replicas; else each has the replica of its rank.
+    has_all_replicas = True
+
+    def __init__(self, work: Work, rank: int) -> None:
+        """Store the work of the process with this rank."""
         self.work = work
-        self.replicas = range(work.devices) if is_alone else range(rank, rank + 1)
+        self.replicas = range(work.devices) if self.has_all_replicas else range(rank, rank + 1)
 
     def new_inputs(self, *, is_zero: bool) -> list[list[Array]]:
         """Return for each tensor the contributions of this process's replicas."""
@@ -32,7 +35,7 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def forms(self) -> Mapping[str, Call]:
-        """Return the ways to do the work by name; a call's results stand where ``read`` finds them in what it returns.
+        """Return the forms of the work by name; ``read`` takes what a call returns.
 
         Raises:
             PeerError: it cannot.

@@ -1,4 +1,4 @@
-"""Which peers there are: one line each."""
+"""The registry of peers, one line each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """A peer: the module that runs it, what must be installed, and whether every replica is a process."""
+    """A peer, run by the module ``with_<name>``: what must be installed, and whether every replica is a process."""
 
     name: str
-    module: str
     needs: tuple[str, ...]
     packages: tuple[str, ...]
     is_process_per_replica: bool = False
@@ -23,19 +22,14 @@ class PeerInfo:
 PEERS = {
     peer.name: peer
     for peer in (
-        PeerInfo("numpy", "treefold.bench.peers.with_numpy", ("numpy",), ("numpy",)),
-        PeerInfo("torch", "treefold.bench.peers.with_torch", ("torch",), ("torch",)),
-        PeerInfo(
-            "tensorflow", "treefold.bench.peers.with_tensorflow", ("tensorflow",), ("tensorflow-cpu", "tensorflow")
-        ),
-        PeerInfo("jax", "treefold.bench.peers.with_jax", ("jax",), ("jax", "jaxlib")),
-        PeerInfo("gloo", "treefold.bench.peers.with_gloo", ("torch",), ("torch",), is_process_per_replica=True),
-        PeerInfo(
-            "mpi", "treefold.bench.peers.with_mpi", ("mpi4py",), ("mpi4py", "mpich", "openmpi"),
-            is_process_per_replica=True,
-        ),
+        PeerInfo("numpy", ("numpy",), ("numpy",)),
+        PeerInfo("torch", ("torch",), ("torch",)),
+        PeerInfo("tensorflow", ("tensorflow",), ("tensorflow-cpu", "tensorflow")),
+        PeerInfo("jax", ("jax",), ("jax", "jaxlib")),
+        PeerInfo("gloo", ("torch",), ("torch",), is_process_per_replica=True),
+        PeerInfo("mpi", ("mpi4py",), ("mpi4py", "mpich", "openmpi"), is_process_per_replica=True),
     )
-}  # fmt: skip
+}
 
 
 def find_missing(peer: PeerInfo) -> str | None:

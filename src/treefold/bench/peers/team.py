@@ -48,7 +48,7 @@ class Team:
         self.close()
 
     def prepare(self, work: Work) -> list[str]:
-        """Give the team its work; return the names of the ways in which it can do it."""
+        """Give the team its work; return the names of the forms in which it can do it."""
         forms: list[str] = self._ask("prepare", work)[0]
         return forms
 
@@ -143,7 +143,7 @@ class Team:
 
     def _accept(self, listener: Listener, ranks: int) -> None:
         inner: socket.socket = listener._listener._socket  # type: ignore[attr-defined]  # noqa: SLF001
-        inner.settimeout(1.0)  # the public class has no timeout
+        inner.settimeout(1.0)  # the public class has no timeout; a process that died before it connects is seen then
         deadline = time.monotonic() + _START_S
         while len(self._connections) < ranks:
             try:
@@ -151,7 +151,8 @@ class Team:
             except TimeoutError:
                 if time.monotonic() > deadline or any(p.poll() is not None for p in self._processes):
                     self._give_up(PeerError.not_started())
-        _in_order(self._connections)
+        rank_of: dict[Connection, Any] = {connection: connection.recv()[1] for connection in self._connections}
+        self._connections.sort(key=rank_of.__getitem__)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -162,8 +163,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             insist()
     process.wait()
-
-
-def _in_order(connections: list[Connection]) -> None:
-    ranks: dict[Connection, Any] = {connection: connection.recv()[1] for connection in connections}
-    connections.sort(key=ranks.__getitem__)

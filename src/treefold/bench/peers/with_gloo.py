@@ -24,12 +24,22 @@ _OPS = {
     "product": dist.ReduceOp.PRODUCT,
 }
 
+torch.set_num_threads(1)
+
 
 class GlooPeer(Peer):
     """One replica."""
 
+    has_all_replicas = False
+
+    def __init__(self, work: Work, rank: int) -> None:
+        """Store the work, and join the other replicas the first time."""
+        super().__init__(work, rank)
+        if not dist.is_initialized():
+            meeting = Path(os.environ["TREEFOLD_BENCH_MEETING"]).as_uri()
+            dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=work.devices)
+
     def load(self, *, is_zero: bool) -> None:
-        """Take a new contribution."""
         self._tensors = [to_torch(column[0]) for column in self.new_inputs(is_zero=is_zero)]
 
     def forms(self) -> Mapping[str, Call]:
@@ -63,18 +73,10 @@ class GlooPeer(Peer):
                 tensor.div_(self.work.devices)
 
     def read(self, result: Any) -> list[list[Array]]:
-        """Return what the call returned, as arrays."""
         return [[to_numpy(tensor)] for tensor in result]
 
     def barrier(self) -> None:
-        """Wait for all replicas."""
         dist.barrier()
 
 
-def make_peer(work: Work, rank: int) -> Peer:
-    """Return the replica of this process, which joins the others the first time."""
-    torch.set_num_threads(1)
-    if not dist.is_initialized():
-        meeting = Path(os.environ["TREEFOLD_BENCH_MEETING"]).as_uri()
-        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=work.devices)
-    return GlooPeer(work, rank, is_alone=False)
+make_peer = GlooPeer

@@ -17,7 +17,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from treefold.bench.contents import Array
 from treefold.bench.peers.interface import Call, Peer
-from treefold.bench.work import Work
 from treefold.errors import PeerError
 
 jax.config.update("jax_enable_x64", val=True)
@@ -83,6 +82,4 @@ class JaxPeer(Peer):
         return [[np.asarray(shard.data)[0] for shard in array.addressable_shards] for array in result]
 
 
-def make_peer(work: Work, rank: int) -> Peer:
-    """Return the peer."""
-    return JaxPeer(work, rank)
+make_peer = JaxPeer

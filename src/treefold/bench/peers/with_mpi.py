@@ -10,7 +10,6 @@ from mpi4py import MPI
 
 from treefold.bench.contents import Array
 from treefold.bench.peers.interface import Call, Peer
-from treefold.bench.work import Work
 from treefold.dtypes import HALVES
 from treefold.errors import PeerError
 
@@ -19,6 +18,8 @@ _OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "produc
 
 class MpiPeer(Peer):
     """One replica."""
+
+    has_all_replicas = False
 
     def load(self, *, is_zero: bool) -> None:
         """Take a new contribution, and given arrays for results."""
@@ -68,11 +69,9 @@ class MpiPeer(Peer):
                 np.divide(array, self.work.devices, out=array)
 
     def read(self, result: Any) -> list[list[Array]]:
-        """Return what the call returned."""
         return [[array] for array in result]
 
     def barrier(self) -> None:
-        """Wait for all replicas."""
         MPI.COMM_WORLD.Barrier()
 
 
@@ -86,6 +85,4 @@ def finish() -> None:
     MPI.Finalize()
 
 
-def make_peer(work: Work, rank: int) -> Peer:
-    """Return the replica of this process."""
-    return MpiPeer(work, rank, is_alone=False)
+make_peer = MpiPeer

@@ -9,7 +9,6 @@ import numpy as np
 
 from treefold.bench.contents import Array
 from treefold.bench.peers.interface import Call, Peer
-from treefold.bench.work import Work
 from treefold.errors import PeerError
 
 _UFUNCS: dict[str, np.ufunc] = {
@@ -61,11 +60,8 @@ class NumpyPeer(Peer):
         return ends
 
     def read(self, result: Any) -> list[list[Array]]:
-        """Return what the call returned."""
         columns: list[list[Array]] = result
         return columns
 
 
-def make_peer(work: Work, rank: int) -> Peer:
-    """Return the peer."""
-    return NumpyPeer(work, rank)
+make_peer = NumpyPeer

@@ -18,7 +18,6 @@ from tensorflow.python.distribute.values import PerReplica
 
 from treefold.bench.contents import Array, dtype_of
 from treefold.bench.peers.interface import Call, Peer
-from treefold.bench.work import Work
 from treefold.errors import PeerError
 
 _OPS = {"sum": tf.distribute.ReduceOp.SUM, "mean": tf.distribute.ReduceOp.MEAN}
@@ -59,7 +58,7 @@ class TensorflowPeer(Peer):
 
     def _packed(self) -> list[Any]:
         ops, op = tf.distribute.HierarchicalCopyAllReduce(num_packs=1), _OPS[self.work.op]
-        # The public method takes another way when it sees a CPU.
+        # The public method falls back to another algorithm on CPUs.
         return self._run("packed", lambda: [value.values for value in ops._batch_all_reduce(op, self._values)])  # noqa: SLF001
 
     def _run(self, name: str, body: Call) -> list[Any]:
@@ -87,6 +86,4 @@ def _to_numpy(tensor: Any) -> Array:
     return array.view(dtype_of("bfloat16")) if array.dtype.name == "bfloat16" else array
 
 
-def make_peer(work: Work, rank: int) -> Peer:
-    """Return the peer."""
-    return TensorflowPeer(work, rank)
+make_peer = TensorflowPeer

@@ -11,10 +11,11 @@ import torch
 from treefold.bench.contents import Array
 from treefold.bench.peers.interface import Call, Peer
 from treefold.bench.peers.torch_arrays import to_numpy, to_torch
-from treefold.bench.work import Work
 from treefold.errors import PeerError
 
 _OPS = {"sum": torch.add, "mean": torch.add, "min": torch.minimum, "max": torch.maximum, "product": torch.mul}
+
+torch.set_num_threads(int(os.environ["TREEFOLD_BENCH_THREADS"]))
 
 
 class TorchPeer(Peer):
@@ -86,11 +87,7 @@ class TorchPeer(Peer):
             total.div_(self.work.devices)
 
     def read(self, result: Any) -> list[list[Array]]:
-        """Return what the call returned, as arrays."""
         return [[to_numpy(tensor) for tensor in targets] for targets in result]
 
 
-def make_peer(work: Work, rank: int) -> Peer:
-    """Return the peer."""
-    torch.set_num_threads(int(os.environ["TREEFOLD_BENCH_THREADS"]))
-    return TorchPeer(work, rank)
+make_peer = TorchPeer

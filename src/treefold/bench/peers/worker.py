@@ -17,7 +17,6 @@ from typing import Any
 
 from treefold.bench.contents import count_wrong
 from treefold.bench.peers.interface import Call, Peer
-from treefold.bench.peers.registry import PEERS
 from treefold.bench.work import Work
 
 #: The connection's key, as hexadecimal digits.
@@ -47,6 +46,7 @@ class _Worker:
         return sum(count_wrong(self._peer.work, t, array) for t, column in enumerate(columns) for array in column)
 
     def time(self, form: str, calls: int) -> list[float]:
+        # In place every call changes its inputs, except zeros: one load then serves all calls, and no number overflows.
         is_zero = self._peer.work.placement == "in-place"
         self._load(form if not is_zero else "", is_zero=is_zero)
         self._peer.start(form)
@@ -72,7 +72,7 @@ class _Worker:
 
 def main(peer: str, address: str, rank_text: str, ranks_text: str) -> None:
     """Answer until the benchmark says stop or is gone."""
-    module = importlib.import_module(PEERS[peer].module)
+    module = importlib.import_module(f"treefold.bench.peers.with_{peer}")
     rank, ranks = module.rank() if rank_text == "-" else int(rank_text), int(ranks_text)
     worker = _Worker(module, rank, ranks)
     host, _, port = address.rpartition(":")

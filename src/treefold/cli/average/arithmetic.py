@@ -13,7 +13,7 @@ import numpy.typing as npt
 from treefold.cli.average.checkpoint import CARRIED, Spec
 from treefold.dtypes import INTEGERS, itemsize
 from treefold.errors import CheckpointError
-from treefold.execution.kernel import fold_into
+from treefold.execution.host_fold import fold_into
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+CLASSES = 10
 TEST_EXAMPLES = 360
 _GREY_LEVELS = 16
 _SPLIT_SEED = 0  # the split never changes with --seed, so that accuracies of different seeds compare

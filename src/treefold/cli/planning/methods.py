@@ -14,6 +14,7 @@ from treefold.topology import Topology
 _OURS, _OTHERS = ("oneshot", "twoshot", "shallow", "tree"), ("onedevice", "twolevel")
 OURS = tuple(entry_of(name).label for name in ("trees", *_OURS, RINGS))
 OTHERS = tuple(entry_of(name).label for name in (RINGS, *_OTHERS))
+RINGS_LABEL = entry_of(RINGS).label
 _LABELS = [entry.label for entry in METHODS.values()]
 _LARGE, _FEW = 16, "64K,4M,256M"
 
@@ -51,6 +52,14 @@ def trees_name(packs: int | None) -> str:
     return "trees" if packs is None else f"trees#{packs}"
 
 
+def our_names(comparison: Comparison, packs: int | None) -> list[str]:
+    """Return the names of treefold's methods on a machine, but for its rings; the trees first."""
+    methods = comparison.methods
+    if len(methods.topology.devices) == 1:
+        return [trees_name(packs)]
+    return [trees_name(packs), *(methods.shallow if name == "shallow" else name for name in _OURS)]
+
+
 def predict(
     comparison: Comparison, sizes: Sequence[int], packs: int | None, *, only_near: bool = False
 ) -> tuple[Prediction, ...]:
@@ -58,11 +67,8 @@ def predict(
 
     ``only_near``: those of treefold's methods are left out that the closed form already puts too far from the best.
     """
-    methods = comparison.methods
-    ours, others = [trees_name(packs)], list[str]()
-    if len(methods.topology.devices) > 1:
-        ours += [methods.shallow if name == "shallow" else name for name in _OURS]
-        others = [*_OTHERS, RINGS]
+    is_one = len(comparison.methods.topology.devices) == 1
+    ours, others = our_names(comparison, packs), [] if is_one else [*_OTHERS, RINGS]
     return tuple(
         Prediction(nbytes, comparison.simulated_s(name, nbytes), entry_of(name).label)
         for nbytes in sizes

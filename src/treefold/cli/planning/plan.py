@@ -10,19 +10,30 @@ from pathlib import Path
 import typer
 
 from treefold import __version__
-from treefold.cli.console import Block, echo, plain
+from treefold.cli.console import Block, echo
 from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import read_machine
-from treefold.cli.planning.methods import OTHERS, Prediction, best_of, parse_sizes, predict, trees_name
+from treefold.cli.planning.methods import (
+    OTHERS,
+    OURS,
+    Prediction,
+    best_of,
+    our_names,
+    parse_sizes,
+    predict,
+    trees_name,
+)
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.published import describe_checks
 from treefold.cli.planning.words import (
+    Chosen,
     Findings,
-    describe_packing,
-    describe_predictions,
+    describe_plan,
     list_checks,
     machine_notes,
+    tabulate_packs,
+    tabulate_predictions,
     to_plain,
 )
 from treefold.cost import simulate
@@ -32,12 +43,16 @@ from treefold.export.dot import to_dot
 from treefold.files import write_atomically
 from treefold.plan import Movement, Plan
 from treefold.planners.choose import choose
-from treefold.planners.compare import Comparison
+from treefold.planners.compare import RINGS, Comparison
 from treefold.planners.method import Method
+from treefold.planners.registry import entry_of
 from treefold.report.certificate import recomputed_bound
+from treefold.report.packs import packs_of
+from treefold.report.page import Page, Section, render_page
 from treefold.report.plan_page import PlanStory, render_plan_page
 from treefold.report.plan_picture import draw_packing
 from treefold.report.trace import write_trace
+from treefold.timeline import Timeline
 
 _SIZES = "4K,64K,1M,16M,256M,1G"
 _SHOWN_CHUNKS = 16  # of every pack in a picture
@@ -64,21 +79,23 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     if packs is not None and packs > sizes[0]:
         raise CommandError.packs_of_bytes(packs, sizes[0])
     comparison = Comparison(machine)
-    trees = comparison.movement(trees_name(packs))
-    timeline = comparison.times(trees_name(packs)).timeline(sizes[-1]) if trace is not None else None
     found = _find(comparison, sizes, packs, has_all=json, has_table=table)
     if json:
         typer.echo(_as_json(found))
     else:
         echo(*_in_words(found), *(offer_known("plan") if topology is None and without_gpus(machine) else ()))
+    chosen = found.chosen
+    name = trees_name(packs) if chosen is None else chosen.name
+    movement = comparison.movement(name)
     if draw is not None:
-        _draw(draw, found, trees, sizes[-1])
-    if trace is not None and timeline is not None:
-        write_atomically(trace, write_trace(timeline, machine))
+        _draw(draw, found, movement, sizes[-1])
+    if trace is not None:
+        timeline = comparison.times(name).timeline(sizes[-1])
+        write_atomically(trace, write_trace(_at_predicted_time(timeline, chosen), machine))
     if dot is not None:
-        write_atomically(dot, to_dot(machine, found.packing))
+        write_atomically(dot, to_dot(machine, packs_of(movement)))
     if save is not None:
-        write_atomically(save, _as_plan(trees, comparison.methods[trees_name(packs)]).to_json())
+        write_atomically(save, _as_plan(movement, comparison.methods[name]).to_json())
     for path in (draw, trace, dot, save):
         if path is not None:
             typer.echo(f"Written: {path}", err=json)  # stdout is JSON
@@ -90,14 +107,30 @@ def _find(
     """Plan and predict: all methods in JSON, and in text those that may be the fastest."""
     methods = comparison.methods
     packing = methods.packer.packing(packs)
+    is_one = len(packing.devices) == 1
+    predictions = () if is_one else predict(comparison, sizes, packs, only_near=not has_all)
+    ours = OURS if packs is None else (entry_of(trees_name(packs)).label,)  # who asks for packs gets these
     return Findings(
         methods.topology,
         packing,
         recomputed_bound(packing, methods.topology),
-        predict(comparison, sizes, packs, only_near=not has_all) if len(packing.devices) > 1 else (),
+        predictions,
+        ours,
+        None if is_one else _choose(comparison, best_of(predictions, sizes[-1], ours), packs),
         methods.rings,
         choose(comparison) if has_table else None,
     )
+
+
+def _choose(comparison: Comparison, best: Prediction, packs: int | None) -> Chosen:
+    names = (*our_names(comparison, packs), RINGS)
+    name = next(name for name in names if entry_of(name).label == best.method)
+    return Chosen(name, best, packs_of(comparison.movement(name)))
+
+
+def _at_predicted_time(timeline: Timeline, chosen: Chosen | None) -> Timeline:
+    """Return a timeline on the clock of the prediction: a plan has one time, wherever it is shown."""
+    return timeline if chosen is None else timeline.lasting(chosen.prediction.seconds)
 
 
 def _as_json(found: Findings) -> str:
@@ -110,19 +143,14 @@ def _as_json(found: Findings) -> str:
 
 
 def _in_words(found: Findings) -> list[Block]:
-    blocks = [*(f"note: {note}" for note in machine_notes(found.topology)), *describe_packing(found)]
-    if found.predictions:
-        blocks += ["", "predicted", *_predicted(found)]
+    lines: list[Block] = [found.title, *(f"note: {note}" for note in machine_notes(found.topology))]
+    if found.chosen is not None:
+        lines += ["", describe_plan(found), "", tabulate_packs(found.chosen.packs)]
+        lines += ["", "predicted", tabulate_predictions(found)]
+        lines += ["", describe_checks(found.topology, found.rings)]
     if found.table is not None:
-        blocks += ["", f"size table: {found.table}", *found.table.reasons]
-    return blocks
-
-
-def _predicted(found: Findings) -> list[Block]:
-    if not found.predictions:
-        return []
-    table = describe_predictions(found.predictions, found.topology)
-    return [table, "", describe_checks(found.topology, found.rings)]
+        lines += ["", f"size table: {found.table}", *found.table.reasons]
+    return lines
 
 
 def _as_plan(movement: Movement, method: Method) -> Plan:
@@ -138,33 +166,38 @@ def _as_plan(movement: Movement, method: Method) -> Plan:
     )
 
 
-def _draw(path: Path, found: Findings, trees: Movement, nbytes: int) -> None:
-    """Draw the plan with so few chunks that they can be told apart."""
-    largest = nbytes * float(max(tree.share for tree in found.packing.trees))
-    timeline = simulate(trees, found.topology, nbytes, chunk_bytes=max(largest / _SHOWN_CHUNKS, 1.0))
-    svg, html = draw_packing(found.topology, found.packing, timeline), ""
-    if path.suffix.lower() == ".html":
+def _draw(path: Path, found: Findings, movement: Movement, nbytes: int) -> None:
+    """Draw the plan with so few chunks that they can be told apart, on the clock of its prediction."""
+    packs, title = packs_of(movement), found.title
+    largest = nbytes * max((pack.share for pack in packs), default=1.0)
+    drawn = simulate(movement, found.topology, nbytes, chunk_bytes=max(largest / _SHOWN_CHUNKS, 1.0))
+    timeline = _at_predicted_time(drawn, found.chosen)
+    svg, html = draw_packing(found.topology, found.packing, packs, timeline, title=title), ""
+    if path.suffix.lower() == ".html" and found.chosen is not None:
         story = PlanStory(
+            title,
             found.topology,
             found.packing,
-            trees,
+            movement,
             timeline,
-            times_by_method(found.predictions),
-            table=plain(_predicted(found)),
-            words=plain(describe_packing(found)),
+            times_by_method(found),
+            tables=(tabulate_predictions(found), tabulate_packs(packs)),
+            words=(describe_checks(found.topology, found.rings), describe_plan(found)),
+            method=found.chosen.prediction.method,
             checks=list_checks(found),
             facts=(("versions", f"treefold {__version__}, Python {platform.python_version()}"),),
         )
         html = render_plan_page(story)
+    elif path.suffix.lower() == ".html":
+        html = render_page(Page(title, "", (), (), (Section("The machine", "", drawing=svg),), ()))
     write_picture(path, svg=svg, html=html)
 
 
-def times_by_method(predictions: Sequence[Prediction]) -> dict[str, list[tuple[float, float]]]:
+def times_by_method(found: Findings) -> dict[str, list[tuple[float, float]]]:
     """Return (bytes, seconds) of the best of treefold's methods, and of the others."""
-    sizes = list(dict.fromkeys(prediction.nbytes for prediction in predictions))
-    if not sizes:
-        return {}
-    times = {"treefold": [(float(s), best_of(predictions, s).seconds) for s in sizes]}
-    for name in OTHERS:
-        times[name] = [(float(s), best_of(predictions, s, [name]).seconds) for s in sizes]
-    return times
+    sizes = list(dict.fromkeys(prediction.nbytes for prediction in found.predictions))
+    names = {"treefold": found.ours} | {name: [name] for name in OTHERS}
+    return {
+        name: [(float(size), best_of(found.predictions, size, of).seconds) for size in sizes]
+        for name, of in names.items()
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json as json_text
 import sys
 from collections.abc import Sequence
@@ -11,14 +12,14 @@ from typing import Annotated
 import typer
 
 from treefold.cli import completion
-from treefold.cli.console import Block, echo, plain
+from treefold.cli.console import Block, echo
 from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import read_machine
-from treefold.cli.planning.methods import Prediction, parse_sizes, predict, trees_name
+from treefold.cli.planning.methods import RINGS_LABEL, Prediction, best_of, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, write_picture
 from treefold.cli.planning.published import describe_checks
-from treefold.cli.planning.words import one_device
+from treefold.cli.planning.words import describe_time, machine_notes
 from treefold.cost.simulation import MovementTimes
 from treefold.errors import CommandError
 from treefold.errors.words import bytes_in_words, seconds_in_words
@@ -27,8 +28,8 @@ from treefold.plan import Plan, from_json
 from treefold.planners.compare import Comparison
 from treefold.planners.ring import RingPacking
 from treefold.planners.tree_packing import TreePacking
-from treefold.report.machine_drawing import but_missing
-from treefold.report.page import Page, Section, render_page
+from treefold.report.machine_drawing import draw_machine
+from treefold.report.page import Page, Section, for_screens, render_page
 from treefold.report.size_drawing import draw_sizes
 from treefold.report.tables import Table
 from treefold.report.trace import write_trace
@@ -99,18 +100,33 @@ def _read_plan(given: str) -> Plan:
 def _in_words(
     machine: Topology, packing: TreePacking, predictions: Sequence[Prediction], rings: RingPacking | None
 ) -> list[Block]:
+    title = _title(machine, predictions)
     if len(machine.devices) == 1:
-        return [one_device(machine)]
+        return [title, *(f"note: {note}" for note in machine_notes(machine))]
+    return [title, _describe_table(machine, packing), "", _table(predictions), "", describe_checks(machine, rings)]
+
+
+def _title(machine: Topology, predictions: Sequence[Prediction]) -> str:
+    """Return what the quickest takes at the largest size, in everyday words."""
+    largest = [one for one in predictions if one.nbytes == predictions[-1].nbytes]
+    rings = next((one for one in largest if one.method == RINGS_LABEL), None)
+    best = largest[0] if rings is None else best_of(predictions, rings.nbytes)
+    return describe_time(machine, best if len(machine.devices) > 1 else None, rings)
+
+
+def _table(predictions: Sequence[Prediction]) -> Table:
     rows = []
     for nbytes in dict.fromkeys(prediction.nbytes for prediction in predictions):
         found = [p for p in predictions if p.nbytes == nbytes]
         rows.append([bytes_in_words(nbytes), *(f"{seconds_in_words(p.seconds)} ({p.gb_per_s:.3g})" for p in found)])
+    return Table(("size", *dict.fromkeys(prediction.method for prediction in predictions)), rows)
+
+
+def _describe_table(machine: Topology, packing: TreePacking) -> str:
     bound = f"at most {packing.bound_bytes_per_s / 1e9:.2f} GB/s"
     if machine.missing is not None:
         bound += f"; {machine.missing}"
-    head = f"{machine.name or 'this machine'}: predicted time (GB/s of algorithm bandwidth, {bound})"
-    methods = dict.fromkeys(prediction.method for prediction in predictions)
-    return [head, "", Table(["size", *methods], rows), "", describe_checks(machine, rings)]
+    return f"predicted time (GB/s of algorithm bandwidth, {bound})"
 
 
 def _plot(
@@ -124,8 +140,15 @@ def _plot(
         name: [(float(p.nbytes), p.seconds) for p in predictions if p.method == name and p.seconds > 0]
         for name in dict.fromkeys(prediction.method for prediction in predictions)
     }
-    title = f"Predicted all-reduce on {machine.name or 'this machine'}{but_missing(machine)}"
-    svg = draw_sizes(times, title=title, bound=packing.bound_bytes_per_s)
-    section = Section("By size", "Algorithm bandwidth: bytes per device over seconds.", drawing=svg)
-    words = Section("In words", "Seconds, and GB/s.", verbatim=plain(_in_words(machine, packing, predictions, rings)))
-    write_picture(path, svg=svg, html=render_page(Page(title, "", (), (), (section, words), ())))
+    title = _title(machine, predictions)
+    if len(machine.devices) == 1:
+        svg = draw_machine(machine)
+        write_picture(path, svg=svg, html=render_page(Page(title, "", (), (), (Section("The machine", "", svg),), ())))
+        return
+    draw = functools.partial(draw_sizes, times, title=title, bound=packing.bound_bytes_per_s)
+    words = _describe_table(machine, packing)
+    drawing = for_screens(draw, wide=960.0)
+    section = Section(
+        "By size", f"{words[0].upper()}{words[1:]}.", drawing, describe_checks(machine, rings), _table(predictions)
+    )
+    write_picture(path, svg=draw(), html=render_page(Page(title, "", (), (), (section,), ())))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json as json_text
+from collections import Counter
 from typing import Annotated
 
 import typer
 
 from treefold.cli import completion
-from treefold.cli.console import echo, plain
+from treefold.cli.console import echo
 from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.known import list_known
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.outputs import check_outputs, write_picture
-from treefold.cli.planning.words import describe_machine, machine_notes
+from treefold.cli.planning.words import count_nodes, describe_machine, machine_notes, tabulate_links
 from treefold.errors import CommandError
 from treefold.execution.probe import verify_links
 from treefold.export.dot import to_dot
@@ -85,7 +86,13 @@ def _verdict(found: Topology) -> str:
 
 
 def _page(found: Topology, svg: str) -> str:
-    section = Section("The machine", "Links are as thick as they are wide, in each direction.", drawing=svg)
-    words = Section("In words", "As treefold topology prints it.", verbatim=plain(describe_machine(found)))
+    links = Counter((link.kind, f"{link.bytes_per_s / 1e9:.4g} GB/s") for link in found.links)
+    words = ", ".join(f"{count} × {width} {kind}".rstrip() for (kind, width), count in links.items())
+    section = Section(
+        "The machine",
+        f"{count_nodes(found)}; by direction: {words}. Links are drawn as thick as they are wide.",
+        drawing=svg,
+        table=tabulate_links(found),
+    )
     title = f"{machine_title(found)}{but_missing(found)}"
-    return render_page(Page(title, " ".join(found.notes), (), (), (section, words), ()))
+    return render_page(Page(title, " ".join(machine_notes(found)), (), (), (section,), ()))

@@ -1,7 +1,7 @@
 """Runs a plan whose packs NCCL all-reduces, in one process, through PyTorch.
 
-In the plan every device gets every contribution and folds them all. NCCL does both at once, its own way, in one call
-per pack. What NCCL cannot do, or does otherwise (its minimum of floats loses NaN), is done as the plan says.
+In the plan every device gets every contribution and folds them all. NCCL does both at once, by an algorithm of its own,
+in one call per pack. What NCCL cannot do, or does otherwise (its minimum of floats loses NaN), is done as planned.
 """
 
 from __future__ import annotations

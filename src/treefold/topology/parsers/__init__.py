@@ -11,13 +11,16 @@ from types import ModuleType
 
 from treefold.errors import ParseError
 from treefold.topology.graph import Topology
-from treefold.topology.parsers import amd_smi, hwloc_xml, nccl_xml, nvidia_smi, plain_json, refused, rocm_smi
+from treefold.topology.parsers import amd_smi, hwloc_xml, nccl_xml, nvidia_smi, plain_json, rocm_smi
+from treefold.topology.parsers.markup import root_tag
 from treefold.topology.parsers.prefixes import below_prompt, without_prefixes
 
 MAX_CHARACTERS = 4_000_000
+_SHOWN = 200  # characters of an unknown text that its error may show
 
 # Tables before JSON: a prompt or a timestamp in brackets, above a table, starts as JSON does.
 _FORMATS: tuple[ModuleType, ...] = (nccl_xml, hwloc_xml, rocm_smi, amd_smi, nvidia_smi, plain_json)
+# Quantifiers of all parsers are bounded: no text, however hostile, makes an expression backtrack for long.
 _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-9;:<=>?]{0,64}[ -/]{0,4}[@-~]|\x1b[ -/]{0,4}[0-~]"
 )
@@ -44,7 +47,7 @@ def parse_topology(text: str) -> Topology:
             if module.matches(candidate):
                 topology: Topology = module.parse(candidate)
                 return topology
-    raise refused.reason(text)
+    raise _refusal(text)
 
 
 def _readings(text: str) -> Iterator[str]:
@@ -53,3 +56,17 @@ def _readings(text: str) -> Iterator[str]:
     text = without_prefixes(text)
     yield text
     yield below_prompt(text)
+
+
+def _refusal(text: str) -> ParseError:
+    """Return the error of a text that no parser takes; what people mistake for a topology is refused by name."""
+    tag = root_tag(text) if text.lstrip().startswith("<") else ""
+    if tag == "graphs":
+        return ParseError.nccl_graph()
+    if tag == "algo":
+        return ParseError.msccl()
+    if tag:
+        return ParseError.unknown_xml(tag)
+    if "switchguid=" in text or "caguid=" in text:
+        return ParseError.network("This output of ibnetdiscover")
+    return ParseError.unrecognised(text.strip()[:_SHOWN])

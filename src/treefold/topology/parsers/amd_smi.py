@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from treefold.errors import ParseError
@@ -25,7 +26,6 @@ def parse(text: str) -> Topology:
 
     Raises:
         ParseError: tables that are cut off, contradict themselves, or have no link types.
-        TopologyError: a machine that does not hold together.
 
     """
     parts = _TITLE.split(text)
@@ -36,21 +36,9 @@ def parse(text: str) -> Topology:
         if parts[1] == "ACCESS":
             raise ParseError.peer_access("The ACCESS TABLE of amd-smi")
         raise ParseError.truncated(TOOL, "there is no LINK TYPE TABLE")
-    read = read_tables(TOOL, sections, cell=_CELL)
-    return build(
-        read,
-        types=read.tables["LINK TYPE"],
-        weights=read.tables.get("WEIGHT", ()),
-        hops=read.tables.get("HOPS", ()),
-        bandwidths=read.tables.get("NUMA BW", ()),
-    )
+    return build(read_tables(TOOL, sections, cell=_CELL))
 
 
 def _table_lines(body: str) -> list[str]:
-    """Return the lines of a table: to the first empty one."""
-    lines = []
-    for line in body.splitlines()[1:]:
-        if not line.strip():
-            break
-        lines.append(line)
-    return lines
+    """Return the lines of a table, up to the first empty one."""
+    return list(itertools.takewhile(str.strip, body.splitlines()[1:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from treefold.errors import ParseError
@@ -23,12 +23,16 @@ _LINK_TYPES = {"XGMI", "PCIE"}
 
 @dataclass(frozen=True)
 class AmdTables:
-    """What the tables say of GPUs ``names``: rows of ``tables[title]``, and the NUMA node of each where it is known."""
+    """The rows of ``tables[title]`` for the GPUs ``names``, and the NUMA node of each that has a known one."""
 
     tool: str
     names: tuple[str, ...]
     tables: Mapping[str, Cells]
-    numa: Mapping[int, int]
+    numa: Mapping[int, int] = field(default_factory=dict)
+
+    def titled(self, *words: str) -> Cells:
+        """Return the table whose title has one of these words, in lower case; empty if the tool did not print it."""
+        return next((cells for title, cells in self.tables.items() if any(w in title.lower() for w in words)), ())
 
 
 def read_tables(tool: str, sections: Sequence[tuple[str, list[str]]], *, cell: re.Pattern[str]) -> AmdTables:
@@ -57,42 +61,40 @@ def read_tables(tool: str, sections: Sequence[tuple[str, list[str]]], *, cell: r
         if len(rows) < len(names):
             raise ParseError.truncated(tool, f"{title!r} has {len(rows)} of {len(names)} rows")
         tables[title] = tuple(tuple(row[1:]) for row in rows)
-    return AmdTables(tool, names, tables, {})
+    return AmdTables(tool, names, tables)
 
 
-def build(tables: AmdTables, *, types: Cells, weights: Cells, hops: Cells, bandwidths: Cells) -> Topology:
-    """Return the machine; tables that the tool did not print are empty.
+def build(tables: AmdTables) -> Topology:
+    """Return the machine; the table of link types is there, others may be missing.
 
     Raises:
         ParseError: link types that are neither xGMI nor PCIe, or not the same both ways.
-        TopologyError: a machine that does not hold together.
 
     """
     machine = Machine()
-    count = len(tables.names)
+    count, types = len(tables.names), tables.titled("link type")
     pairs = list(combinations(range(count), 2))
     for i, j in pairs:
         if types[i][j] not in _LINK_TYPES or types[i][j] != types[j][i]:
             problem = f"{tables.names[i]} and {tables.names[j]} are joined by {types[i][j]} and {types[j][i]}"
             raise ParseError.inconsistent(tables.tool, problem)
-    _add_xgmi(machine, tables, [pair for pair in pairs if types[pair[0]][pair[1]] == "XGMI"], weights, bandwidths)
-    by_pcie = [pair for pair in pairs if types[pair[0]][pair[1]] == "PCIE"]
+    _add_xgmi(machine, tables, [(i, j) for i, j in pairs if types[i][j] == "XGMI"])
+    by_pcie = [(i, j) for i, j in pairs if types[i][j] == "PCIE"]
     if by_pcie or tables.numa or count == 1:
-        _add_pcie(machine, tables, by_pcie, hops)
+        _add_pcie(machine, tables, by_pcie)
     else:
         for number in range(count):
-            machine.add_device(f"gpu:{number}")
+            machine.add(f"gpu:{number}", "device", parent="", gb_per_s=0.0)  # nothing is known of its PCIe
     if not tables.names[0].upper().startswith("GPU"):
         shown = ", ".join(tables.names[:16]) + (" …" if count > 16 else "")  # noqa: PLR2004 - enough for one host
         machine.notes.append(f"gpu:0 and following are, in this order: {shown}.")
     return machine.build(every_pair=False)
 
 
-def _add_xgmi(
-    machine: Machine, tables: AmdTables, pairs: Sequence[tuple[int, int]], weights: Cells, bandwidths: Cells
-) -> None:
+def _add_xgmi(machine: Machine, tables: AmdTables, pairs: Sequence[tuple[int, int]]) -> None:
     if not pairs:
         return
+    weights, bandwidths = tables.titled("weight"), tables.titled("numa bw", "bandwidth")
     direct = min((_whole(tables, weights[i][j]) for i, j in pairs), default=0) if weights else 0
     indirect = 0
     for i, j in pairs:
@@ -102,8 +104,8 @@ def _add_xgmi(
             gb_per_s = [0.0 if weights and _whole(tables, weights[i][j]) > direct else rates.XGMI_VEGA] * 2
         indirect += not min(gb_per_s)
         if min(gb_per_s):
-            machine.add_peer(f"gpu:{i}", f"gpu:{j}", gb_per_s=gb_per_s[0], kind="xgmi")
-            machine.add_peer(f"gpu:{j}", f"gpu:{i}", gb_per_s=gb_per_s[1], kind="xgmi")
+            machine.add_link(f"gpu:{i}", f"gpu:{j}", gb_per_s=gb_per_s[0], kind="xgmi")
+            machine.add_link(f"gpu:{j}", f"gpu:{i}", gb_per_s=gb_per_s[1], kind="xgmi")
     if indirect:
         machine.notes.append(
             "Some pairs reach each other by xGMI through other GPUs only: they are given no link of their own."
@@ -117,9 +119,8 @@ def _add_xgmi(
         )
 
 
-def _add_pcie(machine: Machine, tables: AmdTables, by_pcie: Sequence[tuple[int, int]], hops: Cells) -> None:
-    count = len(tables.names)
-    sockets = Clusters(count)
+def _add_pcie(machine: Machine, tables: AmdTables, by_pcie: Sequence[tuple[int, int]]) -> None:
+    sockets, hops = Clusters(len(tables.names)), tables.titled("hops")
     if tables.numa:
         known = sorted(tables.numa)
         sockets.join((i, j) for i, j in combinations(known, 2) if tables.numa[i] == tables.numa[j])

@@ -27,7 +27,7 @@ class Clusters:
                 self._enemies[enemy].discard(b)
                 self._enemies[enemy].add(a)
             self._enemies[a] |= enemies
-            for stale in (a, b):
+            for stale in (a, b):  # tables contradict themselves: what is joined is no longer kept apart
                 self._enemies[a].discard(stale)
 
     def keep_apart(self, pairs: Iterable[tuple[int, int]]) -> None:

@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 from treefold.errors import ParseError
 from treefold.topology import rates
 from treefold.topology.graph import Topology
-from treefold.topology.machine import Machine, numa_topology
+from treefold.topology.machine import SWITCH_NAMES, Machine, numa_topology
 from treefold.topology.parsers.markup import read_xml, root_tag
 
 MAX_GPUS, MAX_NUMA_NODES, MAX_PACKAGES = 1024, 1024, 64
@@ -29,7 +29,7 @@ _PACKAGES, _IO = {"Package", "Socket"}, {"Bridge", "PCIDev", "OSDev"}
 
 @dataclass(slots=True)
 class _File:
-    """What one walk over the objects finds."""
+    """The findings of one walk over the objects."""
 
     machine: Machine = field(default_factory=Machine)
     gpus: dict[str, tuple[Element, str, float]] = field(default_factory=dict)  # bus id: element, parent, GB/s
@@ -50,7 +50,6 @@ def parse(text: str) -> Topology:
 
     Raises:
         ParseError: broken XML, a number that cannot be, or a matrix that is cut off.
-        TopologyError: a machine that does not hold together.
 
     """
     root = read_xml(text)
@@ -73,7 +72,7 @@ def parse(text: str) -> Topology:
         file.machine.add(names[bus_id], "device", parent=parent, gb_per_s=gb_per_s)
         found = _PCI_TYPE.match(element.get("pci_type", ""))
         if found:
-            file.machine.identify(names[bus_id], vendor_id=found[2], device_id=found[3])
+            file.machine.ids[names[bus_id]] = (found[2], found[3])
     for matrix in [*root.iter("distances2"), *root.iter("distances2hetero")]:
         _read_matrix(file, matrix, names)
     file.machine.notes.append(
@@ -197,15 +196,17 @@ def _add_link(file: _File, names: dict[str, str], source: str, index: str, *, gb
     machine, gpu, target = file.machine, names[source], file.owner.get(index, "")
     maker = file.makers.get(target, "")
     if target in names and target != source:
-        machine.add_peer(gpu, names[target], gb_per_s=gb_per_s, kind=kind)
+        end = names[target]
     elif target not in names and maker == _NVIDIA:
-        machine.add_to_switch(gpu, gb_per_s=gb_per_s, kind=kind)
+        end = SWITCH_NAMES[kind]
         machine.notes.append("All NVSwitch chips are taken as one switch: hwloc does not show the links between them.")
     elif maker == _IBM or index in file.socket_of:
-        socket = file.socket_of.get(index) or _socket_above(machine, gpu)  # NVLink and PCIe lead to the same package
-        machine.add_to_host(gpu, socket, gb_per_s=gb_per_s, kind=kind)
-    elif target != source:
-        machine.notes.append(f"Some links of {gpu} lead to neither a GPU, a switch nor a CPU; they are left out.")
+        end = file.socket_of.get(index) or _socket_above(machine, gpu)  # NVLink and PCIe lead to the same package
+    else:
+        if target != source:
+            machine.notes.append(f"Some links of {gpu} lead to neither a GPU, a switch nor a CPU; they are left out.")
+        return
+    machine.add_link(gpu, end, gb_per_s=gb_per_s, kind=kind)
 
 
 def _socket_above(machine: Machine, name: str) -> str:

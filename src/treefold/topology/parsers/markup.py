@@ -59,10 +59,11 @@ def read_xml(text: str) -> Element:
     from defusedxml import DefusedXmlException  # noqa: PLC0415 - only those who read XML pay for it
     from defusedxml.ElementTree import DefusedXMLParser  # noqa: PLC0415 - as above
 
+    # expat refuses whatever follows the root element.
     end = text.rfind(closing) if (closing := f"</{root_tag(text)}>") in text else len(text)
     parser = DefusedXMLParser(target=_BoundedBuilder())
     try:
-        parser.feed(text[: end + len(closing)])  # without the prompt that stands below a paste
+        parser.feed(text[: end + len(closing)])  # without the prompt below a paste
         root = parser.close()
     except ParseError:
         raise

@@ -20,7 +20,6 @@ def machine_of(data: object) -> Topology:
 
     Raises:
         ParseError: JSON of another kind, a matrix that is not square, numbers without a unit, peer access.
-        TopologyError: a machine that does not hold together.
 
     """
     if isinstance(data, list) and data and all(isinstance(row, list) for row in data):

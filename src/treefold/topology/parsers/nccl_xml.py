@@ -15,7 +15,7 @@ from treefold.errors import ParseError
 from treefold.topology import rates
 from treefold.topology.gpus import has_sxm_parts, likely_kind
 from treefold.topology.graph import Topology
-from treefold.topology.machine import Machine
+from treefold.topology.machine import SWITCH_NAMES, Machine
 from treefold.topology.parsers.markup import read_xml, root_tag
 
 MAX_CPUS, MAX_GPUS = 64, 1024
@@ -38,7 +38,7 @@ class _Gpu:
 
 @dataclass(slots=True)
 class _File:
-    """What one walk over the file collects before GPUs have names."""
+    """The findings of one walk over the file, before GPUs have names."""
 
     machine: Machine
     intel: set[str] = field(default_factory=set)
@@ -57,7 +57,6 @@ def parse(text: str) -> Topology:
 
     Raises:
         ParseError: broken XML, no GPU, a bus id twice, a number that cannot be.
-        TopologyError: a machine that does not hold together.
 
     """
     root = read_xml(text)
@@ -152,7 +151,7 @@ def _name_gpus(file: _File) -> None:
         file.machine.notes.append("The file does not number its GPUs: gpu:0 is the one with the lowest bus id.")
     for gpu, number in zip(gpus, numbers, strict=True):
         gpu.name = f"gpu:{number}"
-        file.machine.identify(gpu.name, vendor_id=gpu.slot.get("vendor", ""), device_id=gpu.slot.get("device", ""))
+        file.machine.ids[gpu.name] = (gpu.slot.get("vendor", ""), gpu.slot.get("device", ""))
 
 
 def _place(file: _File) -> None:
@@ -198,23 +197,25 @@ def _read_links(file: _File, gpu: _Gpu) -> None:
             _add_link(file, gpu, element, count * each)
         elif element.tag == "c2c":
             gb_per_s = _whole(element, "count", 1) * _whole(element, "bw", 0) / 1000
-            file.machine.add_to_host(gpu.name, gpu.host, gb_per_s=gb_per_s, kind="c2c")
+            file.machine.add_link(gpu.name, gpu.host, gb_per_s=gb_per_s, kind="c2c")
 
 
 def _add_link(file: _File, gpu: _Gpu, element: Element, gb_per_s: float) -> None:
     target, target_class = element.get("target", ""), element.get("tclass", "")
     bus_id = _bus_id(target, strict=False)
-    notes = file.machine.notes
     if bus_id == gpu.bus_id:
-        notes.append(f"The {element.tag} of {gpu.name} leads to {gpu.name} itself; it is left out.")
-    elif bus_id in file.gpus:
-        file.machine.add_peer(gpu.name, file.gpus[bus_id].name, gb_per_s=gb_per_s, kind=element.tag)
+        file.machine.notes.append(f"The {element.tag} of {gpu.name} leads to {gpu.name} itself; it is left out.")
+        return
+    if bus_id in file.gpus:
+        end = file.gpus[bus_id].name
     elif target_class == _CPU_BRIDGE_CLASS:
-        file.machine.add_to_host(gpu.name, gpu.host, gb_per_s=gb_per_s, kind=element.tag)
-    elif target_class == _SWITCH_CLASS or target.startswith("fffffff"):
-        file.machine.add_to_switch(gpu.name, gb_per_s=gb_per_s, kind=element.tag)
+        end = gpu.host
+    elif target_class == _SWITCH_CLASS or target.startswith("fffffff"):  # hidden in a virtual machine
+        end = SWITCH_NAMES[element.tag]
     else:
-        notes.append(f"{element.tag}s lead to GPUs that the file does not have; they are left out.")
+        file.machine.notes.append(f"{element.tag}s lead to GPUs that the file does not have; they are left out.")
+        return
+    file.machine.add_link(gpu.name, end, gb_per_s=gb_per_s, kind=element.tag)
 
 
 def _unshown(file: _File, *, has_gpu_elements: bool) -> str:

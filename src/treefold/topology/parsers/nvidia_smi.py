@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from treefold.errors import ParseError
 from treefold.topology import rates
 from treefold.topology.graph import Topology
-from treefold.topology.machine import Machine
+from treefold.topology.machine import SWITCH_NAMES, Machine
 from treefold.topology.parsers.clusters import Clusters
 
 MAX_ROWS = 256
@@ -56,7 +56,6 @@ def parse(text: str) -> Topology:
 
     Raises:
         ParseError: a table that is cut off or contradicts itself.
-        TopologyError: a machine that does not hold together.
 
     """
     if _PEERS.search(text):
@@ -172,10 +171,10 @@ def _add_nvlinks(machine: Machine, table: Table, gpus: dict[str, str]) -> None:
         if switched and row and len(row) < len(widest) - 1:
             raise ParseError.inconsistent(TOOL, f"{gpu} has NVLinks to some GPUs of an NVSwitch and not to others")
         if switched and row:
-            machine.add_to_switch(gpus[gpu], gb_per_s=widest[gpu] * each, kind="nvlink")
+            machine.add_link(gpus[gpu], SWITCH_NAMES["nvlink"], gb_per_s=widest[gpu] * each, kind="nvlink")
         elif not switched:
             for peer, count in row.items():
-                machine.add_peer(gpus[gpu], gpus[peer], gb_per_s=count * each, kind="nvlink")
+                machine.add_link(gpus[gpu], gpus[peer], gb_per_s=count * each, kind="nvlink")
     machine.notes.append(
         f"The table names no GPU model: an NVLink is taken as {each:g} GB/s, the least that fits the number of links"
         f"{', and joins an NVSwitch, for no GPU has that many' if switched else ''}."

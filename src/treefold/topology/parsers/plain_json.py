@@ -31,7 +31,6 @@ def parse(text: str) -> Topology:
 
     Raises:
         ParseError: broken JSON, an unknown key, a number out of all bounds, JSON of another kind.
-        TopologyError: a machine that does not hold together.
 
     """
     try:

@@ -1,4 +1,4 @@
-"""What stands around a tool's output: a shell's prompt above it; ranks, pods and timestamps before every line.
+"""Removes what stands around a tool's output: a shell's prompt above it; ranks, pods and timestamps before lines.
 
 A prefix is what lines start with in common, digits aside, up to a blank or one of ``]>:|)}``. So ``[1,0]<stdout>:``,
 ``[pod/worker-0]``, ``2026-01-01T10:00:00.123Z`` and ``worker-1 |`` are found the same way, and no tool is named here.

@@ -27,7 +27,6 @@ def parse(text: str) -> Topology:
 
     Raises:
         ParseError: tables that are cut off, contradict themselves, or have no link types.
-        TopologyError: a machine that does not hold together.
 
     """
     parts = _TITLE.split(text)
@@ -37,19 +36,10 @@ def parse(text: str) -> Topology:
         if _BETWEEN in title.lower()
     ]
     tables = read_tables(TOOL, sections, cell=_CELL)
-    types = tables.tables.get("link type")
-    if types is None:
+    if not tables.titled("link type"):
         raise ParseError.truncated(TOOL, "there is no table of link types")
     numa = {int(gpu): int(node) for gpu, node in _NUMA.findall(text) if int(gpu) < len(tables.names)}
-    tables = dataclasses.replace(tables, numa=numa)
-    bandwidths = next((cells for title, cells in tables.tables.items() if "bandwidth" in title), ())
-    return build(
-        tables,
-        types=types,
-        weights=tables.tables.get("weight", ()),
-        hops=tables.tables.get("hops", ()),
-        bandwidths=bandwidths,
-    )
+    return build(dataclasses.replace(tables, numa=numa))
 
 
 def _table_lines(body: str) -> list[str]:

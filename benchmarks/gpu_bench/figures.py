@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from treefold.bench.clock import Spread, spread_of_calls
-from treefold.bench.gpu.measure import Measured
-from treefold.bench.gpu.tasks import (
+from gpu_bench.measure import Measured
+from gpu_bench.tasks import (
     BOTH,
     COPY,
     EXECUTORS,
@@ -21,6 +20,7 @@ from treefold.bench.gpu.tasks import (
     SMALL,
     fold_name,
 )
+from treefold.bench.clock import Spread, spread_of_calls
 from treefold.bench.tables import format_spread
 
 NOT_MEASURED = "not measured"

@@ -1,4 +1,4 @@
-"""What is not installed, or not as treefold needs it: packages that only some of it needs, and its native core."""
+"""Errors of an installation: packages and frameworks that parts of treefold need, and its native core."""
 
 from __future__ import annotations
 
@@ -14,14 +14,27 @@ class MissingExtraError(TreefoldError, ImportError):
 
     @classmethod
     def planner(cls) -> Self:
-        """The planner's linear programs need SciPy."""
         return cls('Planning for a topology needs SciPy, which is not installed. Run pip install "treefold[planner]".')
 
     @classmethod
     def png(cls) -> Self:
-        """Pictures in pixels need a renderer."""
         return cls(
             'A PNG needs resvg-py, which is not installed. Run pip install "treefold[png]", or draw an .svg or .html.'
+        )
+
+
+class FrameworkError(TreefoldError, ImportError):
+    """A part of treefold plugs into a framework that is not there, or not as it must be."""
+
+    @classmethod
+    def missing(cls, module: str, framework: str, package: str, oldest: str) -> Self:
+        return cls(f"{module} needs {framework} {oldest} or newer, and it is not installed. Run pip install {package}.")
+
+    @classmethod
+    def too_old(cls, module: str, framework: str, found: str, oldest: str) -> Self:
+        return cls(
+            f"{module} found {framework} {found}. It takes {oldest} or newer; upgrade {framework}, or use the ops of "
+            f"treefold itself on NumPy arrays."
         )
 
 
@@ -30,12 +43,11 @@ class InstallationError(TreefoldError, ImportError):
 
     @classmethod
     def native_lacks(cls, name: str) -> Self:
-        """The compiled module has no such name."""
+        """Refuse a compiled module without one of the names that treefold imports."""
         return cls(f"treefold._native was built from other sources than treefold: it lacks {name}. {_BUILD}")
 
     @classmethod
     def no_clock(cls) -> Self:
-        """Nothing can be simulated without the compiled module."""
         return cls(
             "Simulating a plan needs treefold._native, which is not installed. "
             "Install treefold with a C++17 compiler at hand, or from a wheel."
@@ -43,6 +55,6 @@ class InstallationError(TreefoldError, ImportError):
 
     @classmethod
     def native_knows(cls, table: str, names: tuple[str, ...]) -> Self:
-        """The compiled module knows other dtypes, ops or ways to accumulate."""
+        """Refuse a compiled module with other dtypes, ops or accumulations."""
         known = ", ".join(names)
         return cls(f"treefold._native was built from other sources than treefold: its {table} are {known}. {_BUILD}")

@@ -91,7 +91,7 @@ class TestMemoryOrder:
     @pytest.mark.parametrize("axes", [(1, 0, 2), (2, 1, 0), (0, 2, 1)])
     def test_of_all_arrays_is_kept(self, axes, monkeypatch):
         """In place, column-major and channels-last arrays need no stand-ins."""
-        monkeypatch.setattr("treefold.execution.kernel._plain", None)
+        monkeypatch.setattr("treefold.execution.host_fold._plain", None)
         contents = [np.arange(24.0).reshape(2, 3, 4) * 2**r for r in range(3)]
         value = PerReplica([array.transpose(axes) for array in contents])
         HierarchicalCopyAllReduce().reduce("sum", value, value, out=value)

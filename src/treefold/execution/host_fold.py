@@ -15,7 +15,7 @@ from treefold.backends.numpy_fold import fold_block
 from treefold.execution import native
 from treefold.fold import Fold
 
-#: What folds on this installation; plans name it.
+#: The kernel of this installation; plans name it.
 KERNEL = "native" if native.HAS_NATIVE else "numpy"
 
 #: Elements that NumPy folds at a time: a block of each replica and its accumulator stay in the second-level cache.
@@ -41,6 +41,7 @@ class Job:
 def fold_batch(jobs: Sequence[Job], fold: Fold) -> None:
     """Fold every job and write its result into all its targets."""
     _warn_without_native()
+    # Views and temporary arrays first: from the fold on, an error leaves targets half written.
     jobs = [_in_memory_order(job) for job in jobs]
     plain = [_made_plain(job, fold) for job in jobs]
     try:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from treefold.bench.gpu.machine import Machine
-from treefold.bench.gpu.measure import Contender, Task, in_new, in_place
-from treefold.bench.gpu.tensors import Columns, Tensors
+from gpu_bench.machine import Machine
+from gpu_bench.measure import Contender, Task, in_new, in_place
+from gpu_bench.tensors import Columns, Tensors
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.execution.gpus import CHOICES
 from treefold.execution.nccl import nccl_refusal

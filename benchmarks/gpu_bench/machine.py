@@ -153,13 +153,13 @@ class CudaMachine(Machine):
 
         calls: dict[str, Call] = {"torch.cuda.comm": reduce_and_broadcast}
         nccl = importlib.import_module("torch.cuda.nccl")
-        if hasattr(torch._C, "_nccl_all_reduce") and nccl.is_available(list(tensors)):  # noqa: SLF001 - as it asks itself
+        if hasattr(torch._C, "_nccl_all_reduce") and nccl.is_available(list(tensors)):  # as it asks itself
             calls["torch.cuda.nccl"] = lambda: nccl.all_reduce(list(tensors))
         return calls
 
 
 def _driver() -> str:
     """Return the driver's version; without NVML, that of the interface that it offers."""
-    version = int(getattr(torch._C, "_cuda_getDriverVersion", int)())  # noqa: SLF001 - nothing public says it
+    version = int(getattr(torch._C, "_cuda_getDriverVersion", int)())  # nothing public says it
     offered = f"for CUDA {version // 1000}.{version % 1000 // 10}" if version else "unknown"
     return driver_version() or offered

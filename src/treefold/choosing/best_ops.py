@@ -1,4 +1,4 @@
-"""Which ops a set of devices deserves, and why."""
+"""The best ops for a set of devices, and the reason."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _HINT = "treefold.verify_links() or topology= would let predicted times decide"
 
 
+# Two classes, because a NamedTuple takes no attributes beside its fields, and its subclass does.
 class _OpsAndWhy(NamedTuple):
     ops: CrossDeviceOps
     why: str
@@ -45,7 +46,7 @@ class Choice(_OpsAndWhy):
 def choose_cross_device_ops(devices: Sequence[str], *, topology: object = None, nbytes: int = 64 << 20) -> Choice:
     """Return the best ops for one replica on each of these devices, and why.
 
-    Where links are known, the quickest: ``ReductionToOneDevice``, ``HierarchicalCopyAllReduce`` in one pack and in one
+    Where links are known, the fastest: ``ReductionToOneDevice``, ``HierarchicalCopyAllReduce`` in one pack and in one
     per device, ``NcclAllReduce`` where NCCL can be used, and ``HierarchicalCopyAllReduce`` along the machine's trees
     are priced by ``treefold.simulate`` on the plans that they make, NCCL by the rings that it would pack; of those
     within 1 % the first. Known are the links of
@@ -78,12 +79,12 @@ def choose_cross_device_ops(devices: Sequence[str], *, topology: object = None, 
     if len(set(names)) == 1:
         return Choice(ReductionToOneDevice(), f"every replica is on {names[0]}, where they meet without a copy")
     if machine is not None and here is not None:
-        return _quickest(names, nbytes, machine, here, f"on {machine.name or 'this topology'}")
-    from treefold.choosing.measured import measured_machine  # noqa: PLC0415 - only for who has devices to choose for
+        return _fastest(names, nbytes, machine, here, f"on {machine.name or 'this topology'}")
+    from treefold.choosing.measured import measured_machine  # noqa: PLC0415 - callers that only reduce do not pay for it
 
     measured = measured_machine(tuple(dict.fromkeys(names)))
     if measured is not None:
-        return _quickest(names, nbytes, measured, measured, "on links as measured")
+        return _fastest(names, nbytes, measured, measured, "on links as measured")
     return _by_count(names)
 
 
@@ -93,7 +94,7 @@ def _read_names(devices: object) -> tuple[str, ...]:
     return read_destinations(devices)
 
 
-def _quickest(names: Sequence[str], nbytes: int, machine: Topology, here: Topology, where: str) -> Choice:
+def _fastest(names: Sequence[str], nbytes: int, machine: Topology, here: Topology, where: str) -> Choice:
     from treefold.choosing.prices import price_ops  # noqa: PLC0415 - loads planners and the simulator
 
     prices = price_ops(names, nbytes, machine, here)
@@ -103,7 +104,7 @@ def _quickest(names: Sequence[str], nbytes: int, machine: Topology, here: Topolo
 
 
 def _by_count(names: Sequence[str]) -> Choice:
-    """Return what the number and kinds of devices say where nothing is known of their links."""
+    """Choose by the number and the kinds of devices, where nothing is known of their links."""
     kinds = {device_type(name) for name in names}
     if len(kinds) > 1:
         why = f"{' and '.join(sorted(kinds))} are mixed; one device meets every contribution once; {_HINT}"
@@ -125,4 +126,4 @@ def _check_reported(names: Sequence[str]) -> None:
 
 def _check_bytes(nbytes: object) -> None:
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1:
-        raise ArgumentError.nbytes(nbytes)
+        raise ArgumentError.option(nbytes=nbytes)

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from gpu_bench.machine import Call, Machine
+from gpu_bench.tensors import Columns, Tensors
 from treefold.bench.clock import Pace, Rounds, Runner, Spread, calls_per_round, interleave, spread_of_calls
-from treefold.bench.gpu.machine import Call, Machine
-from treefold.bench.gpu.tensors import Columns, Tensors
 from treefold.execution.gpus import VARIABLE
 
 #: Rounds of this length hide what it costs to begin and to end one.

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_bench.figures import HEADER, Figure, make_figures
+from gpu_bench.machine import Machine
+from gpu_bench.measure import Measured, forget_memory, measure
+from gpu_bench.tasks import EXECUTORS, make_tasks
 from treefold.bench.clock import Pace, spread_of_calls
-from treefold.bench.gpu.figures import HEADER, Figure, make_figures
-from treefold.bench.gpu.machine import Machine
-from treefold.bench.gpu.measure import Measured, forget_memory, measure
-from treefold.bench.gpu.tasks import EXECUTORS, make_tasks
 from treefold.bench.tables import format_spread, format_us
 from treefold.execution.gpus import VARIABLE
 from treefold.files import write_atomically

@@ -1,0 +1,84 @@
+"""The bound on the number of rings, at which the search for them stops."""
+
+import itertools
+import sys
+
+import pytest
+
+from treefold.planners.ring import pack_rings
+from treefold.planners.ring_bound import most_fractional_rings, most_rings
+from treefold.planners.ring_search import shortest_hops
+from treefold.topology import TopologyBuilder, known_topology
+
+GB_PER_S = 25
+
+
+def joined_meshes(joints):
+    """Return two groups of four devices, all joined within, and ``joints`` links from one group to the other."""
+    builder = TopologyBuilder("two meshes")
+    for number in range(8):
+        builder.device(f"gpu:{number}")
+    pairs = [(a + group, b + group) for group in (0, 4) for a, b in itertools.combinations(range(4), 2)]
+    for a, b in [*pairs, *((device, device + 4) for device in range(joints))]:
+        builder.link(f"gpu:{a}", f"gpu:{b}", gb_per_s=GB_PER_S, kind="nvlink")
+    return builder.build()
+
+
+def bounds(machine):
+    """Return the bound by groups, and that of the linear program, on rings as wide as the narrowest link."""
+    hops = shortest_hops(machine)
+    used = {link for route in hops.values() for link in itertools.pairwise(route)}
+    width = min(machine.capacities[link] for link in used)
+    slots = {link: int(machine.capacities[link] // width) for link in used}
+    return most_rings(machine, slots), most_fractional_rings(machine, hops, slots)
+
+
+class TestMostFractionalRings:
+    @pytest.mark.parametrize("joints", [1, 2, 3])
+    def test_sees_groups_that_few_links_join(self, joints):
+        """Every ring leaves a group over one link and comes back over another, and no link is wider than the others."""
+        assert bounds(joined_meshes(joints))[1] == (joints if joints > 1 else 0)
+
+    @pytest.mark.parametrize("joints", [2, 3])
+    def test_is_what_the_search_finds(self, joints):
+        """It is a proof, then: there are no more rings of this width."""
+        assert len(pack_rings(joined_meshes(joints)).orders) == joints
+
+    def test_sees_that_a_ring_crosses_a_pair_once(self):
+        """Forty lanes from the first to the second are worth one ring each, in one of the directions."""
+        builder = TopologyBuilder("a wide pair")
+        for number in range(3):
+            builder.device(f"gpu:{number}")
+        for (a, b), gb_per_s in {(0, 1): 40, (1, 2): 2, (2, 0): 1}.items():
+            builder.link(f"gpu:{a}", f"gpu:{b}", gb_per_s=gb_per_s, kind="nvlink")
+        by_groups, by_program = bounds(builder.build())
+        assert (by_groups, by_program) == (3, 2)
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "ring:2",
+            "ring:5",
+            "mesh:8",
+            "dgx1_p100",
+            "dgx1_v100",
+            "p3_8xlarge",
+            "mi250",
+            "dgx2",
+            "pcie3_8gpu",
+            "2x8_h100",
+        ],
+    )
+    def test_is_never_less_than_what_fits(self, name):
+        """The rings that were found are a solution of the program."""
+        machine = known_topology(name)
+        packing = pack_rings(machine)
+        slots = {link: int(width // packing.bytes_per_s) for link, width in machine.capacities.items()}
+        assert most_fractional_rings(machine, shortest_hops(machine), slots) >= len(packing.orders)
+
+    def test_is_not_needed(self, monkeypatch):
+        """Without SciPy the search goes on for longer and finds as many rings."""
+        monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+        machine = joined_meshes(2)
+        assert len(pack_rings(machine).orders) == 2
+        assert bounds(machine)[1] >= bounds(machine)[0]
