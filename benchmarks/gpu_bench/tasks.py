@@ -15,12 +15,18 @@ from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.execution.gpus import CHOICES
 from treefold.execution.nccl import nccl_refusal
 from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce, ReductionToOneDevice
+from treefold.reduce_op import ReduceOpName
 from treefold.values import PerReplica
 
 _KIB, _MIB = 1 << 10, 1 << 20
 _REPLICAS = 8
 MODELS = ("resnet50", "bert-base")
-FOLDS = tuple((dtype, op) for dtype in ("float32", "bfloat16") for op in ("sum", "mean"))
+FOLDS: tuple[tuple[str, ReduceOpName], ...] = (
+    ("float32", "sum"),
+    ("float32", "mean"),
+    ("bfloat16", "sum"),
+    ("bfloat16", "mean"),
+)
 EXECUTORS = CHOICES
 #: Names of contenders that figures compare with.
 COPY, LOOP, FOREACH = "copy on the GPU", "torch, tensor by tensor", "torch._foreach_add_"

@@ -20,7 +20,7 @@ from treefold.ops import (
     reduce,
 )
 from treefold.options import CollectiveHints, CommunicationImplementation, CommunicationOptions
-from treefold.reduce_op import ReduceOp
+from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ __all__ = [
     "NcclAllReduce",
     "PerReplica",
     "ReduceOp",
+    "ReduceOpLike",
     "ReductionToOneDevice",
     "Ticket",
     "Timeline",

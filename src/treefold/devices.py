@@ -8,8 +8,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from typing import get_args
 
 from treefold.errors import DeviceError
+from treefold.reduce_op import ReduceOpName
 
 _NAME = re.compile(
     r"(?:(?P<rank>\d+)/|/?(?:job:(?P<job>[^:/]+)/)?(?:replica:0/)?(?:task:(?P<task>\d+)/)?)"
@@ -62,7 +64,7 @@ def canonical_device(name: object) -> str:
     """Return the canonical name, such as ``"gpu:1"``, of a device of this process.
 
     Raises:
-        DeviceError: it is no name, does not parse, or has a rank, which needs a group of processes.
+        DeviceError: it is no name, does not parse, is a reduce op's, or has a rank, which needs a group of processes.
 
     >>> canonical_device("/job:localhost/replica:0/task:0/device:CPU:3")
     'cpu:3'
@@ -72,6 +74,8 @@ def canonical_device(name: object) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _canonical(name: str) -> str:
+    if name.lower() in get_args(ReduceOpName):
+        raise DeviceError.op_for_device(name)
     device = Device.parse(name)
     if device.rank is not None:
         raise DeviceError.needs_group(name, device.rank, str(dataclasses.replace(device, rank=None)))

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import enum
+import re
+from typing import Literal
 
 from treefold.errors import ArgumentError
 
 _OTHER_NAMES = {"AVG": "MEAN", "AVERAGE": "MEAN", "PROD": "PRODUCT"}
+#: What no reduce op is called, and every spelling of a device is.
+_DEVICE = re.compile(r"[:/]|^(cpu|cuda|gpu)$", re.IGNORECASE)
+
+#: The names of the ops, for type checkers; functions take them in any case.
+ReduceOpName = Literal["sum", "mean", "avg", "average", "min", "max", "product", "prod"]
 
 
 class ReduceOp(enum.Enum):
@@ -37,7 +44,7 @@ class ReduceOp(enum.Enum):
         """Return the op that ``value`` names: a ``ReduceOp``, its name, or another library's enum of the same name.
 
         Raises:
-            ArgumentError: ``value`` names none of the five.
+            ArgumentError: ``value`` names none of the five; if it names a device, the sentence says where that goes.
 
         """
         if isinstance(value, cls):
@@ -45,6 +52,12 @@ class ReduceOp(enum.Enum):
         # tf.distribute.ReduceOp and its kin are enums whose value is the same word.
         word = value.value if isinstance(value, enum.Enum) else value
         found = cls._missing_(word)
+        if found is None and isinstance(word, str) and _DEVICE.search(word):
+            raise ArgumentError.device_for_op(word)
         if found is None:
             raise ArgumentError.unknown_reduce_op(value, tuple(cls.__members__))
         return found
+
+
+#: What every ``op`` takes: a ``ReduceOp``, or its name. A type checker reads names in lower case only.
+ReduceOpLike = ReduceOp | ReduceOpName

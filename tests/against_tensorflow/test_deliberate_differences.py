@@ -200,7 +200,7 @@ class TestOneReplica:
         theirs = tf.distribute.ReductionToOneDevice().reduce("nonsense", value, value)
         assert theirs.numpy().tolist() == [1.0]
         value = treefold.PerReplica(named(1))
-        with pytest.raises(ValueError, match=r"^reduce_op is 'nonsense'\. It takes \"SUM\", \"MEAN\""):
+        with pytest.raises(ValueError, match=r"^The reduce op is 'nonsense'\. It takes \"SUM\", \"MEAN\""):
             treefold.ReductionToOneDevice().reduce("nonsense", value, value)
 
     def test_is_copied(self, on_devices):
@@ -240,7 +240,9 @@ class TestReduceOp:
         [theirs] = tf.distribute.HierarchicalCopyAllReduce().batch_reduce(op, [(value, value)])
         assert theirs.values[0].numpy().tolist() == [3.0]
         value = treefold.PerReplica(named(2))
-        with pytest.raises(ValueError, match=rf"^reduce_op is {op!r}\. It takes \"SUM\", \"MEAN\", \"MIN\", \"MAX\""):
+        with pytest.raises(
+            ValueError, match=rf"^The reduce op is {op!r}\. It takes \"SUM\", \"MEAN\", \"MIN\", \"MAX\""
+        ):
             treefold.HierarchicalCopyAllReduce().batch_reduce(op, [(value, value)])
 
     def test_of_tensorflow_is_taken_by_treefold(self):

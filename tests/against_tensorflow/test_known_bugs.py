@@ -76,7 +76,7 @@ class TestMirroredStrategy:
         strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
         with pytest.raises(AttributeError, match="'int' object has no attribute 'shape'"):
             strategy.reduce("SUM", 0, axis=None)
-        assert treefold.reduce([0, 0], "cpu:0") == 0
+        assert treefold.reduce([0, 0]) == 0
 
 
 class TestBatchReduce:
@@ -206,7 +206,7 @@ class TestNumbers:
             tf.distribute.ReductionToOneDevice().reduce(THEIR_SUM, on_devices(arrays), "/cpu:0")
         with pytest.raises(ValueError, match=r"^SUM of bool is not defined\. Use MAX for any, MIN for all, or cast to"):
             treefold.ReductionToOneDevice().reduce("sum", treefold.PerReplica(arrays), "/cpu:0")
-        assert treefold.reduce(arrays, "cpu:0", "max").tolist() == [True]
+        assert treefold.reduce(arrays, "max").tolist() == [True]
 
     def test_a_mean_overflows_though_its_values_do_not(self, on_devices):
         """Two float16 of 60,000 have an infinite mean in TensorFlow."""
@@ -214,13 +214,13 @@ class TestNumbers:
         assert (
             tf.distribute.ReductionToOneDevice().reduce(THEIR_MEAN, on_devices(arrays), "/cpu:0").numpy()[0] == np.inf
         )
-        assert treefold.reduce(arrays, "cpu:0", "mean").tolist() == [60_000.0]
+        assert treefold.reduce(arrays, "mean").tolist() == [60_000.0]
 
     def test_a_mean_of_equal_values_is_another_value(self, on_devices):
         """Three times 0.1 have a mean above 0.1 in TensorFlow."""
         arrays = [np.array([0.1])] * 3
         assert tf.distribute.ReductionToOneDevice().reduce(THEIR_MEAN, on_devices(arrays), "/cpu:0").numpy()[0] > 0.1
-        assert treefold.reduce(arrays, "cpu:0", "mean").tolist() == [0.1]
+        assert treefold.reduce(arrays, "mean").tolist() == [0.1]
 
 
 class TestSparseRows:

@@ -11,8 +11,9 @@ from treefold import (
     NcclAllReduce,
     PerReplica,
     ReductionToOneDevice,
+    reduce,
 )
-from treefold.errors import ArgumentError, CallError
+from treefold.errors import ArgumentError, CallError, DeviceError
 
 F32 = np.float32
 HIERARCHICAL, ONE_DEVICE = HierarchicalCopyAllReduce(), ReductionToOneDevice()
@@ -69,12 +70,42 @@ MISTAKES = [
     (
         lambda: HIERARCHICAL.reduce("total", per_replica(1.0), "cpu:0"),
         ArgumentError,
-        'reduce_op is \'total\'. It takes "SUM", "MEAN", "MIN", "MAX" or "PRODUCT", or a ReduceOp.',
+        'The reduce op is \'total\'. It takes "SUM", "MEAN", "MIN", "MAX" or "PRODUCT", or a ReduceOp.',
+    ),
+    (
+        lambda: reduce([1.0, 2.0], "cpu:0"),
+        ArgumentError,
+        "'cpu:0' names a device, and a reduce op is meant. Write treefold.reduce(values, 'sum', to='cpu:0'), or "
+        "ops.reduce('sum', value, 'cpu:0').",
+    ),
+    (
+        lambda: HIERARCHICAL.batch_reduce("GPU", [(per_replica(1.0), "sum")]),
+        ArgumentError,
+        "'GPU' names a device, and a reduce op is meant. Write treefold.reduce(values, 'sum', to='GPU'), or "
+        "ops.reduce('sum', value, 'GPU').",
+    ),
+    (
+        lambda: reduce([1.0, 2.0], to="mean"),
+        DeviceError,
+        "'mean' names a reduce op, and a device is meant. Write the op as op='mean', or first where an ops object "
+        'is called, and here a device such as "cpu:0".',
+    ),
+    (
+        lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), ["cpu:0", "Avg"]),
+        DeviceError,
+        "'Avg' names a reduce op, and a device is meant. Write the op as op='Avg', or first where an ops object "
+        'is called, and here a device such as "cpu:0".',
+    ),
+    (
+        lambda: ReductionToOneDevice("max"),
+        DeviceError,
+        "'max' names a reduce op, and a device is meant. Write the op as op='max', or first where an ops object "
+        'is called, and here a device such as "cpu:0".',
     ),
     (
         lambda: HIERARCHICAL.reduce(None, per_replica(1.0), "cpu:0"),
         ArgumentError,
-        'reduce_op is None. It takes "SUM", "MEAN", "MIN", "MAX" or "PRODUCT", or a ReduceOp.',
+        'The reduce op is None. It takes "SUM", "MEAN", "MIN", "MAX" or "PRODUCT", or a ReduceOp.',
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", [1, 2], "cpu:0"),
@@ -130,31 +161,31 @@ MISTAKES = [
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), []),
         ArgumentError,
-        "destinations is empty. It takes a device name, a sequence of device names, an array, an "
+        "The destination is empty. It takes a device name, a sequence of device names, an array, an "
         "IndexedSlices, or any DistributedValues (whose devices are meant).",
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), None),
         ArgumentError,
-        "destinations is None. It takes a device name, a sequence of device names, an array, an "
+        "The destination is None. It takes a device name, a sequence of device names, an array, an "
         "IndexedSlices, or any DistributedValues (whose devices are meant).",
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), ["cpu:0", 3]),
         ArgumentError,
-        "destinations is ['cpu:0', 3]. It takes a device name, a sequence of device names, an array, an "
+        "The destination is ['cpu:0', 3]. It takes a device name, a sequence of device names, an array, an "
         "IndexedSlices, or any DistributedValues (whose devices are meant).",
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), ""),
         ArgumentError,
-        "destinations is empty. It takes a device name, a sequence of device names, an array, an "
+        "The destination is empty. It takes a device name, a sequence of device names, an array, an "
         "IndexedSlices, or any DistributedValues (whose devices are meant).",
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), b"cpu:0"),
         ArgumentError,
-        "destinations is b'cpu:0'. It takes a device name, a sequence of device names, an array, an "
+        "The destination is b'cpu:0'. It takes a device name, a sequence of device names, an array, an "
         "IndexedSlices, or any DistributedValues (whose devices are meant).",
     ),
     (
@@ -271,12 +302,12 @@ MISTAKES = [
     (
         lambda: ONE_DEVICE.broadcast(per_replica(1.0, 2.0), "cpu:0"),
         ArgumentError,
-        "tensor is a PerReplica. broadcast takes one value; pick a component, such as values[0].",
+        "broadcast got a PerReplica. It takes one value; pick a component, such as values[0].",
     ),
     (
         lambda: ONE_DEVICE.broadcast("x", "cpu:0"),
         ArgumentError,
-        "tensor is 'x', which is no array of a loaded framework. A value is a PerReplica of arrays or of "
+        "The value is 'x', which is no array of a loaded framework. A value is a PerReplica of arrays or of "
         "pytrees of arrays, or one array or IndexedSlices. A framework counts once it is imported.",
     ),
     (

@@ -51,7 +51,7 @@ class TestWords:
             (HierarchicalCopyAllReduce, "HierarchicalCopyAllReduce got num_packs="),
             (lambda value: ReductionToOneDevice(accumulate=value), "accumulate is "),
             (AllReduceCrossDeviceOps, "all_reduce_alg is "),
-            (lambda value: OPS.reduce(value, PerReplica([1.0]), "cpu:0"), "reduce_op is "),
+            (lambda value: OPS.reduce(value, PerReplica([1.0]), "cpu:0"), "The reduce op is "),
             (lambda value: CommunicationOptions(implementation=value), "implementation is "),
         ],
     )
@@ -110,7 +110,7 @@ class TestLists:
     @pytest.mark.parametrize("devices", [3, None, object(), len], ids=lambda v: type(v).__name__)
     def test_of_devices_to_choose_for_are_names(self, devices):
         """One name, or several."""
-        with pytest.raises(ArgumentError, match=r"^destinations is .+\. It takes a device name, "):
+        with pytest.raises(ArgumentError, match=r"^The destination is .+\. It takes a device name, "):
             choose_cross_device_ops(devices)
 
 

@@ -1,5 +1,6 @@
 import enum
 import re
+import typing
 
 import pytest
 
@@ -9,10 +10,12 @@ from treefold import (
     CommunicationOptions,
     PerReplica,
     ReduceOp,
+    ReduceOpLike,
     ReductionToOneDevice,
 )
 from treefold.devices import Device, canonical_device, device_type, tensorflow_device, torch_device
 from treefold.errors import ArgumentError, DeviceError
+from treefold.reduce_op import _OTHER_NAMES
 
 
 class TestReduceOp:
@@ -29,6 +32,16 @@ class TestReduceOp:
         """tf.distribute.ReduceOp.SUM is an enum with the value "SUM"."""
         theirs = enum.Enum("ReduceOp", {"SUM": "SUM"})
         assert ReduceOp.parse(theirs.SUM) is ReduceOp.SUM
+
+
+class TestReduceOpLike:
+    def test_has_every_name_in_lower_case(self):
+        """What type checkers accept is what the library knows, and the other way round."""
+        op, names = typing.get_args(ReduceOpLike)[0], typing.get_args(ReduceOpLike)[1:]
+        assert op is ReduceOp
+        names = typing.get_args(names[0])
+        assert {ReduceOp(name) for name in names} == set(ReduceOp)
+        assert set(names) == {name.lower() for name in (*ReduceOp.__members__, *_OTHER_NAMES)}
 
 
 class TestDeviceNames:

@@ -15,7 +15,9 @@ from treefold import (
     ReduceOp,
     ReductionToOneDevice,
 )
+from treefold.backends import additional_backend
 from treefold.errors import OutputError
+from treefold.testing import FakeBackend
 
 OPS = {
     "one device": ReductionToOneDevice,
@@ -369,7 +371,19 @@ class TestShortForms:
 
     def test_reduce_gives_one_value(self):
         """On the one destination."""
-        assert treefold.reduce([1, 2, 4], "cpu:0") == 7
+        assert treefold.reduce([1, 2, 4], to="cpu:0") == 7
+
+    def test_reduce_takes_the_op_where_all_reduce_does(self):
+        """Right behind the values."""
+        assert treefold.reduce([1.0, 2.0, 6.0], "mean") == treefold.all_reduce([1.0, 2.0, 6.0], "mean")[2] == 3.0
+
+    def test_reduce_goes_to_the_first_replica_s_device(self):
+        """Where no other is named: on every call, the one of the values at hand."""
+        with additional_backend(FakeBackend(3)) as fake:
+            for first in (2, 1, 2, 1):
+                arrays = [fake.array([2.0**r], f"gpu:{device}") for r, device in enumerate((first, 0))]
+                total = treefold.reduce(arrays)
+                assert (fake.device_of(total), float(total.data[0])) == (f"gpu:{first}", 3.0)
 
     def test_broadcast_gives_one_copy_per_destination(self):
         """As a list."""

@@ -11,7 +11,8 @@ from treefold.testing import FakeBackend, owned
 
 OPS = ReductionToOneDevice()
 REFUSAL = (
-    "Component 0 of out has an array whose elements share memory. It needs a writable NumPy array of float32 {}. "
+    "Component 0 of out has an array whose elements share memory. "
+    "To take the result it needs a writable NumPy array of float32 {}. "
     "Nothing was written."
 )
 
@@ -74,7 +75,7 @@ class TestOut:
         shape = (5, 4)
         value, other = (PerReplica([owned(r, shape) for r in range(2)]) for _ in range(2))
         wrong = PerReplica([np.zeros(shape, np.float32), as_strided(memory(), shape, (4, 4))])
-        with pytest.raises(OutputError, match=r"^Component 1 of out has an array whose elements share memory\."):
+        with pytest.raises(OutputError, match=r"^Replica 1 has an array whose elements share memory\."):
             all_reduce(wrong, out=wrong)
         for _ in range(2):
             OPS.reduce("sum", value, value, out=other)

@@ -72,7 +72,7 @@ class TestRepeatedCalls:
         """Means of integers are floats: that they went well into new arrays says nothing of the integers themselves."""
         ops, value = ReductionToOneDevice(), PerReplica([np.full(4, r, dtype) for r in range(3)])
         ops.reduce("mean", value, value)
-        with pytest.raises(ValueError, match="It needs a writable NumPy array of float"):
+        with pytest.raises(ValueError, match="it needs a writable NumPy array of float"):
             ops.reduce("mean", value, value, out=value)
         assert [int(array[0]) for array in value] == [0, 1, 2]
 
@@ -110,7 +110,7 @@ class TestRepeatedCalls:
         """Nothing is written through it, nor into the others."""
         value = PerReplica(arrays(3))
         value[2].setflags(write=False)
-        with pytest.raises(ValueError, match=r"^Component 2 of out has an array that cannot be written"):
+        with pytest.raises(ValueError, match=r"^Replica 2 has an array that cannot be written"):
             ops.reduce("sum", value, value, out=value)
         assert [array[0] for array in value] == [1, 2, 4]
 

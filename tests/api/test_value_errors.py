@@ -136,7 +136,8 @@ MISTAKES = [
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(np.zeros(2)), "cpu:0", out=per_replica(np.zeros(3))),
         OutputError,
-        "Component 0 of out has float64 (3,). It needs a writable NumPy array of float64 (2,). Nothing was written.",
+        "Component 0 of out has float64 (3,). "
+        "To take the result it needs a writable NumPy array of float64 (2,). Nothing was written.",
     ),
     (
         lambda: HIERARCHICAL.reduce(
@@ -154,12 +155,14 @@ MISTAKES = [
     (
         lambda: HIERARCHICAL.reduce("mean", per_replica(np.zeros(2, int)), "cpu:0", out=np.zeros(2, int)),
         OutputError,
-        "Component 0 of out has int64 (2,). It needs a writable NumPy array of float64 (2,). Nothing was written.",
+        "Component 0 of out has int64 (2,). "
+        "To take the result it needs a writable NumPy array of float64 (2,). Nothing was written.",
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(np.zeros(2)), "cpu:0", out=np.broadcast_to(np.zeros(1), 2)),
         OutputError,
-        "Component 0 of out has an array that cannot be written. It needs a writable NumPy array of float64 "
+        "Component 0 of out has an array that cannot be written. "
+        "To take the result it needs a writable NumPy array of float64 "
         "(2,). Nothing was written.",
     ),
     (

@@ -1,5 +1,6 @@
 import collections
 import dataclasses
+import pickle
 import typing
 
 import numpy as np
@@ -56,6 +57,16 @@ class TestDistributedValues:
         """Either may be a destination."""
         assert issubclass(PerReplica, DistributedValues)
         assert issubclass(Mirrored, DistributedValues)
+
+    @pytest.mark.parametrize("kind", [DistributedValues, PerReplica, Mirrored])
+    def test_say_what_a_component_is(self, kind):
+        """``PerReplica[np.ndarray]`` is for type checkers: it makes the same objects, pickled or not."""
+        made = kind[np.ndarray]([np.ones(2), np.ones(2)], ["cpu:1", "cpu:0"])
+        assert type(made) is kind
+        back = pickle.loads(pickle.dumps(made))  # noqa: S301 - made here
+        assert (type(back), back.devices) == (kind, ("cpu:1", "cpu:0"))
+        assert isinstance(back, DistributedValues)
+        assert typing.get_args(kind[np.ndarray]) == (np.ndarray,)
 
 
 def contribution(replica):

@@ -23,7 +23,7 @@ class Series:
 
 def weighed(weights, op="mean"):
     """Return the mean of 1 and 3 by weights: 2.5 by 1 and 3."""
-    return reduce([1.0, 3.0], "cpu:0", op, weights=weights)
+    return reduce([1.0, 3.0], op, to="cpu:0", weights=weights)
 
 
 class TestWeights:
@@ -107,7 +107,7 @@ class TestWeights:
     @pytest.mark.parametrize("value", [1e-300, 1.0, 1e300])
     def test_count_by_their_ratio_alone(self, weight, value):
         """Products of tiny or huge weights and values neither vanish nor overflow."""
-        assert reduce([np.array([value]), np.array([3 * value])], "cpu:0", "mean", weights=[weight] * 2) == 2 * value
+        assert reduce([np.array([value]), np.array([3 * value])], "mean", weights=[weight] * 2) == 2 * value
 
     def test_do_not_go_with_sparse_rows(self):
         """Rows are laid behind each other, none is added: a weight would be ignored in silence."""
@@ -118,7 +118,7 @@ class TestWeights:
             ReductionToOneDevice().reduce("mean", value, "cpu:0", weights=[1, 3])
 
     def test_go_with_rows_beside_a_dense_value(self):
-        """Rows that are added to dense values are made dense first: (1 · 4 + 3 · 8) / 4 = 7 where both have something."""
+        """Rows that are added to dense values are made dense first: (1 · 4 + 3 · 8) / 4 = 7 where both are."""
         rows = IndexedSlices(np.full((1, 2), 4.0), np.array([0]), (2, 2))
         mean = ReductionToOneDevice().reduce("mean", PerReplica([rows, np.full((2, 2), 8.0)]), "cpu:0", weights=[1, 3])
         assert mean[0].tolist() == [[7.0, 7.0], [6.0, 6.0]]

@@ -188,8 +188,9 @@ class TestMemory:
         """JAX arrays are immutable."""
         value = replicas(2)
         assert refused(lambda: ALL_REDUCE.reduce("sum", value, value, out=value), OutputError) == (
-            "Component 0 of out has an array that cannot be written. It needs a writable JAX array of float32 (3,). "
-            "Nothing was written."
+            "Replica 0 has an array that cannot be written. "
+            "To take the result it needs a writable JAX array of float32 "
+            "(3,). Nothing was written."
         )
 
 
@@ -322,7 +323,7 @@ class TestRefusals:
         )
         array = spread()
         assert refused(lambda: treefold.all_reduce([array])) == f"Replica 0 has a JAX array on 8 devices. {advice}"
-        assert refused(lambda: treefold.reduce([{"w": array}], "cpu:0")) == (
+        assert refused(lambda: treefold.reduce([{"w": array}], to="cpu:0")) == (
             f"Replica 0 has a JAX array on 8 devices at ['w']. {advice}"
         )
 
@@ -331,7 +332,7 @@ class TestRefusals:
         said = []
 
         def step(x):
-            said.append(refused(lambda: treefold.reduce([x, x], "cpu:0")))
+            said.append(refused(lambda: treefold.reduce([x, x], to="cpu:0")))
             return x
 
         for transform in (jax.jit, jax.grad, jax.vmap):
@@ -345,36 +346,38 @@ class TestRefusals:
         """A donated array has no memory any more; also in a call seen before."""
         arrays = [put(np.ones(3)), put(np.ones(3))]
         for _ in range(3):
-            treefold.reduce(arrays, "cpu:0")
+            treefold.reduce(arrays, to="cpu:0")
         arrays[1].delete()
-        assert refused(lambda: treefold.reduce(arrays, "cpu:0")) == (
+        assert refused(lambda: treefold.reduce(arrays, to="cpu:0")) == (
             "Replica 1 has a JAX array that was deleted or donated. "
             "Pass the result that took its memory, or do not donate it."
         )
 
     def test_of_keys(self):
         """Keys of random numbers are no numbers."""
-        assert refused(lambda: treefold.reduce([jax.random.key(0)], "cpu:0")) == (
+        assert refused(lambda: treefold.reduce([jax.random.key(0)], to="cpu:0")) == (
             "Replica 0 has a PRNGKeyArray. "
             "treefold takes arrays of numbers: of random keys, pass jax.random.key_data(keys)."
         )
 
     def test_of_mixed_frameworks(self):
         """The sentence names the replicas and the frameworks."""
-        assert refused(lambda: treefold.reduce([put(np.ones(3)), np.ones(3)], "cpu:0"), MismatchError) == (
+        assert refused(lambda: treefold.reduce([put(np.ones(3)), np.ones(3)], to="cpu:0"), MismatchError) == (
             "Replica 1 has a NumPy array where replica 0 has a JAX array. "
             "Every replica must bring the same kind of value; convert one of them."
         )
 
     def test_of_what_derives_from_jax_and_lies(self):
         """Only JAX's own class holds arrays; what else says so of itself is not asked."""
-        assert refused(lambda: treefold.reduce([Impostor(), Impostor()], "cpu:0")).startswith(
+        assert refused(lambda: treefold.reduce([Impostor(), Impostor()], to="cpu:0")).startswith(
             "Replica 0 has a Impostor. "
         )
         good = [put(np.ones(3, "float32"))] * 2
         for _ in range(3):
-            treefold.reduce(good, "cpu:0")
-        assert refused(lambda: treefold.reduce([good[0], Impostor()], "cpu:0")).startswith("Replica 1 has a Impostor. ")
+            treefold.reduce(good, to="cpu:0")
+        assert refused(lambda: treefold.reduce([good[0], Impostor()], to="cpu:0")).startswith(
+            "Replica 1 has a Impostor. "
+        )
 
     def test_of_what_has_a_shape_and_nothing_else(self):
         """Planning takes it, reducing does not."""

@@ -24,14 +24,14 @@ class TestWeights:
     def test_are_arrays_of_one_axis_or_scalars(self):
         """Alone, or in a list."""
         for weights in (jnp.array([1, 3]), jnp.array([0.25, 0.75]), [jnp.array(1.0), jnp.array(3)]):
-            assert reduce([1.0, 3.0], "cpu:0", "mean", weights=weights) == 2.5
+            assert reduce([1.0, 3.0], "mean", weights=weights) == 2.5
 
     def test_are_no_tracers(self):
         """Those have no numbers yet."""
         with pytest.raises(
             ArgumentError, match=r"^weights has a JAX tracer, which stands for an array without being one"
         ):
-            jax.jit(lambda weights: reduce([1.0, 3.0], "cpu:0", "mean", weights=weights))(jnp.array([1, 3]))
+            jax.jit(lambda weights: reduce([1.0, 3.0], "mean", weights=weights))(jnp.array([1, 3]))
 
 
 class TestStaticFields:

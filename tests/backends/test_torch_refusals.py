@@ -10,7 +10,7 @@ from treefold import HierarchicalCopyAllReduce, PerReplica
 from treefold.errors import ArgumentError, DeviceError, OutputError
 
 OPS = HierarchicalCopyAllReduce()
-TAKE = "It needs a writable PyTorch array of float32 (4,). Nothing was written."
+TAKE = "To take the result it needs a writable PyTorch array of float32 (4,). Nothing was written."
 
 
 class Liar(torch.Tensor):
@@ -131,7 +131,7 @@ class TestRefusals:
 
     def test_hold_for_broadcasts(self, make, sentence, seen):
         """The one value is meant."""
-        assert said_by(seen.broadcast, make(), "cpu:1") == f"tensor has {sentence}"
+        assert said_by(seen.broadcast, make(), "cpu:1") == f"The value has {sentence}"
 
     def test_hold_for_out(self, make, sentence, seen):
         """Nothing is written into it, nor into the others."""

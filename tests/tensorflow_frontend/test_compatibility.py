@@ -131,7 +131,7 @@ class TestSubclasses:
     def test_are_handed_no_destinations_that_are_none(self):
         """They are read before."""
         ops = SumOnFirst()
-        with pytest.raises(ArgumentError, match=r"^destinations is 7\. "):
+        with pytest.raises(ArgumentError, match=r"^The destination is 7\. "):
             ops.reduce(SUM, 5.0, 7)
         assert ops.seen == []
 

@@ -6,7 +6,7 @@ import torch
 import torch.cuda.comm
 
 from treefold import HierarchicalCopyAllReduce, PerReplica
-from treefold.errors import ArgumentError, DeviceError, MismatchError
+from treefold.errors import ArgumentError, DeviceError, MismatchError, OutputError
 from treefold.torch import all_reduce_, all_reduce_coalesced, broadcast_coalesced, reduce_add_coalesced
 
 SHAPES = ((3,), (2, 5), (), (0, 4), (7,))
@@ -192,17 +192,30 @@ class TestAllReduceInPlace:
 
     def test_refuses_one_tensor(self):
         """Its rows are not replicas."""
-        with pytest.raises(ArgumentError, match=r"^values got a Tensor\. It takes a list or tuple with one value per"):
+        with pytest.raises(ArgumentError, match=r"^tensors got a Tensor\. It takes a list or tuple with one value per"):
             all_reduce_(torch.ones(2, 2))
 
     def test_refuses_the_mean_of_integers(self):
         """Which is a float, and would not fit."""
         tensors = [torch.tensor([1]), torch.tensor([2])]
         with pytest.raises(
-            ValueError, match=r"^Component 0 of out has int64 \(1,\)\. It needs a writable PyTorch array"
+            ValueError, match=r"^Replica 0 has int64 \(1,\)\. To take the result it needs a writable PyTorch array"
         ):
             all_reduce_(tensors, "mean")
         assert [int(tensor) for tensor in tensors] == [1, 2]
+
+    def test_refuses_tensors_that_share_memory(self):
+        """Replicas are named, as the caller passed them; there is no ``out`` to speak of."""
+        memory = torch.arange(6.0)
+        for tensors in ([memory[:4], memory[2:]], ([memory[:4]], [memory[2:]])):
+            where = " at [0]" if isinstance(tensors, tuple) else ""
+            with pytest.raises(OutputError) as caught:
+                all_reduce_(tensors)
+            assert str(caught.value) == (
+                f"Replica 0's array{where} overlaps replica 1's array{where}. Arrays that are reduced in place share "
+                "memory with no other; copy one of them. Nothing was written."
+            )
+        assert torch.equal(memory, torch.arange(6.0))
 
     def test_is_the_ops_own_reduce(self):
         """The same bits as the classes give."""

@@ -9,7 +9,7 @@ from treefold.bench.models import MODELS
 from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE, itemsize
 from treefold.errors import BenchError
 from treefold.errors.words import bytes_in_words
-from treefold.reduce_op import ReduceOp
+from treefold.reduce_op import ReduceOp, ReduceOpName
 
 #: Where results go: into the inputs, into given arrays, into new arrays, or one new array that all replicas share.
 PLACEMENTS = ("in-place", "out-of-place", "new", "shared")
@@ -26,7 +26,7 @@ class Work:
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
-    op: str = "sum"
+    op: ReduceOpName = "sum"
     dtype: str = "float32"
     devices: int = 8
     placement: str = "in-place"

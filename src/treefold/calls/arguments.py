@@ -14,6 +14,8 @@ from treefold.options import CommunicationOptions
 from treefold.values import DistributedValues, IndexedSlices
 
 NO_OPTIONS = CommunicationOptions()
+#: Stands for destinations that are the device of the first replica, which is known once the values are read.
+FIRST_REPLICA = object()
 
 
 def read_destinations(destinations: object) -> tuple[str, ...]:

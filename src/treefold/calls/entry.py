@@ -9,7 +9,7 @@ from typing import Any
 import optree
 
 from treefold.backends import ArrayBackend, backend_of, loaded_backends
-from treefold.calls.arguments import read_destinations
+from treefold.calls.arguments import FIRST_REPLICA, read_destinations
 from treefold.calls.reader import Brought, Leaf, Reading, Slices, is_shape, leaves_of, structures_of
 from treefold.errors import ArgumentError, CallError, DeviceError, MismatchError
 from treefold.execution import Operand
@@ -101,7 +101,7 @@ def read_entry(
         DeviceError: a source or destination does not exist for the arrays' framework.
 
     """
-    ends = None if destinations is value else read_destinations(destinations)
+    ends = None if destinations is value or destinations is FIRST_REPLICA else read_destinations(destinations)
     structure, *others = structures_of(reading)
     for replica, other in enumerate(others, start=1):
         if not are_same(other, structure):
@@ -114,7 +114,7 @@ def read_entry(
         parts.extend(made)
     sources = read_devices(value, columns)
     if ends is None:
-        ends = sources
+        ends = sources if destinations is value else sources[:1]
     for part in parts:
         check_devices(part.operand.backend, (*sources, *ends))
     return Entry(structure, tuple(forms), tuple(parts), sources, ends, reading, columns)

@@ -40,7 +40,7 @@ class KnownCalls:
         """Start empty."""
         self._known: BoundedCache[Hashable, Known] = BoundedCache(_MOST_CALLS)
 
-    def repeat_row(self, op: ReduceOp | str, pair: Pair) -> Mirrored | None:
+    def repeat_row(self, op: object, pair: Pair) -> Mirrored | None:
         """Repeat a call of one value that is one row, without options: what ``repeat`` does, without its loops."""
         key, value, target = pair
         if (

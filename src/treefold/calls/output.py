@@ -13,6 +13,8 @@ from treefold.execution import Operand, Results
 from treefold.fold import Fold
 from treefold.values import DistributedValues, are_same
 
+_COMPONENT = "Component {} of out"
+
 
 def read_out(out: object, readings: Sequence[Reading | None], entries: Sequence[Entry], fold: Fold) -> Results:
     """Return the arrays of ``out``, one entry per pair, as executors take them: per leaf, per component.
@@ -29,13 +31,16 @@ def read_out(out: object, readings: Sequence[Reading | None], entries: Sequence[
     if len(out) != len(entries):
         raise OutputError.entries(len(out), len(entries))
     leaves: list[list[Leaf]] = []
+    are_in_place: list[bool] = []
     for value, reading, entry in zip(out, readings, entries, strict=True):
         leaves.extend(_read_entry(value, reading, entry, fold))
+        are_in_place += [reading is not None and reading is entry.reading] * len(entry.parts)
     is_batch = len(entries) > 1
     parts = [(f"[{index}]" if is_batch else "", part) for index, entry in enumerate(entries) for part in entry.parts]
     check_overlaps(
         [(f"{pair}{part.path}", _footprints(part.operand)) for pair, part in parts],
         [[_footprint(leaf) for leaf in targets] for targets in leaves],
+        are_in_place,
     )
     return [tuple(leaf.array for leaf in targets) for targets in leaves]
 
@@ -53,7 +58,10 @@ def _read_entry(out: object, reading: Reading | None, entry: Entry, fold: Fold) 
     for index, structure in enumerate(structures):
         if not are_same(structure, entry.structure):
             raise OutputError.structure(index, _brief(structure), _brief(entry.structure))
-    columns = entry.columns if reading is entry.reading else leaves_of(reading)
+    is_in_place = reading is entry.reading
+    columns = entry.columns if is_in_place else leaves_of(reading)
+    # In place the replicas are what the caller brought: all_reduce_ has no out.
+    owner = "Replica {}" if is_in_place else _COMPONENT
     if isinstance(out, DistributedValues):
         _check_devices(read_devices(out, columns), entry.destinations)
     results = []
@@ -65,9 +73,9 @@ def _read_entry(out: object, reading: Reading | None, entry: Entry, fold: Fold) 
         elif form.num_parts > 1 or any(isinstance(leaf, Slices) for leaf in column):
             is_wrong = [form.num_parts > 1 or isinstance(leaf, Slices) for leaf in column]
             words = "an array; sparse results are always new"
-            raise OutputError.leaf(is_wrong.index(True), at(part.path), "IndexedSlices", words)
+            raise OutputError.leaf(owner.format(is_wrong.index(True)), at(part.path), "IndexedSlices", words)
         else:
-            results.append([_checked(index, leaf, part, fold) for index, leaf in enumerate(column)])
+            results.append([_checked(owner.format(index), leaf, part, fold) for index, leaf in enumerate(column)])
     return results
 
 
@@ -83,10 +91,12 @@ def _check_none(column: Sequence[Brought]) -> None:
     for component, leaf in enumerate(column):
         if leaf is not None:
             given = leaf.slices if isinstance(leaf, Slices) else leaf.array
-            raise OutputError.leaf(component, "", f"a {type(given).__name__}", "None, as every replica has")
+            raise OutputError.leaf(
+                _COMPONENT.format(component), "", f"a {type(given).__name__}", "None, as every replica has"
+            )
 
 
-def _checked(component: int, leaf: Brought, part: Part, fold: Fold) -> Leaf:
+def _checked(owner: str, leaf: Brought, part: Part, fold: Fold) -> Leaf:
     backend, expected = part.operand.backend, (part.operand.shape, fold.result_dtype(part.dtype))
     words = f"a writable {backend.name} array of {expected[1]} {expected[0]}"
     if not isinstance(leaf, Leaf) or leaf.backend is not backend or not backend.owns(leaf.array):
@@ -101,7 +111,7 @@ def _checked(component: int, leaf: Brought, part: Part, fold: Fold) -> Leaf:
         got = "an array whose elements share memory"
     else:
         return leaf
-    raise OutputError.leaf(component, at(part.path), got, words)
+    raise OutputError.leaf(owner, at(part.path), got, words)
 
 
 def _brief(structure: object) -> str:

@@ -22,10 +22,13 @@ class _Extent(NamedTuple):
     is_out: bool
 
 
-def check_overlaps(inputs: list[tuple[str, list[HostArray | None]]], outputs: list[list[HostArray | None]]) -> None:
+def check_overlaps(
+    inputs: list[tuple[str, list[HostArray | None]]], outputs: list[list[HostArray | None]], are_in_place: list[bool]
+) -> None:
     """Sweep over all memory in order of address; only neighbours can overlap.
 
-    ``inputs``: for each leaf its path and its footprints in every replica; ``outputs``: those in every component.
+    ``inputs``: for each leaf its path and its footprints in every replica; ``outputs``: those in every component;
+    ``are_in_place``: whether these are the replicas' own arrays.
 
     Raises:
         OutputError: an output shares memory with anything but the whole of one input of its leaf.
@@ -45,12 +48,10 @@ def check_overlaps(inputs: list[tuple[str, list[HostArray | None]]], outputs: li
         for other in active:
             if (extent.is_out or other.is_out) and not _may_share(extent, other):
                 target, use = (extent, other) if extent.is_out else (other, extent)
-                owner = "component" if use.is_out else "replica"
-                raise OutputError.overlap(
-                    target.position,
-                    at(inputs[target.leaf][0]),
-                    f"{owner} {use.position}'s array{at(inputs[use.leaf][0])}",
-                )
+                owner = "component" if use.is_out and not are_in_place[use.leaf] else "replica"
+                other_words = f"{owner} {use.position}'s array{at(inputs[use.leaf][0])}"
+                sentence = OutputError.overlap_in_place if are_in_place[target.leaf] else OutputError.overlap
+                raise sentence(target.position, at(inputs[target.leaf][0]), other_words)
         active.append(extent)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import optree
 
 from treefold.backends import ArrayBackend, HostArray, Refusal, Row, backend_of, loaded_backends, read_row
-from treefold.calls.arguments import NO_OPTIONS
+from treefold.calls.arguments import FIRST_REPLICA, NO_OPTIONS
 from treefold.errors import ArgumentError
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOp
@@ -212,7 +212,7 @@ def _destinations_key(destinations: object) -> Hashable | None:
         return destinations
     if (type(destinations) is tuple or type(destinations) is list) and _NAMES.issuperset(map(type, destinations)):
         return tuple(destinations)
-    return None
+    return FIRST_REPLICA if destinations is FIRST_REPLICA else None
 
 
 def is_shape(value: object) -> bool:

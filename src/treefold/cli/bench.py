@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from treefold.bench.clock import Pace, Spread
 from treefold.bench.limit import measure_copy
@@ -27,6 +28,7 @@ from treefold.cli.outputs import check_output
 from treefold.errors import BenchError
 from treefold.execution import native
 from treefold.files import check_writable, write_atomically
+from treefold.reduce_op import ReduceOpName
 from treefold.report.tables import Table
 
 
@@ -62,8 +64,8 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     if report is not None:
         return _report(report, pace, threads)
     placement = _placement({"--in-place": in_place, "--out-of-place": given, "--new": new, "--shared": shared})
-    base = Work("", (), op, dtype, devices, placement, accumulate, threads)
-    base.check()
+    base = Work("", (), cast("ReduceOpName", op), dtype, devices, placement, accumulate, threads)
+    base.check()  # refuses what is no op
     works = list(_works(base, model, (begin, end, factor)))
     peers = _read_peers(against)
     _check_outputs({"--json": json, "--csv": csv, "--plot": plot})

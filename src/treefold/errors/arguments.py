@@ -44,7 +44,15 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def unknown_reduce_op(cls, value: object, choices: Sequence[str]) -> Self:
-        return cls(f"reduce_op is {short(value)}. It takes {listed(choices)}, or a ReduceOp.")
+        return cls(f"The reduce op is {short(value)}. It takes {listed(choices)}, or a ReduceOp.")
+
+    @classmethod
+    def device_for_op(cls, device: str) -> Self:
+        name = short(device)
+        return cls(
+            f"{name} names a device, and a reduce op is meant. Write treefold.reduce(values, 'sum', to={name}), "
+            f"or ops.reduce('sum', value, {name})."
+        )
 
     @classmethod
     def num_packs(cls, owner: str, value: object) -> Self:
@@ -184,7 +192,7 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def several_values(cls, value: object) -> Self:
-        return cls(f"tensor is {short(value)}. broadcast takes one value; pick a component, such as values[0].")
+        return cls(f"broadcast got {short(value)}. It takes one value; pick a component, such as values[0].")
 
     @classmethod
     def no_replicas(cls, owner: str) -> Self:
@@ -217,11 +225,11 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def destinations(cls, value: object) -> Self:
-        return cls(f"destinations is {short(value)}. {_DESTINATION_FORMS}")
+        return cls(f"The destination is {short(value)}. {_DESTINATION_FORMS}")
 
     @classmethod
     def no_destinations(cls) -> Self:
-        return cls(f"destinations is empty. {_DESTINATION_FORMS}")
+        return cls(f"The destination is empty. {_DESTINATION_FORMS}")
 
     @classmethod
     def slices_indices(cls, replica: int, where: str, dtype: str, shape: tuple[int, ...]) -> Self:

@@ -20,6 +20,14 @@ class DeviceError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def op_for_device(cls, name: str) -> Self:
+        """A reduce op's name stands where a device is meant."""
+        return cls(
+            f"{name!r} names a reduce op, and a device is meant. Write the op as op={name!r}, or first where an ops "
+            f'object is called, and here a device such as "cpu:0".'
+        )
+
+    @classmethod
     def needs_group(cls, name: str, rank: int, device: str) -> Self:
         return cls(
             f"{short(name)} is a device of rank {rank}, and ranks need a group of processes, which this call does not "

@@ -115,12 +115,20 @@ class OutputError(TreefoldError, ValueError):
         )
 
     @classmethod
-    def leaf(cls, component: int, where: str, got: str, expected: str) -> Self:
-        return cls(f"Component {component} of out has {got}{where}. It needs {expected}. Nothing was written.")
+    def leaf(cls, owner: str, where: str, got: str, expected: str) -> Self:
+        return cls(f"{owner} has {got}{where}. To take the result it needs {expected}. Nothing was written.")
 
     @classmethod
     def overlap(cls, component: int, where: str, other: str) -> Self:
         return cls(
             f"Component {component} of out{where} overlaps {other}. Each array of out must be exactly one replica's "
             f"array of the same place, or share memory with none. Nothing was written."
+        )
+
+    @classmethod
+    def overlap_in_place(cls, replica: int, where: str, other: str) -> Self:
+        """An array of a replica that is to take the result shares memory with another array."""
+        return cls(
+            f"Replica {replica}'s array{where} overlaps {other}. Arrays that are reduced in place share memory with "
+            f"no other; copy one of them. Nothing was written."
         )

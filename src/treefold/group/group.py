@@ -6,7 +6,7 @@ import atexit
 import weakref
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,9 @@ from treefold.group.folds import Folds
 from treefold.group.link import HostLink
 from treefold.group.moves import Moves
 from treefold.plan import Plan
-from treefold.reduce_op import ReduceOp
+from treefold.reduce_op import ReduceOpLike
+
+T = TypeVar("T")
 
 
 class Group:
@@ -52,7 +54,7 @@ class Group:
         """The ranks of each host."""
         return (tuple(range(self.size)),)
 
-    def all_reduce(self, value: Any, op: ReduceOp | str = "sum", *, out: Any = None, weights: Any = None) -> Any:
+    def all_reduce(self, value: T, op: ReduceOpLike = "sum", *, out: Any = None, weights: Any = None) -> T:
         """Return the reduction of all ranks' values.
 
         Large results of NumPy and JAX lie in memory that the ranks share, and cannot be written; ``out`` takes the
@@ -63,43 +65,48 @@ class Group:
             TreefoldError: one of its kinds, on all ranks; see ``treefold.errors``.
 
         """
-        return self._folds.all_reduce(value, op, out=out, weights=weights).value
+        result: Any = self._folds.all_reduce(value, op, out=out, weights=weights).value
+        return result
 
-    def reduce(self, value: Any, op: ReduceOp | str = "sum", *, root: int) -> Any:
+    def reduce(self, value: T, op: ReduceOpLike = "sum", *, root: int) -> T | None:
         """Return the reduction of all ranks' values on rank ``root``, and None on the others.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        return self._folds.all_reduce(value, op, root=self._checked_root(root)).value
+        result: Any = self._folds.all_reduce(value, op, root=self._checked_root(root)).value
+        return result
 
-    def broadcast(self, value: Any, root: int = 0) -> Any:
+    def broadcast(self, value: T, root: int = 0) -> T:
         """Return rank ``root``'s value on all ranks; what the others pass says what is expected, or is None.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        return self._moves.broadcast(value, self._checked_root(root))
+        result: Any = self._moves.broadcast(value, self._checked_root(root))
+        return result
 
-    def all_gather(self, value: Any, axis: int = 0) -> Any:
+    def all_gather(self, value: T, axis: int = 0) -> T:
         """Return all ranks' arrays behind each other along ``axis``, where alone their shapes may differ.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        return self._moves.gather(value, axis, None)
+        result: Any = self._moves.gather(value, axis, None)
+        return result
 
-    def gather(self, value: Any, root: int, axis: int = 0) -> Any:
+    def gather(self, value: T, root: int, axis: int = 0) -> T | None:
         """Return the same as ``all_gather`` on rank ``root``, and None on the others.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        return self._moves.gather(value, axis, self._checked_root(root))
+        result: Any = self._moves.gather(value, axis, self._checked_root(root))
+        return result
 
     def barrier(self) -> None:
         """Wait until all ranks are here.
@@ -110,7 +117,7 @@ class Group:
         """
         self._moves.barrier()
 
-    def plan(self, value: Any, op: ReduceOp | str = "sum") -> Plan:
+    def plan(self, value: Any, op: ReduceOpLike = "sum") -> Plan:
         """Return the plan of ``all_reduce`` if every rank brings as many replicas as this one; no rank takes part.
 
         Raises:

@@ -25,8 +25,8 @@ from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
 from treefold.plan import Plan
 from treefold.planners import PlanBuilder
-from treefold.reduce_op import ReduceOp
-from treefold.values import DistributedValues, Mirrored, PerReplica
+from treefold.reduce_op import ReduceOp, ReduceOpLike
+from treefold.values import Bare, DistributedValues, Mirrored, PerReplica, T, Weights
 
 if TYPE_CHECKING:
     from treefold.ops.grouped import GroupedOps
@@ -70,15 +70,15 @@ class CrossDeviceOps(abc.ABC):
 
     def reduce(
         self,
-        reduce_op: ReduceOp | str,
-        per_replica_value: Any,
+        reduce_op: ReduceOpLike,
+        per_replica_value: DistributedValues[T] | Bare,
         destinations: Any,
         options: CommunicationOptions | None = None,
         *,
         out: Any = None,
-        weights: Sequence[float] | None = None,
+        weights: Weights | None = None,
         experimental_hints: CommunicationOptions | None = None,
-    ) -> Mirrored:
+    ) -> Mirrored[T]:
         """Reduce one value and return the result on every destination.
 
         ``per_replica_value``: a ``PerReplica`` of arrays or pytrees of arrays that agree in structure, shapes and
@@ -115,14 +115,14 @@ class CrossDeviceOps(abc.ABC):
 
     def batch_reduce(
         self,
-        reduce_op: ReduceOp | str,
-        value_destination_pairs: Iterable[tuple[Any, Any]],
+        reduce_op: ReduceOpLike,
+        value_destination_pairs: Iterable[tuple[DistributedValues[T] | Bare, Any]],
         options: CommunicationOptions | None = None,
         *,
         out: Sequence[Any] | None = None,
-        weights: Sequence[float] | None = None,
+        weights: Weights | None = None,
         experimental_hints: CommunicationOptions | None = None,
-    ) -> list[Mirrored]:
+    ) -> list[Mirrored[T]]:
         """Reduce many values at once and return their results in the order of the pairs.
 
         Arguments are those of ``reduce``, with a list of (value, destinations) tuples, and in ``out`` one entry per
@@ -138,7 +138,7 @@ class CrossDeviceOps(abc.ABC):
             return self._grouped.reduce(reduce_op, asked, out, weights) if asked else []
         return self._reduce(reduce_op, asked, _read_batch(asked, out), call, out, weights, is_batch=True)
 
-    def broadcast(self, tensor: Any, destinations: Any) -> Mirrored:
+    def broadcast(self, tensor: T, destinations: Any) -> Mirrored[T]:
         """Copy one value, an array, ``IndexedSlices`` or pytree of them, to every destination.
 
         Always copies, and keeps the dtype, whichever it is.
@@ -157,11 +157,11 @@ class CrossDeviceOps(abc.ABC):
 
     def gather(
         self,
-        per_replica_value: Any,
+        per_replica_value: DistributedValues[T] | Bare,
         destinations: Any,
         axis: int,
         options: CommunicationOptions | None = None,
-    ) -> Mirrored:
+    ) -> Mirrored[T]:
         """Lay the replicas' arrays behind each other along ``axis``, on every destination.
 
         Shapes may differ along ``axis`` only; a negative axis counts from the end. Scalars and sparse rows are refused.
@@ -274,12 +274,12 @@ class CrossDeviceOps(abc.ABC):
 
     def _reduce(
         self,
-        reduce_op: ReduceOp | str,
+        reduce_op: ReduceOpLike,
         asked: Sequence[tuple[Any, Any]],
         pairs: Sequence[Pair],
         options: CommunicationOptions,
         out: Any,
-        weights: Sequence[float] | None,
+        weights: Weights | None,
         *,
         is_batch: bool,
     ) -> list[Mirrored]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from treefold.calls.arguments import read_sequence
+from treefold.calls.arguments import FIRST_REPLICA, read_sequence
 from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce
 from treefold.ops.one_device import ReductionToOneDevice
-from treefold.reduce_op import ReduceOp
-from treefold.values import DistributedValues, PerReplica
+from treefold.reduce_op import ReduceOpLike
+from treefold.values import DistributedValues, PerReplica, T, Weights
 
 # They hold nothing but plans they have made.
 _ALL_REDUCE = HierarchicalCopyAllReduce(num_packs="auto")
@@ -17,15 +17,16 @@ _REDUCE = ReductionToOneDevice()
 
 
 def all_reduce(
-    values: Sequence[Any],
-    op: ReduceOp | str = "sum",
+    values: Sequence[T] | DistributedValues[T],
+    op: ReduceOpLike = "sum",
     *,
-    out: Sequence[Any] | None = None,
-    weights: Sequence[float] | None = None,
-) -> list[Any]:
+    out: Sequence[Any] | DistributedValues[Any] | None = None,
+    weights: Weights | None = None,
+) -> list[T]:
     """Return the reduction of ``values``, one per replica, once for every replica.
 
-    ``out``: a list of arrays or pytrees that take the results, such as ``values`` itself. ``weights``: MEAN only.
+    The results are of the type of the values; Python's own numbers become NumPy arrays without axes. ``out``: a list of
+    arrays or pytrees that take the results, such as ``values`` itself. ``weights``: MEAN only.
 
     Raises:
         TreefoldError: one of its kinds; see ``CrossDeviceOps.reduce``.
@@ -33,7 +34,7 @@ def all_reduce(
     >>> [int(total) for total in all_reduce([1, 2, 4])]
     [7, 7, 7]
     """
-    replicas = _per_replica(values)
+    replicas = per_replica(values, "values")
     targets = None
     if out is not None:
         # The same object for the same list: that is how a call in place is recognised.
@@ -42,24 +43,27 @@ def all_reduce(
 
 
 def reduce(
-    values: Sequence[Any],
-    destination: Any,
-    op: ReduceOp | str = "sum",
+    values: Sequence[T] | DistributedValues[T],
+    op: ReduceOpLike = "sum",
     *,
-    weights: Sequence[float] | None = None,
-) -> Any:
-    """Return the reduction of ``values``, one per replica, on ``destination``.
+    to: Any = None,
+    weights: Weights | None = None,
+) -> T:
+    """Return the reduction of ``values``, one per replica, on one device.
+
+    ``to``: that device, or an array on it; None: the device of the first replica. The rest is as in ``all_reduce``.
 
     Raises:
         TreefoldError: one of its kinds; see ``CrossDeviceOps.reduce``.
 
-    >>> float(reduce([1.0, 2.0], "cpu:0", "mean"))
+    >>> float(reduce([1.0, 2.0], "mean", to="cpu:0"))
     1.5
     """
-    return _REDUCE.reduce(op, _per_replica(values), destination, weights=weights)[0]
+    destination = FIRST_REPLICA if to is None else to
+    return _REDUCE.reduce(op, per_replica(values, "values"), destination, weights=weights)[0]
 
 
-def broadcast(value: Any, destinations: Any) -> list[Any]:
+def broadcast(value: T, destinations: Any) -> list[T]:
     """Return one copy of ``value`` for each destination.
 
     Raises:
@@ -71,7 +75,13 @@ def broadcast(value: Any, destinations: Any) -> list[Any]:
     return list(_REDUCE.broadcast(value, destinations).values)
 
 
-def _per_replica(values: Sequence[Any]) -> DistributedValues:
+def per_replica(values: Sequence[T] | DistributedValues[T], what: str) -> DistributedValues[T]:
+    """Return the values of a short form as distributed; errors call them ``what``.
+
+    Raises:
+        ArgumentError: they are no list or tuple, or empty.
+
+    """
     if type(values) is list and values:
         return PerReplica(values)
-    return values if isinstance(values, DistributedValues) else PerReplica(read_sequence(values, "values"))
+    return values if isinstance(values, DistributedValues) else PerReplica(read_sequence(values, what))

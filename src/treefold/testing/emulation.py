@@ -31,7 +31,7 @@ from treefold.fold import Fold
 from treefold.plan import Movement
 from treefold.plan.actions import cut
 from treefold.plan.ir import Goal, Role
-from treefold.reduce_op import ReduceOp
+from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.testing.clocks import Clock, RealClock
 from treefold.timeline import Timeline
 from treefold.topology import Link, Topology
@@ -116,7 +116,7 @@ class Emulator:
         self,
         plan: Movement,
         inputs: Sequence[Sequence[Any]],
-        op: str | ReduceOp = "sum",
+        op: ReduceOpLike = "sum",
         *,
         chunk_bytes: float | str | None = "auto",
     ) -> Emulation:

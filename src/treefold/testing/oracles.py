@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treefold.dtypes import COMPLEX, INTEGERS, SIGNED
-from treefold.reduce_op import ReduceOp
+from treefold.reduce_op import ReduceOp, ReduceOpLike
 
 Array = npt.NDArray[Any]
 
@@ -72,7 +72,7 @@ def result_dtype(op: ReduceOp, dtype: str) -> str:
 
 def fold_arrays(
     arrays: Sequence[Array],
-    op: ReduceOp | str,
+    op: ReduceOpLike,
     *,
     accumulate: str = "wide",
     weights: Sequence[float] | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -13,13 +13,20 @@ from treefold.backends.torch_memory import NAMES
 from treefold.dtypes import INTEGERS
 from treefold.errors import ArgumentError
 from treefold.ops import ReductionToOneDevice
-from treefold.values import PerReplica
+from treefold.values import PerReplica, Weights
+
+Module = TypeVar("Module", bound=torch.nn.Module)
+State = TypeVar("State", bound=dict[str, Any])
 
 # It holds nothing but plans it has made.
 _OPS = ReductionToOneDevice()
 
 
-def average_models(models: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
+@overload
+def average_models(models: Sequence[Module], weights: Weights | None = None) -> Module: ...
+@overload
+def average_models(models: Sequence[State], weights: Weights | None = None) -> State: ...
+def average_models(models: Sequence[Any], weights: Weights | None = None) -> Any:
     """Return the average of models or of state dicts, as what they are, on the device of the first.
 
     ``models``: a list of ``torch.nn.Module``, or of what their ``state_dict()`` gives. Of modules, a deep copy of the
@@ -48,7 +55,7 @@ def average_models(models: Sequence[Any], weights: Sequence[float] | None = None
     return _average_states(models, weights)
 
 
-def _average_states(states: Sequence[dict[str, Any]], weights: Sequence[float] | None) -> Any:
+def _average_states(states: Sequence[dict[str, Any]], weights: Weights | None) -> Any:
     first = states[0]
     whole = {name for name, entry in first.items() if _is_whole(entry)}
     # Plain dictionaries: the order in which models list their entries does not matter.
@@ -62,7 +69,7 @@ def _average_states(states: Sequence[dict[str, Any]], weights: Sequence[float] |
     return result
 
 
-def _average_counts(counts: PerReplica, weights: Sequence[float] | None) -> dict[str, Any]:
+def _average_counts(counts: PerReplica, weights: Weights | None) -> dict[str, Any]:
     """Return the averages of whole numbers and flags in their own dtypes, in host memory."""
     [low], [high] = (_OPS.reduce(op, counts, "cpu:0") for op in ("min", "max"))
     numbers = [{name: entry for name, entry in state.items() if low[name].dtype is not torch.bool} for state in counts]

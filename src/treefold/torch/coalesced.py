@@ -7,7 +7,7 @@ tensors may lie on any devices, the CPU among them, the op may be any, and the r
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -18,8 +18,8 @@ from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.options import CommunicationOptions
-from treefold.reduce_op import ReduceOp
-from treefold.values import Mirrored, PerReplica
+from treefold.reduce_op import ReduceOpLike
+from treefold.values import Mirrored, PerReplica, Weights
 
 #: torch.cuda.comm's own default: 10 MiB.
 _BUFFER_SIZE = 10 * 2**20
@@ -30,13 +30,13 @@ _TO_ONE = ReductionToOneDevice()
 
 
 def reduce_add_coalesced(
-    inputs: Iterable[Iterable[Any]],
+    inputs: Iterable[Iterable[torch.Tensor]],
     destination: Any = None,
     buffer_size: int = _BUFFER_SIZE,
     *,
-    op: ReduceOp | str = "sum",
-    weights: Sequence[float] | None = None,
-) -> tuple[Any, ...]:
+    op: ReduceOpLike = "sum",
+    weights: Weights | None = None,
+) -> tuple[torch.Tensor, ...]:
     """Return the sum of each group of tensors, one from every device, on one device.
 
     ``inputs``: for each device, its tensors; all in the same order, of the same shapes and dtypes. The first tensors of
@@ -62,12 +62,12 @@ def reduce_add_coalesced(
 
 
 def all_reduce_coalesced(
-    inputs: Iterable[Iterable[Any]],
+    inputs: Iterable[Iterable[torch.Tensor]],
     buffer_size: int = _BUFFER_SIZE,
     *,
-    op: ReduceOp | str = "sum",
-    weights: Sequence[float] | None = None,
-) -> list[tuple[Any, ...]]:
+    op: ReduceOpLike = "sum",
+    weights: Weights | None = None,
+) -> list[tuple[torch.Tensor, ...]]:
     """Return ``reduce_add_coalesced`` on the device of every input, in the order of the inputs.
 
     Raises:
@@ -82,8 +82,8 @@ def all_reduce_coalesced(
 
 
 def broadcast_coalesced(
-    tensors: Iterable[Any], devices: Iterable[Any], buffer_size: int = _BUFFER_SIZE
-) -> list[tuple[Any, ...]]:
+    tensors: Iterable[torch.Tensor], devices: Iterable[Any], buffer_size: int = _BUFFER_SIZE
+) -> list[tuple[torch.Tensor, ...]]:
     """Return copies of ``tensors``, a tuple for each device, in order.
 
     ``devices``: as PyTorch spells them, or CUDA indices. Unlike in ``torch.cuda.comm`` the tensors may lie on any
@@ -108,9 +108,9 @@ def _reduced(
     ops: CrossDeviceOps,
     value: PerReplica,
     destinations: Any,
-    op: ReduceOp | str,
+    op: ReduceOpLike,
     buffer_size: int,
-    weights: Sequence[float] | None,
+    weights: Weights | None,
 ) -> Mirrored:
     return ops.reduce(op, value, destinations, _options(buffer_size), weights=weights)
 
@@ -119,7 +119,7 @@ def _options(buffer_size: int) -> CommunicationOptions:
     return CommunicationOptions(bytes_per_pack=buffer_size)
 
 
-def _per_replica(inputs: Iterable[Iterable[Any]], what: str) -> PerReplica:
+def _per_replica(inputs: Iterable[Iterable[torch.Tensor]], what: str) -> PerReplica:
     groups = [] if isinstance(inputs, torch.Tensor) else _listed(inputs, what, "lists of tensors")
     # A tensor can be gone through too, row by row, which is hardly meant.
     if any(isinstance(group, torch.Tensor) for group in (inputs, *groups)):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from treefold.ops import all_reduce
-from treefold.reduce_op import ReduceOp
+from treefold.ops.short_forms import per_replica
+from treefold.reduce_op import ReduceOpLike
+from treefold.values import Weights
+
+_Tensors = TypeVar("_Tensors", bound=Sequence[Any])
 
 
-def all_reduce_(
-    tensors: Sequence[Any], op: ReduceOp | str = "sum", *, weights: Sequence[float] | None = None
-) -> Sequence[Any]:
+def all_reduce_(tensors: _Tensors, op: ReduceOpLike = "sum", *, weights: Weights | None = None) -> _Tensors:
     """Reduce tensors, one per replica, into themselves, and return them.
 
     ``tensors``: a list or tuple of tensors of one shape and dtype, or of pytrees of them, such as each replica's list
@@ -26,5 +28,6 @@ def all_reduce_(
     >>> all_reduce_(grads, "mean")[1]
     tensor([2., 4.])
     """
-    all_reduce(tensors, op, out=tensors, weights=weights)
+    replicas = per_replica(tensors, "tensors")
+    all_reduce(replicas, op, out=replicas, weights=weights)
     return tensors

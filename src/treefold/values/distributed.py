@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from treefold.backends import backend_of
 from treefold.devices import canonical_device
@@ -13,17 +13,40 @@ from treefold.values.sparse import IndexedSlices
 from treefold.values.structure import flatten, leaf_paths
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar  # typing's own has defaults from Python 3.13 on
+
     from treefold.plan import Plan
+
+    T = DefaultTypeVar("T", default=Any)
+    T_co = DefaultTypeVar("T_co", covariant=True, default=Any)
+else:
+    T = TypeVar("T")
+    T_co = TypeVar("T_co", covariant=True)
+
+
+class HasShape(Protocol):
+    """What every framework's arrays have, and distributed values have not, for type checkers."""
+
+    @property
+    def shape(self) -> Any:
+        """The length of each axis."""
+
+
+#: What counts as one replica where distributed values are meant.
+Bare = HasShape | complex | IndexedSlices
+#: One number per replica: a list, a tuple, or an array of one axis.
+Weights = Sequence[float] | HasShape
 
 
 #: The classes of distributed values, which are no components.
 _KINDS: set[type] = set()
 
 
-class DistributedValues:
+class DistributedValues(Generic[T_co]):
     """A tuple of components, each on a device. ``PerReplica`` and ``Mirrored`` say what the components mean.
 
-    A component is an array, a number, an ``IndexedSlices`` or any pytree of these. Without ``devices``, arrays on real
+    A component is an array, a number, an ``IndexedSlices`` or any pytree of these; for type checkers
+    ``PerReplica[np.ndarray]`` says which, and ``reduce`` keeps it. Without ``devices``, arrays on real
     devices keep theirs and host arrays stand for ``cpu:0``, ``cpu:1`` …, one per component. Nothing is copied.
 
     Raises:
@@ -39,7 +62,7 @@ class DistributedValues:
         super().__init_subclass__()
         _KINDS.add(cls)
 
-    def __init__(self, values: Sequence[Any], devices: Sequence[str] | None = None) -> None:
+    def __init__(self, values: Sequence[T_co], devices: Sequence[str] | None = None) -> None:
         """Hold ``values`` as they are."""
         if type(values) not in _LISTS and (isinstance(values, _NO_LISTS) or not isinstance(values, Sequence)):
             raise ArgumentError.not_components(type(self).__name__, values)
@@ -62,7 +85,7 @@ class DistributedValues:
         return tuple(canonical_device(device) for device in devices)
 
     # Read by every call: attrgetter gets them without a frame of Python.
-    values: tuple[Any, ...] = property(attrgetter("_values"), doc="The components, in order.")  # type: ignore[assignment]
+    values: tuple[T_co, ...] = property(attrgetter("_values"), doc="The components, in order.")  # type: ignore[assignment]
     named_devices: tuple[str, ...] | None = property(  # type: ignore[assignment]
         attrgetter("_devices"),
         doc="The devices that were named when this was made, None if they follow from the arrays.",
@@ -98,11 +121,11 @@ class DistributedValues:
         """Return the number of components."""
         return len(self._values)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T_co]:
         """Go through the components."""
         return iter(self._values)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> T_co:
         """Return component ``index``."""
         return self._values[index]
 
@@ -117,7 +140,7 @@ _LISTS = frozenset({list, tuple})
 _NO_LISTS = (DistributedValues, str, bytes, dict)
 
 
-class PerReplica(DistributedValues):
+class PerReplica(DistributedValues[T_co]):
     """One contribution per replica.
 
     >>> PerReplica([1.0, 2.0]).devices
@@ -127,7 +150,7 @@ class PerReplica(DistributedValues):
     __slots__ = ()
 
 
-class Mirrored(DistributedValues):
+class Mirrored(DistributedValues[T_co]):
     """The same value on every destination, in the order of the destinations.
 
     ``plan`` is the plan that made it, None if it was made by hand.
@@ -136,19 +159,19 @@ class Mirrored(DistributedValues):
     __slots__ = ("plan",)
     plan: Plan | None
 
-    def __init__(self, values: Sequence[Any], devices: Sequence[str] | None = None) -> None:
+    def __init__(self, values: Sequence[T_co], devices: Sequence[str] | None = None) -> None:
         """Hold ``values`` as they are; no plan made them."""
         super().__init__(values, devices)
         self.plan = None
 
     @classmethod
-    def made(cls, values: tuple[Any, ...], devices: tuple[str, ...], plan: Plan | None) -> Mirrored:
+    def made(cls, values: tuple[T_co, ...], devices: tuple[str, ...], plan: Plan | None) -> Mirrored[T_co]:
         """Return the result of a plan; components and canonical devices are right already."""
         mirrored = cls.__new__(cls)  # no __init__: it would look at every component again, in every call
         mirrored._values, mirrored._devices, mirrored.plan = values, devices, plan  # noqa: SLF001 - its own
         return mirrored
 
-    def on(self, device: str) -> Any:
+    def on(self, device: str) -> T_co:
         """Return the component on a device.
 
         Raises:
