@@ -65,7 +65,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks; see ``treefold.errors``.
 
         """
-        result: Any = self._folds.all_reduce(value, op, out=out, weights=weights).value
+        result: T = self._folds.all_reduce(value, op, out=out, weights=weights).value
         return result
 
     def reduce(self, value: T, op: ReduceOpLike = "sum", *, root: int) -> T | None:
@@ -75,7 +75,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: Any = self._folds.all_reduce(value, op, root=self._checked_root(root)).value
+        result: T | None = self._folds.all_reduce(value, op, root=self._checked_root(root)).value
         return result
 
     def broadcast(self, value: T, root: int = 0) -> T:
@@ -85,7 +85,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: Any = self._moves.broadcast(value, self._checked_root(root))
+        result: T = self._moves.broadcast(value, self._checked_root(root))
         return result
 
     def all_gather(self, value: T, axis: int = 0) -> T:
@@ -95,7 +95,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: Any = self._moves.gather(value, axis, None)
+        result: T = self._moves.gather(value, axis, None)
         return result
 
     def gather(self, value: T, root: int, axis: int = 0) -> T | None:
@@ -105,7 +105,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: Any = self._moves.gather(value, axis, self._checked_root(root))
+        result: T | None = self._moves.gather(value, axis, self._checked_root(root))
         return result
 
     def barrier(self) -> None:
