@@ -181,7 +181,7 @@ class HostGroup {
         refuse("A row of another length, dtype, device or number of replicas than its form.");
       }
       for (const void* start : row.starts) call.sources.push_back(static_cast<const std::byte*>(start));
-      if (targets.is_none()) continue;
+      if (targets.is_none() || targets[i].is_none()) continue;
       const Row& target = nb::cast<const Row&>(targets[i]);
       if (target.starts.size() != 1 || target.length != leaf.length || target.itemsize != leaf.target_bytes ||
           !target.is_on_host) {
@@ -386,8 +386,8 @@ void define_groups(nb::module_& module) {
            nb::arg("peers"), nb::arg("spins"))
       .def("fold", &HostGroup::fold, nb::arg("form"), nb::arg("rows"), nb::arg("targets").none(), nb::arg("wants_lease"),
            nb::arg("weights"), nb::arg("weight_sum"), nb::arg("plan"), nb::arg("seconds"), nb::arg("warn").none(),
-           "Fold the rows of all ranks into the one array of each target; None, with nothing done and no other rank told, if\n"
-           "targets cannot be written or share memory with another array of the call.")
+           "Fold the rows of all ranks into the one array of each target, where there is one; None, with nothing done and no\n"
+           "other rank told, if targets cannot be written or share memory with another array of the call.")
       .def("place", &HostGroup::place, nb::arg("kind"), nb::arg("result_bytes"), nb::arg("given"), nb::arg("taken"),
            nb::arg("wants_lease"), nb::arg("words"), nb::arg("seconds"), nb::arg("warn").none())
       .def("agree", &HostGroup::agree, nb::arg("kind"), nb::arg("blob"), nb::arg("words"), nb::arg("is_refused"),

@@ -16,7 +16,7 @@ namespace treefold::group {
 namespace {
 
 constexpr std::uint64_t magic = 0x31646c6f66656572;  // "reefold1"
-constexpr std::size_t most_half_bytes = std::size_t{256} << 10, least_half_bytes = std::size_t{64} << 10;
+constexpr std::size_t most_half_bytes = std::size_t{1} << 20, least_half_bytes = std::size_t{64} << 10;
 constexpr std::size_t staging_bytes = std::size_t{4} << 20;  // of all ranks: staging lives in the caches, or is slow
 
 std::size_t whole_pages(std::size_t nbytes) { return (nbytes + page_bytes - 1) / page_bytes * page_bytes; }

@@ -118,7 +118,7 @@ class HostGroup:
         self,
         form: GroupForm,
         rows: list[Row],
-        targets: list[Row] | None,
+        targets: Sequence[Row | None] | None,
         wants_lease: bool,
         weights: Sequence[float],
         weight_sum: float,

@@ -26,6 +26,7 @@ PRINTS = {
     "ranks": ["ranks found y = 2.00x + 1.00; the data say y = 2x + 1", "all ranks hold the same bits: True"],
     "soup": ["with run4.safetensors it is 0.20644: left out", "the soup of 3 checkpoints has loss 0.00148"],
     "tensorflow_mirrored": ["every one of them gets [7.0, 7.0, 7.0]", "was found as y = 3.000x + -1.000"],
+    "torch_processes": ["step  0: mean loss of 2 ranks", "all ranks hold the same bits: True"],
     "torch_training": ["step  0: mean loss of 4 replicas", "all replicas hold the same bits: True"],
 }
 #: Those that a launcher starts several times.

@@ -4,6 +4,7 @@
 
     TreefoldError
     ├── ArgumentError                ValueError           an argument is outside what it may be
+    │   └── ProcessGroupError                             a call of torch.distributed that is not taken
     ├── CallError                    TypeError            arguments that do not go together, a class for an object
     ├── CommandError                 ValueError           a command was called with something that it cannot do
     │   ├── BenchError                                    a benchmark was asked for something that it cannot do
@@ -58,6 +59,7 @@ from treefold.errors.groups import (
 from treefold.errors.installation import FrameworkError, InstallationError, MissingExtraError
 from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
+from treefold.errors.process_groups import ProcessGroupError
 from treefold.errors.testing import ConformanceError, FakeOutOfMemoryError
 from treefold.errors.topology import TopologyError
 from treefold.errors.values import DtypeError, MismatchError, OutputError
@@ -87,6 +89,7 @@ __all__ = [
     "PeerError",
     "PeerLostError",
     "PlanError",
+    "ProcessGroupError",
     "SharedMemoryError",
     "SimulationError",
     "TopologyError",

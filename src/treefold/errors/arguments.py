@@ -271,6 +271,14 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"gather got axis={short(axis)}{where}. It takes {allowed}.")
 
     @classmethod
+    def unequal_parts(cls, shape: tuple[int, ...], axis: object, count: int) -> Self:
+        """An array cannot be cut into one part for each rank."""
+        return cls(
+            f"reduce_scatter cannot cut an array of shape {shape} along axis {short(axis)} into {count} equal parts. "
+            f"It takes one of the array's axes, of a length that {count} divides; pad the array, or name another axis."
+        )
+
+    @classmethod
     def not_groups(cls, what: str) -> Self:
         return cls(f"{what} holds tensors themselves. It takes one list of tensors for each device.")
 

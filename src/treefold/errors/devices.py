@@ -51,6 +51,14 @@ class DeviceError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def not_in_backend(cls, device: str, layout: str) -> Self:
+        """A tensor that PyTorch's process groups of this backend cannot share."""
+        return cls(
+            f'PyTorch\'s backend "treefold" got a {layout} tensor on {device}. It takes strided tensors on the CPU; '
+            'copy it there, or make a group of another backend for GPUs, as new_group(backend="nccl") does.'
+        )
+
+    @classmethod
     def missing(cls, device: str, framework: str, loaded: Sequence[str]) -> Self:
         return cls(
             f"{framework} has no device {device} here. Values go to devices that their framework reports; "

@@ -53,6 +53,16 @@ class PeerLostError(GroupError, ConnectionError):
     """A rank has ended, was interrupted or has closed the group while others still needed it."""
 
     @classmethod
+    def mail(cls, rank: int) -> Self:
+        """The other end of a send or a receive is gone."""
+        error = cls(
+            f"Rank {rank} has ended or left the group while a message between it and this rank was under way. What it "
+            "should have sent is not whole; the ranks that are left can make a new group."
+        )
+        error.ranks = (rank,)
+        return error
+
+    @classmethod
     def of(cls, cause: str, rank: int) -> Self:
         """Rank ``rank`` is gone, for one of the causes of the protocol."""
         words = {
@@ -68,6 +78,17 @@ class PeerLostError(GroupError, ConnectionError):
 
 class DeadlineError(GroupError, TimeoutError):
     """A rank did not come in time."""
+
+    @classmethod
+    def mail(cls, rank: int | None) -> Self:
+        """The other end of a send or a receive has not come."""
+        who = "No rank has" if rank is None else f"Rank {rank} has not"
+        error = cls(
+            f"{who} sent or received what this rank waits for, by the deadline. Every send needs a receive with "
+            "the same tag; give the group a longer timeout if the other rank is only slow."
+        )
+        error.ranks = () if rank is None else (rank,)
+        return error
 
     @classmethod
     def of(cls, rank: int, state: str) -> Self:
@@ -93,6 +114,15 @@ class CallMismatchError(GroupError, ValueError):
         error = cls(f"{sides} All ranks of a group make the same calls in the same order. Nothing was done.")
         error.ranks = tuple(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
         return error
+
+    @classmethod
+    def mail(cls, sender: int, receiver: int, nbytes: int, room: int | None) -> Self:
+        """A tensor that is sent has another size than the one that is to receive it."""
+        has = "has another size" if room is None else f"has {room} bytes"
+        return cls(
+            f"Rank {sender} sends a tensor of {nbytes} bytes to rank {receiver}, whose tensor {has}. Both need one "
+            "size and dtype; nothing was sent."
+        )
 
     @classmethod
     def plans(cls) -> Self:
@@ -193,6 +223,16 @@ class ConnectError(GroupError, ConnectionError):
     def folder(cls, folder: str, problem: str) -> Self:
         """The folder where rank 0 listens is not there or not as it must be."""
         return cls(f"The group did not form: the folder {folder!r}, where rank 0 listens, {problem}.")
+
+    @classmethod
+    def other_host(cls, rank: int) -> Self:
+        """Rank 0 runs on another host."""
+        error = cls(
+            f"Rank {rank} runs on another host than rank 0, and ranks meet in the memory of one host. Use one host, or "
+            "PyTorch's backend gloo or nccl between hosts."
+        )
+        error.ranks = (rank,)
+        return error
 
     @classmethod
     def ticket(cls, text: str) -> Self:

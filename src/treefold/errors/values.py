@@ -34,6 +34,14 @@ class MismatchError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def exchanged(cls, sender: int, receiver: int, sent: int, expected: int) -> Self:
+        """Two ranks do not agree on how much one sends to the other."""
+        return cls(
+            f"Rank {sender} sends {sent} elements to rank {receiver}, which expects {expected}. Split sizes must "
+            "agree, so nothing was moved, on no rank."
+        )
+
+    @classmethod
     def gather_ranks(cls, rank: int, where: str, got: str, expected: str, axis: int) -> Self:
         """Ranks gather arrays that differ in more than their lengths along the axis."""
         return cls(

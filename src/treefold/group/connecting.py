@@ -39,16 +39,30 @@ def connect(
         SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
 
     """
-    _check_seconds(timeout_seconds, "timeout_seconds")
-    _check_seconds(connect_timeout_seconds, "connect_timeout_seconds")
     if guarantee not in _GUARANTEES:
         raise ArgumentError.connect(listed(_GUARANTEES), guarantee=guarantee)
+    return Group(connect_link(source, timeout_seconds, connect_timeout_seconds, guarantee), guarantee)
+
+
+def connect_link(
+    source: Any, timeout_seconds: float, connect_timeout_seconds: float, guarantee: str = _GUARANTEES[0]
+) -> HostLink:
+    """Join the other ranks, as ``connect`` does, and return this rank's end of what links them.
+
+    ``source``: also a ``StoreRanks``.
+
+    Raises:
+        ConnectError: some did not come, or they do not fit together.
+        SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
+
+    """
+    _check_seconds(timeout_seconds, "timeout_seconds")
+    _check_seconds(connect_timeout_seconds, "connect_timeout_seconds")
     if not core.HAS_SHARED_MEMORY:
         system = f"{sys.platform} has no memory that can be shared and sealed without a name"
         raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")
     ticket = find_ticket(source, connect_timeout_seconds)
-    link = _meet(ticket, _agreed(guarantee), connect_timeout_seconds, timeout_seconds)
-    return Group(link, guarantee)
+    return _meet(ticket, _agreed(guarantee), connect_timeout_seconds, timeout_seconds)
 
 
 def _meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> HostLink:

@@ -43,7 +43,7 @@ from treefold.values import DistributedValues, PerReplica
 if TYPE_CHECKING:
     from treefold._native import GroupForm, GroupOutcome
 
-_ALL_REDUCE, _WEIGHTED, _WEIGHTS = range(3)
+_ALL_REDUCE, _WEIGHTED, _WEIGHTS, _REDUCE_SCATTER = range(4)
 _DEVICE = "cpu:0"
 _DEVICES = (_DEVICE,)
 _ITSELF = True
@@ -121,6 +121,54 @@ class Folds:
                         return reduced
             return self._first(key, value, op, reading, (out, end), weights, root)
 
+    def reduce_scatter(self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = ()) -> list[Any]:
+        """Return this rank's part of the reduction of all ranks' values, which come as a list of arrays for each rank.
+
+        ``out``: arrays that take the result, of the shapes and dtypes of this rank's part; none: new ones are made.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        with self._link.telling():
+            known, rows = self._read_parts(op, [array for part in parts for array in part])
+            own = slice(len(parts[0]) * self._link.rank, len(parts[0]) * (self._link.rank + 1))
+            end = read_components((list(out),)) if out else None
+            ends = [] if end is None or end.key is None else rows_of(end)
+        results = known.results[own]
+        if ends and self._fold_own(known, rows, own, ends):
+            for result, target in zip(results, ends, strict=True):
+                result.backend.wrote(target.arrays)
+            return list(out)
+        made = _targets(results, None)
+        self._fold_own(known, rows, own, made)
+        arrays = [_adopted(one, target.arrays[0]) for one, target in zip(results, made, strict=True)]
+        for result, taker, array in zip(results, out, arrays, strict=False):
+            result.backend.assign(taker, array)
+        return list(out) or arrays
+
+    def _read_parts(self, op: ReduceOp | str, values: list[Any]) -> tuple[KnownCall, list[Row]]:
+        """Return what is known of a reduce-scatter of arrays, after validation if they are the first of their kind."""
+        reading = read_components((values,))
+        key = None if reading.key is None else (_REDUCE_SCATTER, op, reading.key)
+        known = None if key is None else self._known.get(key)
+        if known is not None:
+            return known, rows_of(reading)
+        fold = Fold(ReduceOp.parse(op), self._accumulate)
+        entry = read_entry(
+            PerReplica([values]), reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold)
+        )
+        known = self._read(fold, entry, None, _REDUCE_SCATTER)
+        if key is not None:
+            self._known.put(key, known)
+        return known, plain_rows(entry)
+
+    def _fold_own(self, known: KnownCall, rows: list[Row], own: slice, made: list[Row]) -> bool:
+        """Fold into the targets of this rank's own leaves; False, with nothing done, if they overlap the rows."""
+        targets: list[Row | None] = [None] * len(rows)
+        targets[own] = made
+        return self._fold(known, rows, targets, _NO_WEIGHTS, wants_lease=False) is not None
+
     def _repeat(self, known: KnownCall, reading: Reading, end: Reading | None, root: int | None) -> Reduced | None:
         """Make a call of a known kind; None, with nothing done, if it has to be validated first."""
         rows = rows_of(reading)
@@ -156,11 +204,11 @@ class Folds:
         is_dense = [part.goal is Goal.FOLD for part in entry.parts]
         rows = self._join_rows(entry, is_dense, fold, root)
         dense = dataclasses.replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
-        known = self._read(fold, dense, root, is_weighted=own is not None)
+        known = self._read(fold, dense, root, _ALL_REDUCE if own is None else _WEIGHTED)
         contributions = plain_rows(dense)
         fold = fold if own is None else self._with_weights(fold, own)
         is_wanted = root is None or root == self._link.rank
-        targets = _targets(known, ends) if is_wanted and (known.is_private or ends is not None) else None
+        targets = _targets(known.results, ends) if is_wanted and (known.is_private or ends is not None) else None
         outcome = self._fold(known, contributions, targets, fold, wants_lease=is_wanted and targets is None)
         if outcome is None:
             raise AssertionError(known)  # validation has let targets through that overlap
@@ -209,18 +257,17 @@ class Folds:
             arrays.append(part.operand.backend.from_hosts([made], _DEVICES)[0])
         return arrays
 
-    def _read(self, fold: Fold, entry: Entry, root: int | None, *, is_weighted: bool) -> KnownCall:
+    def _read(self, fold: Fold, entry: Entry, root: int | None, collective: int) -> KnownCall:
         """Return what ranks compare of a call, and what its results will be."""
         for part in entry.parts:
             if not part.is_in_host_memory:
                 raise DeviceError.not_on_host(part.path)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
-        kind = KIND.pack(
-            _WEIGHTED if is_weighted else _ALL_REDUCE, *how, 0 if root is None else root + 1, layout_of(entry)
-        )
-        words = words_of("all_reduce" if root is None else f"reduce to rank {root}", fold, entry)
+        kind = KIND.pack(collective, *how, 0 if root is None else root + 1, layout_of(entry))
+        name = "reduce_scatter" if collective == _REDUCE_SCATTER else "all_reduce"
+        words = words_of(name if root is None else f"reduce to rank {root}", fold, entry)
         leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]
-        form = core.GroupForm(kind, words, leaves, *how, native.level(), is_weighted)
+        form = core.GroupForm(kind, words, leaves, *how, native.level(), collective == _WEIGHTED)
         pairs = zip(entry.parts, form.results_at, strict=True)
         results = [_result(part.operand.backend, part.dtype, part.operand.shape, fold, at) for part, at in pairs]
         needs_copies = any(not one.backend.takes_read_only or one.dtype != one.narrow for one in results)
@@ -236,7 +283,7 @@ class Folds:
         return Fold(fold.op, fold.accumulate, read_weights(everyone, fold.op))
 
     def _fold(
-        self, known: KnownCall, rows: list[Row], targets: list[Row] | None, fold: Fold, *, wants_lease: bool
+        self, known: KnownCall, rows: list[Row], targets: Sequence[Row | None] | None, fold: Fold, *, wants_lease: bool
     ) -> GroupOutcome | None:
         """Make the call; the first time, and when numbers of replicas have changed, plan it with all ranks."""
         replicas = known.entry.num_replicas
@@ -311,10 +358,10 @@ def _view(outcome: GroupOutcome, result: Result) -> HostArray:
     return view if outcome.is_leased else view.copy()
 
 
-def _targets(known: KnownCall, ends: Sequence[Any] | None) -> list[Row]:
+def _targets(results: Sequence[Result], ends: Sequence[Any] | None) -> list[Row]:
     """Return memory for each result: an array of ``out`` where the kernels can write into it, else new memory."""
     targets = []
-    for index, result in enumerate(known.results):
+    for index, result in enumerate(results):
         view = None if ends is None else result.backend.host_view(ends[index])
         row = None if view is None or view.dtype != result.dtype else read_arrays(None, (view,), (view,))
         if row is None:

@@ -17,8 +17,10 @@ from treefold.errors import ArgumentError
 from treefold.group.folds import Folds
 from treefold.group.link import HostLink
 from treefold.group.moves import Moves
+from treefold.group.parts import cut_equally
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOpLike
+from treefold.values import flatten, unflatten
 
 T = TypeVar("T")
 
@@ -76,6 +78,20 @@ class Group:
 
         """
         result: T | None = self._folds.all_reduce(value, op, root=self._checked_root(root)).value
+        return result
+
+    def reduce_scatter(self, value: T, op: ReduceOpLike = "sum", axis: int = 0) -> T:
+        """Return this rank's part of the reduction of all ranks' values, cut along ``axis`` into as many equal parts.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        with self._link.telling():
+            leaves, structure = flatten(value)
+            cut = [cut_equally(array, axis, self.size) for array in leaves]
+        own = self._folds.reduce_scatter([[parts[rank] for parts in cut] for rank in range(self.size)], op)
+        result: T = unflatten(structure, own)
         return result
 
     def broadcast(self, value: T, root: int = 0) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -42,13 +43,15 @@ class HostLink:
         self._doing = ""
         #: What the native core has raised, such as Ctrl-C: the others know of it, if it concerns them.
         self._raised: BaseException | None = None
-        os.register_at_fork(before=self._before_fork)
+        # What is registered there stays for ever, and must not keep the shared memory of a group that is gone.
+        before_fork = weakref.WeakMethod(self._before_fork)
+        os.register_at_fork(before=lambda: (found := before_fork()) and found())
 
     def fold(
         self,
         form: GroupForm,
         rows: list[Row],
-        targets: list[Row] | None,
+        targets: Sequence[Row | None] | None,
         wants_lease: bool,  # noqa: FBT001 - see below
         weights: Sequence[float],
         weight_sum: float,
@@ -56,6 +59,7 @@ class HostLink:
     ) -> GroupOutcome | None:
         """Fold the rows of all ranks, by a plan with that number; None, with nothing done, if targets do not do.
 
+        ``targets``: memory for each result, None for one that this rank does not want; None: for none of them.
         ``weights``: of all replicas of the group, in their order. Not by keywords: this is on the way of small calls.
         """
         if form.result_bytes > self.result_bytes:

@@ -279,6 +279,12 @@ class Guest:
         self._connection.close()
 
 
+def is_listening(ticket: Ticket) -> bool:
+    """Tell whether somebody listens where the ticket says."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        return connection.connect_ex(ticket.address) == 0
+
+
 def _knock(ticket: Ticket, seconds: float) -> socket.socket:
     """Connect to rank 0, which may not listen yet."""
     deadline = time.monotonic() + seconds

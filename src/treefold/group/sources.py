@@ -9,12 +9,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import time
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from treefold.errors import ConnectError
+from treefold.group.rendezvous import is_listening
 from treefold.group.ticket import Ticket
 
 #: Where ``treefold run`` leaves the ticket of a rank.
@@ -22,6 +26,8 @@ TICKET_VARIABLE = "TREEFOLD_TICKET"
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 #: By which variables MPI's launchers tell a process that it is one of several.
 _MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
+_STORE_KEY = "treefold/ticket"
+_RETRY_S = 0.02
 #: A ticket as text, padded with blanks.
 _TICKET_BYTES = 512
 _LOOKED_FOR = (
@@ -30,6 +36,47 @@ _LOOKED_FOR = (
     "torchrun's variables",
     "the variables of MPI's launchers, with mpi4py installed",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRanks:
+    """A rank that PyTorch knows, and a store that is its group's alone, where rank 0 leaves a ticket for the others."""
+
+    store: Any
+    rank: int
+    size: int
+
+    def find_ticket(self, seconds: float) -> Ticket:
+        """Return this rank's ticket.
+
+        Raises:
+            ConnectError: there is none in time, or rank 0 is on another host.
+
+        """
+        if self.rank == 0:
+            self.store.set(_STORE_KEY, _first_ticket(self.size) + _host().encode())
+            return self._read()
+        deadline = time.monotonic() + seconds
+        # What an earlier incarnation of the job has left there leads to nobody.
+        while time.monotonic() < deadline:
+            if self.store.check([_STORE_KEY]):
+                ticket = self._read()
+                if is_listening(ticket):
+                    return ticket
+            time.sleep(_RETRY_S)
+        raise ConnectError.late([0], seconds)
+
+    def _read(self) -> Ticket:
+        told = self.store.get(_STORE_KEY)
+        host = told[_TICKET_BYTES:].decode()
+        if host and _host() and host != _host():
+            raise ConnectError.other_host(self.rank)
+        return _own_ticket(told[:_TICKET_BYTES], self.rank)
+
+    def forget(self) -> None:
+        """Take the ticket away, once all ranks have used it."""
+        if self.rank == 0:
+            self.store.delete_key(_STORE_KEY)
 
 
 def find_ticket(source: Any, seconds: float) -> Ticket:
@@ -45,6 +92,8 @@ def find_ticket(source: Any, seconds: float) -> Ticket:
         return source
     if isinstance(source, str):
         return Ticket.read(source)
+    if isinstance(source, StoreRanks):
+        return source.find_ticket(seconds)
     if _is_process_group(source):
         return _from_process_group(source)
     if hasattr(source, "Bcast") and hasattr(source, "Get_rank"):
@@ -128,3 +177,11 @@ def _first_ticket(size: int) -> bytes:
 def _own_ticket(told: bytes, rank: int) -> Ticket:
     first = Ticket.read(told.decode().strip())
     return Ticket(first.folder, first.token, rank, first.size)
+
+
+def _host() -> str:
+    """Return what differs between hosts; processes for which it is the same may still be unable to meet."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,11 +1,22 @@
 """What PyTorch users write: reductions in place, ``torch.cuda.comm``'s coalesced functions, and averages of models.
 
-``import treefold`` does not load this; ``import treefold.torch`` loads PyTorch. Tensors also go into treefold's own
+``import treefold`` does not load this; ``import treefold.torch`` loads PyTorch, and registers the backend
+``"treefold"`` where PyTorch has process groups. Tensors also go into treefold's own
 classes and short forms as they are.
 """
+
+from torch import distributed
 
 from treefold.torch.average import average_models
 from treefold.torch.coalesced import all_reduce_coalesced, broadcast_coalesced, reduce_add_coalesced
 from treefold.torch.in_place import all_reduce_
 
+if distributed.is_available():
+    from treefold.torch.hooks import mean_hook, shared_mean_hook
+    from treefold.torch.process_group import register
+
+    register()
+
 __all__ = ["all_reduce_", "all_reduce_coalesced", "average_models", "broadcast_coalesced", "reduce_add_coalesced"]
+if distributed.is_available():
+    __all__ += ["mean_hook", "shared_mean_hook"]  # some builds of PyTorch have no process groups

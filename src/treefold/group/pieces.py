@@ -1,0 +1,66 @@
+"""Streams of bytes that ranks put pieces of memory into and take pieces out of: gathers, scatters, exchanges."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from treefold.errors import MismatchError
+from treefold.group.contributions import KIND
+from treefold.group.link import HostLink, Piece
+
+_PIECES, _COUNTS = 32, 33
+
+
+class Stream(NamedTuple):
+    """A stream of ``nbytes``, the same on all ranks, and what this rank gives to it and takes from it.
+
+    A piece is an offset in the stream, an address of this process, and a number of bytes.
+    """
+
+    nbytes: int
+    given: Sequence[Piece]
+    taken: Sequence[Piece]
+
+
+def move(link: HostLink, stream: Stream, collective: str, layout: str, *, root: int | None = None) -> None:
+    """Move the pieces of all ranks through the memory that they share.
+
+    A stream that does not fit there goes through it in parts: after an error some of them have been taken.
+    ``layout``: in words, everything beside ``collective`` and ``root`` in which ranks must agree.
+    """
+    words = f"{collective}{'' if root is None else f' with root {root}'} of {layout}"
+    digest = hashlib.blake2b(f"{collective} {layout}".encode(), digest_size=16).digest()
+    kind = KIND.pack(_PIECES, 0, 0, 0 if root is None else root + 1, digest)
+    for begin in range(0, max(stream.nbytes, 1), link.result_bytes):
+        end = min(begin + link.result_bytes, max(stream.nbytes, 1))
+        given, taken = list(_within(stream.given, begin, end)), list(_within(stream.taken, begin, end))
+        link.place(kind, end - begin, given, taken, words=words[:400])
+
+
+def tell_counts(link: HostLink, sent: Sequence[int], expected: Sequence[int], layout: str) -> list[tuple[int, ...]]:
+    """Return how many elements each rank sends to each: ``counts[sender][receiver]``.
+
+    Raises:
+        MismatchError: a rank sends more or less than the other expects, on all ranks alike.
+
+    """
+    digest = hashlib.blake2b(layout.encode(), digest_size=16).digest()
+    own = struct.pack(f"<{2 * link.size}Q", *sent, *expected)
+    said = link.agree(KIND.pack(_COUNTS, 0, 0, 0, digest), own, words=f"all_to_all of {layout}")
+    counts = [struct.unpack(f"<{2 * link.size}Q", blob) for blob in said]
+    for sender, row in enumerate(counts):
+        for receiver in range(link.size):
+            if row[receiver] != counts[receiver][link.size + sender]:
+                raise MismatchError.exchanged(sender, receiver, row[receiver], counts[receiver][link.size + sender])
+    return [row[: link.size] for row in counts]
+
+
+def _within(pieces: Sequence[Piece], begin: int, end: int) -> Iterator[Piece]:
+    """Return what of the pieces lies in a part of the stream, whose begin counts as 0."""
+    for at, address, nbytes in pieces:
+        low, high = max(at, begin), min(at + nbytes, end)
+        if low < high:
+            yield low - begin, address + low - at, high - low

@@ -1,0 +1,104 @@
+"""Flat memory of a collective's tensors: their own where they are row-major, else copies that are written back."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from treefold.backends import HostArray
+from treefold.backends.torch_memory import count_writes
+from treefold.errors import DeviceError
+from treefold.group.link import Piece
+
+_LINE = 64
+
+
+class Flat:
+    """The tensors of one call, read and written as flat tensors."""
+
+    def __init__(self) -> None:
+        """Begin without tensors."""
+        self._written: list[Any] = []
+        self._copied: list[tuple[Any, Any]] = []
+
+    def source(self, tensor: Any) -> Any:
+        """Return a tensor to read, flat.
+
+        Raises:
+            DeviceError: it is not in host memory, or not strided.
+
+        """
+        _check(tensor)
+        return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+
+    def target(self, tensor: Any, *, keeps: bool = False) -> Any:
+        """Return a flat tensor to write, with what is in the tensor if ``keeps``; ``finish`` puts it where it belongs.
+
+        Raises:
+            DeviceError: it is not in host memory, or not strided.
+
+        """
+        _check(tensor)
+        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+            self._written.append(tensor)
+            return tensor.detach().view(-1)
+        copy = self.source(tensor) if keeps else torch.empty(tensor.numel(), dtype=tensor.dtype)
+        self._copied.append((tensor, copy))
+        return copy
+
+    def finish(self) -> None:
+        """Write copies back, and let autograd know what was written."""
+        with torch.no_grad():
+            for tensor, copy in self._copied:
+                tensor.detach().copy_(copy.view(tensor.shape))
+        if self._written:
+            count_writes(self._written)
+
+
+def piece(at: int, flat: Any) -> Piece:
+    """Return a flat tensor as a piece of a stream."""
+    return at, flat.data_ptr(), flat.nbytes
+
+
+def laid_out(flats: Sequence[Any]) -> list[Piece]:
+    """Return flat tensors as pieces behind each other."""
+    pieces, at = [], 0
+    for flat in flats:
+        pieces.append(piece(at, flat))
+        at += flat.nbytes
+    return pieces
+
+
+def read_only(array: HostArray, dtype: Any) -> Any:
+    """Return a flat tensor on an array that must not be written, which PyTorch cannot express."""
+    holder: Any = (ctypes.c_char * array.nbytes).from_address(array.__array_interface__["data"][0])
+    holder.owner = array  # the tensor keeps its buffer alive, and that the array
+    return torch.frombuffer(holder, dtype=dtype)
+
+
+def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> Iterator[list[list[Any]]]:
+    """Cut columns of flat tensors into batches of at most so many bytes.
+
+    The tensors of a column are cut at the same elements. A batch has one element of each at least.
+    """
+    batch: list[list[Any]] = []
+    used = 0
+    for column in columns:
+        step = max(1, (most_bytes // len(column) - _LINE) // column[0].itemsize)
+        for start in range(0, max(1, *(flat.numel() for flat in column)), step):
+            part = [flat[start : start + step] for flat in column]
+            nbytes = sum((flat.nbytes + _LINE - 1) // _LINE * _LINE for flat in part)
+            if batch and used + nbytes > most_bytes:
+                yield batch
+                batch, used = [], 0
+            batch.append(part)
+            used += nbytes
+    yield batch
+
+
+def _check(tensor: Any) -> None:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise DeviceError.not_in_backend(str(tensor.device), str(tensor.layout).removeprefix("torch."))

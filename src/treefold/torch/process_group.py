@@ -1,0 +1,371 @@
+"""PyTorch's backend ``"treefold"``: process groups of one host, whose tensors meet in shared memory.
+
+``import treefold.torch`` registers it; ``torch.distributed.init_process_group("treefold")`` then makes such groups,
+under ``torchrun`` and wherever else the other backends run. Reductions have the bits of one process that holds all
+ranks' tensors. They block, and what they return is complete, also with ``async_op=True``. A call that fails has changed
+nothing on any rank, with one exception: tensors that do not fit into the group's memory for results
+(``TREEFOLD_GROUP_BYTES``) go through it in parts: after an error some of the output may be new and the rest old.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed
+from torch._C import _distributed_c10d  # what torch.testing's own process group in Python uses
+
+from treefold.backends.torch_memory import memory
+from treefold.errors import ProcessGroupError
+from treefold.group.connecting import connect_link
+from treefold.group.folds import Folds
+from treefold.group.moves import Moves
+from treefold.group.pieces import Stream, move, tell_counts
+from treefold.group.sources import StoreRanks
+from treefold.torch.flat import Flat, cut, laid_out, piece, read_only
+from treefold.torch.lines import Transfer
+from treefold.torch.mailbox import Mailbox
+from treefold.torch.turns import Turns
+
+_NAME = "treefold"
+#: Results are laid out at multiples of so many bytes.
+_LINE = 64
+_Op = distributed.ReduceOp
+_OPS = {_Op.SUM: "sum", _Op.AVG: "mean", _Op.MIN: "min", _Op.MAX: "max", _Op.PRODUCT: "product"}
+_work_of: Callable[[Any], Any] = vars(_distributed_c10d)["_create_work_from_future"]
+#: Calls that PyTorch has renamed, and their names before.
+_OLDER_NAMES = {
+    "all_gather_single": "_allgather_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+}
+
+
+class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # mypy does not read torch
+    """The ranks of one host. Methods are those that ``torch.distributed``'s functions call, with their arguments."""
+
+    def __init__(self, ranks: StoreRanks, timeout: timedelta) -> None:
+        """Join the other ranks."""
+        super().__init__(ranks.rank, ranks.size)
+        self._name, self._store = "", ranks.store
+        self._seconds = timeout.total_seconds()
+        self._link = connect_link(ranks, self._seconds, self._seconds)
+        ranks.forget()
+        self._moves, self._turns = Moves(self._link), Turns()
+        self._folds = Folds(self._link, self._moves.join)
+        self._mailbox: Mailbox | None = None
+        atexit.register(_close, weakref.ref(self))
+
+    def allreduce(self, tensors: list[Any], opts: Any) -> Any:
+        """Reduce each tensor into itself."""
+        return self._reduce(tensors, opts, None)
+
+    def allreduce_coalesced(self, tensors: list[Any], opts: Any) -> Any:
+        """Reduce each tensor into itself, all of them at once."""
+        return self._reduce(tensors, opts, None)
+
+    def reduce(self, tensors: list[Any], opts: Any) -> Any:
+        """Reduce each tensor into that of one rank."""
+        return self._reduce(tensors, opts, opts.rootRank)
+
+    def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Any:
+        """Reduce lists of one tensor for each rank, and give each rank its own."""
+        with self._call(opts) as flat:
+            with self._link.telling():
+                op = _op_of(opts, outputs)
+                columns = [[flat.source(part) for part in parts] for parts in inputs]
+                ends = [flat.target(output) for output in outputs]
+                for column, end in zip(columns, ends, strict=True):
+                    _check_sizes("reduce_scatter", [end], column[self._link.rank : self._link.rank + 1])
+            for batch in cut(
+                [[*column, end] for column, end in zip(columns, ends, strict=True)], self._link.result_bytes
+            ):
+                parts = [[column[rank] for column in batch] for rank in range(self._link.size)]
+                self._folds.reduce_scatter(parts, op, [column[-1] for column in batch])
+        return _done(outputs)
+
+    def reduce_scatter_single(self, output: Any, value: Any, opts: Any) -> Any:
+        """Reduce a tensor, and give each rank a part of it."""
+        return self.reduce_scatter_single_coalesced([output], [value], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any) -> Any:
+        """Reduce tensors, and give each rank a part of each."""
+        return self.reduce_scatter(outputs, [self._parts(value) for value in inputs], opts)
+
+    def broadcast(self, tensors: list[Any], opts: Any) -> Any:
+        """Copy one rank's tensors into those of the others."""
+        with self._call(opts) as flat:
+            with self._link.telling():
+                is_root = opts.rootRank == self._link.rank
+                flats = [flat.source(tensor) if is_root else flat.target(tensor) for tensor in tensors]
+            pieces = laid_out(flats)
+            stream = Stream(sum(one.nbytes for one in flats), pieces if is_root else [], [] if is_root else pieces)
+            move(self._link, stream, "broadcast", _words(flats), root=opts.rootRank)
+        return _done(tensors)
+
+    def allgather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
+        """Copy every rank's tensors into one list of tensors each, in order of ranks."""
+        with self._call(opts) as flat:
+            with self._link.telling():
+                given = [flat.source(tensor) for tensor in inputs]
+                taken = [[flat.target(tensor) for tensor in column] for column in outputs]
+                for own, column in zip(given, taken, strict=True):
+                    _check_sizes("all_gather", column[self._link.rank : self._link.rank + 1], [own])
+            ends = [end for column in taken for end in column]
+            pieces = laid_out(ends)
+            own_pieces = pieces[self._link.rank :: self._link.size]
+            sources = [piece(at, own) for (at, _, _), own in zip(own_pieces, given, strict=True)]
+            move(self._link, Stream(sum(e.nbytes for e in ends), sources, pieces), "all_gather", _words(ends))
+        return _done(outputs)
+
+    def allgather_coalesced(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
+        """Copy every rank's list of tensors, as a list for each rank."""
+        return self.allgather([list(column) for column in zip(*outputs, strict=True)], inputs, opts)
+
+    def all_gather_single(self, output: Any, value: Any, opts: Any) -> Any:
+        """Copy every rank's tensor into one, behind each other."""
+        return self.all_gather_single_coalesced([output], [value], opts)
+
+    def all_gather_single_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any) -> Any:
+        """Copy every rank's tensors into one each, behind each other."""
+        return self.allgather([self._parts(output) for output in outputs], inputs, opts)
+
+    def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
+        """Copy every rank's tensor into a list of them on one rank."""
+        with self._call(opts) as flat:
+            with self._link.telling():
+                own = flat.source(inputs[0])
+                taken = [flat.target(output) for output in outputs[0]] if opts.rootRank == self._link.rank else []
+                _check_sizes("gather", taken, [own] * len(taken))
+            given = [piece(self._link.rank * own.nbytes, own)]
+            stream = Stream(self._link.size * own.nbytes, given, laid_out(taken))
+            move(self._link, stream, "gather", _words([own]), root=opts.rootRank)
+        return _done(outputs)
+
+    def scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Any:
+        """Copy a list of tensors on one rank into one tensor on each."""
+        with self._call(opts) as flat:
+            with self._link.telling():
+                own = flat.target(outputs[0])
+                given = [flat.source(value) for value in inputs[0]] if opts.rootRank == self._link.rank else []
+                _check_sizes("scatter", given, [own] * len(given))
+            taken = [piece(self._link.rank * own.nbytes, own)]
+            stream = Stream(self._link.size * own.nbytes, laid_out(given), taken)
+            move(self._link, stream, "scatter", _words([own]), root=opts.rootRank)
+        return _done(outputs)
+
+    def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any) -> Any:
+        """Copy tensor r of every rank's list to rank r."""
+        return self._exchange(lambda: (inputs, outputs), outputs, opts)
+
+    def all_to_all_single(
+        self, output: Any, value: Any, output_sizes: list[int] | None, input_sizes: list[int] | None, opts: Any
+    ) -> Any:
+        """Copy part r of every rank's tensor to rank r; without sizes, parts are equal."""
+        return self._exchange(
+            lambda: (self._rows(value, input_sizes), self._rows(output, output_sizes)), [output], opts
+        )
+
+    def send(self, tensors: list[Any], peer: int, tag: int) -> Any:
+        """Begin to send a tensor to a rank, beside the collectives."""
+        return self._mail(tensors, peer, tag, is_sent=True)
+
+    def recv(self, tensors: list[Any], peer: int, tag: int) -> Any:
+        """Begin to receive a tensor from a rank."""
+        return self._mail(tensors, peer, tag, is_sent=False)
+
+    def recv_anysource(self, tensors: list[Any], tag: int) -> Any:
+        """Begin to receive a tensor from whichever rank sends one with the tag."""
+        return self._mail(tensors, None, tag, is_sent=False)
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Wait until all ranks are here."""
+        with self._call(opts):
+            self._moves.barrier()
+        return _done([])
+
+    def shutdown(self) -> None:
+        """Leave the group, waiting for nobody."""
+        self._leave(has_failed=False)
+
+    def abort(self) -> None:
+        """Leave the group because something has failed."""
+        self._leave(has_failed=True)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change how long calls wait for ranks that do not come."""
+        self._seconds = timeout.total_seconds()
+
+    def get_group_store(self) -> Any:
+        """Return the store through which the ranks have met."""
+        return self._store
+
+    def _set_group_name(self, name: str) -> None:
+        # PyTorch's own attribute reads it from a backend in C++, which this group does not have.
+        self._name = name
+
+    @property
+    def group_name(self) -> str:
+        """The name under which PyTorch knows the group; a device mesh asks for it."""
+        return self._name
+
+    @property
+    def pg_name(self) -> str:
+        """The same name, where PyTorch spells it so."""
+        return self._name
+
+    def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
+        """Return the name under which the backend is registered."""
+        return _NAME
+
+    @contextlib.contextmanager
+    def _call(self, opts: Any) -> Iterator[Flat]:
+        """Wait for this thread's turn, and put into the tensors at the end what they are to hold."""
+        with self._turns:
+            seconds = 0.0 if opts is None else opts.timeout.total_seconds()
+            self._link.timeout_seconds = seconds if seconds > 0 else self._seconds
+            flat = Flat()
+            yield flat
+            flat.finish()
+
+    def shared_mean(self, tensor: Any) -> Any:
+        """Return the mean of all ranks' tensors, flat, in memory that they share: it must not be written.
+
+        What does not fit there becomes the mean itself, and is returned.
+        """
+        host = memory(tensor.detach())
+        if host is None or tensor.nbytes + _LINE > self._link.result_bytes:
+            distributed.all_reduce(tensor, op=_Op.AVG, group=self)
+            return tensor
+        with self._call(None):
+            return read_only(self._folds.all_reduce(host, "mean").value, tensor.dtype)
+
+    def _mail(self, tensors: list[Any], peer: int | None, tag: int, *, is_sent: bool) -> Transfer:
+        transfer = Transfer(peer, tag, tensors[0], is_sent=is_sent, until=time.monotonic() + self._seconds)
+        with self._turns:
+            if self._mailbox is None:
+                self._mailbox = Mailbox(self._store, self._link.rank)
+        self._mailbox.post(transfer, is_sent=is_sent)
+        return transfer
+
+    def _leave(self, *, has_failed: bool) -> None:
+        self._link.close(has_failed=has_failed)
+        if self._mailbox is not None:
+            self._mailbox.close()
+
+    def _reduce(self, tensors: list[Any], opts: Any, root: int | None) -> Any:
+        is_wanted = root is None or root == self._link.rank
+        with self._call(opts) as flat:
+            with self._link.telling():
+                op = _op_of(opts, tensors)
+                flats = [flat.target(one, keeps=True) if is_wanted else flat.source(one) for one in tensors]
+            for batch in cut([[one] for one in flats], self._link.result_bytes):
+                part = [one for [one] in batch]
+                self._folds.all_reduce(part, op, out=part, root=root)
+        return _done(tensors)
+
+    def _exchange(self, find: Callable[[], tuple[list[Any], list[Any]]], result: list[Any], opts: Any) -> Any:
+        """Make an all-to-all of the tensors that ``find`` finds: those to send, and those to write."""
+        rank, size = self._link.rank, self._link.size
+        with self._call(opts) as flat:
+            with self._link.telling():
+                inputs, outputs = find()
+                given, taken = [flat.source(one) for one in inputs], [flat.target(one) for one in outputs]
+                if {len(given), len(taken)} != {size} or len({one.dtype for one in (*given, *taken)}) != 1:
+                    raise ProcessGroupError.exchange(size)
+            layout = str(given[0].dtype)
+            sent, expected = [one.numel() for one in given], [one.numel() for one in taken]
+            counts = tell_counts(self._link, sent, expected, layout)
+            nbytes = [count * given[0].itemsize for row in counts for count in row]
+            starts = [0, *itertools.accumulate(nbytes)]
+            own = [piece(starts[rank * size + index], one) for index, one in enumerate(given)]
+            ends = [piece(starts[index * size + rank], one) for index, one in enumerate(taken)]
+            move(self._link, Stream(starts[-1], own, ends), "all_to_all", layout)
+        return _done(result)
+
+    def _parts(self, tensor: Any) -> list[Any]:
+        """Return one view of a tensor for each rank, behind each other."""
+        flat = tensor.view(-1) if tensor.is_contiguous() else tensor
+        return list(flat.tensor_split(self._link.size))
+
+    def _rows(self, tensor: Any, sizes: list[int] | None) -> list[Any]:
+        """Return rows of a tensor for each rank: as many as ``sizes`` says, or equally many."""
+        return list(tensor.split(list(sizes)) if sizes else tensor.tensor_split(self._link.size))
+
+
+for _name, _older in _OLDER_NAMES.items():
+    setattr(TreefoldProcessGroup, _older, getattr(TreefoldProcessGroup, _name))
+
+
+def make(store: Any, rank: int, size: int, timeout: timedelta) -> TreefoldProcessGroup:
+    """Make a process group for ``torch.distributed``.
+
+    Raises:
+        ConnectError: some ranks did not come in time, or are on another host.
+        SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
+
+    """
+    return TreefoldProcessGroup(StoreRanks(store, rank, size), timeout)
+
+
+def register() -> None:
+    """Make the backend known to ``torch.distributed``."""
+    distributed.Backend.register_backend(_NAME, make, devices=["cpu"])
+
+
+def _op_of(opts: Any, tensors: Sequence[Any]) -> str:
+    """Return treefold's name of an op.
+
+    Raises:
+        ProcessGroupError: treefold has no such op, or not for these tensors.
+
+    """
+    op = opts.reduceOp.op
+    if op not in _OPS:
+        raise ProcessGroupError.op(op.name, [known.name for known in _OPS])
+    for tensor in tensors:
+        if op == _Op.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise ProcessGroupError.mean(str(tensor.dtype))
+    return _OPS[op]
+
+
+def _check_sizes(collective: str, given: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Refuse flat tensors that differ from those they belong to.
+
+    Raises:
+        ProcessGroupError: showing both.
+
+    """
+    found, wanted = [_form(one) for one in given], [_form(one) for one in expected]
+    if found != wanted:
+        raise ProcessGroupError.sizes(collective, found, wanted)
+
+
+def _form(flat: Any) -> str:
+    return f"{flat.numel()} {str(flat.dtype).removeprefix('torch.')}"
+
+
+def _words(flats: Sequence[Any]) -> str:
+    return ", ".join(map(_form, flats))
+
+
+def _done(result: Any) -> Any:
+    """Return work that is complete."""
+    future: Any = torch.futures.Future()
+    future.set_result(result)
+    return _work_of(future)
+
+
+def _close(group: weakref.ref[TreefoldProcessGroup]) -> None:
+    found = group()
+    if found is not None:
+        found.shutdown()

@@ -1,0 +1,78 @@
+"""DDP, FSDP2 and checkpoints on PyTorch's backend "treefold", between real processes."""
+
+import pytest
+from torch_ranks import run, training
+
+
+class TestDistributedDataParallel:
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}],
+        ids=str,
+    )
+    def test_two_ranks_learn_what_gloo_learns(self, options):
+        """Bit by bit: of two summands, the sum in float32 is the wide one, rounded once."""
+        treefold_bits = run(training.train, 2, options, None)
+        assert treefold_bits == run(training.train, 2, options, None, backend="gloo")
+        assert treefold_bits[0] == treefold_bits[1]
+
+    def test_has_several_buckets(self):
+        """Each is one call."""
+        first, second = run(training.buckets, 2)
+        assert first == second >= 2
+
+    def test_no_sync(self):
+        """Gradients of batches are accumulated before the ranks meet."""
+        first, second, third = run(training.no_sync, 3)
+        assert first == second == third
+
+
+@pytest.mark.parametrize("hook", ["mean_hook", "shared_mean_hook"])
+class TestHooks:
+    @pytest.mark.parametrize("size", [2, 3])
+    @pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}], ids=str)
+    def test_give_the_mean_of_one_process(self, hook, options, size):
+        """Bit by bit: three float32 gradients are added in float64 and rounded once."""
+        assert run(training.train, size, options, hook) == [training.train_alone(size)] * size
+
+    def test_with_parameters_that_are_not_used(self, hook):
+        """They count as zero."""
+        options = {"find_unused_parameters": True}
+        expected = training.train_alone(3, is_odd=lambda step: step % 2 == 1)
+        assert run(training.train, 3, options, hook) == [expected] * 3
+
+    def test_where_memory_is_small(self, hook):
+        """Buckets go through it in parts."""
+        environment = {"TREEFOLD_GROUP_BYTES": "4096"}
+        answers = run(training.train, 2, {}, hook, environment=environment)
+        assert answers == [training.train_alone(2)] * 2
+
+
+class TestSharedMeanHook:
+    def test_needs_this_backend(self):
+        """Gloo's groups have no shared memory."""
+        sentence = (
+            'shared_mean_hook needs a process group of the backend "treefold", and this one is of "gloo". Make it with '
+            'init_process_group("treefold") or new_group(backend="treefold").'
+        )
+        assert all(sentence in answer.text for answer in run(training.refused_hook, 2, backend="gloo"))
+
+
+class TestMeanHook:
+    def test_keeps_the_smallest_gradients(self):
+        """A third of the smallest number of half precision is zero; the mean of three of them is not."""
+        assert run(training.small_gradients, 3) == [1, 1, 1]
+
+
+class TestFullyShard:
+    def test_two_ranks_learn_what_gloo_learns(self):
+        """Bit by bit, with parameters in shards."""
+        shards = run(training.shard, 2)
+        assert shards == run(training.shard, 2, backend="gloo")
+        assert shards[0] == shards[1]
+
+
+class TestCheckpoint:
+    def test_saves_and_loads(self, tmp_path):
+        """Shards of every rank."""
+        assert run(training.save_and_load, 2, str(tmp_path / "state")) == [(True, True)] * 2

@@ -1,0 +1,134 @@
+"""How ranks of PyTorch's backend "treefold" find each other, and what the others see when one ends."""
+
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch_ranks import PATIENCE_S, Died, Raised, collectives, launching, run
+
+SCRIPT = """
+import torch, treefold.torch
+from torch import distributed
+distributed.init_process_group("treefold")
+tensor = torch.full((1,), 2.0 ** distributed.get_rank())
+distributed.all_reduce(tensor)
+print(f"rank {distributed.get_rank()} has {tensor.item()}")
+distributed.destroy_process_group()
+distributed.init_process_group("treefold")
+distributed.all_reduce(tensor)
+print(f"again {tensor.item()}")
+distributed.destroy_process_group()
+"""
+
+
+class TestRendezvous:
+    def test_by_a_file(self):
+        """No port is opened; the store is a file."""
+        assert run(launching.late, 2, 0.0) == [3, 3]
+
+    def test_by_a_tcp_store(self, unused_port):
+        """As init_method says."""
+        assert run(launching.late, 2, 0.0, method=f"tcp://127.0.0.1:{unused_port}") == [3, 3]
+
+    def test_a_rank_comes_late(self):
+        """The others wait."""
+        assert run(launching.late, 3, 1.5) == [7, 7, 7]
+
+    def test_a_rank_does_not_come(self):
+        """The others name it when PyTorch's timeout has passed."""
+        answers = run(launching.never, 3)
+        assert [answer.kind for answer in answers[:2]] == ["ConnectError"] * 2
+        assert "Rank 2 did not connect within 4 s." in answers[0].text
+
+    def test_a_ticket_of_an_earlier_run(self, tmp_path):
+        """It leads to nobody, so ranks wait for the one of this run; that one is taken away once all have met."""
+        assert run(launching.stale, 3, str(tmp_path)) == [(7, False)] * 3
+
+    def test_another_host(self):
+        """A rank that runs under another kernel than rank 0 says so at once."""
+        sentence = (
+            "Rank 1 runs on another host than rank 0, and ranks meet in the memory of one host. Use one host, or "
+            "PyTorch's backend gloo or nccl between hosts."
+        )
+        assert run(launching.elsewhere, 2)[1] == Raised("ConnectError", sentence)
+
+
+class TestStarts:
+    @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+    def test_by_multiprocessing(self, method):
+        """Whatever starts the processes."""
+        context = multiprocessing.get_context(method)
+        assert run(collectives.broadcast, 2, 1, context=context) == [[2, 2, 2]] * 2
+
+    def test_by_torchrun(self, tmp_path):
+        """With PyTorch's own variables; a second group in the same run does not meet the first one's ticket."""
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT)
+        done = subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=PATIENCE_S,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.split("\n")) == ["", "again 6.0", "again 6.0", "rank 0 has 3.0", "rank 1 has 3.0"]
+
+    def test_beside_cuda(self):
+        """In a mixed string it is this group that gets the tensors, whatever their device."""
+        assert run(collectives.broadcast, 2, 1, backend="cpu:treefold,cuda:gloo") == [[2, 2, 2]] * 2
+
+
+class TestEnds:
+    @pytest.mark.parametrize("elements", [4, 1 << 20])
+    def test_a_rank_is_killed(self, elements):
+        """The others raise the same error, which names it, soon; their tensors are as they were."""
+        *answers, last = run(launching.killed, 3, elements)
+        assert last == Died(-9)
+        assert len({answer[:3] for answer in answers}) == 1
+        kind, sentence, was_kept, _ = answers[0]
+        assert (kind, was_kept) == ("PeerLostError", True)
+        assert sentence.startswith("Rank 2 has exited, so this call did not happen: outputs are as they were.")
+        assert max(answer[3] for answer in answers) < 10
+
+    def test_a_rank_is_killed_in_training(self):
+        """The error comes out of the backward pass with its sentence."""
+        *answers, last = run(launching.killed_in_training, 3)
+        assert last == Died(-9)
+        assert all(re.search("Rank 2 has exited, so this call did not happen", answer.text) for answer in answers)
+
+    def test_a_forked_child_is_no_rank(self):
+        """It is told, and the ranks go on."""
+        said = run(launching.forked, 2)
+        assert [words.split(" Only")[0] for words in said] == [
+            f"This process was forked from rank {rank} and is no rank itself." for rank in range(2)
+        ]
+
+    def test_memory_is_given_back(self):
+        """With the last reference to a group that was destroyed."""
+        assert run(launching.kept_memory, 2) == [(True, True)] * 2
+
+    def test_nothing_is_left_behind(self, tmp_path):
+        """Neither folders nor sockets."""
+        run(collectives.broadcast, 2, 0, environment={"TMPDIR": str(tmp_path)})
+        assert list(Path(tmp_path).iterdir()) == []
+
+
+class TestWithoutProcessGroups:
+    def test_the_rest_still_works(self):
+        """Some builds of PyTorch have no process groups."""
+        script = (
+            "import sys, torch\n"
+            "from torch import distributed\n"
+            "distributed.is_available = lambda: False\n"
+            "import treefold.torch\n"
+            "assert 'mean_hook' not in treefold.torch.__all__\n"
+            "print(treefold.torch.all_reduce_([torch.ones(1), torch.ones(1)])[0].item())\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=True)  # noqa: S603 - our own program
+        assert done.stdout == "2.0\n"

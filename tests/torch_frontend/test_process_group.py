@@ -1,0 +1,233 @@
+"""PyTorch's backend "treefold": every collective of ``torch.distributed``, between real processes."""
+
+import pytest
+import torch
+from torch_ranks import Raised, collectives, run
+
+DTYPES = ["float32", "float64", "float16", "bfloat16", "complex64", "int32", "int64", "uint8"]
+
+
+class TestAllReduce:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_sums_every_rank_once(self, dtype):
+        """Into the tensors themselves: 1 + 2 + 4."""
+        assert run(collectives.all_reduce, 3, "SUM", getattr(torch, dtype)) == [[7, 7, 7]] * 3
+
+    @pytest.mark.parametrize(("op", "expected"), [("AVG", 7 / 3), ("MIN", 1), ("MAX", 4), ("PRODUCT", 8)])
+    def test_takes_the_other_ops(self, op, expected):
+        """PyTorch's names of them."""
+        assert run(collectives.all_reduce, 3, op, torch.float64) == [[expected] * 3] * 3
+
+    def test_writes_through_strides(self):
+        """A tensor that is no block of memory is written where it lies, and nothing beside it."""
+        assert run(collectives.all_reduce_strided, 2) == [[[3, 1, 3, 1]] * 2, [[3, 2, 3, 2]] * 2]
+
+    def test_goes_in_parts_where_memory_is_small(self):
+        """More than the group has for results."""
+        environment = {"TREEFOLD_GROUP_BYTES": "65536"}
+        assert run(collectives.all_reduce_large, 3, 50_000, environment=environment) == [True] * 3
+
+    def test_together(self):
+        """The coalescing manager's tensors are one call."""
+        assert run(collectives.all_reduce_together, 2) == [([3, 3], [30, 30, 30])] * 2
+
+    def test_async(self):
+        """Work is complete when it is returned, and its future holds the tensors."""
+        assert run(collectives.all_reduce_async, 2) == [(True, [3, 3, 3], [3, 3, 3])] * 2
+
+    def test_autograd_sees_the_write(self):
+        """Version counters count, so a backward pass that needs the old value says so."""
+        assert run(collectives.version_after, 2) == [(True, True)] * 2
+
+
+class TestReduce:
+    def test_reaches_the_root_only(self):
+        """The others keep what they brought."""
+        assert run(collectives.reduce, 3, 1) == [[1, 1, 1], [7, 7, 7], [4, 4, 4]]
+
+
+class TestBroadcast:
+    def test_copies_the_roots_value(self):
+        """Rank 2's."""
+        assert run(collectives.broadcast, 3, 2) == [[4, 4, 4]] * 3
+
+
+class TestAllGather:
+    def test_takes_parts_of_any_length(self):
+        """In order of ranks."""
+        assert run(collectives.all_gather, 3) == [[[1], [2, 2], [4, 4, 4]]] * 3
+
+    def test_into_one_tensor(self):
+        """Joined or stacked, as the output's shape says."""
+        assert run(collectives.all_gather_single, 2) == [([1, 1, 2, 2], [[1, 1], [2, 2]])] * 2
+
+    def test_goes_in_parts_where_memory_is_small(self):
+        """A page for results."""
+        environment = {"TREEFOLD_GROUP_BYTES": "4096"}
+        expected = [float(2 ** (index // 2)) for index in range(4)]
+        answers = run(collectives.all_gather_single, 2, environment=environment)
+        assert [joined for joined, _ in answers] == [expected] * 2
+
+
+class TestGather:
+    def test_reaches_the_root_only(self):
+        """As a list there."""
+        assert run(collectives.gather, 3, 1) == [None, [[1, 1], [2, 2], [4, 4]], None]
+
+
+class TestScatter:
+    def test_gives_each_rank_its_part(self):
+        """Of rank 2's list."""
+        assert run(collectives.scatter, 3, 2) == [[1, 1], [2, 2], [4, 4]]
+
+
+class TestReduceScatter:
+    def test_of_a_list(self):
+        """Rank r gets the sum of part r."""
+        assert run(collectives.reduce_scatter, 3) == [[7, 7], [307, 307], [607, 607]]
+
+    @pytest.mark.parametrize("elements", [2, 5000])
+    def test_of_one_tensor(self, elements):
+        """In one meeting, and chunk by chunk."""
+        expected = [[7.0] * elements, [307.0] * elements, [607.0] * elements]
+        assert run(collectives.reduce_scatter_single, 3, "SUM", elements) == expected
+
+    def test_goes_in_parts_where_memory_is_small(self):
+        """More than the group has for results."""
+        answers = run(
+            collectives.reduce_scatter_single, 2, "AVG", 10_000, environment={"TREEFOLD_GROUP_BYTES": "16384"}
+        )
+        assert answers == [[1.5] * 10_000, [101.5] * 10_000]
+
+    @pytest.mark.parametrize("elements", [2, 5000])
+    def test_in_place(self, elements):
+        """The part of the value that takes the result is the only one that changes."""
+        first, second = run(collectives.reduce_scatter_in_place, 2, elements)
+        assert first == [3.0] * elements + [1.0] * elements
+        assert second == [2.0] * elements + [3.0] * elements
+
+
+class TestAllToAll:
+    def test_of_lists(self):
+        """Rank r gets what everyone has for it."""
+        assert run(collectives.all_to_all, 3) == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
+
+    def test_of_one_tensor(self):
+        """Equal parts."""
+        assert run(collectives.all_to_all_single, 3, True) == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]  # noqa: FBT003
+
+    def test_of_one_tensor_by_sizes(self):
+        """Parts as long as the sizes say."""
+        expected = [[0, 10, 20], [1, 2, 11, 12, 21, 22], [3, 4, 5, 13, 14, 15, 23, 24, 25]]
+        assert run(collectives.all_to_all_single, 3, False) == expected  # noqa: FBT003
+
+    def test_sizes_that_differ(self):
+        """Every rank raises the same sentence."""
+        sentence = (
+            "Rank 0 sends 1 elements to rank 0, which expects 2. Split sizes must agree, so nothing was moved, on no "
+            "rank."
+        )
+        assert run(collectives.all_to_all_wrong, 2) == [Raised("MismatchError", sentence)] * 2
+
+
+class TestObjects:
+    def test_travel(self):
+        """PyTorch pickles them into tensors."""
+        assert run(collectives.objects, 3) == [([{"rank": 0}, {"rank": 1}, {"rank": 2}], [{"of": 1}])] * 3
+
+
+class TestFunctional:
+    def test_every_collective(self):
+        """Through PyTorch's dispatcher, which calls the group from C++."""
+        answers = run(collectives.functional_forms, 2)
+        assert answers == [[[3] * 4, [1, 2], [1.5, 1.5], [1, 2], [2, 2], [2], [2, 2]]] * 2
+
+
+class TestNewGroup:
+    def test_groups_overlap(self):
+        """A rank is in several."""
+        assert run(collectives.overlapping_groups, 3) == [[(0, 3)], [(1, 3), (0, 6)], [(1, 6)]]
+
+    def test_a_mesh(self):
+        """Groups along the axes of a device mesh."""
+        assert run(collectives.mesh_sums, 4) == [[5, 3], [10, 3], [5, 12], [10, 12]]
+
+    def test_again_and_again(self):
+        """Groups that were left are not met again."""
+        assert run(collectives.again, 2) == [[3, 3, 3]] * 2
+
+
+class TestThreads:
+    def test_take_turns(self):
+        """Calls of several threads do not meet in the middle of each other."""
+        assert run(collectives.threads, 2) == [([], [3.0] * 8)] * 2
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("what", "kind", "sentence"),
+        [
+            (
+                "op",
+                "ProcessGroupError",
+                'PyTorch\'s backend "treefold" got ReduceOp.BAND. It takes SUM, AVG, MIN, MAX, PRODUCT.',
+            ),
+            (
+                "mean",
+                "ProcessGroupError",
+                "ReduceOp.AVG of torch.int32 is no torch.int32. Use SUM, or convert the tensor to floating point "
+                "first.",
+            ),
+            (
+                "layout",
+                "DeviceError",
+                'PyTorch\'s backend "treefold" got a sparse_coo tensor on cpu. It takes strided tensors on the CPU; '
+                'copy it there, or make a group of another backend for GPUs, as new_group(backend="nccl") does.',
+            ),
+            (
+                "device",
+                "DeviceError",
+                'PyTorch\'s backend "treefold" got a strided tensor on meta. It takes strided tensors on the CPU; '
+                'copy it there, or make a group of another backend for GPUs, as new_group(backend="nccl") does.',
+            ),
+        ],
+    )
+    def test_says_what_it_takes(self, what, kind, sentence):
+        """On every rank, and the next call is right."""
+        assert run(collectives.refused, 2, what) == [(kind, sentence, 3)] * 2
+
+    def test_calls_that_differ(self):
+        """Both sides are shown to both ranks."""
+        first, second = run(collectives.refused, 2, "shape")
+        assert first == second
+        assert first[0] == "CallMismatchError"
+        assert first[1].startswith(
+            "Rank 1 calls all_reduce, SUM, of float32 (3,) at [0], while rank 0 calls all_reduce"
+        )
+
+    def test_one_rank_alone(self):
+        """What only one rank got wrong is told to the others at once."""
+        wrong, right = run(collectives.refused, 2, "size")
+        sentence = (
+            "all_gather got a tensor of 3 float32, where one of 2 float32 belongs. Ranks bring and take tensors of one "
+            "size and dtype."
+        )
+        assert wrong == ("ProcessGroupError", sentence, 3)
+        assert right == (
+            "CallMismatchError",
+            f"Rank 0 could not make this call: {sentence} Nothing was done, on no rank.",
+            3,
+        )
+
+
+class TestTimeout:
+    def test_is_the_deadline(self):
+        """PyTorch's timeout; the ranks that came name the one that did not."""
+        answers = run(collectives.absent, 3, 4.0)
+        assert [answer.kind for answer in answers[:2]] == ["DeadlineError"] * 2
+        assert all(answer.text.startswith("Rank 2 had not come by the deadline") for answer in answers[:2])
+
+    def test_of_one_call(self):
+        """In the options of the call."""
+        answer, _ = run(collectives.impatient, 2, 2.0)
+        assert answer.kind == "DeadlineError"

@@ -1,0 +1,284 @@
+"""Collectives of ``torch.distributed`` as one rank calls them; rank r brings 2**r."""
+
+import datetime as dt
+import threading
+
+import numpy as np
+import torch
+from torch import distributed
+from torch.distributed import ReduceOp
+from torch.distributed import _functional_collectives as functional
+
+import treefold
+
+
+def own(rank, *shape, dtype=torch.float32):
+    """Return what a rank brings."""
+    return torch.full(shape or (3,), 2**rank, dtype=dtype)
+
+
+def all_reduce(rank, size, op, dtype):
+    """Return the reduction."""
+    tensor = own(rank, dtype=dtype)
+    distributed.all_reduce(tensor, op=getattr(ReduceOp, op))
+    return tensor.tolist()
+
+
+def all_reduce_strided(rank, size):
+    """Into every second column of a larger tensor; the others keep what they hold."""
+    whole = torch.full((2, 4), 2.0**rank)
+    distributed.all_reduce(whole[:, ::2])
+    return whole.tolist()
+
+
+def all_reduce_large(rank, size, elements):
+    """A value that differs by position and by rank, so that shifted parts show."""
+    tensor = torch.arange(elements, dtype=torch.float64) * 2**rank
+    distributed.all_reduce(tensor)
+    return bool((tensor == torch.arange(elements, dtype=torch.float64) * (2**size - 1)).all())
+
+
+def all_reduce_together(rank, size):
+    """Two tensors in one call."""
+    first, second = own(rank, 2), own(rank, 3) * 10
+    with distributed.distributed_c10d._coalescing_manager():
+        distributed.all_reduce(first)
+        distributed.all_reduce(second)
+    return first.tolist(), second.tolist()
+
+
+def all_reduce_async(rank, size):
+    """Return whether the work was complete at once, the tensor, and what the future holds."""
+    tensor = own(rank)
+    work = distributed.all_reduce(tensor, async_op=True)
+    was_completed = work.is_completed()
+    work.wait()
+    return was_completed, tensor.tolist(), work.get_future().wait()[0].tolist()
+
+
+def version_after(rank, size):
+    """Return whether the version counter counts a reduction and a broadcast."""
+    tensor = own(rank)
+    before = tensor._version
+    distributed.all_reduce(tensor)
+    middle = tensor._version
+    distributed.broadcast(tensor, 1)
+    return before < middle, rank == 1 or middle < tensor._version
+
+
+def reduce(rank, size, root):
+    """Return what each rank has after a reduction to one."""
+    tensor = own(rank)
+    distributed.reduce(tensor, root)
+    return tensor.tolist()
+
+
+def broadcast(rank, size, root):
+    """Return the root's tensor."""
+    tensor = own(rank)
+    distributed.broadcast(tensor, root)
+    return tensor.tolist()
+
+
+def all_gather(rank, size):
+    """Parts of different lengths."""
+    parts = [torch.zeros(other + 1) for other in range(size)]
+    distributed.all_gather(parts, own(rank, rank + 1))
+    return [part.tolist() for part in parts]
+
+
+def all_gather_single(rank, size):
+    """Joined along the first axis, and stacked."""
+    joined, stacked = torch.zeros(2 * size), torch.zeros(size, 2)
+    distributed.all_gather_into_tensor(joined, own(rank, 2))
+    distributed.all_gather_into_tensor(stacked, own(rank, 2))
+    return joined.tolist(), stacked.tolist()
+
+
+def gather(rank, size, root):
+    """Return the list, None off the root."""
+    parts = [torch.zeros(2) for _ in range(size)] if rank == root else None
+    distributed.gather(own(rank, 2), parts, dst=root)
+    return parts and [part.tolist() for part in parts]
+
+
+def scatter(rank, size, root):
+    """Return this rank's part."""
+    parts = [own(other, 2) for other in range(size)] if rank == root else None
+    taken = torch.zeros(2)
+    distributed.scatter(taken, parts, src=root)
+    return taken.tolist()
+
+
+def reduce_scatter(rank, size):
+    """Part p of rank r is 2**r + 100 p."""
+    taken = torch.zeros(2)
+    distributed.reduce_scatter(taken, [own(rank, 2) + 100 * part for part in range(size)])
+    return taken.tolist()
+
+
+def reduce_scatter_single(rank, size, op, elements):
+    """Part p of rank r is 2**r + 100 p."""
+    taken = torch.zeros(elements)
+    value = own(rank, elements * size) + 100 * (torch.arange(elements * size) // elements)
+    distributed.reduce_scatter_tensor(taken, value, op=getattr(ReduceOp, op))
+    return taken.tolist()
+
+
+def reduce_scatter_in_place(rank, size, elements):
+    """Into this rank's part of the value itself, as FSDP does."""
+    value = own(rank, elements * size)
+    distributed.reduce_scatter_tensor(value[rank * elements : (rank + 1) * elements], value)
+    return value.tolist()
+
+
+def all_to_all(rank, size):
+    """Rank s sends 10 s + r to rank r."""
+    taken = [torch.zeros(1) for _ in range(size)]
+    distributed.all_to_all(taken, [torch.full((1,), 10.0 * rank + other) for other in range(size)])
+    return [one.item() for one in taken]
+
+
+def all_to_all_single(rank, size, is_equal):
+    """Rank s sends r + 1 elements to rank r, or one."""
+    counts = [1 if is_equal else other + 1 for other in range(size)]
+    taken = torch.zeros(counts[rank] * size)
+    sizes = (None, None) if is_equal else ([counts[rank]] * size, counts)
+    distributed.all_to_all_single(taken, 10.0 * rank + torch.arange(sum(counts)), *sizes)
+    return taken.tolist()
+
+
+def all_to_all_wrong(rank, size):
+    """Rank 0 is sent less than it expects."""
+    distributed.all_to_all_single(torch.zeros(size + 1), torch.zeros(size), [2] + [1] * (size - 1), [1] * size)
+
+
+def objects(rank, size):
+    """Return what everyone sent, and what rank 1 told."""
+    everyone, told = [None] * size, [{"of": rank}]
+    distributed.all_gather_object(everyone, {"rank": rank})
+    distributed.broadcast_object_list(told, 1)
+    return everyone, told
+
+
+def functional_forms(rank, size):
+    """What compiled graphs and DTensor call."""
+    world, value = distributed.group.WORLD, own(rank, 2 * size)
+    results = [
+        functional.all_reduce(value, "sum", world),
+        functional.all_gather_single(own(rank, 1), 0, world),
+        functional.reduce_scatter_single(value, "avg", 0, world),
+        functional.all_to_all_single(own(rank, size), None, None, world),
+        functional.broadcast(own(rank, 2), 1, world),
+        *functional.all_reduce_coalesced([own(rank, 1), own(rank, 2)], "max", world),
+    ]
+    return [functional.wait_tensor(result).tolist() for result in results]
+
+
+def overlapping_groups(rank, size):
+    """Two groups share rank 1; rank 1 is rank 1 of the first and rank 0 of the second."""
+    first, second = distributed.new_group([0, 1]), distributed.new_group([1, 2])
+    sums = []
+    for group, ranks in ((first, (0, 1)), (second, (1, 2))):
+        if rank in ranks:
+            tensor = own(rank, 1)
+            distributed.all_reduce(tensor, group=group)
+            sums.append((distributed.get_rank(group), tensor.item()))
+    return sums
+
+
+def mesh_sums(rank, size):
+    """Along both axes of a mesh of 2 × 2."""
+    mesh = distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+    sums = []
+    for name in ("rows", "columns"):
+        tensor = own(rank, 1)
+        distributed.all_reduce(tensor, group=mesh.get_group(name))
+        sums.append(tensor.item())
+    return sums
+
+
+def threads(rank, size):
+    """Several threads of one rank call at once; the same on all ranks, one operation each, so any order is right."""
+    tensors = [own(rank, 1) for _ in range(8)]
+    errors = []
+
+    def call(tensor):
+        try:
+            distributed.all_reduce(tensor)
+        except Exception as error:  # noqa: BLE001 - shown by the test
+            errors.append(repr(error))
+
+    callers = [threading.Thread(target=call, args=(tensor,)) for tensor in tensors]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    return errors, [tensor.item() for tensor in tensors]
+
+
+def refused(rank, size, what):
+    """A call that this backend does not take; then one that it takes, which shows that the group goes on."""
+    try:
+        if what == "op":
+            distributed.all_reduce(torch.zeros(2, dtype=torch.int32), op=ReduceOp.BAND)
+        elif what == "mean":
+            distributed.all_reduce(torch.zeros(2, dtype=torch.int32), op=ReduceOp.AVG)
+        elif what == "layout":
+            distributed.all_reduce(torch.zeros(2).to_sparse())
+        elif what == "device":
+            distributed.all_reduce(torch.zeros(2, device="meta"))
+        elif what == "shape":
+            distributed.all_reduce(torch.zeros(2 + rank))
+        elif what == "size":
+            distributed.all_gather([torch.zeros(3)] * size, torch.zeros(3 if rank else 2))
+    except Exception as error:  # noqa: BLE001 - returned
+        caught = type(error).__name__, str(error)
+    tensor = own(rank, 1)
+    distributed.all_reduce(tensor)
+    return *caught, tensor.item()
+
+
+def absent(rank, size, seconds):
+    """The last rank does not come to the second call in time."""
+    distributed.group.WORLD.set_timeout(dt.timedelta(seconds=seconds / 4))
+    distributed.group.WORLD.barrier(patient())
+    if rank == size - 1:
+        threading.Event().wait(seconds)
+    else:
+        distributed.all_reduce(own(rank))
+
+
+def patient():
+    """Return the options of a barrier that does not mind how slow the machine is."""
+    options = distributed.BarrierOptions()
+    options.timeout = dt.timedelta(seconds=60)
+    return options
+
+
+def impatient(rank, size, seconds):
+    """A call's own timeout is shorter than the group's."""
+    if rank == 0:
+        opts = distributed.AllreduceOptions()
+        opts.timeout = dt.timedelta(seconds=0.2)
+        distributed.group.WORLD.allreduce([own(rank)], opts)
+    threading.Event().wait(seconds)
+
+
+def again(rank, size):
+    """A group that is made and left three times, with the same store."""
+    sums = []
+    for _ in range(3):
+        group = distributed.new_group()
+        tensor = own(rank, 1)
+        distributed.all_reduce(tensor, group=group)
+        sums.append(tensor.item())
+        distributed.destroy_process_group(group)
+    return sums
+
+
+def connected(rank, size, shape, axis):
+    """Connect by the process group, and cut the sum of arrays that differ by position and by rank."""
+    value = {"a": np.arange(np.prod(shape), dtype=np.float32).reshape(shape) * 2**rank}
+    with treefold.connect(distributed.group.WORLD) as group:
+        return group.reduce_scatter(value, axis=axis)["a"].tolist()
