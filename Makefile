@@ -19,7 +19,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install -qq --constraint constraints.txt
 # A build that fails is to fail here, and not to give a treefold without its native core.
 NATIVE := --config-setting wheel.cmake=true
-INSTALL_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
+INSTALL_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/group/*)
 # The folders that need NumPy only, but for the files in them that need SciPy or PyTorch, or take long.
 CORE_TESTS := tests/api tests/execution tests/files tests/packing tests/plan tests/planners/test_one_pass.py \
   tests/planners/test_planners.py tests/properties tests/topology \
@@ -27,7 +27,7 @@ CORE_TESTS := tests/api tests/execution tests/files tests/packing tests/plan tes
   topology/test_fuzz_parsers.py topology/test_nvlinks.py topology/test_parsers_hwloc_xml.py)
 SMOKE := build/smoke
 SANITIZE := build/sanitize
-SANITIZED_TESTS := tests/native tests/properties tests/api
+SANITIZED_TESTS := tests/native tests/properties tests/api tests/group/test_headers.py
 # On a GPU every access of a kernel is looked at, which takes long: batches, two dtypes, and what is settled afterwards.
 SANITIZED_KERNELS := tests/cuda/test_fused.py -k "TestBatch or wide-float32 or wide-bfloat16 or (settled and SUM)"
 BUILD_DOCS := $(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs build/docs
@@ -48,7 +48,7 @@ help:
 	@echo 'make docs-serve  the same, and show it at http://localhost:8000 (DOCS_PORT=8001)'
 	@echo 'make check       format, lint, types, layers, budgets, doctests, spelling, documentation, and the wheel in a fresh venv'
 	@echo 'make mutants     change the code in 400 places, one at a time, and see whether tests notice (MUTANTS_ARGS="--seed 2")'
-	@echo 'make sanitize    run the native core under sanitizers: threads on a driver of it, memory on the host tests'
+	@echo 'make sanitize    run the native core under sanitizers: threads on drivers of it, memory on the host tests'
 	@echo 'make bench       measure against the memory limit and other libraries; writes benchmarks/results/<date>.md'
 	@echo 'make bench-gpu   measure on a GPU, against its own copies; writes benchmarks/results/gpu-<date>.md'
 	@echo 'make wheel       build the source archive and the wheel into dist/'
@@ -111,7 +111,7 @@ check: $(VENV)/.dev
 mutants: $(VENV)/.mutants
 	@$(BIN)/python tools/mutants.py $(MUTANTS_ARGS)
 
-# Threads: a C++ driver of the core, because CPython is not built for that sanitizer.
+# Threads: C++ drivers of the core, because CPython is not built for that sanitizer.
 # Memory: the tests, in a venv that sees the packages of .venv but has its own treefold. CPython is not built for this
 # one either, so its runtime is loaded first (libstdc++ with it, or it cannot follow exceptions), and leaks are not looked
 # for: the interpreter keeps much of what it allocates until the process ends. A failed allocation is a null pointer, as
@@ -121,7 +121,7 @@ sanitize: $(VENV)/.dev
 	@$(INSTALL) --no-deps --upgrade --target $(SANITIZE)/thread/site $(NATIVE) --config-settings install.strip=false \
 	  --config-settings build-dir=$(SANITIZE)/thread/cmake --config-settings cmake.define.TREEFOLD_SANITIZE=thread \
 	  --config-settings cmake.define.TREEFOLD_DRIVER=ON .
-	@TSAN_OPTIONS=halt_on_error=1 $(SANITIZE)/thread/cmake/treefold_driver
+	@for driver in $(SANITIZE)/thread/cmake/treefold_*driver; do TSAN_OPTIONS=halt_on_error=1 $$driver || exit 1; done
 	@echo 'sanitize: addresses and undefined behaviour (compiles the native core)'
 	@$(BIN)/python -m venv --clear --without-pip $(SANITIZE)/venv
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \

@@ -6,14 +6,10 @@ void define_groups(nanobind::module_& module) { module.attr("HAS_SHARED_MEMORY")
 
 #else
 
-#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
-#define PY_ARRAY_UNIQUE_SYMBOL treefold_numpy
-#define NO_IMPORT_ARRAY
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <numpy/ndarrayobject.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,6 +20,7 @@ void define_groups(nanobind::module_& module) { module.attr("HAS_SHARED_MEMORY")
 #include "border.hpp"
 #include "group/arena.hpp"
 #include "group/operation.hpp"
+#include "group_memory.hpp"
 #include "rows_module.hpp"
 
 namespace nb = nanobind;
@@ -32,76 +29,6 @@ namespace tg = treefold::group;
 namespace {
 
 constexpr std::size_t line = 64;
-
-[[noreturn]] void raise_errno(int error) {
-  errno = error;
-  PyErr_SetFromErrno(PyExc_OSError);
-  throw nb::python_error();
-}
-
-// The mapped segment. Arrays on it keep it mapped, also after the group is closed.
-struct Mapping {
-  Mapping(int fd_, const tg::Layout& layout_) : fd(dup(fd_)), layout(layout_), base(tg::map_segment(fd, layout)) {
-    if (base == nullptr) {
-      const int error = errno;
-      if (fd >= 0) close(fd);
-      raise_errno(error);
-    }
-  }
-  ~Mapping() {
-    tg::unmap_segment(base, layout);
-    close(fd);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  const int fd;
-  const tg::Layout layout;
-  std::byte* const base;
-};
-
-// A claim of this rank on a result area, which is not used again while it exists. A forked child drops none of the
-// claims of its parent.
-class Lease {
- public:
-  Lease(std::shared_ptr<Mapping> mapping, std::atomic<std::uint32_t>& count)
-      : mapping_(std::move(mapping)), count_(count), owner_(getpid()) {
-    count_.fetch_add(1, std::memory_order_acq_rel);
-  }
-  ~Lease() {
-    if (getpid() == owner_) count_.fetch_sub(1, std::memory_order_acq_rel);
-  }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
-
- private:
-  const std::shared_ptr<Mapping> mapping_;
-  std::atomic<std::uint32_t>& count_;
-  const pid_t owner_;
-};
-
-// What keeps the memory of an array alive.
-template <class T>
-nb::object capsule_of(std::shared_ptr<T> held) {
-  auto* const owner = new std::shared_ptr<T>(std::move(held));
-  return nb::steal(PyCapsule_New(owner, nullptr, [](PyObject* capsule) {
-    delete static_cast<std::shared_ptr<T>*>(PyCapsule_GetPointer(capsule, nullptr));
-  }));
-}
-
-nb::object array_on(std::byte* start, const nb::tuple& shape, nb::handle dtype, nb::object owner, bool is_writable) {
-  PyArray_Descr* descr = nullptr;
-  if (PyArray_DescrConverter(dtype.ptr(), &descr) == NPY_FAIL) throw nb::python_error();
-  std::vector<npy_intp> lengths;
-  for (nb::handle length : shape) lengths.push_back(nb::cast<npy_intp>(length));
-  const int flags = is_writable ? NPY_ARRAY_CARRAY : NPY_ARRAY_CARRAY_RO;
-  PyObject* const array = PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(lengths.size()), lengths.data(),
-                                               nullptr, start, flags, nullptr);
-  if (array == nullptr) throw nb::python_error();
-  nb::object result = nb::steal(array);
-  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), owner.release().ptr()) != 0) throw nb::python_error();
-  return result;
-}
 
 // A kind of fold in a group: everything about a call but its memory.
 struct Form {
@@ -164,7 +91,17 @@ class HostGroup {
         arena_(std::make_shared<tg::Arena>(mapping_->fd, mapping_->layout.arena(rank), mapping_->layout.arena_bytes)),
         meetings_(mapping_->base, mapping_->layout, rank, peers_of(peers), spins),
         areas_(mapping_->base, mapping_->fd, mapping_->layout),
-        operation_(meetings_, areas_, mapping_->base, mapping_->layout) {}
+        operation_(meetings_, areas_, mapping_->base, mapping_->layout) {
+    for (const auto& [fd, is_pidfd, pid] : peers) descriptors_.push_back(fd);
+  }
+  ~HostGroup() {
+    if (getpid() == owner_) leave(false);
+    for (const int descriptor : descriptors_) {
+      if (descriptor >= 0) close(descriptor);
+    }
+  }
+  HostGroup(const HostGroup&) = delete;
+  HostGroup& operator=(const HostGroup&) = delete;
 
   nb::object fold(const Form& form, const nb::list& rows, const nb::object& targets, bool wants_lease,
                   const std::vector<double>& weights, double weight_sum, std::uint64_t plan, double seconds,
@@ -246,9 +183,13 @@ class HostGroup {
   // Tells the others that this rank closes the group.
   void leave(bool has_failed) {
     const tg::Cause cause = has_failed ? tg::Cause::failed : tg::Cause::left;
-    meetings_.block(meetings_.rank()).departure.store(static_cast<std::uint32_t>(cause), std::memory_order_release);
+    std::uint32_t none = 0;
+    meetings_.block(meetings_.rank()).departure.compare_exchange_strong(none, static_cast<std::uint32_t>(cause));
     meetings_.wake();
   }
+
+  // The number of the last operation.
+  std::uint64_t sequence() const { return sequence_; }
 
   // Before a fork: the child may read this rank's results for ever, so their areas are never used again.
   void retire_leases() {
@@ -256,7 +197,6 @@ class HostGroup {
       if (count.load(std::memory_order_acquire) != 0) count.fetch_add(1, std::memory_order_acq_rel);
     }
   }
-
 
  private:
   std::vector<tg::Peer> peers_of(const std::vector<std::tuple<int, bool, int>>& entries) const {
@@ -271,26 +211,30 @@ class HostGroup {
       if (piece.at > call.result_bytes || piece.nbytes > call.result_bytes - piece.at) refuse("A piece lies outside the results.");
     }
     PyThreadState* state = PyEval_SaveThread();
-    bool is_raised = false;
-    const auto with_gil = [&state](auto work) {
-      PyEval_RestoreThread(state);
+    std::exception_ptr raised;  // what a signal handler or a warning has raised
+    const auto note = [&raised](bool is_well) {
+      if (!is_well) raised = std::make_exception_ptr(nb::python_error());
+    };
+    const auto with_gil = [this, &state](auto work) {
+      restore(state);
       work();
       state = PyEval_SaveThread();
+      if (getpid() != owner_) throw tg::Forked{};  // by a signal handler
     };
     tg::Patience patience;
     const double most_seconds = 1e9;  // what a clock can add without overflow
     patience.deadline = tg::Clock::now() + std::chrono::duration_cast<tg::Clock::duration>(
                                                std::chrono::duration<double>(std::min(seconds, most_seconds)));
     patience.interrupted = [&] {
-      if (!is_raised) with_gil([&] { is_raised = PyErr_CheckSignals() != 0; });
-      return is_raised;
+      if (!raised) with_gil([&] { note(PyErr_CheckSignals() == 0); });
+      return raised != nullptr;
     };
     if (!warn.is_none()) {
       patience.warn = [&] {
         with_gil([&] {
-          if (is_raised) return;
+          if (raised) return;
           PyObject* const answer = PyObject_CallFunction(warn.ptr(), "O", nb::cast(meetings_.absent()).ptr());
-          is_raised = answer == nullptr;
+          note(answer != nullptr);
           Py_XDECREF(answer);
         });
       };
@@ -299,6 +243,9 @@ class HostGroup {
     std::exception_ptr error;
     try {
       ended.outcome = operation_.run(++sequence_, call, patience);
+    } catch (const tg::Forked&) {
+      raised = nullptr;
+      ended.outcome.decision = {sequence_, tg::Phase::broken, false, tg::Cause::none, 0, 0};
     } catch (...) {  // no memory, or what a test's hook raises: the others must not wait for this rank
       error = std::current_exception();
       meetings_.decide(sequence_, tg::Event::spoil, tg::Cause::failed, meetings_.rank());
@@ -307,12 +254,14 @@ class HostGroup {
     if (ended.outcome.decision.phase == tg::Phase::committed && call.wants_lease && ended.outcome.area < tg::most_areas) {
       ended.lease = std::make_shared<Lease>(mapping_, meetings_.block(meetings_.rank()).leases[ended.outcome.area]);
     }
-    PyEval_RestoreThread(state);
+    restore(state);
     if (error) std::rethrow_exception(error);
-    if (is_raised) throw nb::python_error();
+    if (raised) std::rethrow_exception(raised);
     return ended;
   }
 
+  const pid_t owner_ = getpid();
+  std::vector<int> descriptors_;  // of the other ranks' processes
   const std::shared_ptr<Mapping> mapping_;
   const std::shared_ptr<tg::Arena> arena_;
   tg::Meetings meetings_;
@@ -337,7 +286,16 @@ nb::list bytes_of(const std::vector<std::string>& blobs) {
 nb::list descriptors_of(const Ended& ended) {
   nb::list made;
   for (const tg::Descriptor& said : ended.outcome.descriptors) {
-    made.append(nb::make_tuple(nb::bytes(said.kind, sizeof said.kind), said.is_refused != 0, said.replicas));
+    made.append(nb::make_tuple(nb::bytes(said.kind, sizeof said.kind), said.is_refused != 0, said.replicas, said.plan != 0));
+  }
+  return made;
+}
+
+// Words of other ranks, which may end in the middle of a character.
+nb::list texts_of(const std::vector<std::string>& texts) {
+  nb::list made;
+  for (const std::string& text : texts) {
+    made.append(nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace")));
   }
   return made;
 }
@@ -370,20 +328,20 @@ void define_groups(nb::module_& module) {
         const char state = e.outcome.decision.state;
         return state == 0 ? std::string() : std::string(1, state);
       })
-      .def_prop_ro("path", [](const Ended& e) { return tg::path_names[static_cast<int>(e.outcome.path)]; })
+      .def_prop_ro("path", [](const Ended& e) { return tg::path_names[std::min(static_cast<int>(e.outcome.path), 4)]; })
       .def_prop_ro("is_leased", [](const Ended& e) { return e.lease != nullptr; })
       .def_prop_ro("missing_bytes", [](const Ended& e) { return e.outcome.missing_bytes; })
       .def_prop_ro("is_unplanned", [](const Ended& e) { return e.outcome.is_unplanned; })
-      .def_prop_ro("words", [](const Ended& e) { return e.outcome.words; })
+      .def_prop_ro("words", [](const Ended& e) { return texts_of(e.outcome.words); })
       .def_prop_ro("blobs", [](const Ended& e) { return bytes_of(e.outcome.blobs); })
-      .def_prop_ro("descriptors", &descriptors_of, "Of each rank: kind, whether it refuses, replicas.")
+      .def_prop_ro("descriptors", &descriptors_of, "Of each rank: kind, whether it refuses, replicas, whether it has a plan.")
       .def("view", &Ended::view, nb::arg("at"), nb::arg("shape"), nb::arg("dtype"),
            "Return a read-only array on the result area; without a lease it is right until the next operation.");
   nb::class_<HostGroup>(module, "HostGroup", "The ranks of one host, as one of them sees them.")
       .def(nb::init<int, std::size_t, std::size_t, std::size_t, std::size_t, const std::vector<std::tuple<int, bool, int>>&,
                     bool>(),
            nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("result_bytes"), nb::arg("arena_bytes"),
-           nb::arg("peers"), nb::arg("spins"))
+           nb::arg("peers"), nb::arg("spins"), "Own the descriptors of `peers`, by which ranks see each other end; `fd` stays the caller's.")
       .def("fold", &HostGroup::fold, nb::arg("form"), nb::arg("rows"), nb::arg("targets").none(), nb::arg("wants_lease"),
            nb::arg("weights"), nb::arg("weight_sum"), nb::arg("plan"), nb::arg("seconds"), nb::arg("warn").none(),
            "Fold the rows of all ranks into the one array of each target, where there is one; None, with nothing done and no\n"
@@ -394,7 +352,8 @@ void define_groups(nb::module_& module) {
            nb::arg("seconds"), nb::arg("warn").none())
       .def("empty", &HostGroup::empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("nbytes"))
       .def("leave", &HostGroup::leave, nb::arg("has_failed"))
-      .def("retire_leases", &HostGroup::retire_leases);
+      .def("retire_leases", &HostGroup::retire_leases)
+      .def_prop_ro("sequence", &HostGroup::sequence);
 }
 
 #endif

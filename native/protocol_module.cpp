@@ -5,6 +5,8 @@
 
 #if defined(__linux__)
 
+#include <unistd.h>
+
 #include "group/operation.hpp"
 
 namespace nb = nanobind;
@@ -44,7 +46,9 @@ void call_hook(tg::Stage stage, tg::Moment moment, std::uint64_t sequence, std::
   static constexpr const char* moments[] = {"before", "decided", "after"};
   const nb::gil_scoped_acquire gil;
   const nb::handle hook = hook_for_tests;
+  const pid_t before = getpid();
   hook(tg::stage_names[static_cast<int>(stage)], moments[static_cast<int>(moment)], sequence, chunk);
+  if (getpid() != before) throw tg::Forked{};
 }
 
 }  // namespace

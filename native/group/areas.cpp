@@ -60,17 +60,19 @@ bool Areas::lease(std::size_t nbytes, Choice& choice) {
 std::size_t Areas::gap(std::size_t nbytes) const {
   std::size_t begin = layout_.leased();
   const std::size_t end = begin + layout_.result_bytes;
+  if (nbytes > layout_.result_bytes) return 0;
   // At most most_areas moves: every one of them passes an area for good.
-  for (bool is_moved = true; is_moved;) {
+  for (bool is_moved = true; is_moved && begin <= end - nbytes;) {
     is_moved = false;
     for (const Area& area : control().areas) {
+      // Only ever onwards, whatever another process has written there.
       if (area.nbytes != 0 && area.offset < begin + nbytes && begin < area.offset + area.nbytes) {
         begin = area.offset + area.nbytes;
         is_moved = true;
       }
     }
   }
-  return begin + nbytes <= end ? begin : 0;
+  return begin <= end - nbytes ? begin : 0;
 }
 
 void Areas::drop_unleased() {

@@ -70,7 +70,12 @@ Decision Meetings::outcome(std::uint64_t sequence) const {
   Decision now = Decision::of(control().decision.load(std::memory_order_acquire));
   if (now.sequence == sequence) return now;
   // The next operation has begun, so this one has ended, and not by a broken group.
-  return {sequence, now.was_refused ? Phase::refused : Phase::committed, false, Cause::none, 0, 0};
+  if (now.sequence == sequence + 1) {
+    return {sequence, now.was_refused ? Phase::refused : Phase::committed, false, Cause::none, 0, 0};
+  }
+  if (now.phase == Phase::broken) return now;  // an operation before this one broke the group
+  // No rank that keeps to the protocol writes this.
+  return {sequence, Phase::broken, false, Cause::failed, static_cast<std::uint8_t>(rank_), 0};
 }
 
 bool Meetings::enter(std::uint64_t sequence) {
@@ -97,7 +102,8 @@ bool Meetings::meet(std::uint64_t sequence, const std::function<void()>& complet
         continue;
       }
       sleep(low, std::min(slice, std::max<Clock::duration>(patience.deadline - Clock::now(), microseconds(50))));
-      if (is_over(low) || outcome(sequence).phase == Phase::broken) break;
+      // The last arriver may have ended, or been stopped, when it had decided and before it told the others.
+      if (is_over(low) || is_final(outcome(sequence))) break;
       judge(sequence, patience);
       slice = std::min(2 * slice, longest_slice);
       if (!has_warned && Clock::now() - begin > time_to_warn) {
@@ -123,8 +129,12 @@ void Meetings::judge(std::uint64_t sequence, const Patience& patience) {
     decide(sequence, Event::spoil, has_left ? static_cast<Cause>(departure) : Cause::lost, dead);
   } else if (Clock::now() >= patience.deadline) {
     const std::vector<std::size_t> missing = absent();
-    if (missing.empty()) return;  // the meeting is over in this moment
-    decide(sequence, Event::spoil, Cause::late, missing[0], state_of(missing[0]));
+    if (!missing.empty()) {
+      decide(sequence, Event::spoil, Cause::late, missing[0], state_of(missing[0]));
+    } else if (!is_over(static_cast<std::uint32_t>(meetings_))) {
+      // All have come, and still it does not end: somebody has written into the counters.
+      decide(sequence, Event::spoil, Cause::failed, rank_);
+    }
   } else {
     return;
   }

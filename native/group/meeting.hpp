@@ -22,9 +22,12 @@ struct Peer {
 // How this rank waits. `interrupted` is called from time to time while it sleeps; once it returns true, the rank gives up.
 struct Patience {
   Clock::time_point deadline;
-  std::function<bool()> interrupted;
+  std::function<bool()> interrupted;  // throws Forked in a child that a signal handler has made
   std::function<void()> warn;  // called once, after long waiting; the ranks that are absent can be asked for then
 };
+
+// Thrown in a process that was forked from a rank in the middle of an operation: it is no rank, and does nothing more.
+struct Forked {};
 
 class Meetings {
  public:
@@ -41,8 +44,11 @@ class Meetings {
   // meaning any more.
   bool decide(std::uint64_t sequence, Event event, Cause cause = Cause::none, std::size_t rank = 0, char state = 0);
 
-  // Returns how operation `sequence`, this rank's last, stands.
+  // Returns how operation `sequence`, this rank's last, stands; once is_final() holds for it, it stays so.
   Decision outcome(std::uint64_t sequence) const;
+  static bool is_final(const Decision& decision) {
+    return decision.phase != Phase::open && decision.phase != Phase::moving;
+  }
 
   std::vector<std::size_t> absent() const;
   Control& control() const { return *reinterpret_cast<Control*>(base_); }

@@ -11,6 +11,7 @@ namespace treefold::group {
 namespace {
 
 constexpr std::size_t line = 64;
+constexpr std::size_t most_alignment = 8;  // of an element, complex ones included
 // Results of more bytes than this would push what they are made from out of the caches.
 constexpr std::size_t stream_out_bytes = std::size_t{4} << 20;
 
@@ -66,6 +67,9 @@ Outcome Operation::run(std::uint64_t sequence, const Call& call, const Patience&
     for (const Stage stage : found->tail) goes_on = goes_on && perform(stage, run);
   }
   Outcome outcome{meetings_.outcome(sequence)};
+  if (run.is_unfit && outcome.decision.phase == Phase::committed) {
+    outcome.decision = {sequence, Phase::broken, false, Cause::failed, static_cast<std::uint8_t>(meetings_.rank()), 0};
+  }
   outcome.path = run.choice.path;
   outcome.area = run.choice.area;
   outcome.area_offset = run.choice.area_offset;
@@ -78,34 +82,35 @@ Outcome Operation::run(std::uint64_t sequence, const Call& call, const Patience&
 bool Operation::perform(Stage stage, Run& run) {
   if (stage == Stage::end) return true;
   pass(run, stage, Moment::before);
-  std::byte* const results = base_ + run.choice.area_offset;
+  // Only where the choice has an area: elsewhere nobody has looked at what stands there.
+  const auto results = [this, &run] { return base_ + run.choice.area_offset; };
   bool goes_on = true;
   switch (stage) {
     case Stage::publish: publish(run); break;
     case Stage::copy_in:
       // How much the chunk will hold is not agreed yet: as much as this rank has room for.
       if (!run.is_mapped) copy_in(run, 0, 0, {0, std::min(run.lane_bytes, run.call.stream_bytes)});
+      if (run.call.stream_bytes <= small_bytes) run.folded = std::make_unique<std::byte[]>(run.call.result_bytes + line);
       break;
     case Stage::meet_first: goes_on = meet_first(run); break;
     case Stage::fold_all: {
       // Into memory of its own first: targets may be among the sources, and pieces may be parts of leaves.
-      const auto folded = std::make_unique<std::byte[]>(run.call.result_bytes + line);
-      fold(run, {0, run.call.stream_bytes}, folded.get());
-      copy_out(run.call, folded.get());
+      fold(run, {0, run.call.stream_bytes}, run.folded.get());
+      copy_out(run.call, run.folded.get());
       break;
     }
     case Stage::fold:
-      fold(run, slice_of(chunk_of(run, run.chunk), meetings_.rank(), layout_.ranks), results);
+      fold(run, slice_of(chunk_of(run, run.chunk), meetings_.rank(), layout_.ranks), results());
       break;
     case Stage::copy_next: copy_next(run); break;
     case Stage::meet: goes_on = meetings_.meet(run.sequence, [] {}, run.patience); break;
     case Stage::place:
-      for (const Piece& piece : run.call.given) std::memcpy(results + piece.at, piece.memory, piece.nbytes);
+      for (const Piece& piece : run.call.given) std::memcpy(results() + piece.at, piece.memory, piece.nbytes);
       break;
     case Stage::meet_commit:
       goes_on = meet_commit(run);
       break;
-    case Stage::copy_out: copy_out(run.call, results); break;
+    case Stage::copy_out: copy_out(run.call, results()); break;
     case Stage::end: break;
   }
   pass(run, stage, Moment::after);
@@ -192,6 +197,7 @@ bool Operation::meet_first(Run& run) {
     run.descriptors.push_back(meetings_.block(rank).descriptors[run.sequence & 1]);
   }
   if (suits(run) && find_lanes(run)) return true;
+  run.is_unfit = true;
   meetings_.decide(run.sequence, Event::spoil, Cause::failed, meetings_.rank());
   return false;
 }
@@ -268,6 +274,7 @@ bool Operation::find_lanes(Run& run) const {
   for (std::size_t rank = 0; rank < layout_.ranks; ++rank) {
     const Descriptor& said = run.descriptors[rank];
     if (said.replicas > most_replicas) return false;
+    if (rank == meetings_.rank() && said.replicas != run.call.replicas) return false;
     if (run.choice.chunk_bytes > lane_bytes_of(layout_, said.replicas)) return false;
     if (run.choice.path == Path::small && run.call.stream_bytes > lane_bytes_of(layout_, said.replicas)) return false;
     if (run.choice.path == Path::mapped || (said.is_mapped && rank != meetings_.rank())) {
@@ -298,6 +305,7 @@ bool Operation::read_offsets(Run& run, std::size_t rank) const {
     const Leaf& leaf = run.call.leaves[index / said.replicas];
     const std::size_t nbytes = leaf.length * leaf.source_bytes, offset = run.offsets[rank][index];
     if (offset > layout_.arena_bytes || nbytes > layout_.arena_bytes - offset) return false;
+    if (offset % std::min<std::size_t>(leaf.source_bytes, most_alignment) != 0) return false;
   }
   return true;
 }

@@ -1,6 +1,7 @@
 // One operation of a group on one host: publish, meet, compare, move in chunks, commit, copy out.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,8 @@ class Operation {
     std::vector<double> weights{};
     Arithmetic arithmetic{};
     std::size_t chunk = 0;
+    std::unique_ptr<std::byte[]> folded{};  // of a small call: made while the call can still be given up
+    bool is_unfit = false;                  // what the others say of a call that is committed cannot be
   };
 
   bool perform(Stage stage, Run& run);

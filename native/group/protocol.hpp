@@ -2,6 +2,7 @@
 // tables are exported to Python, where the tests step through every interleaving of them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace treefold::group {
@@ -79,8 +80,11 @@ struct Decision {
            static_cast<std::uint64_t>(cause) << 16 | static_cast<std::uint64_t>(rank) << 8 |
            static_cast<std::uint8_t>(state);
   }
+  // Whatever another process has written there, the result is one of the phases and one of the causes.
   static Decision of(std::uint64_t word) {
-    return {word >> 24, static_cast<Phase>(word >> 21 & 7), (word >> 20 & 1) != 0, static_cast<Cause>(word >> 16 & 15),
+    const auto phase = std::min(word >> 21 & 7, static_cast<std::uint64_t>(Phase::broken));
+    const auto cause = std::min(word >> 16 & 15, static_cast<std::uint64_t>(Cause::failed));
+    return {word >> 24, static_cast<Phase>(phase), (word >> 20 & 1) != 0, static_cast<Cause>(cause),
             static_cast<std::uint8_t>(word >> 8), static_cast<char>(word)};
   }
 };

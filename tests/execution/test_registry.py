@@ -101,7 +101,9 @@ class TestAdditionalExecutor:
         with additional_executor(Elsewhere()):
             plan = HierarchicalCopyAllReduce().plan(value, value)
             assert from_json(plan.to_json()) == plan
-        with pytest.raises(PlanError, match='executor \'elsewhere\' is not "host", "local", "cuda" or "nccl"'):
+        with pytest.raises(
+            PlanError, match='executor \'elsewhere\' is not "host", "local", "cuda", "nccl" or "shared_memory"'
+        ):
             from_json(plan.to_json())
 
     def test_has_a_name_of_its_own(self, elsewhere):
@@ -126,7 +128,7 @@ def mentions(text):
 class TestNames:
     def test_are_their_own_modules_alone(self):
         """An executor's file names it, and ``plan/executors.py`` the one that plans are walked by; nobody compares."""
-        own = {"execution/host.py", "execution/gpus.py", "execution/nccl.py", "plan/executors.py"}
+        own = {"execution/host.py", "execution/gpus.py", "execution/nccl.py", "execution/ranks.py", "plan/executors.py"}
         texts = {
             path.relative_to(SOURCES).as_posix(): path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")
         }

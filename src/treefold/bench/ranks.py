@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import treefold
+from treefold.files import write_atomically
 from treefold.group import Group, connect
 
 #: Where the parent leaves the task of this program, as JSON.
@@ -47,7 +48,7 @@ def main() -> None:
         peers = dict(_peers(task, group))
         figures = [figure for nbytes in task["sizes"] for figure in _measure(group, peers, nbytes, task["rounds"])]
         if group.rank == 0:
-            Path(task["output"]).write_text(json.dumps(figures), encoding="utf-8")
+            write_atomically(Path(task["output"]), json.dumps(figures))
 
 
 def _connected(against: Sequence[str]) -> Group:

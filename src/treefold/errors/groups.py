@@ -8,7 +8,7 @@ from typing import Self
 from treefold.errors.base import TreefoldError
 
 #: What the state letter of a process that is late means to a reader.
-_STATES = {"T": ", which is stopped", "t": ", which a debugger has stopped", "Z": ", which has exited"}
+_STATES = {"T": ", which is stopped,", "t": ", which a debugger has stopped,", "Z": ", which has exited,"}
 _AGAIN = "This group cannot be used any more; the ranks that are left can connect again."
 
 
@@ -142,12 +142,13 @@ class UnplannedCallError(GroupError):
 
     #: Of each rank.
     replicas: tuple[int, ...] = ()
+    #: Whether all ranks have a plan, so that theirs differ.
+    are_all_planned: bool = False
 
     @classmethod
-    def of(cls, replicas: Sequence[int]) -> Self:
-        """Ranks bring so many replicas."""
+    def of(cls, replicas: Sequence[int], *, are_all_planned: bool) -> Self:
         error = cls(f"Ranks with {', '.join(map(str, replicas))} replicas have no plan for this call yet.")
-        error.replicas = tuple(replicas)
+        error.replicas, error.are_all_planned = tuple(replicas), are_all_planned
         return error
 
 

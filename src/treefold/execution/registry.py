@@ -13,7 +13,7 @@ from treefold.execution.nccl import NcclExecutor
 from treefold.execution.ranks import SharedMemoryExecutor
 from treefold.plan import executors
 
-HOST, LOCAL, NCCL = HostExecutor(), LocalExecutor(), NcclExecutor()
+HOST, LOCAL, NCCL, SHARED_MEMORY = HostExecutor(), LocalExecutor(), NcclExecutor(), SharedMemoryExecutor()
 
 #: One line adds an executor. Later ones are for fewer calls, and are asked first.
 _executors: dict[str, Executor] = {
@@ -23,7 +23,7 @@ _executors: dict[str, Executor] = {
         LOCAL,
         CudaExecutor(),
         NCCL,
-        SharedMemoryExecutor(),
+        SHARED_MEMORY,
     )
 }
 executors.know(_executors)

@@ -7,15 +7,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from treefold.errors import ArgumentError, SharedMemoryError
+from treefold.errors import ArgumentError, GroupError, SharedMemoryError
 from treefold.errors.words import listed
 from treefold.group import core, limits
 from treefold.group.group import Group
+from treefold.group.guest import Guest
 from treefold.group.link import HostLink
-from treefold.group.rendezvous import Guest, Host, Met
+from treefold.group.rendezvous import Host
 from treefold.group.sources import find_ticket
 from treefold.group.ticket import Ticket
+from treefold.group.wire import Met, close_all
 
+#: What a socket can wait for.
+_MOST_SECONDS = 1e6
 _SECONDS = "a number of seconds above 0"
 _GUARANTEES = ("replica_order", "per_plan", "engine")
 
@@ -66,6 +70,15 @@ def connect_link(
 
 
 def _meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> HostLink:
+    try:
+        return _meet_others(ticket, agreed, min(seconds, _MOST_SECONDS), timeout_seconds)
+    except GroupError:
+        raise
+    except OSError as error:  # no descriptor for the first socket, for instance
+        raise SharedMemoryError.of_system(error) from None
+
+
+def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> HostLink:
     if ticket.rank == 0:
         host = Host(ticket, agreed, seconds)
         try:
@@ -78,17 +91,25 @@ def _meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_sec
                 raise SharedMemoryError(sentence) from None
             met = host.share(fd)
             link = _link(ticket, met, timeout_seconds, lambda sentence: host.refuse(sentence, is_memory=True))
-            host.settle()
+            _settle(link, host.settle)
         finally:
             host.close()
         return link
     guest = Guest(ticket, agreed, seconds)
     try:
         link = _link(ticket, guest.join(), timeout_seconds, guest.settle)
-        guest.settle()
+        _settle(link, guest.settle)
     finally:
         guest.close()
     return link
+
+
+def _settle(link: HostLink, settle: Callable[[], None]) -> None:
+    try:
+        settle()
+    except BaseException:
+        link.close(has_failed=True)  # others may have heard that the group has formed
+        raise
 
 
 def _link(ticket: Ticket, met: Met, timeout_seconds: float, tell: Callable[[str], None]) -> HostLink:
@@ -98,6 +119,7 @@ def _link(ticket: Ticket, met: Met, timeout_seconds: float, tell: Callable[[str]
     try:
         native = core.HostGroup(met.fd, ticket.rank, ticket.size, *_sizes(ticket), peers, spins)
     except OSError as error:
+        close_all(met.pidfds)
         sentence = str(SharedMemoryError.of_system(error))
         tell(sentence)
         raise SharedMemoryError(sentence) from None

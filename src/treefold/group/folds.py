@@ -293,8 +293,9 @@ class Folds:
             try:
                 return self._link.fold(known.form, rows, targets, wants_lease, weights, weight_sum, number)
             except UnplannedCallError as unplanned:
-                if number and known.plans.replicas == unplanned.replicas:
+                if unplanned.are_all_planned:
                     raise CallMismatchError.plans() from None
+                self._link.expect_more()
                 known.plans.make(unplanned.replicas)
 
     def _wrapped(self, known: KnownCall, outcome: GroupOutcome, targets: list[Row] | None, end: Reading | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
@@ -41,11 +42,8 @@ class HostLink:
         self._is_closed = False
         self._under_way = threading.Lock()
         self._doing = ""
-        #: What the native core has raised, such as Ctrl-C: the others know of it, if it concerns them.
-        self._raised: BaseException | None = None
-        # What is registered there stays for ever, and must not keep the shared memory of a group that is gone.
-        before_fork = weakref.WeakMethod(self._before_fork)
-        os.register_at_fork(before=lambda: (found := before_fork()) and found())
+        self._told = 0
+        _links.add(self)
 
     def fold(
         self,
@@ -69,9 +67,6 @@ class HostLink:
             outcome: GroupOutcome | None = self._native.fold(
                 form, rows, targets, wants_lease, weights, weight_sum, plan, self.timeout_seconds, self._warn
             )
-        except BaseException as error:
-            self._raised = error
-            raise
         finally:
             self._under_way.release()
         if outcome is not None and not outcome.is_committed:
@@ -105,7 +100,12 @@ class HostLink:
                 kind, blob, words, is_refused=False, seconds=self.timeout_seconds, warn=self._warn
             ),
         )
+        self.expect_more()
         return outcome.blobs
+
+    def expect_more(self) -> None:
+        """Note that the call goes on: what fails on this rank from here on, the others do not know."""
+        self._told = self._native.sequence
 
     def telling(self) -> HostLink:
         """Tell the others, who are in the call already, if this rank cannot make it, whatever it raises."""
@@ -113,30 +113,26 @@ class HostLink:
 
     def __enter__(self) -> None:
         """Begin what may fail. As methods, because a generator would take as long as the rest of a small call."""
+        if not self._under_way.locked():
+            self._told = self._native.sequence
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tell the others, unless they know: what the group itself raises, it raises on all ranks."""
-        if error is None or isinstance(error, GroupError) or error is self._raised:
-            return
-        try:
+        """Tell the others, unless they know, as the call itself has ended; an interrupted rank waits for nobody."""
+        if isinstance(error, Exception) and self._native.sequence == self._told:
             self.refuse(str(error) or type(error).__name__)
-        except GroupError:  # the group is broken, which is not what this rank is about to raise
-            return
 
     def refuse(self, sentence: str) -> None:
-        """Tell the others, who are in a call, that this rank cannot make it."""
-        words = sentence.encode()[:400].decode(errors="ignore")
+        """Tell the others, who are in a call, that this rank cannot make it, whatever becomes of that."""
+        words = sentence.encode(errors="replace")[:400].decode(errors="ignore")
         kind = bytes(24)
 
         def tell(native: HostGroup) -> GroupOutcome:
             return native.agree(kind, b"", words, is_refused=True, seconds=self.timeout_seconds, warn=self._warn)
 
-        try:
+        with contextlib.suppress(GroupError):
             self._call("a call that it could not make", tell)
-        except CallMismatchError:  # that was the purpose
-            return
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
         """Return an uninitialised array in memory that the other ranks can read."""
@@ -165,9 +161,6 @@ class HostLink:
         self._begin(doing)
         try:
             outcome = call(self._native)
-        except BaseException as error:
-            self._raised = error
-            raise
         finally:
             self._under_way.release()
         if not outcome.is_committed:
@@ -187,18 +180,25 @@ class HostLink:
     def _error(self, outcome: GroupOutcome) -> GroupError:
         """Return the error that every rank raises for an operation that was not committed."""
         if outcome.phase == "broken":
-            if outcome.cause == "late":
-                return DeadlineError.of(outcome.rank, outcome.state)
-            return PeerLostError.of(outcome.cause, outcome.rank)
-        for rank, (_, is_refused, _) in enumerate(outcome.descriptors):
+            return self._broken(outcome)
+        for rank, (_, is_refused, _, _) in enumerate(outcome.descriptors):
             if is_refused:
                 return CallMismatchError.refused(rank, outcome.words[rank])
         if outcome.is_unplanned:
-            return UnplannedCallError.of([replicas for _, _, replicas in outcome.descriptors])
-        kinds = [kind for kind, _, _ in outcome.descriptors]
+            replicas = [replicas for _, _, replicas, _ in outcome.descriptors]
+            are_planned = all(has_plan for *_, has_plan in outcome.descriptors)
+            return UnplannedCallError.of(replicas, are_all_planned=are_planned)
+        kinds = [kind for kind, *_ in outcome.descriptors]
         if len(set(kinds)) > 1:
             return CallMismatchError.of(outcome.words, kinds)
         return SharedMemoryError.missing(outcome.missing_bytes)
+
+    def _broken(self, outcome: GroupOutcome) -> GroupError:
+        if os.getpid() != self._pid:
+            return GroupError.forked(self.rank)
+        if outcome.cause == "late":
+            return DeadlineError.of(outcome.rank, outcome.state)
+        return PeerLostError.of(outcome.cause, outcome.rank)
 
     def _warn(self, absent: Sequence[int]) -> None:
         ranks = ", ".join(map(str, absent)) or "none"
@@ -206,10 +206,22 @@ class HostLink:
             f"Rank {self.rank} has waited for 30 s in {self._doing}; absent: {ranks}.", RuntimeWarning, stacklevel=6
         )
 
-    def _before_fork(self) -> None:
-        # The child may read this rank's results for ever.
+    def retire_leases(self) -> None:
+        """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""
         if not self._is_closed and os.getpid() == self._pid:
             self._native.retire_leases()
+
+
+_links: weakref.WeakSet[HostLink] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for link in list(_links):
+        link.retire_leases()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork)  # once, because nothing takes it back
 
 
 def _product(shape: Sequence[int]) -> int:

@@ -58,11 +58,11 @@ class Moves:
             entry = read_entry(local, read_components(local.values), _DEVICE, read_copied_leaf)
             given = [host_arrays(part)[0] for part in entry.parts]
             moved = _laid_out(entry.parts, [array.shape for array in given])
-        kind = KIND.pack(_BROADCAST, 0, 0, root + 1, layout_of(entry))
-        pieces = list(zip(moved, given, strict=True)) if self._link.rank == root else []
-        made = self._place(kind, moved, pieces, f"broadcast from rank {root} of {_leaves(moved)}")
-        pairs = zip(moved, made or [], strict=True)
-        return component(entry, [one.backend.from_hosts([array], [_DEVICE])[0] for one, array in pairs])
+            kind = KIND.pack(_BROADCAST, 0, 0, root + 1, layout_of(entry))
+            pieces = list(zip(moved, given, strict=True)) if self._link.rank == root else []
+            made = self._place(kind, moved, pieces, f"broadcast from rank {root} of {_leaves(moved)}")
+            pairs = zip(moved, made or [], strict=True)
+            return component(entry, [one.backend.from_hosts([array], [_DEVICE])[0] for one, array in pairs])
 
     def gather(self, value: Any, axis: int, root: int | None) -> Any:
         """Return all ranks' arrays behind each other along ``axis``; None off the ``root``, if there is one."""
@@ -96,22 +96,23 @@ class Moves:
             given = [host_arrays(part) for part in entry.parts]
             pairs = zip(entry.parts, given, strict=True)
             own = [[part.dtype, [list(array.shape) for array in arrays]] for part, arrays in pairs]
-        where = (axis & 255, 0, 0 if root is None else root + 1, layout_of(entry, with_shapes=False))
-        blob = json.dumps(own).encode()
-        said = [json.loads(blob) for blob in self._link.agree(KIND.pack(_SHAPES, *where), blob, words=words)]
-        shapes = [_joined(part.path, [rank[index] for rank in said], axis) for index, part in enumerate(entry.parts)]
-        moved = _laid_out(entry.parts, shapes)
-        pieces = []
-        for index, (result, arrays) in enumerate(zip(moved, given, strict=True)):
-            before = sum(math.prod(shape) for rank in said[: self._link.rank] for shape in rank[index][1])
-            for array in arrays:
-                pieces.append((result._replace(at=result.at + before * result.dtype.itemsize), array))
-                before += array.size
-        is_wanted = root is None or root == self._link.rank
-        kind = KIND.pack(_GATHER, *where)
-        made = self._place(kind, moved, pieces, words, is_wanted=is_wanted, may_keep=axis == 0)
-        count = sum(len(rank[0][1]) for rank in said) if moved else 0
-        return None if made is None else Joined(made, count)
+            where = (axis & 255, 0, 0 if root is None else root + 1, layout_of(entry, with_shapes=False))
+            blob = json.dumps(own).encode()
+            said = [json.loads(blob) for blob in self._link.agree(KIND.pack(_SHAPES, *where), blob, words=words)]
+            parts = enumerate(entry.parts)
+            shapes = [_joined(part.path, [rank[index] for rank in said], axis) for index, part in parts]
+            moved = _laid_out(entry.parts, shapes)
+            pieces = []
+            for index, (result, arrays) in enumerate(zip(moved, given, strict=True)):
+                before = sum(math.prod(shape) for rank in said[: self._link.rank] for shape in rank[index][1])
+                for array in arrays:
+                    pieces.append((result._replace(at=result.at + before * result.dtype.itemsize), array))
+                    before += array.size
+            is_wanted = root is None or root == self._link.rank
+            kind = KIND.pack(_GATHER, *where)
+            made = self._place(kind, moved, pieces, words, is_wanted=is_wanted, may_keep=axis == 0)
+            count = sum(len(rank[0][1]) for rank in said) if moved else 0
+            return None if made is None else Joined(made, count)
 
     def _place(
         self,

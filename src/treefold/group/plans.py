@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from treefold.calls.entry import Entry
+from treefold.execution.registry import SHARED_MEMORY
 from treefold.fold import Fold
 from treefold.group.link import HostLink
 from treefold.plan import Plan
@@ -52,8 +53,8 @@ def plan_of(entry: Entry, fold: Fold, replicas: Sequence[int]) -> Plan:
         collective="all_reduce",
         algorithm="direct",
         paths=tuple(part.path for part in entry.parts),
-        executor="shared_memory",
-        kernel="native",
+        executor=SHARED_MEMORY.name,
+        kernel=SHARED_MEMORY.kernel,
         accumulate=fold.accumulate,
     )
 

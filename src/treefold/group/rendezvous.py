@@ -8,42 +8,42 @@ arrive proves that the ranks share a host. The folder and the socket are gone be
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import json
 import os
 import selectors
-import shutil
 import socket
 import stat
-import struct
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NoReturn
 
 from treefold.errors import ConnectError, SharedMemoryError
 from treefold.group.ticket import Ticket
-from treefold.group.wire import NO_PIDFD, namespace, own_pidfd, peer, receive, send
+from treefold.group.wire import (
+    HELLO,
+    MAGIC,
+    NO_PIDFD,
+    NO_ROOM,
+    VERSION,
+    Met,
+    check,
+    close_all,
+    met,
+    namespace,
+    own_pidfd,
+    peer,
+    receive,
+    receive_some,
+    send,
+)
 
-#: Magic, version of this exchange, rank, size, length of the terms, token. Behind it: the terms, as JSON.
-_HELLO = struct.Struct("<8sIIII64s")
-_MAGIC, _VERSION = b"treefold", 1
 _MOST_TERMS = 4096
-#: Whoever does not say who he is in this time is turned away, and more than so many are not listened to at once.
+#: Whoever does not say who he is in this time is turned away; and the first of them, where more than so many wait.
 _PATIENCE_S, _MOST_STRANGERS = 5.0, 64
-_RETRY_S = 0.02
-
-
-class Met(NamedTuple):
-    """What a rank has after the rendezvous.
-
-    ``fd``: of the shared memory. ``pidfds``: by rank, -1 for this rank and where there is none. ``pids``: by rank, 0
-    where this process cannot see it.
-    """
-
-    fd: int
-    pidfds: list[int]
-    pids: list[int]
+_LEAST_S = 0.001
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Member:
     connection: socket.socket | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Arrival:
     """A connection that has not shown a token yet."""
 
@@ -71,119 +71,142 @@ class Host:
     """Rank 0's side: it listens, lets the others in, and sends them what they need."""
 
     def __init__(self, ticket: Ticket, agreed: dict[str, object], seconds: float) -> None:
-        """Listen in the ticket's folder. ``agreed``: what must be the same on all ranks."""
+        """Be ready for ``gather``. ``agreed``: what must be the same on all ranks."""
         self._ticket, self._agreed = ticket, agreed
         self._deadline, self._seconds = time.monotonic() + seconds, seconds
-        self._members = {0: Member(0, os.getpid(), namespace(), own_pidfd())}
-        _check_folder(ticket.folder)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            self._listener.bind(ticket.address)
-            self._listener.listen(ticket.size + _MOST_STRANGERS)
-            self._listener.settimeout(0)
-        except OSError as error:
-            self.close()
-            raise ConnectError.folder(ticket.folder, f"refuses a socket ({error.strerror})") from None
+        self._members: dict[int, Member] = {}
+        self._arrivals: list[_Arrival] = []
+        self._open = contextlib.ExitStack()
+        self._open.callback(_remove, ticket)
 
     def gather(self) -> None:
         """Wait until all ranks have come.
 
         Raises:
-            ConnectError: some did not come in time, or one does not fit.
+            ConnectError: some did not come in time, or one does not fit or has gone again.
+            SharedMemoryError: a process has no room for descriptors.
 
         """
-        arrivals: dict[socket.socket, _Arrival] = {}
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            try:
-                while len(self._members) < self._ticket.size:
-                    self._look(selector, arrivals)
-            finally:
-                for arrival in arrivals.values():
-                    _drop(arrival)
+        self._listen()
+        while len(self._members) < self._ticket.size:
+            self._look()
 
-    def _look(self, selector: selectors.BaseSelector, arrivals: dict[socket.socket, _Arrival]) -> None:
+    def _listen(self) -> None:
+        _check_folder(self._ticket.folder)
+        self._selector = self._open.enter_context(selectors.DefaultSelector())
+        self._members[0] = Member(0, os.getpid(), namespace(), own_pidfd())
+        self._listener = self._open.enter_context(
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        )
+        try:
+            self._listener.bind(f"{self._ticket.address}~")
+            self._listener.listen(self._ticket.size + _MOST_STRANGERS)
+            # Whoever is refused by a socket of the right name knows that nobody listens any more.
+            Path(f"{self._ticket.address}~").rename(self._ticket.address)
+        except OSError as error:
+            why = f"refuses a socket ({error.strerror or error})"
+            raise ConnectError.folder(self._ticket.folder, why) from None
+        self._listener.settimeout(0)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _look(self) -> None:
         now = time.monotonic()
         if now >= self._deadline:
             missing = sorted(set(range(self._ticket.size)) - set(self._members))
             error = ConnectError.late(missing, self._seconds)
             self.refuse(str(error))
             raise error
-        for key, _ in selector.select(min(self._deadline - now, 0.1)):
-            if key.fileobj is self._listener:
-                self._accept(selector, arrivals)
-            else:
-                arrival = arrivals[key.fileobj]  # type: ignore[index] # a socket: nothing else is registered
-                if self._is_done(arrival):
-                    selector.unregister(arrival.connection)
-                    del arrivals[arrival.connection]
-        for arrival in [one for one in arrivals.values() if one.until < time.monotonic()]:
-            selector.unregister(arrival.connection)
-            del arrivals[arrival.connection]
-            _drop(arrival)
+        for key, _ in self._selector.select(min(self._deadline - now, 0.1)):
+            if key.data is None:
+                self._accept()
+            elif isinstance(key.data, Member):  # nobody who is in says anything yet
+                self._fail(f"rank {key.data.rank} has gone.")
+            elif key.data in self._arrivals:  # or it was turned away in this round
+                self._hear(key.data)
+        for arrival in [one for one in self._arrivals if one.until < time.monotonic()]:
+            self._drop(arrival)
 
-    def _accept(self, selector: selectors.BaseSelector, arrivals: dict[socket.socket, _Arrival]) -> None:
+    def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # whoever it was has gone, or there are no descriptors: the others may still come
-            return
-        if len(arrivals) >= _MOST_STRANGERS or peer(connection)[1] != os.getuid():
+        except OSError as error:
+            if error.errno in NO_ROOM and not self._arrivals:
+                self._fail(str(SharedMemoryError.of_system(error)), is_memory=True)
+            if error.errno in NO_ROOM:
+                self._drop(self._arrivals[0])
+            return  # whoever it was comes again, or has gone
+        if peer(connection)[1] != os.getuid():
             connection.close()
             return
+        if len(self._arrivals) == _MOST_STRANGERS:
+            self._drop(self._arrivals[0])
         connection.settimeout(0)
-        arrivals[connection] = _Arrival(connection, time.monotonic() + _PATIENCE_S)
-        selector.register(connection, selectors.EVENT_READ)
+        self._arrivals.append(_Arrival(connection, time.monotonic() + _PATIENCE_S))
+        self._selector.register(connection, selectors.EVENT_READ, self._arrivals[-1])
 
-    def _is_done(self, arrival: _Arrival) -> bool:
-        """Read what has come; tell whether the connection is decided, by admission or by turning away."""
+    def _hear(self, arrival: _Arrival) -> None:
+        """Read what has come, and once it is enough, let whoever sent it in or turn him away."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(arrival.connection, _HELLO.size + _MOST_TERMS, 1)
+            data, descriptors, flags, _ = receive_some(arrival.connection, HELLO.size + _MOST_TERMS, 1)
         except BlockingIOError:
-            return False
+            return
         except OSError:
-            data, descriptors = b"", []
+            data, descriptors, flags = b"", [], 0
         arrival.received += data
         arrival.descriptors += descriptors
-        if not data or len(arrival.descriptors) > 1 or len(arrival.received) > _HELLO.size + _MOST_TERMS:
-            _drop(arrival)
-            return True
-        if len(arrival.received) < _HELLO.size:
-            return False
-        magic, version, rank, size, length, token = _HELLO.unpack_from(arrival.received)
+        has_more = len(arrival.descriptors) > 1 or (arrival.descriptors and flags & socket.MSG_CTRUNC)
+        if not data or has_more or len(arrival.received) > HELLO.size + _MOST_TERMS:
+            self._drop(arrival)
+            return
+        if len(arrival.received) < HELLO.size:
+            return
+        magic, version, rank, size, length, token = HELLO.unpack_from(arrival.received)
         # The token is looked at first: whoever has none learns nothing.
-        if not hmac.compare_digest(token, self._ticket.token.encode()) or magic != _MAGIC or length > _MOST_TERMS:
-            _drop(arrival)
-            return True
-        if len(arrival.received) < _HELLO.size + length:
-            return False
-        self._admit(arrival, version, rank, size, bytes(arrival.received[_HELLO.size :]))
-        return True
+        if not hmac.compare_digest(token, self._ticket.token.encode()) or magic != MAGIC or length > _MOST_TERMS:
+            self._drop(arrival)
+        elif len(arrival.received) >= HELLO.size + length:
+            self._admit(arrival, version, rank, size, bytes(arrival.received[HELLO.size :]))
 
     def _admit(self, arrival: _Arrival, version: int, rank: int, size: int, text: bytes) -> None:
-        """Take a rank in that has shown the token; what does not fit ends the rendezvous for all."""
+        """Let a rank in that has shown the token; what does not fit ends the rendezvous for all."""
         try:
             terms = json.loads(text)
-            agreed, place = dict(terms["agreed"]), str(terms["namespace"])
-        except (ValueError, KeyError, TypeError):
-            _drop(arrival)
+            agreed, place, problem = dict(terms["agreed"]), str(terms["namespace"]), str(terms["problem"])
+            has_pidfd = bool(terms["has_pidfd"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            self._drop(arrival)
             return
-        problem = ""
-        if version != _VERSION or size != self._ticket.size or not 0 < rank < size:
-            problem = f"rank {rank} comes from another version or another group of {size}."
-        elif rank in self._members:
-            problem = f"two processes say that they are rank {rank}."
-        elif agreed != self._agreed:
-            name = next((name for name in self._agreed if agreed.get(name) != self._agreed[name]), "terms")
-            problem = f"rank {rank} has {name} {agreed.get(name)!r} where rank 0 has {self._agreed.get(name)!r}."
-        arrival.connection.settimeout(self._seconds)
+        if size != self._ticket.size or not 0 < rank < size or rank in self._members:
+            # None of those that are waited for: he is told, and they may still come.
+            with contextlib.suppress(OSError):
+                send(arrival.connection, {"problem": f"rank {rank} of {size} is in already, or no rank of this group."})
+            self._drop(arrival)
+            return
         pidfd = arrival.descriptors[0] if arrival.descriptors else NO_PIDFD
         member = Member(rank, peer(arrival.connection)[0], place, pidfd, arrival.connection)
-        if problem:
-            with contextlib.suppress(OSError):
-                send(arrival.connection, {"problem": problem})
-            self.refuse(problem)
-            raise ConnectError.refused(problem)
+        arrival.connection.settimeout(self._seconds)
+        self._arrivals.remove(arrival)
         self._members[rank] = member
+        self._selector.modify(arrival.connection, selectors.EVENT_READ, member)
+        if has_pidfd and pidfd == NO_PIDFD:  # there was no room for it
+            problem = str(SharedMemoryError.of_system(OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
+        if problem:
+            self._fail(problem, is_memory=True)
+        if version != VERSION:
+            self._fail(f"rank {rank} comes from another version of treefold.")
+        for name, own in self._agreed.items():
+            if agreed.get(name) != own:
+                self._fail(f"rank {rank} has {name} {agreed.get(name)!r} where rank 0 has {own!r}.")
+
+    def _fail(self, problem: str, *, is_memory: bool = False) -> NoReturn:
+        self.refuse(problem, is_memory=is_memory)
+        raise SharedMemoryError(problem) if is_memory else ConnectError.refused(problem)
+
+    def _drop(self, arrival: _Arrival) -> None:
+        self._selector.unregister(arrival.connection)
+        self._arrivals.remove(arrival)
+        arrival.connection.close()
+        close_all(arrival.descriptors)
 
     def share(self, fd: int) -> Met:
         """Send everybody the shared memory and all processes."""
@@ -191,8 +214,11 @@ class Host:
         known = [[member.pid, member.namespace, member.pidfd != NO_PIDFD] for member in members]
         pidfds = [member.pidfd for member in members if member.pidfd != NO_PIDFD]
         for member in members[1:]:
-            send(_connected(member), {"members": known}, [fd, *pidfds])
-        return _met(0, fd, known, pidfds)
+            with contextlib.suppress(OSError):  # he has gone, as will show
+                send(_connected(member), {"members": known}, [fd, *pidfds])
+        for member in members:
+            member.pidfd = NO_PIDFD
+        return met(0, fd, known, pidfds)
 
     def settle(self) -> None:
         """Wait until everybody has mapped the memory, and tell everybody so.
@@ -202,14 +228,19 @@ class Host:
 
         """
         said: dict[str, object] = {}
+        until = time.monotonic() + self._seconds
         for rank in range(1, self._ticket.size):
+            connection = _connected(self._members[rank])
+            connection.settimeout(max(until - time.monotonic(), _LEAST_S))
             try:
-                reply, _ = receive(_connected(self._members[rank]))
+                reply, _ = receive(connection)
+            except TimeoutError:
+                reply = {"problem": f"rank {rank} does not answer."}
             except (OSError, ValueError):
                 reply = {"problem": f"rank {rank} has gone."}
             said = said if said.get("problem") else reply
         self.refuse(str(said.get("problem", "")), is_memory=bool(said.get("is_memory")))
-        _check(said)
+        check(said)
 
     def refuse(self, problem: str, *, is_memory: bool = False) -> None:
         """Tell everybody who is in that the group does not form; without a problem, that it has formed."""
@@ -220,115 +251,13 @@ class Host:
 
     def close(self) -> None:
         """End listening, and take the folder away."""
-        self._listener.close()
+        for arrival in list(self._arrivals):
+            self._drop(arrival)
         for member in self._members.values():
+            close_all([member.pidfd])
             if member.connection is not None:
                 member.connection.close()
-        shutil.rmtree(self._ticket.folder, ignore_errors=True)
-
-
-class Guest:
-    """The side of all other ranks."""
-
-    def __init__(self, ticket: Ticket, agreed: dict[str, object], seconds: float) -> None:
-        """Show the token at rank 0's door."""
-        self._rank = ticket.rank
-        self._connection = _knock(ticket, seconds)
-        text = json.dumps({"agreed": agreed, "namespace": namespace()}).encode()
-        hello = _HELLO.pack(_MAGIC, _VERSION, ticket.rank, ticket.size, len(text), ticket.token.encode())
-        pidfd = own_pidfd()
-        try:
-            socket.send_fds(self._connection, [hello + text], [] if pidfd == NO_PIDFD else [pidfd])
-        except OSError:
-            raise ConnectError.turned_away() from None
-        finally:
-            if pidfd != NO_PIDFD:
-                os.close(pidfd)
-
-    def join(self) -> Met:
-        """Wait for the shared memory.
-
-        Raises:
-            ConnectError: rank 0 has turned this rank away, or has ended.
-
-        """
-        reply, descriptors = self._next()
-        return _met(self._rank, descriptors[0], reply["members"], descriptors[1:])
-
-    def settle(self, problem: str = "") -> None:
-        """Say that this rank has mapped the memory, or why not, and wait for the others.
-
-        Raises:
-            ConnectError: somebody has not.
-
-        """
-        with contextlib.suppress(OSError):
-            send(self._connection, {"problem": problem, "is_memory": bool(problem)})
-        self._next()
-
-    def _next(self) -> tuple[dict[str, Any], list[int]]:
-        try:
-            reply, descriptors = receive(self._connection)
-        except (OSError, ValueError):
-            raise ConnectError.turned_away() from None
-        _check(reply)
-        return reply, descriptors
-
-    def close(self) -> None:
-        """End the connection."""
-        self._connection.close()
-
-
-def is_listening(ticket: Ticket) -> bool:
-    """Tell whether somebody listens where the ticket says."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-        return connection.connect_ex(ticket.address) == 0
-
-
-def _knock(ticket: Ticket, seconds: float) -> socket.socket:
-    """Connect to rank 0, which may not listen yet."""
-    deadline = time.monotonic() + seconds
-    while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            connection.connect(ticket.address)
-        except OSError:
-            connection.close()
-            if time.monotonic() >= deadline:
-                raise ConnectError.late([0], seconds) from None
-            time.sleep(_RETRY_S)
-            continue
-        if peer(connection)[1] != os.getuid():
-            connection.close()
-            raise ConnectError.folder(ticket.folder, "has a socket of another user")
-        connection.settimeout(seconds)
-        return connection
-
-
-def _check(reply: Mapping[str, object]) -> None:
-    """Raise what a reply says.
-
-    Raises:
-        SharedMemoryError: a rank could not make or map the memory.
-        ConnectError: anything else that keeps the group from forming.
-
-    """
-    problem = str(reply.get("problem") or "")
-    if problem and reply.get("is_memory"):
-        raise SharedMemoryError(problem)
-    if problem:
-        raise ConnectError.refused(problem)
-
-
-def _met(rank: int, fd: int, known: Sequence[Sequence[object]], pidfds: Sequence[int]) -> Met:
-    given = iter(pidfds)
-    by_rank = [next(given) if has_pidfd else NO_PIDFD for _, _, has_pidfd in known]
-    own = namespace()
-    pids = [int(pid) if place == own else 0 for pid, place, _ in known]  # type: ignore[call-overload]
-    if by_rank[rank] != NO_PIDFD:
-        os.close(by_rank[rank])
-        by_rank[rank] = NO_PIDFD
-    return Met(fd, by_rank, pids)
+        self._open.close()
 
 
 def _connected(member: Member) -> socket.socket:
@@ -336,10 +265,13 @@ def _connected(member: Member) -> socket.socket:
     return member.connection
 
 
-def _drop(arrival: _Arrival) -> None:
-    for descriptor in arrival.descriptors:
-        os.close(descriptor)
-    arrival.connection.close()
+def _remove(ticket: Ticket) -> None:
+    """Take the folder away; without a descriptor, because there may be none left."""
+    for path in (f"{ticket.address}~", ticket.address):
+        with contextlib.suppress(OSError):
+            Path(path).unlink()
+    with contextlib.suppress(OSError):
+        Path(ticket.folder).rmdir()
 
 
 def _check_folder(folder: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from treefold.errors import ConnectError
-from treefold.group.rendezvous import is_listening
+from treefold.group.guest import is_listening
 from treefold.group.ticket import Ticket
 
 #: Where ``treefold run`` leaves the ticket of a rank.

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from treefold.errors import ConnectError, SharedMemoryError
+
+#: Magic, version of this exchange, rank, size, length of the terms, token. Behind it: the terms, as JSON.
+HELLO = struct.Struct("<8sIIII64s")
+MAGIC, VERSION = b"treefold", 1
 _LENGTH = struct.Struct("<I")
 _MOST_REPLY = 1 << 20
 #: A message carries 253 descriptors at most.
 _MOST_DESCRIPTORS = 200
 NO_PIDFD = -1
+_RETRY_S = 0.001
+#: What the system answers where a process, or all of them, may open no more.
+NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 
 def send(connection: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
@@ -22,7 +32,22 @@ def send(connection: socket.socket, message: Mapping[str, Any], descriptors: Seq
     text = json.dumps({**message, "descriptors": len(descriptors)}).encode()
     connection.sendall(_LENGTH.pack(len(text)) + text)
     for start in range(0, len(descriptors), _MOST_DESCRIPTORS):
-        socket.send_fds(connection, [b"d"], list(descriptors[start : start + _MOST_DESCRIPTORS]))
+        send_some(connection, b"d", descriptors[start : start + _MOST_DESCRIPTORS])
+
+
+def send_some(connection: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
+    """Send bytes, with as many descriptors as go with one message."""
+    until = time.monotonic() + (connection.gettimeout() or 0)
+    while True:
+        try:
+            socket.send_fds(connection, [data], list(descriptors))
+        except OSError as error:
+            # A user may only have so many descriptors on their way; the others receive theirs in the meantime.
+            if error.errno != errno.ETOOMANYREFS or time.monotonic() > until:
+                raise
+            time.sleep(_RETRY_S)
+        else:
+            return
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -39,11 +64,24 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     message = json.loads(_exactly(connection, length))
     descriptors: list[int] = []
     while len(descriptors) < message["descriptors"]:
-        data, batch, _, _ = socket.recv_fds(connection, 1, _MOST_DESCRIPTORS)
-        if not data or not batch:  # no room in this process's table of descriptors
-            raise OSError(len(descriptors))
+        data, batch, flags, _ = receive_some(connection, 1, _MOST_DESCRIPTORS)
         descriptors += batch
+        if not data or not batch or flags & socket.MSG_CTRUNC:
+            close_all(descriptors)
+            raise OSError(errno.EMFILE if data else errno.ECONNRESET, os.strerror(errno.EMFILE))
     return message, descriptors
+
+
+def receive_some(connection: socket.socket, nbytes: int, count: int) -> tuple[bytes, list[int], int, Any]:
+    """Return bytes, descriptors that no other program inherits, flags and the sender's address."""
+    return socket.recv_fds(connection, nbytes, count, socket.MSG_CMSG_CLOEXEC)
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close descriptors, but for those that are none."""
+    for descriptor in descriptors:
+        if descriptor != NO_PIDFD:
+            os.close(descriptor)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
@@ -52,7 +90,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
         parts.append(part)
         if sum(map(len, parts)) == count:
             return b"".join(parts)
-    raise OSError(count)
+    raise ConnectionResetError(count)
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
@@ -65,8 +103,10 @@ def own_pidfd() -> int:
     """Return a descriptor of this process, by which others see it end."""
     try:
         return os.pidfd_open(os.getpid())
-    except OSError:  # an old kernel, or one that forbids it: deaths are then seen by the deadline only
-        return NO_PIDFD
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        return NO_PIDFD  # an old kernel, or one that forbids it: deaths are then seen by the deadline only
 
 
 def namespace() -> str:
@@ -75,3 +115,41 @@ def namespace() -> str:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
+
+
+class Met(NamedTuple):
+    """What a rank has after the rendezvous.
+
+    ``fd``: of the shared memory. ``pidfds``: by rank, -1 for this rank and where there is none. ``pids``: by rank, 0
+    where this process cannot see it.
+    """
+
+    fd: int
+    pidfds: list[int]
+    pids: list[int]
+
+
+def check(reply: Mapping[str, object]) -> None:
+    """Raise what a reply says.
+
+    Raises:
+        SharedMemoryError: a rank could not make or map the memory.
+        ConnectError: anything else that keeps the group from forming.
+
+    """
+    problem = str(reply.get("problem") or "")
+    if problem and reply.get("is_memory"):
+        raise SharedMemoryError(problem)
+    if problem:
+        raise ConnectError.refused(problem)
+
+
+def met(rank: int, fd: int, known: Sequence[Sequence[object]], pidfds: Sequence[int]) -> Met:
+    """Return what a rank has after the rendezvous; its own pidfd is closed."""
+    given = iter(pidfds)
+    by_rank = [next(given) if has_pidfd else NO_PIDFD for _, _, has_pidfd in known]
+    own = namespace()
+    pids = [int(pid) if place == own else 0 for pid, place, _ in known]  # type: ignore[call-overload]
+    close_all([by_rank[rank]])
+    by_rank[rank] = NO_PIDFD
+    return Met(fd, by_rank, pids)

@@ -1,0 +1,135 @@
+"""The ranks that come to rank 0: they show their token, and get what the group needs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from treefold.errors import ConnectError, SharedMemoryError
+from treefold.group.ticket import Ticket
+from treefold.group.wire import (
+    HELLO,
+    MAGIC,
+    NO_PIDFD,
+    NO_ROOM,
+    VERSION,
+    Met,
+    check,
+    close_all,
+    met,
+    namespace,
+    own_pidfd,
+    peer,
+    receive,
+    send,
+    send_some,
+)
+
+_RETRY_S, _GRACE_S = 0.02, 1.0
+
+
+class Guest:
+    """The side of all other ranks."""
+
+    def __init__(self, ticket: Ticket, agreed: dict[str, object], seconds: float) -> None:
+        """Show the token at rank 0's door."""
+        self._rank, self._seconds = ticket.rank, seconds
+        self._connection = _knock(ticket, seconds)
+        problem, pidfd = "", NO_PIDFD
+        try:
+            pidfd = own_pidfd()
+        except OSError as error:
+            problem = str(SharedMemoryError.of_system(error))
+        terms = {"agreed": agreed, "namespace": namespace(), "has_pidfd": pidfd != NO_PIDFD, "problem": problem}
+        text = json.dumps(terms).encode()
+        hello = HELLO.pack(MAGIC, VERSION, ticket.rank, ticket.size, len(text), ticket.token.encode())
+        try:
+            send_some(self._connection, hello + text, [] if pidfd == NO_PIDFD else [pidfd])
+        except OSError:
+            self.close()
+            raise ConnectError.turned_away() from None
+        finally:
+            close_all([pidfd])
+
+    def join(self) -> Met:
+        """Wait for the shared memory.
+
+        Raises:
+            ConnectError: rank 0 has turned this rank away, or has ended.
+            SharedMemoryError: a process has no room for descriptors.
+
+        """
+        reply, descriptors = self._next()
+        return met(self._rank, descriptors[0], reply["members"], descriptors[1:])
+
+    def settle(self, problem: str = "") -> None:
+        """Say that this rank has mapped the memory, or why not, and wait for the others.
+
+        Raises:
+            ConnectError: somebody has not.
+
+        """
+        self._say(problem)
+        self._next()
+
+    def _say(self, problem: str) -> None:
+        with contextlib.suppress(OSError):
+            send(self._connection, {"problem": problem, "is_memory": bool(problem)})
+
+    def _next(self) -> tuple[dict[str, Any], list[int]]:
+        try:
+            reply, descriptors = receive(self._connection)
+        except TimeoutError:
+            raise ConnectError.late([0], self._seconds) from None
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                sentence = str(SharedMemoryError.of_system(error))
+                self._say(sentence)
+                raise SharedMemoryError(sentence) from None
+            raise ConnectError.turned_away() from None
+        check(reply)
+        return reply, descriptors
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+
+def is_listening(ticket: Ticket) -> bool:
+    """Tell whether somebody listens where the ticket says."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        return connection.connect_ex(ticket.address) == 0
+
+
+def _knock(ticket: Ticket, seconds: float) -> socket.socket:
+    """Connect to rank 0, which may not listen yet."""
+    deadline = time.monotonic() + seconds
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        # With a limit: where too many wait at the door, the system would let this rank wait for ever. Rank 0 waits a
+        # little less, and says who is missing.
+        connection.settimeout(seconds + _GRACE_S)
+        try:
+            connection.connect(ticket.address)
+        except ConnectionRefusedError:
+            connection.close()
+            raise ConnectError.turned_away() from None
+        except OSError:
+            connection.close()
+            if not Path(ticket.folder).is_dir():
+                raise ConnectError.folder(
+                    ticket.folder, "is gone: this ticket was good for an attempt that has ended"
+                ) from None
+            if time.monotonic() >= deadline:
+                raise ConnectError.late([0], seconds) from None
+            time.sleep(_RETRY_S)
+            continue
+        if peer(connection)[1] != os.getuid():
+            connection.close()
+            raise ConnectError.folder(ticket.folder, "has a socket of another user")
+        return connection

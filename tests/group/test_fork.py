@@ -1,0 +1,170 @@
+"""Ranks that fork: the child is no rank, also in the middle of a call, and reads results for ever."""
+
+import os
+import pickle
+import signal
+import time
+
+import numpy as np
+import pytest
+from rank_processes import World, told
+
+from treefold import _native
+
+if not _native.HAS_SHARED_MEMORY:
+    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
+
+_LARGE = 40_000
+
+
+def mine(me, offset=0):
+    """Return a large contribution that names its owner."""
+    return np.full(_LARGE, 2**me.rank + offset, np.float32)
+
+
+def in_child(action):
+    """Return what the action returns in a forked child."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write, pickle.dumps(action()))
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        data = pipe.read()
+    os.waitpid(pid, 0)
+    return pickle.loads(data)
+
+
+def fork_and_use(me):
+    """Use the group in a child."""
+    result = me.group.all_reduce(mine(me))
+    said = in_child(lambda: (told(me.group.barrier), told(me.group.all_reduce, mine(me)), told(me.group.close)))
+    me.group.barrier()
+    return said, float(result[0]), float(me.group.all_reduce(mine(me))[-1])
+
+
+def fork_and_read(me):
+    """Read a result in a child while its parent makes as many results as there are areas, and closes the group."""
+    result = me.group.all_reduce(mine(me))
+    right = result.copy()
+    go, gone = os.pipe()
+
+    def read():
+        os.close(gone)
+        os.read(go, 1)
+        return bool((result == right).all())  # noqa: F821 - which the child still has
+
+    report, write = os.pipe()
+    if os.fork() == 0:
+        os.write(write, pickle.dumps(read()))
+        os._exit(0)
+    kept = result if me.rank else None
+    del result
+    for turn in range(1, 80):
+        assert me.group.all_reduce(mine(me, turn))[3] == 2**me.size - 1 + me.size * turn
+    me.group.close()
+    assert kept is None or (kept == right).all()
+    for descriptor in (gone, go, write):
+        os.close(descriptor)
+    os.wait()
+    with open(report, "rb") as pipe:
+        return pickle.loads(pipe.read())
+
+
+def fork_in_call(me, *, path, stage):
+    """Fork at that point of a call, in a function that the call itself calls; the child must not take part."""
+    elements = {"small": 10, "staged": 170_000, "mapped": 20_000}[path]
+    values = me.group.empty(elements, np.float32)
+    values[:] = 2**me.rank
+    values = values if path == "mapped" else values.copy()
+    me.group.all_reduce(values)
+    parent, (read, write) = os.getpid(), os.pipe()
+
+    def hook(at_stage, moment, sequence, chunk):
+        del sequence, chunk
+        if me.rank == 1 and os.getpid() == parent and (at_stage, moment) == (stage, "before") and not me.flag(0):
+            me.flag(0, 1)
+            os.fork()
+
+    _native.set_stage_hook(hook)
+    try:
+        story = told(lambda: me.flag(1, int(me.group.all_reduce(values)[-1])))
+    except BaseException as error:  # noqa: BLE001 - a child must not go on
+        story = repr(error)
+    _native.set_stage_hook(None)
+    if os.getpid() != parent:
+        os.write(write, pickle.dumps(story))
+        os._exit(0)
+    os.close(write)
+    if me.rank == 1:
+        os.wait()
+    for _ in range(3):
+        assert me.group.all_reduce(values)[0] == 2**me.size - 1
+    with open(read, "rb") as pipe:
+        return story, pipe.read()
+
+
+def fork_in_handler(me):
+    """Wait in a call while a signal handler forks."""
+    parent, (read, write) = os.getpid(), os.pipe()
+    signal.signal(signal.SIGALRM, lambda *_: os.fork())
+    if me.rank == 1:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+    else:
+        time.sleep(0.2)
+    story = told(me.group.barrier)
+    if os.getpid() != parent:
+        os.write(write, pickle.dumps(story))
+        os._exit(0)
+    os.close(write)
+    me.group.barrier()
+    if me.rank == 1:
+        os.wait()
+    with open(read, "rb") as pipe:
+        return story, pipe.read()
+
+
+_FORKED = "This process was forked from rank 1 and is no rank itself."
+
+
+class TestFork:
+    def test_a_child_cannot_use_the_group_and_its_parent_can(self, ranks):
+        """The child hears why at once; the ranks never notice."""
+        for one in ranks.run(World(fork_and_use, 3)):
+            (first, second, third), before, after = one.value
+            assert first == second
+            assert "was forked from rank" in first[1]
+            assert third == "done"
+            assert (before, after) == (7.0, 7.0)
+
+    def test_a_child_reads_results_for_ever(self, ranks):
+        """The areas that it was forked with are not used again, whatever its parent does."""
+        assert [one.value for one in ranks.run(World(fork_and_read, 2))] == [True, True]
+
+    @pytest.mark.parametrize(
+        ("path", "stage"),
+        [
+            *(("small", stage) for stage in ("publish", "copy_in", "meet_first", "fold_all")),
+            *(
+                ("staged", stage)
+                for stage in ("publish", "meet_first", "fold", "copy_next", "meet", "meet_commit", "copy_out")
+            ),
+            *(("mapped", stage) for stage in ("meet_first", "fold", "meet_commit")),
+        ],
+    )
+    def test_a_child_made_in_the_middle_of_a_call_leaves_it(self, ranks, path, stage):
+        """It raises one sentence, and the ranks go on as if it were not there."""
+        ended = ranks.run(World(fork_in_call, 3, {"path": path, "stage": stage}))
+        assert [one.value[0] for one in ended] == ["done"] * 3, ended
+        name, sentence = pickle.loads(ended[1].value[1])
+        assert name == "GroupError"
+        assert sentence.startswith(_FORKED)
+
+    def test_a_child_made_by_a_signal_handler_leaves_the_call(self, ranks):
+        """The same, where the handler runs while its rank waits."""
+        ended = ranks.run(World(fork_in_handler, 2))
+        assert [one.value[0] for one in ended] == ["done"] * 2, ended
+        assert pickle.loads(ended[1].value[1])[1].startswith(_FORKED)

@@ -1,0 +1,307 @@
+"""What programs do around their calls: start others, use threads and signal handlers, exit, use two groups."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+from rank_processes import World, told
+
+import treefold
+from treefold import _native
+from treefold.errors import GroupError
+from treefold.group import Ticket
+
+if not _native.HAS_SHARED_MEMORY:
+    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
+
+_LARGE = 40_000
+
+
+def mine(me, offset=0):
+    """Return a large contribution that names its owner."""
+    return np.full(_LARGE, 2**me.rank + offset, np.float32)
+
+
+def start_a_program(me):
+    """Start a program that inherits what can be inherited; return which descriptors of a group it has."""
+    code = "import os; print([os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if fd > '2' and "
+    code += "os.path.exists(f'/proc/self/fd/{fd}')])"
+    me.group.all_reduce(mine(me))
+    said = subprocess.run(
+        [sys.executable, "-c", code], close_fds=False, check=True, capture_output=True
+    ).stdout.decode()
+    return [word for word in ("memfd", "pidfd", "socket") if word in said], "/dev/null" in said or "pipe" in said
+
+
+def become_a_program(me):
+    """Become another program on rank 1, which says nothing more."""
+    me.group.all_reduce(mine(me))
+    me.group._link.timeout_seconds = 0.5
+    if me.rank == 1:
+        os.execv("/bin/sleep", ["sleep", "2"])  # noqa: S606 - that is the case
+    return told(me.group.barrier)
+
+
+class TestPrograms:
+    def test_inherit_nothing_of_a_group(self, ranks):
+        """Neither its memory nor the descriptors of other ranks, also where a program inherits everything."""
+        for one in ranks.run(World(start_a_program, 2)):
+            assert one.value[0] == []
+
+    def test_a_rank_that_becomes_one_is_named_at_the_deadline(self, ranks):
+        """Its process lives, but calls no more."""
+        ended = ranks.run(World(become_a_program, 3))
+        assert ended[0].value == ended[2].value, ended
+        assert ended[0].value[0] == "DeadlineError"
+        assert ended[0].value[1].startswith("Rank 1 had not come by the deadline")
+
+
+def call_from_two_threads(me):
+    """Call in one thread while another waits in a call."""
+    stories = []
+    waiting = threading.Thread(target=lambda: stories.append(told(me.group.barrier)))
+    if me.rank:
+        waiting.start()
+        while not me.group._link._under_way.locked():
+            time.sleep(0.001)
+        stories.append(told(me.group.all_reduce, mine(me)))
+        me.flag(me.rank, 1)
+        waiting.join()
+    else:
+        me.wait_flag(1)
+        me.wait_flag(2)
+        stories.append(told(me.group.barrier))
+    stories.append(float(me.group.all_reduce(mine(me))[0]))
+    return stories
+
+
+def hand_over(me):
+    """Make every call in a thread of its own, one after the other."""
+    sums = []
+    for _ in range(5):
+        thread = threading.Thread(target=lambda: sums.append(float(me.group.all_reduce(mine(me))[0])))
+        thread.start()
+        thread.join()
+    return sums
+
+
+def call_in_handler(me):
+    """Call in a signal handler while the same thread waits in a call."""
+    stories = []
+    signal.signal(signal.SIGALRM, lambda *_: stories.append(told(me.group.barrier)))
+    if me.rank == 1:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+    else:
+        time.sleep(0.2)
+    stories.append(told(me.group.barrier))
+    stories.append(float(me.group.all_reduce(mine(me))[0]))
+    return stories
+
+
+class TestThreads:
+    def test_a_second_thread_hears_at_once_that_a_call_is_under_way(self, ranks):
+        """The first one's call is not disturbed."""
+        ended = ranks.run(World(call_from_two_threads, 3))
+        assert ended[0].value == ["done", 7.0], ended
+        for one in ended[1:]:
+            (name, sentence), first, total = one.value
+            assert name == "GroupError"
+            assert "in the middle of barrier" in sentence
+            assert (first, total) == ("done", 7.0)
+
+    def test_threads_may_take_turns(self, ranks):
+        """What is not at the same time is allowed."""
+        assert [one.value for one in ranks.run(World(hand_over, 2))] == [[3.0] * 5] * 2
+
+    def test_a_signal_handler_hears_at_once_that_a_call_is_under_way(self, ranks):
+        """The call that it has interrupted goes on."""
+        ended = ranks.run(World(call_in_handler, 2))
+        assert ended[0].value == ["done", 3.0], ended
+        (name, sentence), *others = ended[1].value
+        assert (name, others) == ("GroupError", ["done", 3.0])
+        assert "in the middle of barrier" in sentence
+
+
+def interrupt_where_it_waits(me, *, path, stage):
+    """Interrupt rank 1 while it waits in a meeting for rank 0, which comes when rank 1 was interrupted."""
+    values = np.full({"small": 10, "staged": 170_000}[path], 2**me.rank, np.float32)
+    me.group.all_reduce(values)
+    pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), words="pids")
+
+    def hook(at_stage, moment, sequence, chunk):
+        del sequence, chunk
+        if me.rank == 0 and (at_stage, moment) == (stage, "before") and not me.flag(0):
+            me.flag(0, 1)
+            time.sleep(0.05)
+            os.kill(int.from_bytes(pids[1], "little"), signal.SIGINT)
+            me.wait_flag(1)
+
+    _native.set_stage_hook(hook)
+    before = values.copy()
+    story = told(lambda: me.group.all_reduce(values, out=values))
+    assert (values == before).all()
+    if me.rank == 1:
+        me.flag(1, 1)
+    _native.set_stage_hook(None)
+    return story, told(me.group.barrier)
+
+
+def interrupt_at_any_time(me, *, seed):
+    """Interrupt rank 1 at any time of many calls."""
+    values = np.full(170_000 if seed % 2 else 10, 2**me.rank, np.float32)
+    me.group.all_reduce(values)
+    pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), words="pids")
+    if me.rank == 0:
+        pid = int.from_bytes(pids[1], "little")
+        delay = 0.0003 * (seed % 40)
+        threading.Thread(target=lambda: (me.wait_flag(1), time.sleep(delay), os.kill(pid, signal.SIGINT))).start()
+    done = 0
+    try:
+        me.flag(me.rank, 1)
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            me.group.all_reduce(values)
+            done += 1
+    except GroupError as error:
+        return done, str(error)
+    except KeyboardInterrupt:
+        return done, "interrupted"
+    return done, "never"
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize(
+        ("path", "stage"),
+        [("small", "meet_first"), ("staged", "meet_first"), ("staged", "meet"), ("staged", "meet_commit")],
+    )
+    def test_a_rank_that_waits_stops_at_once_and_the_others_are_told(self, ranks, path, stage):
+        """Outputs are as they were, and the group is broken for all."""
+        ended = ranks.run(World(interrupt_where_it_waits, 3, {"path": path, "stage": stage}))
+        assert all(one.value for one in ended), ended
+        assert ended[1].value[0] == "KeyboardInterrupt", ended
+        stories = {*ended[0].value, *ended[2].value, ended[1].value[1]}
+        assert len(stories) == 1, stories
+        ((name, sentence),) = stories
+        assert name == "PeerLostError"
+        assert sentence.startswith("Rank 1 was interrupted, so this call did not happen: outputs are as they were.")
+
+    def test_a_rank_that_is_interrupted_at_any_time_waits_for_nobody(self, ranks):
+        """It raises KeyboardInterrupt; the others hear that it was interrupted, or that it has left."""
+        worlds = [World(interrupt_at_any_time, 3, {"seed": seed}, seconds=30) for seed in range(40)]
+        for ended in ranks.run_all(worlds, 3):
+            assert ended[1].value[1] == "interrupted", ended
+            assert ended[0].value == ended[2].value, ended
+            assert ended[0].value[1].startswith(("Rank 1 was interrupted", "Rank 1 has closed", "Rank 1 has left")), (
+                ended
+            )
+
+
+_SCRIPT = """
+    import sys, threading, time
+    import numpy as np, treefold
+    from treefold.group import connect
+    group = connect(sys.argv[1])
+    assert group.all_reduce(np.float32(2)) == 3
+"""
+ENDS = {
+    "exits": ("", "Rank 1 has closed the group", 0),
+    "raises": ("    raise ValueError", "Rank 1 has closed the group", 1),
+    "raises inside with": ("    with group: raise ValueError", "Rank 1 has left the group with an error", 1),
+    "forgets the group": ("    del group\n    time.sleep(20)", "Rank 1 has closed the group", None),
+    "exits while a thread calls": (
+        "    threading.Thread(target=group.barrier, daemon=True).start()\n    time.sleep(0.2)",
+        "Rank 1 has closed the group",
+        0,
+    ),
+    "exits while a thread calls often": (
+        "    def call():\n        while True: group.barrier()\n    threading.Thread(target=call, daemon=True).start()\n"
+        "    time.sleep(0.3)",
+        "Rank 1 has",
+        0,
+    ),
+}
+
+
+def live_with_a_script(me, *, end):
+    """Be a script on rank 1, and go on until it is gone on rank 0."""
+    if me.rank == 1:
+        script = textwrap.dedent(_SCRIPT) + textwrap.dedent(ENDS[end][0])
+        process = subprocess.Popen([sys.executable, "-c", script, me.ticket], stderr=subprocess.PIPE)
+        if ENDS[end][2] is None:
+            me.wait_flag(0)
+            process.kill()
+        errors = process.communicate()[1].decode()
+        return process.returncode, errors
+    me.group = treefold.connect(me.ticket)
+    me.group.all_reduce(np.float32(1))
+    if end == "exits while a thread calls":
+        time.sleep(2)
+    story = "done"
+    while story == "done":
+        story = told(me.group.barrier)
+    me.flag(0, 1)
+    return story
+
+
+class TestEnds:
+    @pytest.mark.parametrize("end", ENDS)
+    def test_whoever_ends_without_closing_is_named(self, ranks, end):
+        """The program ends as it would without a group, and the others are told at once."""
+        ended = ranks.run(World(live_with_a_script, 2, {"end": end}, timeout_seconds=None))
+        _, sentence, code = ENDS[end]
+        assert ended[0].value[0] == "PeerLostError", ended
+        assert ended[0].value[1].startswith(sentence), ended
+        if code is not None:
+            assert ended[1].value[0] == code, ended
+            assert ("Traceback" in ended[1].value[1]) == (code == 1), ended
+
+
+def use_two_groups(me):
+    """Use two groups in opposite order."""
+    kind = b"tickets of another group".ljust(24)
+    tickets = "\n".join(Ticket.for_ranks(me.size)) if me.rank == 0 else ""
+    told_tickets = me.group._link.agree(kind, tickets.encode(), words="tickets")[0].decode().split("\n")
+    other = treefold.connect(told_tickets[me.rank], timeout_seconds=1.0)
+    me.group._link.timeout_seconds = 1.0
+    first, second = (me.group, other) if me.rank == 0 else (other, me.group)
+    stories = told(first.all_reduce, mine(me)), told(second.all_reduce, mine(me))
+    me.flag(me.rank, 1)
+    me.wait_flag(1 - me.rank)
+    other.close()
+    return stories
+
+
+def read_after_close(me):
+    """Keep a result, close, and read it when the others are gone."""
+    result = me.group.all_reduce(mine(me))
+    tree = me.group.all_reduce({"a": mine(me), "b": [mine(me)]})
+    me.group.close()
+    story = told(me.group.barrier), told(me.group.all_reduce, mine(me)), told(me.group.empty, 3)
+    me.group = None
+    gc.collect()
+    if me.rank == 0:
+        time.sleep(0.3)
+    return float(result.sum()), float(tree["b"][0][-1]), story
+
+
+class TestLifetime:
+    def test_two_groups_in_opposite_order_end_at_the_deadline(self, ranks):
+        """Whoever's deadline is first hears whom it has waited for, and goes on to where the other one waits."""
+        ended = ranks.run(World(use_two_groups, 2))
+        late = [story for one in ended for story in one.value if story != "done"]
+        assert late, ended
+        assert all(name == "DeadlineError" for name, _ in late), ended
+
+    def test_results_outlive_the_group_and_the_other_ranks(self, ranks):
+        """And a group that is closed says so."""
+        for one in ranks.run(World(read_after_close, 2)):
+            total, last, stories = one.value
+            assert (total, last) == (3.0 * _LARGE, 3.0)
+            assert [story[1][:21] for story in stories] == ["This group is closed."] * 3

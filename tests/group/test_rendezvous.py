@@ -1,0 +1,361 @@
+"""Who is let into a group: the ranks that its ticket was made for. All others are turned away, and it still forms."""
+
+import ctypes
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rank_processes import World
+
+from treefold import _native
+from treefold.errors import ConnectError, GroupError
+from treefold.group import Group, Ticket, connect, connecting
+from treefold.group.guest import Guest
+from treefold.group.wire import HELLO, MAGIC, VERSION
+
+if not _native.HAS_SHARED_MEMORY:
+    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
+
+_SIZE = 3
+_NOBODY = 65534
+
+
+def terms(**changes):
+    """Return what a rank says of itself, as a guest says it."""
+    agreed = connecting._agreed("replica_order")
+    return json.dumps({"agreed": agreed, "namespace": "", "has_pidfd": False, "problem": "", **changes}).encode()
+
+
+def hello(ticket, *, token=None, magic=MAGIC, version=VERSION, rank=2, size=_SIZE, text=None, length=None):
+    """Return a greeting, of rank 2 unless said otherwise."""
+    text = terms() if text is None else text
+    length = len(text) if length is None else length
+    return HELLO.pack(magic, version, rank, size, length, (token or ticket.token).encode()) + text
+
+
+def door(ticket):
+    """Return a connection to rank 0, once it listens."""
+    until = time.monotonic() + 20
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(20)
+        try:
+            connection.connect(ticket.address)
+        except OSError:
+            connection.close()
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        else:
+            return connection
+
+
+def answer_to(ticket, data, descriptors=()):
+    """Return what rank 0 answers, until it closes the connection."""
+    with door(ticket) as connection:
+        try:
+            if descriptors:
+                socket.send_fds(connection, [data], descriptors)
+            else:
+                connection.sendall(data)
+            return b"".join(iter(lambda: connection.recv(4096), b""))
+        except ConnectionError:  # closed while we spoke
+            return b""
+
+
+def finish(me, **options):
+    """Connect as the rank that this is, and prove that the group works."""
+    me.group = connect(me.ticket, connect_timeout_seconds=30, timeout_seconds=60, **options)
+    return float(me.group.all_reduce(np.float32(2**me.rank)))
+
+
+# What strangers say. Each returns what rank 0 has answered.
+
+
+def say_nothing(ticket):
+    """Connect, and go again."""
+    door(ticket).close()
+    return b""
+
+
+def say_garbage(ticket):
+    """Say bytes at random."""
+    return answer_to(ticket, random.Random(1).randbytes(HELLO.size))
+
+
+def have_no_token(ticket):
+    """Say everything right but the token."""
+    return answer_to(ticket, hello(ticket, token="0" * 64))
+
+
+def have_another_magic(ticket):
+    """Speak another protocol."""
+    return answer_to(ticket, hello(ticket, magic=b"treefrog"))
+
+
+def say_too_much(ticket):
+    """Announce more than is read."""
+    return answer_to(ticket, hello(ticket, length=1 << 30))
+
+
+def say_ever_more(ticket):
+    """Go on talking."""
+    return answer_to(ticket, hello(ticket) + bytes(100_000))
+
+
+def say_what_is_no_json(ticket):
+    """Have the token, and say nothing that can be read."""
+    return answer_to(ticket, hello(ticket, text=b"{"))
+
+
+def say_deep_json(ticket):
+    """Have the token, and say what no reader can follow."""
+    return answer_to(ticket, hello(ticket, text=b"[" * 4000))
+
+
+def say_other_types(ticket):
+    """Have the token, and say numbers instead of names."""
+    return answer_to(ticket, hello(ticket, text=b'{"agreed": 3, "namespace": 3, "problem": 1, "has_pidfd": 1}'))
+
+
+def send_many_descriptors(ticket):
+    """Fill rank 0's table."""
+    with open(os.devnull) as null:
+        return answer_to(ticket, hello(ticket), [null.fileno()] * 20)
+
+
+def be_another_user(ticket):
+    """Have the token and another user's rights, where the folder lets in everybody."""
+    with door(ticket):
+        Path(ticket.folder).chmod(0o777)
+        Path(ticket.address).chmod(0o777)
+    read, write = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+            os.write(write, b"<" + answer_to(ticket, hello(ticket)))
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.wait()
+    with open(read, "rb") as pipe:
+        said = pipe.read()
+    Path(ticket.folder).chmod(0o700)
+    assert said[:1] == b"<"
+    return said[1:]
+
+
+SILENT = [
+    say_nothing,
+    say_garbage,
+    have_no_token,
+    have_another_magic,
+    say_too_much,
+    say_ever_more,
+    say_what_is_no_json,
+    say_deep_json,
+    say_other_types,
+    send_many_descriptors,
+    be_another_user,
+]
+
+
+def meet_a_stranger(me, *, stranger):
+    """Let rank 1 be a stranger first."""
+    said = b"" if me.rank != 1 else globals()[stranger](Ticket.read(me.ticket))
+    return said, finish(me)
+
+
+def meet_a_stranger_with_the_token(me, *, rank, size):
+    """Let rank 1 claim to be a rank that nobody waits for."""
+    ticket = Ticket.read(me.ticket)
+    said = b"" if me.rank != 1 else answer_to(ticket, hello(ticket, rank=rank, size=size))
+    return said, finish(me)
+
+
+def meet_a_second_rank_1(me):
+    """Let rank 2 claim to be rank 1 when rank 1 is in already."""
+    ticket = Ticket.read(me.ticket)
+    if me.rank == 0:
+        return finish(me)
+    if me.rank == 2:
+        me.wait_flag(0)
+        said = answer_to(ticket, hello(ticket, rank=1))
+        assert b"in already" in said
+        return finish(me)
+    guest = Guest(ticket, connecting._agreed("replica_order"), 30)
+    me.flag(0, 1)
+    link = connecting._link(ticket, guest.join(), 60, guest.settle)
+    guest.settle()
+    guest.close()
+    me.group = Group(link, "replica_order")
+    return float(me.group.all_reduce(np.float32(2**me.rank)))
+
+
+def meet_many(me, *, count, delay):
+    """Let rank 1 hold many connections open, say one byte on each, and connect behind them."""
+    held = []
+    ticket = Ticket.read(me.ticket)
+    for _ in range(count if me.rank == 1 else 0):
+        held.append(door(ticket))
+        held[-1].send(b"t")
+        time.sleep(delay)
+    total = finish(me)
+    for connection in held:
+        connection.close()
+    return total
+
+
+class TestStrangers:
+    @pytest.mark.parametrize("stranger", SILENT, ids=lambda one: one.__name__)
+    def test_is_told_nothing_and_the_group_forms(self, ranks, stranger):
+        """Whoever has no token or cannot be understood hears nothing; the ranks connect behind him."""
+        if stranger is be_another_user and os.getuid() != 0:
+            pytest.skip("only root can become another user")
+        ended = ranks.run(World(meet_a_stranger, _SIZE, {"stranger": stranger.__name__}, timeout_seconds=None))
+        assert [one.value for one in ended] == [(b"", 7.0)] * _SIZE, ended
+
+    @pytest.mark.parametrize(("rank", "size"), [(0, _SIZE), (3, _SIZE), (2**32 - 1, _SIZE), (1, 2)])
+    def test_a_rank_that_nobody_waits_for_is_told_so(self, ranks, rank, size):
+        """It has the token, so it hears why; the group forms without it."""
+        world = World(meet_a_stranger_with_the_token, _SIZE, {"rank": rank, "size": size}, timeout_seconds=None)
+        ended = ranks.run(world)
+        assert [one.value[1] for one in ended] == [7.0] * _SIZE, ended
+        assert b"no rank of this group" in ended[1].value[0]
+
+    def test_the_same_rank_twice_is_told_so(self, ranks):
+        """The first one stays in, also if somebody has listened and says the same bytes again."""
+        ended = ranks.run(World(meet_a_second_rank_1, _SIZE, timeout_seconds=None))
+        assert [one.value for one in ended] == [7.0] * _SIZE, ended
+
+    @pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
+    def test_who_keeps_the_door_busy_keeps_nobody_out(self, ranks, count):
+        """Connections that say no more than a byte make room for those who come behind them."""
+        ended = ranks.run(World(meet_many, _SIZE, {"count": count, "delay": 0}, timeout_seconds=None))
+        assert [one.value for one in ended] == [7.0] * _SIZE, ended
+
+
+def connect_briefly(me, *, absent, seconds):
+    """Connect, but for ranks that do not come."""
+    if me.rank not in absent:
+        me.group = connect(me.ticket, connect_timeout_seconds=seconds)
+
+
+def connect_with_guarantees(me):
+    """Connect, rank 1 with another guarantee."""
+    return finish(me, guarantee="per_plan" if me.rank == 1 else "replica_order")
+
+
+def fail_while_connecting(me, *, kind, victim):
+    """Connect; one rank says who it is, or listens, and ends then. The last rank comes when that has happened."""
+    if me.rank == victim == 0:
+        finder = connecting.Host._hear
+
+        def hear(*arguments):
+            finder(*arguments)
+            me.fail(kind)
+
+        connecting.Host._hear = hear
+    elif me.rank == victim:
+        Guest(Ticket.read(me.ticket), connecting._agreed("replica_order"), 30)
+        me.flag(0, 1)
+        me.fail(kind)
+    elif me.rank == 2 and victim == 1:
+        me.wait_flag(0)
+        time.sleep(0.05)
+    me.group = connect(me.ticket, connect_timeout_seconds=20 if kind == "kill" else 2)
+
+
+def fail_after_mapping(me, *, kind):
+    """Connect; rank 1 ends when it has mapped the memory and has not said so."""
+    if me.rank == 1:
+        Guest.settle = lambda *_: me.fail(kind)
+    me.group = connect(me.ticket, connect_timeout_seconds=2)
+
+
+class TestRanksThatDoNotCome:
+    def test_are_named_at_the_deadline_on_all_ranks(self, ranks):
+        """Whoever is there hears who is not."""
+        world = World(connect_briefly, 4, {"absent": (1, 3), "seconds": 0.5}, timeout_seconds=None)
+        ended = ranks.run(world)
+        sentence = "Ranks 1, 3 did not connect within 0.5 s. Start all ranks, or give connect a larger "
+        sentence += "connect_timeout_seconds."
+        assert ended[0].error == ("ConnectError", sentence)
+        assert ended[2].error == ("ConnectError", f"The group did not form: {sentence}")
+
+    def test_rank_0_is_named_where_it_does_not_come(self, ranks):
+        """The others have nobody to connect to."""
+        world = World(connect_briefly, 2, {"absent": (0,), "seconds": 0.3}, timeout_seconds=None, may_leave=("folder",))
+        assert "Rank 0 did not connect" in ranks.run(world)[1].error[1]
+
+    def test_other_options_are_named_on_all_ranks(self, ranks):
+        """Both values are shown."""
+        ended = ranks.run(World(connect_with_guarantees, 2, timeout_seconds=None))
+        sentence = "The group did not form: rank 1 has guarantee 'per_plan' where rank 0 has 'replica_order'."
+        assert [one.error for one in ended] == [("ConnectError", sentence)] * 2
+
+    @pytest.mark.parametrize(("victim", "says"), [(0, "rank 0 has turned this rank away, or has ended"), (1, "gone")])
+    def test_a_rank_that_ends_in_between_ends_the_attempt_of_all(self, ranks, victim, says):
+        """Nobody waits for the deadline, and nobody gets a group with a rank that has ended."""
+        arguments = {"kind": "kill", "victim": victim}
+        ended = ranks.run(World(fail_while_connecting, 3, arguments, timeout_seconds=None, may_leave=("folder",)))
+        assert ended[victim].signal == signal.SIGKILL
+        assert all(says in one.error[1] for one in ended if one.rank != victim), ended
+
+    @pytest.mark.parametrize(("kind", "says"), [("kill", "rank 1 has gone"), ("stop", "rank 1 does not answer")])
+    def test_a_rank_that_does_not_say_that_it_is_ready_ends_the_attempt_of_all(self, ranks, kind, says):
+        """It has mapped the memory, and is named."""
+        ended = ranks.run(World(fail_after_mapping, 3, {"kind": kind}, timeout_seconds=None))
+        assert all(says in ended[rank].error[1] for rank in (0, 2)), ended
+
+    def test_rank_0_that_stops_is_named_at_the_deadline(self, ranks):
+        """Nobody waits for ever."""
+        arguments = {"kind": "stop", "victim": 0}
+        ended = ranks.run(World(fail_while_connecting, 3, arguments, timeout_seconds=None))
+        assert all("Rank 0 did not connect within 2 s" in ended[rank].error[1] for rank in (1, 2)), ended
+
+
+def connect_as_nobody(me):
+    """Connect as a user without rights, with few descriptors."""
+    folder = Ticket.read(me.ticket).folder
+    if me.rank == 0:
+        os.chown(folder, _NOBODY, _NOBODY)
+        me.flag(0, 1)
+    me.wait_flag(0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (me.size + 32, me.size + 32))
+    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: this process may look into /proc/self
+    return finish(me)
+
+
+class TestLimits:
+    @pytest.mark.skipif(
+        os.getuid() != 0, reason="only root can become a user whose descriptors on their way are counted"
+    )
+    def test_a_user_with_few_descriptors_on_their_way(self, ranks):
+        """16 ranks are sent 17 descriptors each, where the user may have 48 on their way."""
+        ended = ranks.run(World(connect_as_nobody, 16, timeout_seconds=None))
+        assert [one.value for one in ended] == [2.0**16 - 1] * 16, ended[0]
+
+    def test_a_group_of_one(self, ranks):
+        """It needs nobody."""
+        assert ranks.run(World(finish, 1, timeout_seconds=None))[0].value == 1.0
+
+    def test_a_folder_that_others_can_read(self, tmp_path):
+        """It is refused, in words."""
+        tmp_path.chmod(0o755)
+        with pytest.raises(ConnectError, match="is not this user's alone"):
+            connect(str(Ticket(str(tmp_path), "0" * 64, 0, 2)), connect_timeout_seconds=1)
+
+    def test_a_folder_whose_name_is_too_long_for_a_socket(self, tmp_path):
+        """It is refused, in words."""
+        folder = tmp_path / ("x" * 100)
+        folder.mkdir(mode=0o700)
+        with pytest.raises(GroupError, match="refuses a socket \\(AF_UNIX path too long\\)"):
+            connect(str(Ticket(str(folder), "0" * 64, 0, 2)), connect_timeout_seconds=1)
