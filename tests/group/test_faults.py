@@ -21,7 +21,7 @@ if not _native.HAS_SHARED_MEMORY:
 
 #: What a call does, for the protocol: its program. With the numbers of elements below, a staged call has three chunks.
 PATHS = ("agree", "small", "staged", "mapped", "placed")
-_ELEMENTS = {"small": 700, "staged": 170_000, "mapped": 20_000, "placed": 20_000}
+_ELEMENTS = {"small": 700, "mapped": 20_000, "placed": 20_000}
 _CHUNKS = 3
 SEEDS = 17 if os.environ.get("TREEFOLD_CASES") == "full" else 1
 #: For ranks that wait for one that is stopped: more than ranks that are only slow on a busy machine take.
@@ -35,6 +35,12 @@ _LOST = {
     "raise": "has left the group with an error",
     "stop": ", which is stopped, had not come by the deadline",
 }
+
+
+def elements(path, size):
+    """Return how many float32 a rank brings; the chunks of a staged call fill the staging memory of so many ranks."""
+    chunk_bytes = min(1 << 20, (4 << 20) // (2 * size))
+    return _CHUNKS * chunk_bytes // 4 - 100 if path == "staged" else _ELEMENTS.get(path, 1)
 
 
 def points(path):
@@ -55,14 +61,14 @@ def points(path):
 
 def expected(path, seed, size):
     """Return what a call puts out if it happens."""
-    index = np.arange(_ELEMENTS.get(path, 1))
+    index = np.arange(elements(path, size))
     total = 2 ** (size - 1) if path == "placed" else 2**size - 1
     return b"" if path == "agree" else ((index + seed) % 7 * total).astype(np.float32).tobytes()
 
 
 def call(me, path, seed):
     """Make a call, and return the bytes that it puts out; outputs are as they were if it fails."""
-    index = np.arange(_ELEMENTS.get(path, 1))
+    index = np.arange(elements(path, me.size))
     mine = ((index + seed) % 7 * 2**me.rank).astype(np.float32)
     before = mine.tobytes()
     if path == "agree":

@@ -76,7 +76,7 @@ def fork_and_read(me):
 
 def fork_in_call(me, *, path, stage):
     """Fork at that point of a call, in a function that the call itself calls; the child must not take part."""
-    elements = {"small": 10, "staged": 170_000, "mapped": 20_000}[path]
+    elements = {"small": 10, "staged": 680_000, "mapped": 20_000}[path]
     values = me.group.empty(elements, np.float32)
     values[:] = 2**me.rank
     values = values if path == "mapped" else values.copy()

@@ -131,7 +131,7 @@ class TestThreads:
 
 def interrupt_where_it_waits(me, *, path, stage):
     """Interrupt rank 1 while it waits in a meeting for rank 0, which comes when rank 1 was interrupted."""
-    values = np.full({"small": 10, "staged": 170_000}[path], 2**me.rank, np.float32)
+    values = np.full({"small": 10, "staged": 680_000}[path], 2**me.rank, np.float32)
     me.group.all_reduce(values)
     pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), words="pids")
 
@@ -155,7 +155,7 @@ def interrupt_where_it_waits(me, *, path, stage):
 
 def interrupt_at_any_time(me, *, seed):
     """Interrupt rank 1 at any time of many calls."""
-    values = np.full(170_000 if seed % 2 else 10, 2**me.rank, np.float32)
+    values = np.full(680_000 if seed % 2 else 10, 2**me.rank, np.float32)
     me.group.all_reduce(values)
     pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), words="pids")
     if me.rank == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,8 @@ from treefold.group.ticket import MOST_RANKS
 _GRACE_S, _END_S = 2.0, 5.0
 _LOOK_S = 0.02
 _SIGNALED = 128
+#: How an uncaught error of a group ends a program, and the rank that it names.
+_BLAME = re.compile(rb"\b(?:PeerLostError|DeadlineError): Rank (\d{1,3})\b")
 #: Libraries that start a thread per core in every process; ranks share the cores instead.
 _THREADS = ("OMP_NUM_THREADS", "TREEFOLD_NUM_THREADS")
 
@@ -66,13 +69,13 @@ def _run_all(command: Sequence[str], tickets: Sequence[str], environment: Mappin
     """Start the ranks, pass their output on, and return the code to exit with."""
     ranks: list[subprocess.Popen[bytes]] = []
     readers: list[threading.Thread] = []
+    blamed: list[int] = []
     try:
         for rank, ticket in enumerate(tickets):
             ranks.append(_start(command, {**environment, TICKET_VARIABLE: ticket}))
-            readers += _pass_on(rank, ranks[-1])
+            readers += _pass_on(rank, ranks[-1], blamed)
         failed = _first_failure(ranks)
         if failed is not None:
-            typer.echo(f"treefold run: rank {failed} {_end_in_words(ranks[failed].returncode)}", err=True)
             _wait(ranks, _GRACE_S)
     finally:
         _end(ranks)
@@ -80,6 +83,9 @@ def _run_all(command: Sequence[str], tickets: Sequence[str], environment: Mappin
             reader.join(_END_S)
     if failed is None:
         return 0
+    # Ranks that raise because another one has failed may end before it does; they name it.
+    failed = next((rank for rank in blamed if rank < len(ranks) and ranks[rank].returncode), failed)
+    typer.echo(f"treefold run: rank {failed} {_end_in_words(ranks[failed].returncode)}", err=True)
     code = ranks[failed].returncode
     return code if code > 0 else _SIGNALED - code
 
@@ -91,10 +97,12 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
     )
 
 
-def _pass_on(rank: int, process: subprocess.Popen[bytes]) -> list[threading.Thread]:
-    """Copy a rank's output to ours, line by line, in the background."""
+def _pass_on(rank: int, process: subprocess.Popen[bytes], blamed: list[int]) -> list[threading.Thread]:
+    """Copy a rank's output to ours, line by line, in the background; note whom its errors blame."""
     pairs = ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer))
-    readers = [threading.Thread(target=_copy, args=(rank, source, target), daemon=True) for source, target in pairs]
+    readers = [
+        threading.Thread(target=_copy, args=(rank, source, target, blamed), daemon=True) for source, target in pairs
+    ]
     for reader in readers:
         reader.start()
     return readers
@@ -103,11 +111,14 @@ def _pass_on(rank: int, process: subprocess.Popen[bytes]) -> list[threading.Thre
 _one_at_a_time = threading.Lock()
 
 
-def _copy(rank: int, source: IO[bytes] | None, target: IO[bytes]) -> None:
+def _copy(rank: int, source: IO[bytes] | None, target: IO[bytes], blamed: list[int]) -> None:
     if source is None:
         return
     for line in source:
         ended = line if line.endswith(b"\n") else line + b"\n"
+        found = _BLAME.search(line)
+        if found is not None:
+            blamed.append(int(found[1]))
         with _one_at_a_time:
             target.write(b"[%d] %b" % (rank, ended))
             target.flush()
