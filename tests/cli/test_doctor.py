@@ -101,9 +101,16 @@ class TestNativeCore:
             pathlib.Path(package.__file__).parent, house, ignore=shutil.ignore_patterns("_native*", "__pycache__")
         )
         (house / f"_native{machinery.EXTENSION_SUFFIXES[0]}").write_bytes(b"not a library")
+        # An editable installation finds its own modules before those on the path.
+        program = (
+            "import runpy, sys\n"
+            "sys.meta_path = [one for one in sys.meta_path if not type(one).__name__.startswith('ScikitBuild')]\n"
+            f"sys.path.insert(0, {str(tmp_path)!r})\n"
+            "sys.argv = ['treefold', 'doctor', '--json']\n"
+            "runpy.run_module('treefold.cli', run_name='__main__')\n"
+        )
         run = subprocess.run(
-            [sys.executable, "-m", "treefold.cli", "doctor", "--json"],
-            env={"PYTHONPATH": str(tmp_path)},
+            [sys.executable, "-c", program],
             capture_output=True,
             text=True,
             check=True,
