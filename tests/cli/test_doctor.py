@@ -109,7 +109,7 @@ class TestNativeCore:
             "sys.argv = ['treefold', 'doctor', '--json']\n"
             "runpy.run_module('treefold.cli', run_name='__main__')\n"
         )
-        run = subprocess.run(
+        run = subprocess.run(  # noqa: S603 - our own program
             [sys.executable, "-c", program],
             capture_output=True,
             text=True,
