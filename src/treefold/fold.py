@@ -77,6 +77,11 @@ class Fold:
         is_wide = self.op not in {ReduceOp.MIN, ReduceOp.MAX} and (self.accumulate == "wide" or dtype in INTEGERS)
         return (is_wide and DTYPES[dtype].accumulator) or dtype
 
+    def has_any_order(self, dtype: str) -> bool:
+        """Tell whether contributions of this dtype may be folded in any order and in parts, with the same bits."""
+        is_exact = dtype in INTEGERS and self.op in {ReduceOp.SUM, ReduceOp.PRODUCT}
+        return self.op in {ReduceOp.MIN, ReduceOp.MAX} or is_exact
+
     def partial_dtype(self, dtype: str) -> str:
         """Return the dtype in which a partial fold travels between devices.
 

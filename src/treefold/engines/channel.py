@@ -64,9 +64,12 @@ class Channel(abc.ABC):
     def wait(self, deadline: float) -> Transfer | None:
         """Return a transfer that is done or has failed, each once; None at the deadline, a moment of ``now``.
 
-        Sends need not be returned before all of their receivers have said that they are done. A failed transfer's peer
+        Sends that went well need not be returned. A failed transfer's peer
         has ended or stopped using the channel. Signal handlers run at least every 20 ms.
         """
+
+    def settle(self) -> None:
+        """Hear that all receivers are done with what was sent so far; the engine may forget it."""
 
     @abc.abstractmethod
     def now(self) -> float:

@@ -9,6 +9,14 @@ from treefold.errors.base import TreefoldError
 
 #: What the state letter of a process that is late means to a reader.
 _STATES = {"T": ", which is stopped,", "t": ", which a debugger has stopped,", "Z": ", which has exited,"}
+#: Why a rank is gone.
+_CAUSES = {
+    "lost": "has exited",
+    "interrupted": "was interrupted",
+    "left": "has closed the group",
+    "failed": "has left the group with an error",
+}
+_AGAIN_WITHOUT = "Go on with `group = group.without(error.ranks)`, or let all ranks connect again."
 _AGAIN = "This group cannot be used any more; the ranks that are left can connect again."
 
 
@@ -40,6 +48,43 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
+    def left_out(cls, members: Sequence[int]) -> Self:
+        """Others have decided to go on without this rank."""
+        return cls(
+            f"{_ranks(members)} go on without this rank. Let all ranks connect again to have it back; nothing of this "
+            "group can be used here."
+        )
+
+    @classmethod
+    def undecided(cls) -> Self:
+        """It could not be decided who goes on."""
+        return cls(
+            "It could not be decided in time which ranks go on: what decides is out of reach, or the others name other "
+            "ranks. Let all ranks connect again."
+        )
+
+    @classmethod
+    def no_majority(cls, count: int, size: int) -> Self:
+        """Without a store, only more than half of the ranks can go on."""
+        return cls(
+            f"Only {count} of {size} ranks would go on, and another half could do the same: over MPI it takes more "
+            "than half. Let all ranks connect again."
+        )
+
+    @classmethod
+    def unknown_ranks(cls, ranks: object, size: int) -> Self:
+        """``without`` got something else than some of the other ranks."""
+        return cls(f"Group.without takes some of the other ranks, of 0 to {size - 1}, and got {ranks!r}.")
+
+    @classmethod
+    def garbled(cls) -> Self:
+        """Another rank sends what is no frame, or one of another round."""
+        return cls(
+            "Another rank sent what does not belong to this call. Install the same treefold on all ranks, and let "
+            "nobody else use the channel of this group."
+        )
+
+    @classmethod
     def too_large(cls, nbytes: int, limit: int) -> Self:
         """A batch does not fit into the memory for results."""
         return cls(
@@ -65,14 +110,17 @@ class PeerLostError(GroupError, ConnectionError):
     @classmethod
     def of(cls, cause: str, rank: int) -> Self:
         """Rank ``rank`` is gone, for one of the causes of the protocol."""
-        words = {
-            "lost": "has exited",
-            "interrupted": "was interrupted",
-            "left": "has closed the group",
-            "failed": "has left the group with an error",
-        }
-        error = cls(f"Rank {rank} {words[cause]}, so this call did not happen: outputs are as they were. {_AGAIN}")
+        error = cls(f"Rank {rank} {_CAUSES[cause]}, so this call did not happen: outputs are as they were. {_AGAIN}")
         error.ranks = (rank,)
+        return error
+
+
+    @classmethod
+    def between_hosts(cls, cause: str, ranks: Sequence[int], holders: Sequence[int]) -> Self:
+        """These ranks are gone, and these of the others have the result nevertheless."""
+        words = "have ended, or their hosts cannot be reached" if cause == "lost" else _CAUSES[cause]
+        error = cls(f"{_ranks(ranks)} {_number(words, ranks)}, {_as_they_were(holders)} {_AGAIN_WITHOUT}")
+        error.ranks = tuple(ranks)
         return error
 
 
@@ -98,6 +146,17 @@ class DeadlineError(GroupError, TimeoutError):
             f"are as they were. {_AGAIN} Give connect a larger timeout_seconds if that rank is only slow."
         )
         error.ranks = (rank,)
+        return error
+
+
+    @classmethod
+    def between_hosts(cls, ranks: Sequence[int], holders: Sequence[int]) -> Self:
+        """These ranks are late, and these of the others have the result nevertheless."""
+        error = cls(
+            f"{_ranks(ranks)} had not come by the deadline, {_as_they_were(holders)} {_AGAIN_WITHOUT} Give connect a "
+            "larger timeout_seconds if they are only slow."
+        )
+        error.ranks = tuple(ranks)
         return error
 
 
@@ -193,6 +252,16 @@ class ConnectError(GroupError, ConnectionError):
         )
 
     @classmethod
+    def engine(cls, name: str, problem: str) -> Self:
+        """What carries values between hosts has not connected."""
+        return cls(f"{name} did not connect the hosts: {problem[:300]}")
+
+    @classmethod
+    def differs(cls, name: str, rank: int, got: object, own: object) -> Self:
+        """Ranks do not fit together."""
+        return cls(f"The group did not form: rank {rank} has {name} {got!r} where rank 0 has {own!r}.")
+
+    @classmethod
     def unknown_source(cls, source: object) -> Self:
         """``connect`` got something else than it takes."""
         return cls(
@@ -246,3 +315,20 @@ class ConnectError(GroupError, ConnectionError):
     def rank_count(cls, size: object, most: int) -> Self:
         """A number of ranks that no host can have."""
         return cls(f"A host has 1 to {most} ranks, and {size!r} were asked for.")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _number(words: str, ranks: Sequence[int]) -> str:
+    """Return words about one rank as words about several, or the reverse."""
+    one, several = words.replace("have ", "has ").replace("their hosts", "its host"), words
+    if len(ranks) == 1:
+        return one
+    return several.replace("has ", "have ").replace("was ", "were ")
+
+
+def _as_they_were(holders: Sequence[int]) -> str:
+    held = f"; {_ranks(holders).lower()} had the result already" if holders else ""
+    return f"so this call did not happen: outputs are as they were{held}."

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 
 from treefold.execution.gpus import CudaExecutor
 from treefold.execution.host import HostExecutor
+from treefold.execution.hosts import HostsExecutor
 from treefold.execution.interface import CallSummary, Executor
 from treefold.execution.local import LocalExecutor
 from treefold.execution.nccl import NcclExecutor
 from treefold.execution.ranks import SharedMemoryExecutor
 from treefold.plan import executors
 
-HOST, LOCAL, NCCL, SHARED_MEMORY = HostExecutor(), LocalExecutor(), NcclExecutor(), SharedMemoryExecutor()
+HOST, LOCAL, NCCL = HostExecutor(), LocalExecutor(), NcclExecutor()
+SHARED_MEMORY, HOSTS = SharedMemoryExecutor(), HostsExecutor()
 
 #: One line adds an executor. Later ones are for fewer calls, and are asked first.
 _executors: dict[str, Executor] = {
@@ -24,6 +26,7 @@ _executors: dict[str, Executor] = {
         CudaExecutor(),
         NCCL,
         SHARED_MEMORY,
+        HOSTS,
     )
 }
 executors.know(_executors)

@@ -12,7 +12,7 @@ from treefold.errors.words import listed
 from treefold.group import core, limits
 from treefold.group.group import Group
 from treefold.group.guest import Guest
-from treefold.group.link import HostLink
+from treefold.group.host_link import HostLink
 from treefold.group.rendezvous import Host
 from treefold.group.sources import find_ticket
 from treefold.group.ticket import Ticket

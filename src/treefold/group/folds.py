@@ -33,7 +33,7 @@ from treefold.group.contributions import (
     rows_of,
     words_of,
 )
-from treefold.group.link import HostLink
+from treefold.group.link import Link, Outcome
 from treefold.group.plans import GroupPlans, plan_of
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
@@ -41,14 +41,13 @@ from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, PerReplica
 
 if TYPE_CHECKING:
-    from treefold._native import GroupForm, GroupOutcome
+    from treefold._native import GroupForm
 
 _ALL_REDUCE, _WEIGHTED, _WEIGHTS, _REDUCE_SCATTER = range(4)
 _DEVICE = "cpu:0"
 _DEVICES = (_DEVICE,)
 _ITSELF = True
 _NUMPY = NumpyBackend()
-_NO_WEIGHTS = Fold(ReduceOp.SUM)
 
 
 class Result(NamedTuple):
@@ -65,6 +64,7 @@ class KnownCall(NamedTuple):
     """A kind of call that was validated: its form in the native core, its results, the plan that ranks compare."""
 
     form: GroupForm
+    fold: Fold
     results: list[Result]
     entry: Entry
     plans: GroupPlans
@@ -93,7 +93,7 @@ Join = Callable[[Entry, str, int, int | None], Joined | None]
 class Folds:
     """The all-reduces of one group, with what is known of the calls so far."""
 
-    def __init__(self, link: HostLink, join: Join, accumulate: str = "wide") -> None:
+    def __init__(self, link: Link, join: Join, accumulate: str = "wide") -> None:
         """Start without knowing any call. ``join``: lays the ranks' sparse rows behind each other."""
         self._link, self._join = link, join
         self._accumulate = accumulate
@@ -167,7 +167,7 @@ class Folds:
         """Fold into the targets of this rank's own leaves; False, with nothing done, if they overlap the rows."""
         targets: list[Row | None] = [None] * len(rows)
         targets[own] = made
-        return self._fold(known, rows, targets, _NO_WEIGHTS, wants_lease=False) is not None
+        return self._fold(known, rows, targets, known.fold, wants_lease=False) is not None
 
     def _repeat(self, known: KnownCall, reading: Reading, end: Reading | None, root: int | None) -> Reduced | None:
         """Make a call of a known kind; None, with nothing done, if it has to be validated first."""
@@ -179,7 +179,7 @@ class Folds:
         elif is_wanted and known.is_private:
             pairs = zip(rows, known.results, strict=True)
             targets = [result.backend.new_row(row, result.dtype, 1) for row, result in pairs]
-        outcome = self._fold(known, rows, targets, _NO_WEIGHTS, wants_lease=is_wanted and targets is None)
+        outcome = self._fold(known, rows, targets, known.fold, wants_lease=is_wanted and targets is None)
         if outcome is None:
             return None
         return Reduced(self._wrapped(known, outcome, targets, end) if is_wanted else None, known.plans.plan)
@@ -237,7 +237,7 @@ class Folds:
         entry = read_entry(
             local, reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold), is_planned=True
         )
-        return plan_of(entry, fold, (len(local),) * self._link.size)
+        return plan_of(entry, fold, (len(local),) * self._link.size, self._link.layout)
 
     def _join_rows(self, entry: Entry, is_dense: Sequence[bool], fold: Fold, root: int | None) -> list[Any]:
         """Return the sparse rows of all ranks, laid behind each other as in one process."""
@@ -273,7 +273,7 @@ class Folds:
         needs_copies = any(not one.backend.takes_read_only or one.dtype != one.narrow for one in results)
         is_private = form.stream_bytes <= core.SMALL_BYTES or needs_copies
         bare = _without_arrays(entry)
-        return KnownCall(form, results, bare, GroupPlans(bare, self._link, fold), is_private)
+        return KnownCall(form, fold, results, bare, GroupPlans(bare, self._link.layout, self._link.rank, fold), is_private)
 
     def _with_weights(self, fold: Fold, own: Sequence[float]) -> Fold:
         """Return the fold with the weights of all ranks, which they tell each other."""
@@ -284,21 +284,18 @@ class Folds:
 
     def _fold(
         self, known: KnownCall, rows: list[Row], targets: Sequence[Row | None] | None, fold: Fold, *, wants_lease: bool
-    ) -> GroupOutcome | None:
+    ) -> Outcome | None:
         """Make the call; the first time, and when numbers of replicas have changed, plan it with all ranks."""
-        replicas = known.entry.num_replicas
-        weights, weight_sum = (fold.scaled_weights, fold.weight_sum) if fold.weights else ((), 0.0)
         while True:
-            number = known.plans.number(replicas)
             try:
-                return self._link.fold(known.form, rows, targets, wants_lease, weights, weight_sum, number)
+                return self._link.fold(known.form, rows, targets, wants_lease, fold, known.plans)
             except UnplannedCallError as unplanned:
                 if unplanned.are_all_planned:
                     raise CallMismatchError.plans() from None
                 self._link.expect_more()
                 known.plans.make(unplanned.replicas)
 
-    def _wrapped(self, known: KnownCall, outcome: GroupOutcome, targets: list[Row] | None, end: Reading | None) -> Any:
+    def _wrapped(self, known: KnownCall, outcome: Outcome, targets: list[Row] | None, end: Reading | None) -> Any:
         """Return results in the structure of the value: what was written, or views on the area that the ranks share."""
         if end is not None and targets is not None:
             for result, target in zip(known.results, targets, strict=True):
@@ -307,7 +304,7 @@ class Folds:
         return component(known.entry, _arrays(known.results, outcome, targets))
 
 
-def _arrays(results: Sequence[Result], outcome: GroupOutcome, targets: Sequence[Row] | None) -> list[Any]:
+def _arrays(results: Sequence[Result], outcome: Outcome, targets: Sequence[Row] | None) -> list[Any]:
     """Return results as arrays of their frameworks: new memory, or that which the ranks share."""
     if targets is None:
         return [_adopted(one, _view(outcome, one)) for one in results]
@@ -353,7 +350,7 @@ def _result(backend: ArrayBackend, dtype: str, shape: tuple[int, ...], fold: Fol
     return Result(backend, made, np.dtype(backend.result_dtype(fold, dtype)), shape, at)
 
 
-def _view(outcome: GroupOutcome, result: Result) -> HostArray:
+def _view(outcome: Outcome, result: Result) -> HostArray:
     """Return a result on the area that the ranks share; a copy of its own if there is no area to keep."""
     view: HostArray = outcome.view(result.at, result.shape, result.dtype)
     return view if outcome.is_leased else view.copy()

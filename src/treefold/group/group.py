@@ -15,7 +15,7 @@ from treefold.backends import HostArray
 from treefold.calls.reader import read_shape
 from treefold.errors import ArgumentError
 from treefold.group.folds import Folds
-from treefold.group.link import HostLink
+from treefold.group.link import Link
 from treefold.group.moves import Moves
 from treefold.group.parts import cut_equally
 from treefold.plan import Plan
@@ -33,7 +33,7 @@ class Group:
     outputs as they were. A group is a context manager, and not for several threads at a time.
     """
 
-    def __init__(self, link: HostLink, guarantee: str) -> None:
+    def __init__(self, link: Link, guarantee: str) -> None:
         """Take over a link that ``connect`` has made."""
         self._link = link
         self._moves = Moves(link)
@@ -54,7 +54,7 @@ class Group:
     @property
     def hosts(self) -> tuple[tuple[int, ...], ...]:
         """The ranks of each host."""
-        return (tuple(range(self.size)),)
+        return self._link.layout.hosts
 
     def all_reduce(self, value: T, op: ReduceOpLike = "sum", *, out: Any = None, weights: Any = None) -> T:
         """Return the reduction of all ranks' values.

@@ -1,43 +1,64 @@
-"""The ranks of one host as one of them sees them: one call at a time, every failure as one of treefold's errors."""
+"""What joins the ranks of a group, as one of them sees it: one call at a time, every failure as a treefold error."""
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from treefold.errors import (
-    CallMismatchError,
-    DeadlineError,
-    GroupError,
-    PeerLostError,
-    SharedMemoryError,
-    UnplannedCallError,
-)
+from treefold.backends import HostArray
+from treefold.errors import CallMismatchError, GroupError, SharedMemoryError, UnplannedCallError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from treefold._native import GroupForm, GroupOutcome, HostGroup
-    from treefold.backends import HostArray, Row
+    from treefold._native import GroupForm
+    from treefold.backends import Row
+    from treefold.fold import Fold
+    from treefold.group.plans import GroupPlans, Layout
 
 #: A part of the result area, and the private memory that it is copied from or to: offset, address, bytes.
 Piece = tuple[int, int, int]
 
 
-class HostLink:
-    """Calls of one rank, and what becomes of them. All ranks of the host make the same calls in the same order."""
+class Outcome(Protocol):
+    """What became of a call: what the ranks said, and its results."""
 
-    def __init__(self, native: HostGroup, rank: int, size: int, *, result_bytes: int, timeout_seconds: float) -> None:
-        """Take over what the native core has connected."""
-        self.rank, self.size, self.result_bytes = rank, size, result_bytes
+    @property
+    def is_leased(self) -> bool:
+        """Whether views of the results stay as they are; else they hold until the next call."""
+    @property
+    def is_unplanned(self) -> bool:
+        """Whether calls match, but not all ranks have the same plan."""
+    @property
+    def words(self) -> list[str]:
+        """Each rank's call in words."""
+    @property
+    def blobs(self) -> list[bytes]:
+        """What each rank has said, if the call is to agree."""
+    @property
+    def descriptors(self) -> list[tuple[bytes, bool, int, bool]]:
+        """Of each rank: the kind of its call, whether it was refused, its replicas, whether it has a plan."""
+    @property
+    def missing_bytes(self) -> int:
+        """Memory that there was not."""
+    def view(self, at: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
+        """Return a result."""
+
+
+class Link(abc.ABC):
+    """Calls of one rank, and what becomes of them. All ranks make the same calls in the same order."""
+
+    def __init__(self, layout: Layout, rank: int, *, result_bytes: int, timeout_seconds: float) -> None:
+        """Begin with no call under way."""
+        self.layout, self.rank, self.result_bytes = layout, rank, result_bytes
         self.timeout_seconds = timeout_seconds
-        self._native = native
         self._pid = os.getpid()
         self._is_closed = False
         self._under_way = threading.Lock()
@@ -45,34 +66,28 @@ class HostLink:
         self._told = 0
         _links.add(self)
 
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.layout.size
+
+    @abc.abstractmethod
     def fold(
         self,
         form: GroupForm,
         rows: list[Row],
         targets: Sequence[Row | None] | None,
         wants_lease: bool,  # noqa: FBT001 - see below
-        weights: Sequence[float],
-        weight_sum: float,
-        plan: int,
-    ) -> GroupOutcome | None:
-        """Fold the rows of all ranks, by a plan with that number; None, with nothing done, if targets do not do.
+        fold: Fold,
+        plans: GroupPlans,
+    ) -> Outcome | None:
+        """Fold the rows of all ranks by their common plan; None, with nothing done, if targets do not do.
 
         ``targets``: memory for each result, None for one that this rank does not want; None: for none of them.
-        ``weights``: of all replicas of the group, in their order. Not by keywords: this is on the way of small calls.
+        ``fold``: with the weights of all replicas of the group. Not by keywords: this is on the way of small calls.
         """
-        if form.result_bytes > self.result_bytes:
-            raise GroupError.too_large(form.result_bytes, self.result_bytes)
-        self._begin("a reduction")
-        try:
-            outcome: GroupOutcome | None = self._native.fold(
-                form, rows, targets, wants_lease, weights, weight_sum, plan, self.timeout_seconds, self._warn
-            )
-        finally:
-            self._under_way.release()
-        if outcome is not None and not outcome.is_committed:
-            raise self._error(outcome)
-        return outcome
 
+    @abc.abstractmethod
     def place(
         self,
         kind: bytes,
@@ -82,73 +97,69 @@ class HostLink:
         *,
         words: str,
         wants_lease: bool = False,
-    ) -> GroupOutcome:
+    ) -> Outcome:
         """Lay pieces of all ranks into one memory, and take pieces out of it."""
-        self._check_size(result_bytes)
-        return self._call(
-            words,
-            lambda native: native.place(
-                kind, result_bytes, given, taken, wants_lease, words, self.timeout_seconds, self._warn
-            ),
-        )
+
+    @abc.abstractmethod
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
+        """Return an uninitialised array in memory that the other ranks of this host can read."""
+
+    @abc.abstractmethod
+    def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> Outcome:
+        """Tell all ranks something, and raise what is wrong with the call."""
+
+    @abc.abstractmethod
+    def _leave(self, *, has_failed: bool) -> None:
+        """Tell the others that this rank has left, waiting for nobody."""
+
+    @abc.abstractmethod
+    def retire_leases(self) -> None:
+        """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""
+
+    @property
+    @abc.abstractmethod
+    def _sequence(self) -> int:
+        """How many operations this rank has begun."""
 
     def agree(self, kind: bytes, blob: bytes, *, words: str) -> list[bytes]:
         """Return what each rank says, by rank."""
-        outcome = self._call(
-            words,
-            lambda native: native.agree(
-                kind, blob, words, is_refused=False, seconds=self.timeout_seconds, warn=self._warn
-            ),
-        )
+        with self._calling(words):
+            outcome = self._agree(kind, blob, words, is_refused=False)
         self.expect_more()
         return outcome.blobs
 
     def expect_more(self) -> None:
         """Note that the call goes on: what fails on this rank from here on, the others do not know."""
-        self._told = self._native.sequence
+        self._told = self._sequence
 
-    def telling(self) -> HostLink:
+    def telling(self) -> Link:
         """Tell the others, who are in the call already, if this rank cannot make it, whatever it raises."""
         return self
 
     def __enter__(self) -> None:
         """Begin what may fail. As methods, because a generator would take as long as the rest of a small call."""
         if not self._under_way.locked():
-            self._told = self._native.sequence
+            self._told = self._sequence
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Tell the others, unless they know, as the call itself has ended; an interrupted rank waits for nobody."""
-        if isinstance(error, Exception) and self._native.sequence == self._told:
+        if isinstance(error, Exception) and self._sequence == self._told:
             self.refuse(str(error) or type(error).__name__)
 
     def refuse(self, sentence: str) -> None:
         """Tell the others, who are in a call, that this rank cannot make it, whatever becomes of that."""
         words = sentence.encode(errors="replace")[:400].decode(errors="ignore")
-        kind = bytes(24)
-
-        def tell(native: HostGroup) -> GroupOutcome:
-            return native.agree(kind, b"", words, is_refused=True, seconds=self.timeout_seconds, warn=self._warn)
-
-        with contextlib.suppress(GroupError):
-            self._call("a call that it could not make", tell)
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
-        """Return an uninitialised array in memory that the other ranks can read."""
-        self._check_usable()
-        nbytes = max(1, dtype.itemsize * _product(shape))
-        try:
-            return self._native.empty(shape, dtype, nbytes)
-        except OSError as error:
-            raise SharedMemoryError.of_system(error, nbytes) from None
+        with contextlib.suppress(GroupError), self._calling("a call that it could not make"):
+            self._agree(bytes(24), b"", words, is_refused=True)
 
     def close(self, *, has_failed: bool = False) -> None:
         """Leave the group, waiting for nobody. Results stay readable."""
         if self._is_closed or os.getpid() != self._pid:
             return
         self._is_closed = True
-        self._native.leave(has_failed)
+        self._leave(has_failed=has_failed)
 
     def _begin(self, doing: str) -> None:
         """Begin a call; whoever begins one releases the lock."""
@@ -157,15 +168,13 @@ class HostLink:
             raise GroupError.concurrent(self._doing)
         self._doing = doing
 
-    def _call(self, doing: str, call: Callable[[HostGroup], GroupOutcome]) -> GroupOutcome:
+    @contextlib.contextmanager
+    def _calling(self, doing: str) -> Iterator[None]:
         self._begin(doing)
         try:
-            outcome = call(self._native)
+            yield
         finally:
             self._under_way.release()
-        if not outcome.is_committed:
-            raise self._error(outcome)
-        return outcome
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
@@ -177,10 +186,8 @@ class HostLink:
         if nbytes > self.result_bytes:
             raise GroupError.too_large(nbytes, self.result_bytes)
 
-    def _error(self, outcome: GroupOutcome) -> GroupError:
-        """Return the error that every rank raises for an operation that was not committed."""
-        if outcome.phase == "broken":
-            return self._broken(outcome)
+    def _mismatch(self, outcome: Outcome) -> GroupError:
+        """Return the error that every rank raises for a call that they do not all make alike."""
         for rank, (_, is_refused, _, _) in enumerate(outcome.descriptors):
             if is_refused:
                 return CallMismatchError.refused(rank, outcome.words[rank])
@@ -193,26 +200,14 @@ class HostLink:
             return CallMismatchError.of(outcome.words, kinds)
         return SharedMemoryError.missing(outcome.missing_bytes)
 
-    def _broken(self, outcome: GroupOutcome) -> GroupError:
-        if os.getpid() != self._pid:
-            return GroupError.forked(self.rank)
-        if outcome.cause == "late":
-            return DeadlineError.of(outcome.rank, outcome.state)
-        return PeerLostError.of(outcome.cause, outcome.rank)
-
     def _warn(self, absent: Sequence[int]) -> None:
         ranks = ", ".join(map(str, absent)) or "none"
         warnings.warn(
             f"Rank {self.rank} has waited for 30 s in {self._doing}; absent: {ranks}.", RuntimeWarning, stacklevel=6
         )
 
-    def retire_leases(self) -> None:
-        """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""
-        if not self._is_closed and os.getpid() == self._pid:
-            self._native.retire_leases()
 
-
-_links: weakref.WeakSet[HostLink] = weakref.WeakSet()
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
 
 
 def _before_fork() -> None:
@@ -222,10 +217,3 @@ def _before_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork)  # once, because nothing takes it back
-
-
-def _product(shape: Sequence[int]) -> int:
-    product = 1
-    for length in shape:
-        product *= length
-    return product

@@ -18,7 +18,7 @@ from treefold.errors import ArgumentError, MismatchError
 from treefold.execution import native
 from treefold.group.contributions import KIND, address_of, host_arrays, layout_of
 from treefold.group.folds import Joined
-from treefold.group.link import HostLink
+from treefold.group.link import Link
 from treefold.values import DistributedValues, PerReplica
 
 _BARRIER, _BROADCAST, _GATHER, _SHAPES = range(16, 20)
@@ -43,7 +43,7 @@ class Moved(NamedTuple):
 class Moves:
     """The calls of one group that only move values."""
 
-    def __init__(self, link: HostLink) -> None:
+    def __init__(self, link: Link) -> None:
         """Use a link."""
         self._link = link
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from treefold.errors import MismatchError
 from treefold.group.contributions import KIND
-from treefold.group.link import HostLink, Piece
+from treefold.group.link import Link, Piece
 
 _PIECES, _COUNTS = 32, 33
 
@@ -25,7 +25,7 @@ class Stream(NamedTuple):
     taken: Sequence[Piece]
 
 
-def move(link: HostLink, stream: Stream, collective: str, layout: str, *, root: int | None = None) -> None:
+def move(link: Link, stream: Stream, collective: str, layout: str, *, root: int | None = None) -> None:
     """Move the pieces of all ranks through the memory that they share.
 
     A stream that does not fit there goes through it in parts: after an error some of them have been taken.
@@ -40,7 +40,7 @@ def move(link: HostLink, stream: Stream, collective: str, layout: str, *, root: 
         link.place(kind, end - begin, given, taken, words=words[:400])
 
 
-def tell_counts(link: HostLink, sent: Sequence[int], expected: Sequence[int], layout: str) -> list[tuple[int, ...]]:
+def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout: str) -> list[tuple[int, ...]]:
     """Return how many elements each rank sends to each: ``counts[sender][receiver]``.
 
     Raises:

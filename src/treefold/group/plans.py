@@ -3,40 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
 from treefold.calls.entry import Entry
-from treefold.execution.registry import SHARED_MEMORY
+from treefold.execution.registry import HOSTS, SHARED_MEMORY
 from treefold.fold import Fold
-from treefold.group.link import HostLink
+from treefold.packing import Item, by_dtype, split_by_shares
 from treefold.plan import Plan
 from treefold.plan.ir import Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_one_pass
+from treefold.planners.direct import direct
 
 _NUMBER_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the ranks are, and what their results promise: all that plans of a group depend on, beside the call.
+
+    ``hosts``: the ranks of each host. ``shares``: what each host folds, in any unit; equal parts if there are none.
+    """
+
+    hosts: tuple[tuple[int, ...], ...]
+    guarantee: str = "replica_order"
+    shares: tuple[Fraction, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return sum(map(len, self.hosts))
+
+    def host_of(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks of a rank's host."""
+        return next(host for host in self.hosts if rank in host)
+
+    def folds_per_host(self, fold: Fold, dtypes: Sequence[str]) -> bool:
+        """Tell whether the replicas of a host may be folded before they travel.
+
+        Always where no order of the folds changes a bit; else if the guarantee says so.
+        """
+        if fold.weights is not None:
+            return False
+        return self.guarantee == "per_plan" or all(fold.has_any_order(dtype) for dtype in dtypes)
 
 
 class GroupPlans:
     """The plan of one kind of call, for the numbers of replicas that the ranks had last."""
 
-    def __init__(self, entry: Entry, link: HostLink, fold: Fold) -> None:
+    def __init__(self, entry: Entry, layout: Layout, rank: int, fold: Fold) -> None:
         """Begin without a plan."""
-        self._entry, self._link, self._fold = entry, link, fold
+        self._entry, self._layout, self._rank, self._fold = entry, layout, rank, fold
         self.replicas: tuple[int, ...] = ()
         self.plan: Plan | None = None
         self._number = 0
 
-    def number(self, replicas: int) -> int:
-        """Return the number by which ranks compare their plans; 0 if there is none for so many replicas here."""
-        return self._number if self.replicas and self.replicas[self._link.rank] == replicas else 0
+    @property
+    def number(self) -> int:
+        """The number by which ranks compare their plans; 0 if there is none for this rank's number of replicas."""
+        is_planned = self.replicas and self.replicas[self._rank] == self._entry.num_replicas
+        return self._number if is_planned else 0
 
     def make(self, replicas: Sequence[int]) -> None:
         """Plan the call, and prove the plan, for so many replicas of each rank."""
         self.replicas = tuple(replicas)
-        self.plan = plan_of(self._entry, self._fold, self.replicas)
+        self.plan = plan_of(self._entry, self._fold, self.replicas, self._layout)
         self._number = int(self.plan.digest[:_NUMBER_DIGITS], 16)
 
 
-def plan_of(entry: Entry, fold: Fold, replicas: Sequence[int]) -> Plan:
+def plan_of(entry: Entry, fold: Fold, replicas: Sequence[int], layout: Layout) -> Plan:
     """Return the plan of an all-reduce of the entry's leaves by ranks with so many replicas each."""
     sources = tuple(_device(rank, index) for rank, count in enumerate(replicas) for index in range(count))
     ends = tuple(_device(rank, 0) for rank in range(len(replicas)))
@@ -44,8 +79,12 @@ def plan_of(entry: Entry, fold: Fold, replicas: Sequence[int]) -> Plan:
         LeafWork(Leaf(part.dtype, part.goal), part.lengths[:1] * len(sources), sources, ends) for part in entry.parts
     ]
     builder = PlanBuilder(work)
-    for index in range(len(work)):
-        add_one_pass(builder, index)
+    if len(layout.hosts) == 1:
+        for index in range(len(work)):
+            add_one_pass(builder, index)
+    else:
+        _add_direct(builder, layout, fold)
+    executor = SHARED_MEMORY if len(layout.hosts) == 1 else HOSTS
     return Plan(
         leaves=builder.leaves,
         buffers=builder.buffers,
@@ -53,10 +92,19 @@ def plan_of(entry: Entry, fold: Fold, replicas: Sequence[int]) -> Plan:
         collective="all_reduce",
         algorithm="direct",
         paths=tuple(part.path for part in entry.parts),
-        executor=SHARED_MEMORY.name,
-        kernel=SHARED_MEMORY.kernel,
+        executor=executor.name,
+        kernel=executor.kernel,
         accumulate=fold.accumulate,
     )
+
+
+def _add_direct(builder: PlanBuilder, layout: Layout, fold: Fold) -> None:
+    folds_first = layout.folds_per_host(fold, [one.leaf.dtype for one in builder.work])
+    method = direct(layout.hosts, layout.shares, is_folded_per_host=folds_first)
+    for items in by_dtype(Item(index, one.leaf.dtype, one.result_length) for index, one in enumerate(builder.work)):
+        for number, pack in enumerate(split_by_shares(items, method.shares)):
+            if pack.length:
+                method.add_pack(builder, pack, number)
 
 
 def _device(rank: int, index: int) -> str:

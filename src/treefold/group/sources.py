@@ -1,7 +1,6 @@
 """Who knows the ranks: a ticket, PyTorch, MPI, or the environment that a launcher has left.
 
-PyTorch's and MPI's ranks are told a ticket by rank 0, in one broadcast of bytes; treefold uses nothing else of theirs.
-Both are used only where the user has given or installed them, and are not imported to find out.
+PyTorch and MPI are used only where the user has given or installed them, and are not imported to find out.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from treefold.engines.roster import CommunicatorRoster, Roster, StoreRoster
 from treefold.errors import ConnectError
 from treefold.group.guest import is_listening
 from treefold.group.ticket import Ticket
@@ -54,7 +52,7 @@ class StoreRanks:
 
         """
         if self.rank == 0:
-            self.store.set(_STORE_KEY, _first_ticket(self.size) + _host().encode())
+            self.store.set(_STORE_KEY, _first_ticket(self.size) + host_key().encode())
             return self._read()
         deadline = time.monotonic() + seconds
         # What an earlier incarnation of the job has left there leads to nobody.
@@ -69,7 +67,7 @@ class StoreRanks:
     def _read(self) -> Ticket:
         told = self.store.get(_STORE_KEY)
         host = told[_TICKET_BYTES:].decode()
-        if host and _host() and host != _host():
+        if host and host_key() and host != host_key():
             raise ConnectError.other_host(self.rank)
         return _own_ticket(told[:_TICKET_BYTES], self.rank)
 
@@ -79,8 +77,8 @@ class StoreRanks:
             self.store.delete_key(_STORE_KEY)
 
 
-def find_ticket(source: Any, seconds: float) -> Ticket:
-    """Return this rank's ticket, from whatever knows the ranks.
+def find_ranks(source: Any, seconds: float) -> Ticket | Roster:
+    """Return what knows this rank and the others: a ticket of this host's ranks, or a roster of all.
 
     Raises:
         ConnectError: it is nothing that knows them, or None and the environment says nothing.
@@ -97,11 +95,11 @@ def find_ticket(source: Any, seconds: float) -> Ticket:
     if _is_process_group(source):
         return _from_process_group(source)
     if hasattr(source, "Bcast") and hasattr(source, "Get_rank"):
-        return _from_communicator(source)
+        return CommunicatorRoster(source)
     raise ConnectError.unknown_source(source)
 
 
-def _from_environment(seconds: float) -> Ticket:
+def _from_environment(seconds: float) -> Ticket | Roster:
     if TICKET_VARIABLE in os.environ:
         return Ticket.read(os.environ.pop(TICKET_VARIABLE))  # good for one group, and none of its children's business
     distributed = sys.modules.get("torch.distributed")
@@ -112,7 +110,7 @@ def _from_environment(seconds: float) -> Ticket:
     if any(name in os.environ for name in _MPI) and importlib.util.find_spec("mpi4py") is not None:
         from mpi4py import MPI  # noqa: PLC0415 - the user's own, if at all
 
-        return _from_communicator(MPI.COMM_WORLD)
+        return CommunicatorRoster(MPI.COMM_WORLD)
     raise ConnectError.no_launcher(_LOOKED_FOR)
 
 
@@ -121,20 +119,17 @@ def _is_process_group(source: Any) -> bool:
     return distributed is not None and distributed.is_available() and isinstance(source, distributed.ProcessGroup)
 
 
-def _from_process_group(group: Any) -> Ticket:
-    import torch  # noqa: PLC0415 - the user's own, if at all
+def _from_process_group(group: Any) -> Roster:
+    """Use the store on which PyTorch has made the group; its messages are not met."""
     from torch import distributed  # noqa: PLC0415 - the user's own, if at all
 
+    store = distributed.distributed_c10d._get_process_group_store(group)  # noqa: SLF001 - there is no other way to it
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
-    told = torch.empty(_TICKET_BYTES, dtype=torch.uint8)
-    if rank == 0:
-        told.copy_(torch.frombuffer(bytearray(_first_ticket(size)), dtype=torch.uint8))
-    distributed.broadcast(told, src=distributed.get_global_rank(group, 0), group=group)
-    return _own_ticket(bytes(told.tolist()), rank)
+    return StoreRoster(store, rank, size, _name_of(str(group.group_name)))
 
 
-def _from_torchrun(seconds: float) -> Ticket:
-    """Be told by torchrun's store, as a client of it; PyTorch's process groups stay as they are."""
+def _from_torchrun(seconds: float) -> Roster:
+    """Use torchrun's store, as a client of it; PyTorch's process groups stay as they are."""
     from torch.distributed import TCPStore  # noqa: PLC0415 - the user's own, if at all
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -142,32 +137,18 @@ def _from_torchrun(seconds: float) -> Ticket:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = TCPStore(address, port, None, is_host, timedelta(seconds=seconds), wait_for_workers=False)
-    # Ranks connect in the same order, so each counts for itself; a restart begins anew, beside stale keys.
-    _counts[restart] = _counts.get(restart, 0) + 1
-    key = f"treefold/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{restart}/{_counts[restart]}"
-    if rank == 0:
-        store.set(key, _first_ticket(size))
-    told = store.get(key)
-    if is_host:
-        _kept_stores.append(store)  # the others may still have to ask
-    return _own_ticket(told, rank)
+    _kept_stores.append(store)  # the others may still have to ask
+    return StoreRoster(store, rank, size, _name_of(f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{restart}"))
+
+
+def _name_of(job: str) -> str:
+    """Return what a group's keys begin with. Ranks connect in one order, so each counts for itself."""
+    _counts[job] = _counts.get(job, 0) + 1
+    return f"treefold/{job}/{_counts[job]}"
 
 
 _counts: dict[str, int] = {}
 _kept_stores: list[object] = []
-
-
-def _from_communicator(communicator: Any) -> Ticket:
-    """Be told by a broadcast on a communicator of our own, so that the user's messages are not met."""
-    own = communicator.Dup()
-    try:
-        told = np.zeros(_TICKET_BYTES, np.uint8)
-        if own.Get_rank() == 0:
-            told[:] = np.frombuffer(_first_ticket(own.Get_size()), np.uint8)
-        own.Bcast(told, 0)
-        return _own_ticket(told.tobytes(), own.Get_rank())
-    finally:
-        own.Free()
 
 
 def _first_ticket(size: int) -> bytes:
@@ -179,9 +160,10 @@ def _own_ticket(told: bytes, rank: int) -> Ticket:
     return Ticket(first.folder, first.token, rank, first.size)
 
 
-def _host() -> str:
+def host_key() -> str:
     """Return what differs between hosts; processes for which it is the same may still be unable to meet."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/net').readlink()}"  # a network of its own makes a container a host
     except OSError:
         return ""

@@ -1,0 +1,180 @@
+"""Channels over PyTorch's gloo: a process group of our own, on a store that the user's ranks share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import PrefixStore, ProcessGroupGloo
+
+from treefold.backends import HostArray
+from treefold.engines.channel import Channel, Limits, Transfer
+from treefold.errors import ConnectError, GroupError
+
+_FOREVER = timedelta(days=365)
+#: gloo keeps tags in 32 bits with a sign.
+_TAGS = 1 << 30
+#: The last tags are nobody's: their receives only expire.
+_NOBODYS = _TAGS
+_MESSAGE_BYTES = 1 << 30
+_POLL_S = 0.005
+_TOLD_S = 0.05
+
+
+class GlooChannel(Channel):
+    """gloo's sends and receives. Its transfers cannot be asked whether they are done, so a thread per peer waits.
+
+    ``store``: any of PyTorch's stores, on which nobody else uses ``name``. It must survive the ranks that may be lost.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, name: str, seconds: float) -> None:
+        """Connect to all others, which do the same.
+
+        Raises:
+            ConnectError: some did not come in time.
+
+        """
+        self.rank, self.size = rank, size
+        self._store, self._name = store, name
+        try:
+            self._group = ProcessGroupGloo(PrefixStore(name, store), rank, size, timedelta(seconds=seconds))
+        except RuntimeError as error:
+            raise ConnectError.engine("gloo", str(error)) from None
+        self.limits = Limits(_TAGS, _MESSAGE_BYTES, rails=_num_rails())
+        self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
+        self._receipts: dict[int, queue.SimpleQueue[Transfer | None]] = {}
+        self._sent: list[Transfer] = []
+
+    def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
+        """Begin to send, and return at once."""
+        transfer = Transfer(peer, tag, True, buffer)
+        try:
+            transfer.handle = self._group.send([torch.from_numpy(buffer)], peer, tag)
+        except RuntimeError as error:
+            self._fail(transfer, error)
+        self._sent.append(transfer)
+        return transfer
+
+    def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
+        """Begin to receive, and return at once."""
+        transfer = Transfer(peer, tag, False, buffer)
+        try:
+            transfer.handle = self._group.recv([torch.from_numpy(buffer)], peer, tag)
+        except RuntimeError as error:
+            self._fail(transfer, error)
+            return transfer
+        if peer not in self._receipts:
+            self._receipts[peer] = queue.SimpleQueue()
+            waiter = threading.Thread(target=self._wait_for, args=(self._receipts[peer],), daemon=True)
+            waiter.name = f"treefold-{peer}"
+            waiter.start()
+        self._receipts[peer].put(transfer)
+        return transfer
+
+    def wait(self, deadline: float) -> Transfer | None:
+        """Return what has ended; None at the deadline."""
+        with contextlib.suppress(queue.Empty):
+            return self._ended.get(timeout=max(deadline - time.monotonic(), 0.0))
+        return None
+
+    def settle(self) -> None:
+        """Forget what was sent: gloo has sent it, as the receivers have it."""
+        self._sent.clear()
+
+    def now(self) -> float:
+        """Return the time of the monotonic clock."""
+        return time.monotonic()
+
+    def ask(self, said: bytes, expected: Collection[int], deadline: float) -> Mapping[int, bytes]:
+        """Leave words in the store, break the connections, and collect the words of others."""
+        answers: dict[int, bytes] = {self.rank: said}
+        told, done = threading.Event(), threading.Event()
+
+        def converse() -> None:
+            with contextlib.suppress(Exception):  # the store is gone, or out of reach: nobody answers
+                store = PrefixStore(f"{self._name}/said", self._store)
+                store.set(str(self.rank), said)
+                told.set()
+                while time.monotonic() < deadline:
+                    for rank in range(self.size):
+                        if rank not in answers and store.check([str(rank)]):
+                            answers[rank] = store.get(str(rank))
+                    if answers.keys() >= set(expected):
+                        break
+                    time.sleep(_POLL_S)
+            done.set()
+
+        threading.Thread(target=converse, daemon=True).start()
+        told.wait(min(_TOLD_S, max(deadline - time.monotonic(), 0.0)))
+        self._disconnect()
+        done.wait(max(deadline - time.monotonic(), 0.0))
+        return dict(answers)
+
+    def without(self, ranks: Collection[int], deadline: float) -> GlooChannel:
+        """Decide in the store who goes on, and connect those."""
+        wanted = [rank for rank in range(self.size) if rank not in set(ranks)]
+        decided = self._decided(json.dumps(wanted), deadline)
+        if self.rank not in decided:
+            raise GroupError.left_out(decided)
+        seconds = max(deadline - time.monotonic(), 1e-3)
+        name = f"{self._name}/{'.'.join(map(str, decided))}"
+        return GlooChannel(self._store, decided.index(self.rank), len(decided), name, seconds)
+
+    def close(self) -> None:
+        """Let the waiting threads end."""
+        for receipts in self._receipts.values():
+            receipts.put(None)
+
+    def _decided(self, wanted: str, deadline: float) -> list[int]:
+        decided: list[int] = []
+
+        def ask() -> None:
+            with contextlib.suppress(Exception):
+                store = PrefixStore(self._name, self._store)
+                decided.extend(json.loads(store.compare_set("without", "", wanted)))
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(max(deadline - time.monotonic(), 0.0))
+        if not decided:
+            raise GroupError.undecided()
+        return decided
+
+    def _wait_for(self, receipts: queue.SimpleQueue[Transfer | None]) -> None:
+        while True:
+            transfer = receipts.get()
+            if transfer is None:
+                return
+            try:
+                transfer.handle.wait(_FOREVER)
+            except RuntimeError as error:
+                transfer.error = str(error) or "the connection is broken"
+            transfer.handle = None
+            self._ended.put(transfer)
+
+    def _fail(self, transfer: Transfer, error: Exception) -> None:
+        transfer.error = str(error) or "the connection is broken"
+        self._ended.put(transfer)
+
+    def _disconnect(self) -> None:
+        """Break all connections: gloo does so when a receive expires, and nothing else does."""
+        if self.size == 1:
+            return
+        nowhere = torch.empty(1, dtype=torch.uint8)
+        for rail in range(self.limits.rails):
+            with contextlib.suppress(RuntimeError):
+                peer = (self.rank + 1) % self.size
+                self._group.recv([nowhere], peer, _NOBODYS + rail).wait(timedelta(milliseconds=1))
+
+
+def _num_rails() -> int:
+    """Return over how many network interfaces gloo spreads tags."""
+    return len([name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]) or 1

@@ -1,0 +1,164 @@
+"""Channels over MPI, by mpi4py: a communicator of our own, whose requests one loop tests."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from treefold.backends import HostArray
+from treefold.engines.channel import Channel, Limits, Transfer
+from treefold.errors import GroupError
+
+_MESSAGE_BYTES = 1 << 30
+#: The last tags: words of ranks that stop, and of those that go on.
+_STOPPED, _GOING_ON = 1, 2
+_MOST_TAGS = 1 << 30
+#: What a rank that stopped has sent before may still be on its way.
+_ON_ITS_WAY_S = 0.05
+_SPINS = 50
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 2e-5, 2e-4
+
+
+class MpiChannel(Channel):
+    """MPI's non-blocking sends and receives. MPICH ends the whole job when a rank dies."""
+
+    def __init__(self, communicator: Any) -> None:
+        """Take over a communicator that nobody else uses."""
+        self._comm = communicator
+        self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
+        tags = min(communicator.Get_attr(MPI.TAG_UB), _MOST_TAGS) - _GOING_ON
+        self.limits = Limits(tags, _MESSAGE_BYTES, is_death_fatal=True)
+        self._open: list[Transfer] = []
+        self._requests: list[Any] = []
+        self._ended: collections.deque[Transfer] = collections.deque()
+        self._said: dict[int, tuple[float, bytes]] = {}
+        self._kept: list[Any] = []
+
+    def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
+        """Begin to send, and return at once."""
+        return self._begin(Transfer(peer, tag, True, buffer), self._comm.Isend([buffer, MPI.BYTE], peer, tag))
+
+    def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
+        """Begin to receive, and return at once."""
+        return self._begin(Transfer(peer, tag, False, buffer), self._comm.Irecv([buffer, MPI.BYTE], peer, tag))
+
+    def wait(self, deadline: float) -> Transfer | None:
+        """Return what has ended; None at the deadline."""
+        found: list[Transfer] = []
+
+        def has_ended() -> bool:
+            self._test()
+            if self._ended:
+                found.append(self._ended.popleft())
+            return bool(found)
+
+        _until(has_ended, deadline)
+        return found[0] if found else None
+
+    def now(self) -> float:
+        """Return the time of the monotonic clock."""
+        return time.monotonic()
+
+    def ask(self, said: bytes, expected: Collection[int], deadline: float) -> Mapping[int, bytes]:
+        """Send words to all others, and collect theirs."""
+        self._tell(said, range(self.size), _STOPPED)
+
+        def have_answered() -> bool:
+            self._hear()
+            return self._said.keys() >= set(expected)
+
+        _until(have_answered, deadline)
+        return {rank: words for rank, (_, words) in self._said.items()} | {self.rank: said}
+
+    def without(self, ranks: Collection[int], deadline: float) -> MpiChannel:
+        """Go on with all others, if they are more than half and all of them say the same."""
+        members = [rank for rank in range(self.size) if rank not in set(ranks)]
+        if self.rank not in members:
+            raise GroupError.left_out(members)
+        if 2 * len(members) <= self.size:
+            raise GroupError.no_majority(len(members), self.size)
+        wanted = json.dumps(members).encode()
+        self._tell(wanted, members, _GOING_ON)
+        heard: dict[int, bytes] = {self.rank: wanted}
+
+        def have_agreed() -> bool:
+            heard.update(self._received(_GOING_ON))
+            return heard.keys() >= set(members)
+
+        if not _until(have_agreed, deadline) or set(heard.values()) != {wanted}:
+            raise GroupError.undecided()
+        group = self._comm.Get_group().Incl(members)
+        return MpiChannel(self._comm.Create_group(group))
+
+    def close(self) -> None:
+        """Keep what is under way for good: MPI may still write there."""
+        _kept.append((self._open, self._requests, self._kept))
+
+    def free(self) -> None:
+        """Give the communicator back; all ranks do."""
+        self._comm.Free()
+
+    def _begin(self, transfer: Transfer, request: Any) -> Transfer:
+        self._open.append(transfer)
+        self._requests.append(request)
+        return transfer
+
+    def _test(self) -> None:
+        """Let MPI work, and note what has ended."""
+        done = MPI.Request.Testsome(self._requests) if self._requests else None
+        if done:
+            ended = set(done)
+            self._ended.extend(self._open[index] for index in sorted(ended) if not self._open[index].is_send)
+            self._open = [one for index, one in enumerate(self._open) if index not in ended]
+            self._requests = [one for index, one in enumerate(self._requests) if index not in ended]
+            return
+        self._hear()
+        for peer, (heard_at, _) in self._said.items():
+            lost = [one for one in self._open if one.peer == peer and not one.is_send and not one.error]
+            if lost and time.monotonic() > heard_at + _ON_ITS_WAY_S:
+                for one in lost:
+                    one.error = "the rank has stopped"
+                self._ended.extend(lost)
+
+    def _tell(self, words: bytes, ranks: Collection[int], tag: int) -> None:
+        buffer = np.frombuffer(words, np.uint8)
+        for rank in ranks:
+            if rank != self.rank:
+                with contextlib.suppress(MPI.Exception):
+                    self._kept.append((buffer, self._comm.Isend([buffer, MPI.BYTE], rank, self.limits.tags + tag)))
+
+    def _hear(self) -> None:
+        self._said.update({rank: (time.monotonic(), words) for rank, words in self._received(_STOPPED).items()})
+
+    def _received(self, tag: int) -> dict[int, bytes]:
+        found = {}
+        status = MPI.Status()
+        while self._comm.Iprobe(MPI.ANY_SOURCE, self.limits.tags + tag, status):
+            words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            self._comm.Recv([words, MPI.BYTE], status.Get_source(), self.limits.tags + tag)
+            found[status.Get_source()] = words.tobytes()
+        return found
+
+
+#: What MPI may still read or write after a failure.
+_kept: list[Any] = []
+
+
+def _until(holds: Callable[[], bool], deadline: float) -> bool:
+    """Ask again and again whether something holds, first quickly, then with pauses; False at the deadline."""
+    spins, pause = 0, _SHORTEST_PAUSE_S
+    while not holds():
+        if time.monotonic() >= deadline:
+            return False
+        spins += 1
+        if spins > _SPINS:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+    return True

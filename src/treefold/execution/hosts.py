@@ -1,0 +1,31 @@
+"""Runs plans whose devices belong to the ranks of several hosts: each rank walks its program over a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from treefold.execution.interface import CallSummary, Executor
+from treefold.execution.operands import Operand, Results
+from treefold.fold import Fold
+from treefold.plan import Plan
+
+
+class HostsExecutor(Executor):
+    """Channels between hosts, shared memory within them.
+
+    A plan alone cannot be run here: no rank has the values of the others. ``treefold.group`` runs it, on all of them.
+    """
+
+    name = "hosts"
+    joins_ranks = True
+    kernel = "native"
+    is_on_request = True
+    manner = "chunk by chunk, over the channels between hosts"
+
+    def refusal(self, call: CallSummary) -> str:  # noqa: ARG002
+        """Refuse calls of one process."""
+        return "it joins the ranks of a group"
+
+    def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
+        """Do nothing: a rank has its own values only."""
+        raise NotImplementedError(plan, inputs, fold, out)

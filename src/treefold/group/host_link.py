@@ -1,0 +1,114 @@
+"""The ranks of one host as one of them sees them: everything crosses through memory that they share."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
+from treefold.group.link import Link, Piece
+from treefold.group.plans import GroupPlans, Layout
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from treefold._native import GroupForm, GroupOutcome, HostGroup
+    from treefold.backends import HostArray, Row
+    from treefold.fold import Fold
+
+
+class HostLink(Link):
+    """A link through shared memory."""
+
+    def __init__(self, native: HostGroup, rank: int, size: int, *, result_bytes: int, timeout_seconds: float) -> None:
+        """Take over what the native core has connected."""
+        layout = Layout((tuple(range(size)),))
+        super().__init__(layout, rank, result_bytes=result_bytes, timeout_seconds=timeout_seconds)
+        self._native = native
+
+    def fold(
+        self,
+        form: GroupForm,
+        rows: list[Row],
+        targets: Sequence[Row | None] | None,
+        wants_lease: bool,  # noqa: FBT001 - as in Link
+        fold: Fold,
+        plans: GroupPlans,
+    ) -> GroupOutcome | None:
+        """Fold the rows of all ranks: each element once, by the rank that owns its slice."""
+        if form.result_bytes > self.result_bytes:
+            raise GroupError.too_large(form.result_bytes, self.result_bytes)
+        weights, weight_sum = (fold.scaled_weights, fold.weight_sum) if fold.weights else ((), 0.0)
+        self._begin("a reduction")
+        try:
+            outcome: GroupOutcome | None = self._native.fold(
+                form, rows, targets, wants_lease, weights, weight_sum, plans.number, self.timeout_seconds, self._warn
+            )
+        finally:
+            self._under_way.release()
+        if outcome is not None and not outcome.is_committed:
+            raise self._error(outcome)
+        return outcome
+
+    def place(
+        self,
+        kind: bytes,
+        result_bytes: int,
+        given: list[Piece],
+        taken: list[Piece],
+        *,
+        words: str,
+        wants_lease: bool = False,
+    ) -> GroupOutcome:
+        """Lay pieces of all ranks into one memory, and take pieces out of it."""
+        self._check_size(result_bytes)
+        with self._calling(words):
+            outcome = self._native.place(
+                kind, result_bytes, given, taken, wants_lease, words, self.timeout_seconds, self._warn
+            )
+        return self._committed(outcome)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
+        """Return an uninitialised array in memory that the other ranks can read."""
+        self._check_usable()
+        nbytes = max(1, dtype.itemsize * math.prod(shape))
+        try:
+            return self._native.empty(shape, dtype, nbytes)
+        except OSError as error:
+            raise SharedMemoryError.of_system(error, nbytes) from None
+
+    def retire_leases(self) -> None:
+        """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""
+        if not self._is_closed and os.getpid() == self._pid:
+            self._native.retire_leases()
+
+    def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> GroupOutcome:
+        return self._committed(
+            self._native.agree(
+                kind, blob, words, is_refused=is_refused, seconds=self.timeout_seconds, warn=self._warn
+            )
+        )
+
+    def _leave(self, *, has_failed: bool) -> None:
+        self._native.leave(has_failed)
+
+    @property
+    def _sequence(self) -> int:
+        return self._native.sequence
+
+    def _committed(self, outcome: GroupOutcome) -> GroupOutcome:
+        if not outcome.is_committed:
+            raise self._error(outcome)
+        return outcome
+
+    def _error(self, outcome: GroupOutcome) -> GroupError:
+        """Return the error that every rank raises for an operation that was not committed."""
+        if outcome.phase != "broken":
+            return self._mismatch(outcome)
+        if os.getpid() != self._pid:
+            return GroupError.forked(self.rank)
+        if outcome.cause == "late":
+            return DeadlineError.of(outcome.rank, outcome.state)
+        return PeerLostError.of(outcome.cause, outcome.rank)

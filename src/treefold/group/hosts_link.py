@@ -1,0 +1,292 @@
+"""Ranks of several hosts as one of them sees them: rounds of frames, then values, over an engine's channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from treefold.backends import HostArray, Row
+from treefold.bounded_cache import BoundedCache
+from treefold.engines.channel import Channel
+from treefold.errors import DeadlineError, PeerLostError
+from treefold.execution import native
+from treefold.execution.host_fold import Job, fold_batch
+from treefold.execution.program import program_of
+from treefold.execution.walk import Walk
+from treefold.fold import Fold
+from treefold.group.contributions import address_of
+from treefold.group.crossing import Crossing
+from treefold.group.host_link import HostLink
+from treefold.group.link import Link, Piece
+from treefold.group.memory import CallMemory, arrays_of, memory_at
+from treefold.group.plans import GroupPlans, Layout
+from treefold.group.rounds import FRAME_ROOM, ROUND_TAGS, Frame, Rounds
+from treefold.plan import Plan
+from treefold.plan.ir import Copy
+
+if TYPE_CHECKING:
+    from treefold._native import GroupForm
+
+#: What crosses between hosts at a time.
+CHUNK_BYTES = 1 << 19
+_VOTE = b"every rank has everything"
+_LINE = 64
+_ALIGNED = 16
+
+
+@dataclass(slots=True)
+class HostsOutcome:
+    """What became of a call over hosts: what the ranks said, and the results of this one."""
+
+    frames: Sequence[Frame]
+    is_unplanned: bool = False
+    results: dict[int, HostArray] = field(default_factory=dict)
+    is_leased: bool = True
+    missing_bytes: int = 0
+
+    @property
+    def words(self) -> list[str]:
+        """Each rank's call in words."""
+        return [frame.words for frame in self.frames]
+
+    @property
+    def blobs(self) -> list[bytes]:
+        """What each rank has said."""
+        return [frame.payload for frame in self.frames]
+
+    @property
+    def descriptors(self) -> list[tuple[bytes, bool, int, bool]]:
+        """Of each rank: the kind of its call, whether it was refused, its replicas, whether it has a plan."""
+        return [(one.kind, one.is_refused, one.replicas, one.number > 0) for one in self.frames]
+
+    def view(self, at: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
+        """Return a result."""
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        if at in self.results:
+            return self.results[at].view(dtype).reshape(shape)
+        whole = self.results[-1]
+        return whole[at : at + nbytes].view(dtype).reshape(shape)
+
+
+class HostsLink(Link):
+    """A link over a channel, beside the shared memory of this rank's host."""
+
+    def __init__(
+        self, channel: Channel, layout: Layout, local: HostLink | None, *, result_bytes: int, timeout_seconds: float
+    ) -> None:
+        """Take over a channel between all ranks. ``local``: joins those of this host, if there are several."""
+        super().__init__(layout, channel.rank, result_bytes=result_bytes, timeout_seconds=timeout_seconds)
+        self._rounds = Rounds(channel)
+        self._channel, self._local = channel, local
+        self._host = layout.host_of(self.rank)
+        self._walks: BoundedCache[int, Walk] = BoundedCache(64)
+
+    def fold(
+        self,
+        form: GroupForm,
+        rows: list[Row],
+        targets: Sequence[Row | None] | None,
+        wants_lease: bool,  # noqa: FBT001 - as in Link
+        fold: Fold,
+        plans: GroupPlans,
+    ) -> HostsOutcome | None:
+        """Fold the rows of all ranks: every element by the rank that owns its slice; small ones by every rank."""
+        self._check_size(form.result_bytes)
+        given = [arrays_of(row) for row in rows]
+        ends = [None if row is None else arrays_of(row)[0] for row in targets or [None] * len(rows)]
+        if not _are_apart(given, ends):
+            return None
+        self._check_usable()
+        memory = self._memory_for(plans, fold, given)
+        inline = _inline(given)
+        with self._calling("a reduction"):
+            until = self._deadline()
+            frame = Frame(form.kind, form.words, inline, len(rows[0].addresses) if rows else 1, plans.number)
+            outcome = self._round(frame, until)
+            if all(one.payload for one in outcome.frames):
+                results = _folded_here(outcome.frames, rows, fold)
+            else:
+                results = self._walked(plans, memory, until)
+        if targets is None and wants_lease:
+            outcome.results = dict(zip(form.results_at, results, strict=True))
+        for end, result in zip(ends, results, strict=True):
+            if end is not None:
+                np.copyto(end, result.reshape(-1))
+        return outcome
+
+    def place(
+        self,
+        kind: bytes,
+        result_bytes: int,
+        given: list[Piece],
+        taken: list[Piece],
+        *,
+        words: str,
+        wants_lease: bool = False,
+    ) -> HostsOutcome:
+        """Send every piece to the ranks that take it."""
+        self._check_size(result_bytes)
+        whole = native.new_result((result_bytes,), np.dtype(np.uint8)) if wants_lease else None
+        made = [(0, whole)] if whole is not None else []
+        staged = [(at, native.new_result((nbytes,), np.dtype(np.uint8))) for at, _, nbytes in taken]
+        own = [(at, memory_at(address, nbytes)) for at, address, nbytes in given]
+        with self._calling(words):
+            until = self._deadline()
+            crossing = Crossing(self._channel, own, made + staged)
+            outcome = self._round(Frame(kind, words, crossing.said), until)
+            with self._rounds.failing():
+                waiting = crossing.begin(outcome.blobs)
+                self._rounds.wait_for(waiting, until, self._warn)
+            self._vote(until)
+        for (_, address, nbytes), (_, array) in zip(taken, staged, strict=True):
+            np.copyto(memory_at(address, nbytes), array)
+        if whole is not None:
+            outcome.results = {-1: whole}
+        return outcome
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
+        """Return an uninitialised array, in memory that the other ranks of this host can read."""
+        self._check_usable()
+        return native.new_result(shape, dtype) if self._local is None else self._local.empty(shape, dtype)
+
+    def retire_leases(self) -> None:
+        """Do nothing: results are this process's own, and the shared memory of the host looks after itself."""
+
+    def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> HostsOutcome:
+        return self._round(Frame(kind, words, blob, is_refused=is_refused), self._deadline())
+
+    def _leave(self, *, has_failed: bool) -> None:
+        self._rounds.leave("failed" if has_failed else "left")
+        if self._local is not None:
+            self._local.close(has_failed=has_failed)
+
+    @property
+    def _sequence(self) -> int:
+        return self._rounds.sequence
+
+    def _deadline(self) -> float:
+        return self._channel.now() + self.timeout_seconds
+
+    def _round(self, frame: Frame, until: float) -> HostsOutcome:
+        """Tell all ranks a call, and raise what is wrong with it."""
+        frames = self._rounds.tell(frame, until, self._warn)
+        self._channel.settle()
+        numbers = {one.number for one in frames}
+        is_planned = len(numbers) == 1 and numbers != {0}
+        outcome = HostsOutcome(frames, is_unplanned=bool(frame.replicas) and not is_planned)
+        if len({one.kind for one in frames}) > 1 or any(one.is_refused for one in frames):
+            outcome.is_unplanned = False
+            raise self._mismatch(outcome)
+        if outcome.is_unplanned:
+            raise self._mismatch(outcome)
+        return outcome
+
+    def _vote(self, until: float) -> None:
+        """Let all ranks say that they have everything: nothing is handed over before."""
+        self._rounds.tell(Frame(_VOTE[:24], "the end of a call"), until, self._warn)
+        self._channel.settle()
+
+    def _memory_for(self, plans: GroupPlans, fold: Fold, given: list[list[HostArray]]) -> CallMemory | None:
+        """Return memory for a call that has a plan already, before anything is told."""
+        if plans.plan is None or not plans.number:
+            return None
+        return CallMemory(plans.plan, self._walk_of(plans.plan, plans.number), self.rank, fold, given)
+
+    def _walk_of(self, plan: Plan, number: int) -> Walk:
+        walk = self._walks.get(number)
+        if walk is None:
+            programs = [program_of(plan, rank, self.layout.hosts) for rank in self._host]
+            walk = Walk(plan, programs, self.rank, CHUNK_BYTES)
+            self._walks.put(number, walk)
+        return walk
+
+    def _walked(self, plans: GroupPlans, memory: CallMemory | None, until: float) -> list[HostArray]:
+        """Return this rank's results, once every rank has all of its own."""
+        if memory is None or plans.plan is None:
+            raise AssertionError(plans)  # a round without plans has raised
+        walk = self._walk_of(plans.plan, plans.number)
+        with self._rounds.failing():
+            walk.run(
+                memory.flat,
+                self._channel,
+                ROUND_TAGS,
+                lambda waiting: self._rounds.arrivals(waiting, until, self._warn),
+                lambda copies: self._share(copies, memory, walk, until),
+            )
+        self._vote(until)
+        return memory.results
+
+    def _share(self, copies: Sequence[Copy], memory: CallMemory, walk: Walk, until: float) -> None:
+        """Hand copies to the ranks of this host, through its shared memory."""
+        if self._local is None:
+            raise AssertionError(copies)
+        pieces: tuple[list[Piece], list[Piece]] = [], []
+        at = 0
+        for copy in copies:
+            nbytes = copy.source.length * memory.itemsize(copy.source.buffer)
+            for part, own in zip((copy.source, copy.target), pieces, strict=True):
+                if walk.holder(part.buffer) == self.rank:
+                    own.append((at, address_of(memory.flat.part(part)), nbytes))
+            at += -(-nbytes // _LINE) * _LINE
+        self._local.timeout_seconds = max(until - self._channel.now(), 1e-3)
+        try:
+            self._local.place(_VOTE[:24], max(at, 1), *pieces, words="copies within a host")
+        except (PeerLostError, DeadlineError) as error:
+            lost = [self._host[rank] for rank in error.ranks]
+            raise self._rounds.end("late" if isinstance(error, DeadlineError) else "lost", lost) from None
+
+
+def _are_apart(given: Sequence[Sequence[HostArray]], ends: Sequence[HostArray | None]) -> bool:
+    """Tell whether results may be written: into memory of their own, or exactly onto a contribution to them."""
+    spans = []
+    for leaf, (arrays, end) in enumerate(zip(given, ends, strict=True)):
+        own = [(array.ctypes.data, array.nbytes) for array in arrays]
+        spans += [(at, nbytes, 0, leaf) for at, nbytes in own]
+        if end is not None and (end.ctypes.data, end.nbytes) not in own:
+            spans.append((end.ctypes.data, end.nbytes, 1, leaf))
+        elif end is not None:
+            spans = [(at, n, int(is_end or at == end.ctypes.data), leaf) for at, n, is_end, leaf in spans]
+    return _no_end_overlaps(sorted(spans))
+
+
+def _no_end_overlaps(spans: Sequence[tuple[int, int, int, int]]) -> bool:
+    """Tell whether no span that is written overlaps another."""
+    reach, reach_of_ends = 0, 0
+    for at, nbytes, is_end, _ in spans:
+        if nbytes and at < (reach if is_end else reach_of_ends):
+            return False
+        reach = max(reach, at + nbytes)
+        reach_of_ends = max(reach_of_ends, at + nbytes) if is_end else reach_of_ends
+    return True
+
+
+def _inline(given: Sequence[Sequence[HostArray]]) -> bytes:
+    """Return contributions as a frame holds them, leaf by leaf; nothing if they are too large."""
+    arrays = [array for leaf in given for array in leaf]
+    if sum(_padded(array.nbytes) for array in arrays) > FRAME_ROOM:
+        return b""
+    return b"".join(array.tobytes().ljust(_padded(array.nbytes), b"\0") for array in arrays)
+
+
+def _folded_here(frames: Sequence[Frame], rows: Sequence[Row], fold: Fold) -> list[HostArray]:
+    """Fold what all ranks have said in their frames, as one process would."""
+    reads = [0] * len(frames)
+    jobs = []
+    for row in rows:
+        length = int(np.prod(row.shape, dtype=np.int64))
+        sources = []
+        for rank, frame in enumerate(frames):
+            for _ in range(frame.replicas):
+                sources.append(np.frombuffer(frame.payload, row.dtype, length, reads[rank]))
+                reads[rank] += _padded(length * row.dtype.itemsize)
+        dtype = row.dtype.name
+        jobs.append(Job(dtype, sources, [np.empty(length, fold.result_dtype(dtype))]))
+    fold_batch(jobs, fold)
+    return [job.targets[0] for job in jobs]
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNED) * _ALIGNED
