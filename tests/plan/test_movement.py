@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import subprocess
 import sys
 
@@ -80,7 +81,7 @@ class TestDigest:
         """Nothing in it depends on Python's hashes of text, which every process seeds anew."""
         done = subprocess.run(  # noqa: S603 - this Python
             [sys.executable, "-c", PRINT_DIGEST],
-            env={"PYTHONHASHSEED": seed},
+            env=os.environ | {"PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
             check=True,
