@@ -1,0 +1,1 @@
+"""What carries bytes between hosts: engines that users have, each behind the same seam."""

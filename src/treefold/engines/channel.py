@@ -1,0 +1,96 @@
+"""The seam between treefold and the engines of others, which carry bytes between the ranks of several hosts.
+
+A new engine is one file with a subclass of ``Channel``. Nothing else imports an engine.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from treefold.backends import HostArray
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an engine bears. ``tags``: they count from 0 to one below it; a message has ``message_bytes`` at most.
+
+    ``rails``: over how many network ports of a host messages spread, by ``tag % rails``. ``is_death_fatal``: whether
+    the engine ends all ranks when one dies.
+    """
+
+    tags: int
+    message_bytes: int
+    rails: int = 1
+    is_death_fatal: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A message under way; ``error`` says, in words, why it never arrives."""
+
+    peer: int
+    tag: int
+    is_send: bool
+    buffer: HostArray
+    error: str = ""
+    #: What the engine knows it by.
+    handle: Any = field(default=None, repr=False)
+
+
+class Channel(abc.ABC):
+    """An engine's messages between one rank and the others. One thread uses it.
+
+    Messages of one sender, receiver and tag arrive in the order of their sending. A buffer is a one-dimensional array
+    of bytes, and stays as it is until its transfer is done or the channel is aborted. What arrives may be shorter than
+    the buffer that takes it, and never longer.
+    """
+
+    rank: int
+    size: int
+    limits: Limits
+
+    @abc.abstractmethod
+    def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
+        """Begin to send, and return at once."""
+
+    @abc.abstractmethod
+    def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
+        """Begin to receive, and return at once."""
+
+    @abc.abstractmethod
+    def wait(self, deadline: float) -> Transfer | None:
+        """Return a transfer that is done or has failed, each once; None at the deadline, a moment of ``now``.
+
+        Sends need not be returned before all of their receivers have said that they are done. A failed transfer's peer
+        has ended or stopped using the channel. Signal handlers run at least every 20 ms.
+        """
+
+    @abc.abstractmethod
+    def now(self) -> float:
+        """Return the engine's time in seconds, which never goes back."""
+
+    @abc.abstractmethod
+    def ask(self, said: bytes, expected: Collection[int], deadline: float) -> Mapping[int, bytes]:
+        """Tell all ranks why this one stops using the channel, and return what each of them has said, this one too.
+
+        Returns when all ``expected`` have said something, or at the deadline. Ranks that wait on this one are woken, by
+        transfers that fail. Nothing can be sent any more.
+        """
+
+    @abc.abstractmethod
+    def without(self, ranks: Collection[int], deadline: float) -> Channel:
+        """Return a channel between all ranks but these, whose own numbers close up; all others call it alike.
+
+        It is decided once which ranks go on: of two parts that leave each other out, one does.
+
+        Raises:
+            GroupError: others go on without this one, or it cannot be decided.
+
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give the engine back what is its own; nothing is under way, or ``ask`` was called. Waits for nobody."""
