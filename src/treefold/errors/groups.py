@@ -40,6 +40,17 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
+    def decided_otherwise(cls, rank: int, decided: Sequence[int], asked: Sequence[int]) -> Self:
+        """Other ranks go on than those that this one asked for."""
+        onward = f"It was decided that rank{'s' * (len(decided) > 1)} {', '.join(map(str, decided))} may go on"
+        if rank not in decided:
+            return cls(f"{onward}, without this one, rank {rank}. Connect again to come back.")
+        return cls(
+            f"{onward}, and rank {rank} asked for {', '.join(map(str, asked))}. All ranks that go on must leave out "
+            "the same ones."
+        )
+
+    @classmethod
     def concurrent(cls, doing: str) -> Self:
         """A second thread, a signal handler or a finalizer calls while a call is under way."""
         return cls(
@@ -275,6 +286,24 @@ class ConnectError(GroupError, ConnectionError):
         error = cls(
             f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} did not connect within {seconds:g} s. Start "
             "all ranks, or give connect a larger connect_timeout_seconds."
+        )
+        error.ranks = tuple(ranks)
+        return error
+
+    @classmethod
+    def undecided(cls, rank: int) -> Self:
+        """Who goes on is written down where this rank cannot reach it."""
+        return cls(
+            f"Rank {rank} cannot tell which ranks go on: it did not reach the store that decides before the deadline. "
+            "Look at its network, and connect again."
+        )
+
+    @classmethod
+    def absent(cls, ranks: Sequence[int]) -> Self:
+        """Some of the ranks that should go on did not come."""
+        error = cls(
+            f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} should go on in a smaller group, and did not "
+            "come before the deadline. Leave them out as well, by connecting again without them."
         )
         error.ranks = tuple(ranks)
         return error

@@ -1,0 +1,316 @@
+"""A network in one process: ranks as threads, virtual time, and every delay and fault drawn from a seed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from treefold.backends import HostArray
+from treefold.engines.channel import Channel, Limits, Transfer
+from treefold.errors import ChannelUseError, ConnectError, GroupError
+from treefold.testing.fake_faults import Cut, Fault, Kill, Stop
+from treefold.testing.fake_scheduler import Scheduler
+from treefold.testing.fake_store import Store
+from treefold.testing.fake_wire import End, Process, SendReport, Sent, Session, Stream, Wire
+
+_REPORTS: tuple[SendReport, ...] = ("copied", "received", "never")
+_MOST_CALLS_BETWEEN_PAUSES = 32
+
+
+class FakeNetwork:
+    """Ranks that run one at a time, in an order that the seed draws, on a network whose every delay it draws, too.
+
+    Time passes only while all ranks wait, and costs nothing. Messages take 10 µs to 10 ms, and a few up to a second:
+    those of different tags and peers overtake each other.
+
+    >>> network = FakeNetwork(3, seed=1)
+    >>> network.run(lambda channel: channel.rank)
+    [0, 1, 2]
+    """
+
+    def __init__(
+        self,
+        size: int,
+        seed: object,
+        *,
+        hosts: Sequence[int] | None = None,
+        store_host: int | None = None,
+        faults: Sequence[Fault] = (),
+        slow: Mapping[tuple[int, int], float] | None = None,
+        limits: Limits | None = None,
+        sends: SendReport | None = None,
+    ) -> None:
+        """Make a network for one run.
+
+        ``hosts``: that of each rank, by default its own. ``store_host``: where the store is that survives the ranks; by
+        default on none of their hosts. ``slow``: by what factor messages from one host to another take longer.
+        ``limits``: by default 64 tags. ``sends``: when they are reported as done, by default drawn.
+        """
+        self.hosts = tuple(range(size) if hosts is None else hosts)
+        self.limits = limits or Limits(tags=64, message_bytes=1 << 31)
+        #: What each rank did, in the order in which it happened: time, rank, and call.
+        self.log: list[tuple[float, int, str]] = []
+        random = Random(f"network {seed}")  # noqa: S311 - a test's choice
+        self._random, self._scheduler = random.random, Scheduler(size, random)
+        cuts = [fault for fault in faults if isinstance(fault, Cut)]
+        self._wire = Wire(self._scheduler, random, cuts=cuts, slow=dict(slow or {}))
+        self._store = Store(self._scheduler, self._wire, store_host)
+        self._faults: dict[int, list[Kill | Stop]] = {rank: [] for rank in range(size)}
+        for fault in faults:
+            if not isinstance(fault, Cut):
+                self._faults[fault.rank].append(fault)
+        self._processes = [Process(rank, host) for rank, host in enumerate(self.hosts)]
+        session = Session()
+        reports = sends or _REPORTS[random.randrange(len(_REPORTS))]
+        session.ends = [End(process, session, process.rank, reports) for process in self._processes]
+        for process, end in zip(self._processes, session.ends, strict=True):
+            process.ends.append(end)
+        self._channels = [FakeChannel(self, end) for end in session.ends]
+
+    @property
+    def sends(self) -> Sequence[Sent]:
+        """All messages, in the order in which ranks began to send them."""
+        return self._wire.sends
+
+    @property
+    def bytes_sent(self) -> Counter[tuple[int, int]]:
+        """How many bytes each rank has sent to each other."""
+        counts: Counter[tuple[int, int]] = Counter()
+        for sent in self._wire.sends:
+            counts[sent.sender, sent.receiver] += sent.nbytes
+        return counts
+
+    def channel(self, rank: int) -> FakeChannel:
+        """Return a rank's channel, for the function that ``run`` gives it to."""
+        return self._channels[rank]
+
+    def run(self, function: Callable[[FakeChannel], Any]) -> list[Any]:
+        """Call the function on every rank, and return what each call returned or raised, or the fault that ended it.
+
+        A rank whose function has returned has ended, as a process does.
+
+        Raises:
+            HangError: no rank can go on, and nothing is on its way.
+            ChannelUseError: the function uses its channel as no engine allows.
+
+        """
+        outcomes: list[Any] = [None] * len(self._processes)
+
+        def task(process: Process) -> None:
+            outcome: Any
+            try:
+                outcome = function(self._channels[process.rank])
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is this rank's
+                outcome = error
+                if isinstance(error, ChannelUseError):
+                    self._scheduler.fail(error)
+            outcomes[process.rank] = process.ended_by or outcome
+            self.end(process)
+
+        self._scheduler.run([lambda process=process: task(process) for process in self._processes])  # type: ignore[misc]
+        return outcomes
+
+    def enter(self, process: Process, call: str) -> None:
+        """Begin a call of a channel: the rank may be slow here, or stop, or die.
+
+        Raises:
+            SystemExit: the rank has died, or the run is over.
+
+        """
+        if process.has_ended or self._scheduler.failure is not None:
+            raise SystemExit
+        process.calls += 1
+        self.log.append((self._scheduler.now, process.rank, call))
+        if process.calls >= process.next_event:
+            self._interrupt(process)
+
+    def _interrupt(self, process: Process) -> None:
+        later = []
+        for fault in self._faults[process.rank]:
+            if fault.call > process.calls:
+                later.append(fault.call)
+            elif fault.call < process.calls:
+                continue
+            elif isinstance(fault, Stop):
+                self._stop(process, fault)
+            elif fault.after:
+                self._scheduler.at(self._scheduler.now + fault.after, self.end, process, fault)
+            else:
+                self.end(process, fault)
+                raise SystemExit
+        pause = process.calls + 1 + int(self._random() * _MOST_CALLS_BETWEEN_PAUSES)
+        if process.calls > 1:
+            self._sleep(process, self._scheduler.now + self._wire.delay())
+        process.next_event = min(pause, *later) if later else pause
+
+    def _stop(self, process: Process, fault: Stop) -> None:
+        process.stopped_until = self._scheduler.now + fault.seconds
+        self._sleep(process, process.stopped_until)
+        if math.isinf(fault.seconds):  # the others have ended
+            self.end(process, fault)
+            raise SystemExit
+
+    def _sleep(self, process: Process, until: float) -> None:
+        self._scheduler.at(until, self._scheduler.wake, process.rank)
+        is_forever = math.isinf(until)
+        while self._scheduler.now < until:
+            self.wait(process, lambda: "is stopped" if is_forever else f"sleeps until {until:g} s", forever=is_forever)
+            if is_forever:
+                return
+
+    def wait(self, process: Process, doing: Callable[[], str], *, forever: bool = False) -> None:
+        """Let others run.
+
+        Raises:
+            SystemExit: the rank has died meanwhile, or the run is over.
+
+        """
+        self._scheduler.wait(process.rank, doing, forever=forever)
+        if process.has_ended:
+            raise SystemExit
+
+    def end(self, process: Process, fault: Fault | None = None) -> None:
+        """End a rank: its engine, too, and all ranks if that is how the engine is."""
+        if process.has_ended:
+            return
+        process.has_ended, process.ended_by = True, fault
+        for end in process.ends:
+            self._wire.leave(end)
+            end.is_closed = True
+        self._scheduler.wake(process.rank)
+        if isinstance(fault, Kill) and self.limits.is_death_fatal:
+            for other in self._processes:
+                self._scheduler.at(self._scheduler.now + self._wire.delay(), self.end, other, fault)
+
+    @property
+    def parts(self) -> tuple[Scheduler, Wire, Store]:
+        """What channels work on."""
+        return self._scheduler, self._wire, self._store
+
+
+class FakeChannel(Channel):
+    """A rank's channel of a fake network."""
+
+    def __init__(self, network: FakeNetwork, end: End) -> None:
+        """Stand at an end of the network's wire."""
+        self.rank, self.size = end.rank, len(end.session.ends)
+        self.limits = network.limits
+        self._network, self._end = network, end
+        self._scheduler, self._wire, self._store = network.parts
+
+    def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
+        self._enter("send", peer, tag, buffer)
+        transfer = Transfer(peer, tag, is_send=True, buffer=buffer)
+        self._wire.send(self._stream(self.rank, peer, tag), transfer)
+        return transfer
+
+    def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
+        self._enter("receive", peer, tag, buffer)
+        self._expect(buffer.flags.writeable, "receives into a read-only buffer.")
+        transfer = Transfer(peer, tag, is_send=False, buffer=buffer)
+        self._wire.receive(self._stream(peer, self.rank, tag), transfer)
+        return transfer
+
+    def wait(self, deadline: float) -> Transfer | None:
+        self._begin("wait")
+        self._expect(not math.isnan(deadline), "waits until nan.")
+        done = self._end.done
+        if not done and self._scheduler.now < deadline:
+            self._wait(lambda: bool(done), deadline, self._waits)
+        return done.popleft() if done else None
+
+    def now(self) -> float:
+        self._network.enter(self._end.process, "now")
+        return self._scheduler.now
+
+    def ask(self, said: bytes, expected: Collection[int], deadline: float) -> Mapping[int, bytes]:
+        self._begin(f"ask {said!r}")
+        end = self._end
+        self._expect(not end.has_said, "calls ask twice.")
+        end.has_said = True
+        self._wire.leave(end)
+        self._store.say(end, said)
+        missing = set(expected) - {self.rank}
+        self._wait(lambda: missing <= end.heard.keys(), deadline, lambda: f"asks {sorted(missing - end.heard.keys())}")
+        return dict(sorted({**end.heard, self.rank: said}.items()))
+
+    def without(self, ranks: Collection[int], deadline: float) -> FakeChannel:
+        self._begin(f"without {sorted(ranks)}")
+        survivors = tuple(rank for rank in range(self.size) if rank not in ranks)
+        self._expect(self.rank in survivors, "leaves itself out.")
+        end = self._end
+        self._store.decide(end, survivors)
+        self._wait(
+            lambda: bool(end.verdict) and (end.verdict != survivors or end.all_came),
+            deadline,
+            lambda: f"waits for {list(survivors)} to go on",
+        )
+        successor = end.session.successor
+        if end.verdict == survivors and end.all_came and successor is not None:
+            return FakeChannel(self._network, successor.ends[survivors.index(self.rank)])
+        if not end.verdict:
+            raise ConnectError.undecided(self.rank)
+        if end.verdict != survivors:
+            raise GroupError.decided_otherwise(self.rank, end.verdict, survivors)
+        raise ConnectError.absent([rank for rank in survivors if rank not in end.session.came])
+
+    def close(self) -> None:
+        self._network.enter(self._end.process, "close")
+        end = self._end
+        if end.is_closed:
+            return
+        if not end.has_said:
+            held = [transfer for transfer, stream in end.pending.items() if _is_held(transfer, stream)]
+            self._expect(not held, f"closes its channel while these are under way: {_describe(held)}.")
+        self._wire.leave(end)
+        end.is_closed = True
+
+    def _enter(self, call: str, peer: int, tag: int, buffer: HostArray) -> None:
+        self._begin(f"{call} {peer} {tag} {len(buffer)}")
+        is_valid_peer = 0 <= peer < self.size and peer != self.rank
+        self._expect(is_valid_peer, f"calls {call} with peer {peer}: others are 0 to {self.size - 1} without itself.")
+        tags, most = self.limits.tags, self.limits.message_bytes
+        self._expect(0 <= tag < tags, f"calls {call} with tag {tag}: they count from 0 to {tags - 1}.")
+        is_row = buffer.ndim == 1 and buffer.itemsize == 1 and buffer.flags.c_contiguous
+        self._expect(is_row, f"calls {call} with {buffer.dtype} {buffer.shape}: a buffer is a row of bytes.")
+        self._expect(len(buffer) <= most, f"calls {call} with {len(buffer)} bytes: {most} at most.")
+        self._expect(not self._end.has_said, f"calls {call} after ask: nothing can be sent any more.")
+
+    def _begin(self, call: str) -> None:
+        self._network.enter(self._end.process, call)
+        self._expect(not self._end.is_closed, f"uses its channel after close: {call}.")
+
+    def _expect(self, holds: bool, otherwise: str) -> None:  # noqa: FBT001 - what holds
+        if not holds:
+            raise ChannelUseError.rank_did(self._end.process.rank, otherwise)
+
+    def _wait(self, is_over: Callable[[], bool], deadline: float, doing: Callable[[], str]) -> None:
+        self._scheduler.at(deadline, self._wire.wake, self._end)
+        while not is_over() and self._scheduler.now < deadline:
+            self._network.wait(self._end.process, doing)
+
+    def _waits(self) -> str:
+        return f"waits for {_describe(self._end.pending) or 'nothing'}"
+
+    def _stream(self, sender: int, receiver: int, tag: int) -> Stream:
+        session = self._end.session
+        stream = session.streams.get((sender, receiver, tag))
+        if stream is None:
+            stream = Stream(session.ends[sender], session.ends[receiver], tag)
+            session.streams[sender, receiver, tag] = stream
+        return stream
+
+
+def _is_held(transfer: Transfer, stream: Stream) -> bool:
+    """Whether the engine needs the buffer still."""
+    return not transfer.is_send or (transfer.handle in stream.sends and transfer.handle not in stream.messages)
+
+
+def _describe(transfers: Collection[Transfer]) -> str:
+    return ", ".join(
+        f"{'a send to' if transfer.is_send else 'a message from'} rank {transfer.peer} with tag {transfer.tag}"
+        for transfer in transfers
+    )
