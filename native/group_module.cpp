@@ -316,6 +316,8 @@ void define_groups(nb::module_& module) {
                     bool>(),
            nb::arg("kind"), nb::arg("words"), nb::arg("leaves"), nb::arg("op"), nb::arg("accumulate"), nb::arg("level"),
            nb::arg("is_weighted") = false)
+      .def_prop_ro("kind", [](const Form& form) { return nb::bytes(reinterpret_cast<const char*>(form.call.kind), sizeof form.call.kind); })
+      .def_prop_ro("words", [](const Form& form) { return form.call.words; })
       .def_prop_ro("stream_bytes", [](const Form& form) { return form.call.stream_bytes; }, "Of one replica.")
       .def_prop_ro("result_bytes", [](const Form& form) { return form.call.result_bytes; })
       .def_prop_ro("results_at", &Form::results_at, "Where the result of each leaf begins in the result area.");

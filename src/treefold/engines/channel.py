@@ -6,23 +6,25 @@ A new engine is one file with a subclass of ``Channel``. Nothing else imports an
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from treefold.backends import HostArray
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine bears. ``tags``: they count from 0 to one below it; a message has ``message_bytes`` at most.
+    """What an engine bears.
 
-    ``rails``: over how many network ports of a host messages spread, by ``tag % rails``. ``is_death_fatal``: whether
-    the engine ends all ranks when one dies.
+    ``tags`` count from 0 to one below it; a message has ``message_bytes`` at most, and those of about ``chunk_bytes``
+    go through quickest. ``rails``: over how many network ports of a host messages spread, by ``tag % rails``.
+    ``is_death_fatal``: whether the engine ends all ranks when one dies.
     """
 
     tags: int
     message_bytes: int
+    chunk_bytes: int = 1 << 20
     rails: int = 1
     is_death_fatal: bool = False
 
@@ -33,11 +35,18 @@ class Transfer:
 
     peer: int
     tag: int
-    is_send: bool
     buffer: HostArray
+    is_send: bool = False
     error: str = ""
     #: What the engine knows it by.
     handle: Any = field(default=None, repr=False)
+
+
+class Waiting(Protocol):
+    """Transfers to wait for, as long as there are any."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Transfer]: ...
 
 
 class Channel(abc.ABC):
@@ -64,10 +73,11 @@ class Channel(abc.ABC):
     def wait(self, deadline: float) -> Transfer | None:
         """Return a transfer that is done or has failed, each once; None at the deadline, a moment of ``now``.
 
-        Sends that went well need not be returned. A failed transfer's peer
-        has ended or stopped using the channel. Signal handlers run at least every 20 ms.
+        Sends that went well need not be returned. A failed transfer's peer has ended or stopped using the channel.
+        Signal handlers run at least every 20 ms.
         """
 
+    @abc.abstractmethod
     def settle(self) -> None:
         """Hear that all receivers are done with what was sent so far; the engine may forget it."""
 

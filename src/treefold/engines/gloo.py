@@ -19,6 +19,7 @@ from treefold.backends import HostArray
 from treefold.engines.channel import Channel, Limits, Transfer
 from treefold.errors import ConnectError, GroupError
 
+_NAME = "gloo"
 _FOREVER = timedelta(days=365)
 #: gloo keeps tags in 32 bits with a sign.
 _TAGS = 1 << 30
@@ -47,7 +48,7 @@ class GlooChannel(Channel):
         try:
             self._group = ProcessGroupGloo(PrefixStore(name, store), rank, size, timedelta(seconds=seconds))
         except RuntimeError as error:
-            raise ConnectError.engine("gloo", str(error)) from None
+            raise ConnectError.engine(_NAME, str(error)) from None
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
         self._receipts: dict[int, queue.SimpleQueue[Transfer | None]] = {}
@@ -55,7 +56,7 @@ class GlooChannel(Channel):
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
-        transfer = Transfer(peer, tag, True, buffer)
+        transfer = Transfer(peer, tag, buffer, is_send=True)
         try:
             transfer.handle = self._group.send([torch.from_numpy(buffer)], peer, tag)
         except RuntimeError as error:
@@ -65,7 +66,7 @@ class GlooChannel(Channel):
 
     def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to receive, and return at once."""
-        transfer = Transfer(peer, tag, False, buffer)
+        transfer = Transfer(peer, tag, buffer)
         try:
             transfer.handle = self._group.recv([torch.from_numpy(buffer)], peer, tag)
         except RuntimeError as error:
@@ -122,8 +123,8 @@ class GlooChannel(Channel):
         """Decide in the store who goes on, and connect those."""
         wanted = [rank for rank in range(self.size) if rank not in set(ranks)]
         decided = self._decided(json.dumps(wanted), deadline)
-        if self.rank not in decided:
-            raise GroupError.left_out(decided)
+        if decided != wanted:
+            raise GroupError.decided_otherwise(self.rank, decided, wanted)
         seconds = max(deadline - time.monotonic(), 1e-3)
         name = f"{self._name}/{'.'.join(map(str, decided))}"
         return GlooChannel(self._store, decided.index(self.rank), len(decided), name, seconds)
@@ -145,7 +146,7 @@ class GlooChannel(Channel):
         asking.start()
         asking.join(max(deadline - time.monotonic(), 0.0))
         if not decided:
-            raise GroupError.undecided()
+            raise ConnectError.undecided(self.rank)
         return decided
 
     def _wait_for(self, receipts: queue.SimpleQueue[Transfer | None]) -> None:

@@ -14,9 +14,10 @@ from mpi4py import MPI
 
 from treefold.backends import HostArray
 from treefold.engines.channel import Channel, Limits, Transfer
-from treefold.errors import GroupError
+from treefold.errors import ConnectError, GroupError
 
 _MESSAGE_BYTES = 1 << 30
+_CHUNK_BYTES = 1 << 18
 #: The last tags: words of ranks that stop, and of those that go on.
 _STOPPED, _GOING_ON = 1, 2
 _MOST_TAGS = 1 << 30
@@ -34,7 +35,7 @@ class MpiChannel(Channel):
         self._comm = communicator
         self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
         tags = min(communicator.Get_attr(MPI.TAG_UB), _MOST_TAGS) - _GOING_ON
-        self.limits = Limits(tags, _MESSAGE_BYTES, is_death_fatal=True)
+        self.limits = Limits(tags, _MESSAGE_BYTES, _CHUNK_BYTES, is_death_fatal=True)
         self._open: list[Transfer] = []
         self._requests: list[Any] = []
         self._ended: collections.deque[Transfer] = collections.deque()
@@ -43,11 +44,11 @@ class MpiChannel(Channel):
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
-        return self._begin(Transfer(peer, tag, True, buffer), self._comm.Isend([buffer, MPI.BYTE], peer, tag))
+        return self._begin(Transfer(peer, tag, buffer, is_send=True), self._comm.Isend([buffer, MPI.BYTE], peer, tag))
 
     def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to receive, and return at once."""
-        return self._begin(Transfer(peer, tag, False, buffer), self._comm.Irecv([buffer, MPI.BYTE], peer, tag))
+        return self._begin(Transfer(peer, tag, buffer), self._comm.Irecv([buffer, MPI.BYTE], peer, tag))
 
     def wait(self, deadline: float) -> Transfer | None:
         """Return what has ended; None at the deadline."""
@@ -61,6 +62,9 @@ class MpiChannel(Channel):
 
         _until(has_ended, deadline)
         return found[0] if found else None
+
+    def settle(self) -> None:
+        """Do nothing: requests end by themselves."""
 
     def now(self) -> float:
         """Return the time of the monotonic clock."""
@@ -81,7 +85,7 @@ class MpiChannel(Channel):
         """Go on with all others, if they are more than half and all of them say the same."""
         members = [rank for rank in range(self.size) if rank not in set(ranks)]
         if self.rank not in members:
-            raise GroupError.left_out(members)
+            raise GroupError.unknown_ranks(ranks, self.size)
         if 2 * len(members) <= self.size:
             raise GroupError.no_majority(len(members), self.size)
         wanted = json.dumps(members).encode()
@@ -93,17 +97,13 @@ class MpiChannel(Channel):
             return heard.keys() >= set(members)
 
         if not _until(have_agreed, deadline) or set(heard.values()) != {wanted}:
-            raise GroupError.undecided()
+            raise ConnectError.undecided(self.rank)
         group = self._comm.Get_group().Incl(members)
         return MpiChannel(self._comm.Create_group(group))
 
     def close(self) -> None:
         """Keep what is under way for good: MPI may still write there."""
         _kept.append((self._open, self._requests, self._kept))
-
-    def free(self) -> None:
-        """Give the communicator back; all ranks do."""
-        self._comm.Free()
 
     def _begin(self, transfer: Transfer, request: Any) -> Transfer:
         self._open.append(transfer)

@@ -82,15 +82,13 @@ class StoreRoster(Roster):
         return False
 
 
-class CommunicatorRoster(Roster):
-    """The ranks of an mpi4py communicator, which is duplicated, so that the user's messages are not met."""
+class ChannelRoster(Roster):
+    """The ranks that a channel joins."""
 
-    def __init__(self, communicator: Any) -> None:
-        """Duplicate a communicator; all of its ranks do."""
-        from treefold.engines.mpi import MpiChannel  # noqa: PLC0415 - mpi4py, which the user has chosen
-
-        self._channel = MpiChannel(communicator.Dup())
-        self.rank, self.size = self._channel.rank, self._channel.size
+    def __init__(self, channel: Channel) -> None:
+        """Use a channel, alone until it is a group's."""
+        self._channel = channel
+        self.rank, self.size = channel.rank, channel.size
 
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
         """Send words to all others."""
@@ -103,7 +101,7 @@ class CommunicatorRoster(Roster):
                 waiting.add(self._channel.receive(peer, 0, words[peer]))
                 self._channel.send(peer, 0, words[self.rank])
         while waiting:
-            done = self._channel.wait(deadline)
+            done = self._channel.wait(deadline - began + self._channel.now())
             if done is None or done.error:
                 raise ConnectError.late(sorted(one.peer for one in waiting), deadline - began)
             waiting.discard(done)
@@ -114,5 +112,12 @@ class CommunicatorRoster(Roster):
         return self._channel
 
     def close(self) -> None:
-        """Free the communicator."""
-        self._channel.free()
+        """Close the channel."""
+        self._channel.close()
+
+
+def of_communicator(communicator: Any) -> Roster:
+    """Return the ranks of an mpi4py communicator, which is duplicated, so that the user's messages are not met."""
+    from treefold.engines.mpi import MpiChannel  # noqa: PLC0415 - mpi4py, which the user has chosen
+
+    return ChannelRoster(MpiChannel(communicator.Dup()))

@@ -59,19 +59,11 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
-    def left_out(cls, members: Sequence[int]) -> Self:
-        """Others have decided to go on without this rank."""
+    def one_host(cls) -> Self:
+        """``without`` on the ranks of one host."""
         return cls(
-            f"{_ranks(members)} go on without this rank. Let all ranks connect again to have it back; nothing of this "
-            "group can be used here."
-        )
-
-    @classmethod
-    def undecided(cls) -> Self:
-        """It could not be decided who goes on."""
-        return cls(
-            "It could not be decided in time which ranks go on: what decides is out of reach, or the others name other "
-            "ranks. Let all ranks connect again."
+            "Group.without is for groups over several hosts. On one host, let the ranks that are left connect again, "
+            "with tickets, a ProcessGroup or a communicator of their own."
         )
 
     @classmethod
@@ -125,7 +117,6 @@ class PeerLostError(GroupError, ConnectionError):
         error.ranks = (rank,)
         return error
 
-
     @classmethod
     def between_hosts(cls, cause: str, ranks: Sequence[int], holders: Sequence[int]) -> Self:
         """These ranks are gone, and these of the others have the result nevertheless."""
@@ -158,7 +149,6 @@ class DeadlineError(GroupError, TimeoutError):
         )
         error.ranks = (rank,)
         return error
-
 
     @classmethod
     def between_hosts(cls, ranks: Sequence[int], holders: Sequence[int]) -> Self:
@@ -292,10 +282,10 @@ class ConnectError(GroupError, ConnectionError):
 
     @classmethod
     def undecided(cls, rank: int) -> Self:
-        """Who goes on is written down where this rank cannot reach it."""
+        """Who goes on is decided where this rank cannot reach it."""
         return cls(
-            f"Rank {rank} cannot tell which ranks go on: it did not reach the store that decides before the deadline. "
-            "Look at its network, and connect again."
+            f"Rank {rank} cannot tell which ranks go on: it did not reach the store, or the ranks, that decide "
+            "before the deadline. Look at its network, and connect again."
         )
 
     @classmethod

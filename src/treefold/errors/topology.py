@@ -14,6 +14,14 @@ class TopologyError(TreefoldError, ValueError):
     """A machine that does not hold together, a number on it that cannot be, or a name that is not known."""
 
     @classmethod
+    def of_ranks(cls, devices: int, ranks: int, hosts: int) -> Self:
+        """A cluster's topology does not fit the ranks of a group."""
+        return cls(
+            f"The topology has {devices} devices, and the group {ranks} ranks on {hosts} hosts. Give a device for each "
+            "rank, or one for each host, in their order."
+        )
+
+    @classmethod
     def no_devices(cls) -> Self:
         return cls("This topology has no devices. It needs at least one; hosts, switches and NICs only carry.")
 

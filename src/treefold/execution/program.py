@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from treefold.devices import rank_of
 from treefold.errors import PlanError
-from treefold.plan.ir import Action, Buffer, Copy, Range, Role, Step
+from treefold.plan.ir import Action, Buffer, Copy, Range, Step
 from treefold.plan.movement import Movement
-from treefold.planners.direct import Hosts, lanes
+from treefold.planners.direct import Hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,7 @@ class Program:
 def program_of(movement: Movement, rank: int, hosts: Hosts) -> Program:
     """Return one rank's part of a movement whose devices have ranks in their names; ``hosts``: the ranks of each.
 
-    A contribution lies in memory that all ranks of its host can read. It is sent by the rank that exchanges with the
-    receiver (``lanes``), so that all ranks of a host send. Everything else is sent by the rank that holds it.
+    Every value is sent by the rank that holds it.
 
     Raises:
         PlanError: a device without a rank or of none of these, or a fold of what lies on several ranks.
@@ -143,9 +142,8 @@ class _Group:
     """Which ranks hold a movement's buffers, and which ranks share a host."""
 
     def __init__(self, buffers: Sequence[Buffer], hosts: Hosts) -> None:
-        self._buffers, self._hosts = buffers, hosts
+        self._hosts = hosts
         self.host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
-        self._lanes = {rank: lanes(hosts, rank) for rank in self.host_of}
         self._holders = list[int]()
         for buffer in buffers:
             rank = rank_of(buffer.device)
@@ -157,7 +155,7 @@ class _Group:
         """Return what a rank does for an action, None for nothing; ``number``: that of the copy if it is sent."""
         receiver = self._holder(action.target)
         if isinstance(action, Copy) and self.crosses(action):
-            sender = self._sender(action.source, receiver)
+            sender = self._holder(action.source)
             if rank == sender:
                 return Send(number, action.source, receiver, action.pack)
             return Receive(number, action.target, sender, action.pack) if rank == receiver else None
@@ -188,7 +186,7 @@ class _Group:
         """Tell whether a rank can do a part, whatever the others do."""
         match part:
             case Send(source=source, peer=peer):
-                return self._is_elsewhere(peer, rank) and self._has(source) and self._can_send(source, rank)
+                return self._is_elsewhere(peer, rank) and self._holds(rank, source)
             case Receive(target=target, peer=peer):
                 return self._is_elsewhere(peer, rank) and self._holds(rank, target)
             case Perform(action=action):
@@ -197,19 +195,8 @@ class _Group:
                 has = self._holds(rank, action.target) and self._has(action.source)
                 return has and self._is_beside(self._holder(action.source), rank)
 
-    def _sender(self, source: Range, receiver: int) -> int:
-        holder = self._holder(source)
-        return self._lanes[receiver][self.host_of[holder]] if self._is_input(source) else holder
-
-    def _can_send(self, source: Range, rank: int) -> bool:
-        holder = self._holder(source)
-        return holder == rank or (self._is_input(source) and self._is_beside(holder, rank))
-
-    def _is_input(self, where: Range) -> bool:
-        return self._buffers[where.buffer].role is Role.INPUT
-
     def _has(self, where: Range) -> bool:
-        return 0 <= where.buffer < len(self._buffers)
+        return 0 <= where.buffer < len(self._holders)
 
     def _holder(self, where: Range) -> int:
         return self._holders[where.buffer]

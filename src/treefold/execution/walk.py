@@ -1,16 +1,16 @@
-"""Walks one rank's program over a channel: chunks are computed, sent and received as soon as what they need is there."""
+"""Walks one rank's program over a channel: chunks move and are folded as soon as what they need is there."""
 
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from treefold.backends import HostArray
 from treefold.devices import rank_of
 from treefold.dtypes import itemsize
-from treefold.engines.channel import Channel, Transfer
+from treefold.engines.channel import Channel, Transfer, Waiting
 from treefold.execution.accesses import Accesses
 from treefold.execution.actions import FlatMemory
 from treefold.execution.program import Part, Perform, Program, Receive, Send, Share
@@ -21,7 +21,7 @@ from treefold.plan.ir import Buffer, Concat, Copy, Range, Role
 #: No part is cut into more chunks than this.
 _MOST_CHUNKS = 256
 #: Waits for some of these transfers: yields each that arrives, until there are none left.
-Arrivals = Callable[[Collection[Transfer]], Iterator[Transfer]]
+Arrivals = Callable[[Waiting], Iterator[Transfer]]
 #: Hands copies to the ranks of this host, which all call it alike.
 Sharing = Callable[[Sequence[Copy]], None]
 
@@ -35,10 +35,14 @@ class Give:
 
 @dataclass(slots=True)
 class _Operation:
-    """One chunk of a part. ``needs``: how many others come first; ``followers``: the positions of those it precedes."""
+    """One chunk of a part. ``needs``: how many others come first; ``followers``: the positions of those it precedes.
+
+    ``wave``: the turn in which it could run if all operations took equally long.
+    """
 
     part: Part | Give
     step: int
+    wave: int
     tag: int
     needs: int
     followers: list[int]
@@ -51,10 +55,12 @@ class Walk:
     of this host hand each other, step after step, each as a list that all of them know.
     """
 
-    def __init__(self, movement: Movement, programs: Sequence[Program], rank: int, chunk_bytes: int) -> None:
+    def __init__(
+        self, movement: Movement, programs: Sequence[Program], rank: int, *, chunk_bytes: int, num_tags: int
+    ) -> None:
         """Cut a rank's program into chunks, and find what each waits for.
 
-        ``programs``: those of all ranks of its host.
+        ``programs``: those of all ranks of its host. ``num_tags``: for the messages to one peer at most.
         """
         own = next(program for program in programs if program.rank == rank)
         self.buffers = movement.buffers
@@ -64,17 +70,14 @@ class Walk:
         self._rank = rank
         self._dtypes = [movement.leaves[buffer.leaf].dtype for buffer in movement.buffers]
         self._chunk_bytes = chunk_bytes
-        self._tags = _first_tags(own, self._chunks)
-        self._operations = self._ordered(own)
+        self._messages = Counter((type(part), part.peer) for part in _parts(own) if isinstance(part, Send | Receive))
+        self._num_tags = num_tags
+        self._tags = self._first_tags(own)
+        self._operations = self._linked(own)
 
     def holder(self, buffer: int) -> int | None:
         """Return the rank that holds a buffer."""
         return self._rank_of[buffer]
-
-    @property
-    def num_tags(self) -> int:
-        """How many tags its messages have, from 0."""
-        return 1 + max((one.tag for one in self._operations), default=0)
 
     def run(self, memory: FlatMemory, channel: Channel, first_tag: int, arrivals: Arrivals, share: Sharing) -> None:
         """Do everything. ``share``: hands copies to the ranks of this host, which all call it alike.
@@ -91,41 +94,39 @@ class Walk:
                 state.arrived(transfer)
             share(copies)
             state.shared(step)
-        for transfer in arrivals(state.waiting):
+        for transfer in arrivals(Needed(state.waiting)):
             state.arrived(transfer)
 
-    def _ordered(self, program: Program) -> list[_Operation]:
-        """Return the operations, each behind those that it needs, early chunks of late steps before late ones."""
-        drafts = sorted(self._drafts(program), key=lambda draft: draft[0])
+    def _linked(self, program: Program) -> list[_Operation]:
+        """Return the operations in the order of the program, each with those that wait for it."""
         accesses = [Accesses() for _ in self.buffers]
-        operations: list[_Operation] = []
-        for position, ((_, step), part, tag) in enumerate(drafts):
+        operations = list(self._operations_of(program))
+        for position, one in enumerate(operations):
             before: set[int] = set()
-            for source in _reads(part):
+            for source in _reads(one.part):
                 before |= accesses[source.buffer].read(source.start, source.stop, position)
-            target = _written(part)
+            target = _written(one.part)
             if target is not None:
                 before |= accesses[target.buffer].write(target.start, target.stop, position)
             before.discard(position)
-            operations.append(_Operation(part, step, tag, len(before), []))
+            one.needs = len(before)
             for other in before:
                 operations[other].followers.append(position)
         return operations
 
-    def _drafts(self, program: Program) -> Iterator[tuple[tuple[int, int], Part | Give, int]]:
-        """Yield chunks with their place in the order, and their tag."""
+    def _operations_of(self, program: Program) -> Iterator[_Operation]:
+        """Yield chunk after chunk of every part, and what this rank gives to others of its host."""
+        gives = dict(self.shares)
         for step, parts in enumerate(program.steps):
+            for copy in gives.get(step, []):
+                if self._rank_of[copy.source.buffer] == self._rank:
+                    yield _Operation(Give(copy), step, step, 0, 0, [])
             for part in parts:
                 if isinstance(part, Perform) and part.action.target.buffer in self.aliases:
                     continue
                 for chunk, piece in enumerate(self._cut(part)):
-                    is_message = isinstance(part, Send | Receive)
                     tag = self._tags[type(part), part.number] + chunk if isinstance(part, Send | Receive) else 0
-                    yield (step + chunk * is_message, step), piece, tag
-        for step, copies in self.shares:
-            for copy in copies:
-                if self._rank_of[copy.source.buffer] == self._rank:
-                    yield (step, step), Give(copy), 0
+                    yield _Operation(piece, step, step + chunk, tag, 0, [])
 
     def _cut(self, part: Part) -> Iterator[Part]:
         """Yield the chunks of a part. What ranks share, and what is laid behind each other, stays whole."""
@@ -133,22 +134,35 @@ class Walk:
             yield part
             return
         whole = _whole(part)
-        size = -(-whole.length // self._chunks(whole)) if whole.length else 1
+        size = -(-whole.length // self._chunks(part)) if whole.length else 1
         for begin in range(0, whole.length, size):
             yield _chunk(part, begin, min(begin + size, whole.length))
 
-    def _chunks(self, whole: Range) -> int:
-        """Return into how many chunks a range is cut: the same on both sides of a copy."""
+    def _chunks(self, part: Part) -> int:
+        """Return into how many chunks a part is cut: as many on both sides of a copy."""
+        whole = _whole(part)
         nbytes = whole.length * itemsize(self._dtypes[whole.buffer])
-        return min(_MOST_CHUNKS, max(1, -(-nbytes // self._chunk_bytes)))
+        most = _MOST_CHUNKS
+        if isinstance(part, Send | Receive):
+            most = min(most, self._num_tags // self._messages[type(part), part.peer])
+        return min(most, max(1, -(-nbytes // self._chunk_bytes)))
+
+    def _first_tags(self, program: Program) -> dict[tuple[type[Part], int], int]:
+        """Return the tag of the first chunk of each message: both sides count the messages of a pair in one order."""
+        tags: dict[tuple[type[Part], int], int] = {}
+        messages = [part for part in _parts(program) if isinstance(part, Send | Receive)]
+        free: dict[tuple[type[Part], int], int] = defaultdict(int)
+        for part in sorted(messages, key=lambda part: part.number):
+            way = type(part), part.peer
+            tags[type(part), part.number] = free[way]
+            free[way] += self._chunks(part)
+        return tags
 
 
 class _State:
     """How far a walk has come."""
 
-    def __init__(
-        self, operations: Sequence[_Operation], memory: FlatMemory, channel: Channel, first_tag: int
-    ) -> None:
+    def __init__(self, operations: Sequence[_Operation], memory: FlatMemory, channel: Channel, first_tag: int) -> None:
         self.waiting: set[Transfer] = set()
         self._operations, self._memory = operations, memory
         self._channel, self._first_tag = channel, first_tag
@@ -158,7 +172,8 @@ class _State:
 
     def receive_all(self) -> None:
         """Begin to receive everything: nothing that arrives has to wait."""
-        for position, one in enumerate(self._operations):
+        in_turn = sorted(enumerate(self._operations), key=lambda item: item[1].wave)
+        for position, one in in_turn:
             if isinstance(one.part, Receive):
                 where = self._bytes(one.part.target)
                 transfer = self._channel.receive(one.part.peer, self._first_tag + one.tag, where)
@@ -171,13 +186,13 @@ class _State:
 
     def start(self, positions: Iterable[int]) -> None:
         """Do what needs nothing more, and what then needs nothing more, in order."""
-        ready = list(positions)
+        ready = [(self._operations[position].wave, position) for position in positions]
         heapq.heapify(ready)
         while ready:
-            position = heapq.heappop(ready)
+            _, position = heapq.heappop(ready)
             if self._do(self._operations[position], position):
                 for follower in self._done(position):
-                    heapq.heappush(ready, follower)
+                    heapq.heappush(ready, (self._operations[follower].wave, follower))
 
     def arrived(self, transfer: Transfer) -> None:
         """Go on with what has waited for a transfer."""
@@ -221,10 +236,10 @@ class Needed:
     """Transfers to wait for, as long as some are needed."""
 
     transfers: set[Transfer]
-    is_needed: Callable[[], bool]
+    is_needed: Callable[[], bool] = lambda: True
 
-    def __bool__(self) -> bool:
-        return bool(self.transfers) and self.is_needed()
+    def __len__(self) -> int:
+        return len(self.transfers) if self.is_needed() else 0
 
     def __iter__(self) -> Iterator[Transfer]:
         return iter(self.transfers)
@@ -238,20 +253,6 @@ def _shares(programs: Sequence[Program]) -> list[tuple[int, list[Copy]]]:
         if copies:
             found.append((step, copies))
     return found
-
-
-def _first_tags(
-    program: Program, chunks: Callable[[Range], int]
-) -> dict[tuple[type[Send] | type[Receive], int], int]:
-    """Return the tag of the first chunk of each message: both sides count the messages of a pair in one order."""
-    tags = {}
-    messages = [part for part in _parts(program) if isinstance(part, Send | Receive)]
-    free: dict[tuple[type[Send] | type[Receive], int], int] = defaultdict(int)
-    for part in sorted(messages, key=lambda part: part.number):
-        way = type(part), part.peer
-        tags[type(part), part.number] = free[way]
-        free[way] += chunks(_whole(part))
-    return tags
 
 
 def _parts(program: Program) -> Iterator[Part]:
@@ -303,4 +304,6 @@ def _chunk(part: Part, start: int, stop: int) -> Part:
             return replace(part, source=Range(whole.buffer, whole.start + start, whole.start + stop))
         case Receive(target=whole):
             return replace(part, target=Range(whole.buffer, whole.start + start, whole.start + stop))
-    return replace(part, action=cut(part.action, start, stop))
+        case Perform(action=action):
+            return Perform(cut(action, start, stop))
+    raise AssertionError(part)  # what ranks share stays whole

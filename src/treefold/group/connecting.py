@@ -13,8 +13,10 @@ from treefold.group import core, limits
 from treefold.group.group import Group
 from treefold.group.guest import Guest
 from treefold.group.host_link import HostLink
+from treefold.group.joining import Terms, join
+from treefold.group.link import Link
 from treefold.group.rendezvous import Host
-from treefold.group.sources import find_ticket
+from treefold.group.sources import find_ranks
 from treefold.group.ticket import Ticket
 from treefold.group.wire import Met, close_all
 
@@ -30,13 +32,18 @@ def connect(
     timeout_seconds: float = 600.0,
     connect_timeout_seconds: float = 60.0,
     guarantee: str = "replica_order",
+    topology: Any = None,
 ) -> Group:
     """Join the other ranks, all of which call this, and return the group of them.
 
+    Ranks of one host meet in shared memory; between hosts, values travel by gloo or MPI, whichever ``source`` is of.
     ``source``: a PyTorch ``ProcessGroup``, an mpi4py communicator, a ``Ticket`` or its text. None asks the environment:
     ``treefold run``, then PyTorch's initialised default group, ``torchrun``'s variables, and those of MPI's launchers.
     ``timeout_seconds``: how long a call waits for ranks that do not come. ``connect_timeout_seconds``: the same for
-    this one. ``guarantee``: what results promise; on one host all of them give the bits of one process.
+    this one. ``guarantee``: what results promise: ``"replica_order"``, the bits of one process; ``"per_plan"``, the
+    same bits whenever the plan is the same, and fewer bytes between hosts with several replicas. On one host all give
+    the bits of one process. ``topology``: of the cluster, a ``Topology`` or the path of its file, with a device for
+    each host in their order, or for each rank; without one all hosts are taken to be alike.
 
     Raises:
         ConnectError: nothing says who the others are, some did not come, or they do not fit together.
@@ -45,12 +52,16 @@ def connect(
     """
     if guarantee not in _GUARANTEES:
         raise ArgumentError.connect(listed(_GUARANTEES), guarantee=guarantee)
-    return Group(connect_link(source, timeout_seconds, connect_timeout_seconds, guarantee), guarantee)
+    return Group(connect_link(source, timeout_seconds, connect_timeout_seconds, guarantee, topology))
 
 
 def connect_link(
-    source: Any, timeout_seconds: float, connect_timeout_seconds: float, guarantee: str = _GUARANTEES[0]
-) -> HostLink:
+    source: Any,
+    timeout_seconds: float,
+    connect_timeout_seconds: float,
+    guarantee: str = _GUARANTEES[0],
+    topology: Any = None,
+) -> Link:
     """Join the other ranks, as ``connect`` does, and return this rank's end of what links them.
 
     ``source``: also a ``StoreRanks``.
@@ -65,13 +76,19 @@ def connect_link(
     if not core.HAS_SHARED_MEMORY:
         system = f"{sys.platform} has no memory that can be shared and sealed without a name"
         raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")
-    ticket = find_ticket(source, connect_timeout_seconds)
-    return _meet(ticket, _agreed(guarantee), connect_timeout_seconds, timeout_seconds)
+    seconds = min(connect_timeout_seconds, _MOST_SECONDS)
+    ranks = find_ranks(source, seconds)
+    agreed = _agreed(guarantee)
+    if isinstance(ranks, Ticket):
+        return meet(ranks, agreed, seconds, timeout_seconds)
+    terms = Terms(guarantee, topology, limits.result_bytes(), seconds, timeout_seconds)
+    return join(ranks, terms, lambda ticket, left: meet(ticket, agreed, max(left, 1e-3), timeout_seconds))
 
 
-def _meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> HostLink:
+def meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> HostLink:
+    """Join the other ranks of a host, which all have tickets of one kind."""
     try:
-        return _meet_others(ticket, agreed, min(seconds, _MOST_SECONDS), timeout_seconds)
+        return _meet_others(ticket, agreed, seconds, timeout_seconds)
     except GroupError:
         raise
     except OSError as error:  # no descriptor for the first socket, for instance
@@ -79,6 +96,7 @@ def _meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_sec
 
 
 def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> HostLink:
+    guarantee = str(agreed["guarantee"])
     if ticket.rank == 0:
         host = Host(ticket, agreed, seconds)
         try:
@@ -90,14 +108,16 @@ def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, time
                 host.refuse(sentence, is_memory=True)
                 raise SharedMemoryError(sentence) from None
             met = host.share(fd)
-            link = _link(ticket, met, timeout_seconds, lambda sentence: host.refuse(sentence, is_memory=True))
+            link = _link(
+                ticket, met, guarantee, timeout_seconds, lambda sentence: host.refuse(sentence, is_memory=True)
+            )
             _settle(link, host.settle)
         finally:
             host.close()
         return link
     guest = Guest(ticket, agreed, seconds)
     try:
-        link = _link(ticket, guest.join(), timeout_seconds, guest.settle)
+        link = _link(ticket, guest.join(), guarantee, timeout_seconds, guest.settle)
         _settle(link, guest.settle)
     finally:
         guest.close()
@@ -112,7 +132,7 @@ def _settle(link: HostLink, settle: Callable[[], None]) -> None:
         raise
 
 
-def _link(ticket: Ticket, met: Met, timeout_seconds: float, tell: Callable[[str], None]) -> HostLink:
+def _link(ticket: Ticket, met: Met, guarantee: str, timeout_seconds: float, tell: Callable[[str], None]) -> HostLink:
     """Map the shared memory; what fails here is told to the other ranks before it is raised."""
     peers = [(pidfd, True, pid) for pidfd, pid in zip(met.pidfds, met.pids, strict=True)]
     spins = ticket.size <= limits.usable_cores()
@@ -125,7 +145,14 @@ def _link(ticket: Ticket, met: Met, timeout_seconds: float, tell: Callable[[str]
         raise SharedMemoryError(sentence) from None
     finally:
         os.close(met.fd)
-    return HostLink(native, ticket.rank, ticket.size, result_bytes=_sizes(ticket)[0], timeout_seconds=timeout_seconds)
+    return HostLink(
+        native,
+        ticket.rank,
+        ticket.size,
+        result_bytes=_sizes(ticket)[0],
+        timeout_seconds=timeout_seconds,
+        guarantee=guarantee,
+    )
 
 
 def _sizes(ticket: Ticket) -> tuple[int, int]:

@@ -273,7 +273,9 @@ class Folds:
         needs_copies = any(not one.backend.takes_read_only or one.dtype != one.narrow for one in results)
         is_private = form.stream_bytes <= core.SMALL_BYTES or needs_copies
         bare = _without_arrays(entry)
-        return KnownCall(form, fold, results, bare, GroupPlans(bare, self._link.layout, self._link.rank, fold), is_private)
+        return KnownCall(
+            form, fold, results, bare, GroupPlans(bare, self._link.layout, self._link.rank, fold), is_private
+        )
 
     def _with_weights(self, fold: Fold, own: Sequence[float]) -> Fold:
         """Return the fold with the weights of all ranks, which they tell each other."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -33,12 +34,11 @@ class Group:
     outputs as they were. A group is a context manager, and not for several threads at a time.
     """
 
-    def __init__(self, link: Link, guarantee: str) -> None:
+    def __init__(self, link: Link) -> None:
         """Take over a link that ``connect`` has made."""
         self._link = link
         self._moves = Moves(link)
         self._folds = Folds(link, self._moves.join)
-        self.guarantee = guarantee
         atexit.register(_close, weakref.ref(self))
 
     @property
@@ -55,6 +55,11 @@ class Group:
     def hosts(self) -> tuple[tuple[int, ...], ...]:
         """The ranks of each host."""
         return self._link.layout.hosts
+
+    @property
+    def guarantee(self) -> str:
+        """What results promise: ``"replica_order"``, the bits of one process, or ``"per_plan"``."""
+        return self._link.layout.guarantee
 
     def all_reduce(self, value: T, op: ReduceOpLike = "sum", *, out: Any = None, weights: Any = None) -> T:
         """Return the reduction of all ranks' values.
@@ -168,6 +173,19 @@ class Group:
         """
         lengths = read_shape((shape,) if isinstance(shape, int) else shape)
         return self._link.empty(lengths, np.dtype(dtype))
+
+    def without(self, ranks: Collection[int], *, connect_timeout_seconds: float = 60.0) -> Group:
+        """Return a group of all other ranks, which all call this; their numbers close up. This group is closed.
+
+        For ranks that are lost: ``group = group.without(error.ranks)``. Of two parts of a group over hosts that leave
+        each other out, one goes on at most. Those who were away come back by ``connect``, which all ranks call.
+
+        Raises:
+            GroupError: others go on without this rank, or it cannot be decided who does.
+            ConnectError: some of those who go on did not come.
+
+        """
+        return Group(self._link.without(ranks, connect_timeout_seconds))
 
     def close(self) -> None:
         """Leave the group, waiting for nobody; results stay readable. Others who still call are told."""

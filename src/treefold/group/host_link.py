@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
@@ -22,9 +22,18 @@ if TYPE_CHECKING:
 class HostLink(Link):
     """A link through shared memory."""
 
-    def __init__(self, native: HostGroup, rank: int, size: int, *, result_bytes: int, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        native: HostGroup,
+        rank: int,
+        size: int,
+        *,
+        result_bytes: int,
+        timeout_seconds: float,
+        guarantee: str = "replica_order",
+    ) -> None:
         """Take over what the native core has connected."""
-        layout = Layout((tuple(range(size)),))
+        layout = Layout((tuple(range(size)),), guarantee)
         super().__init__(layout, rank, result_bytes=result_bytes, timeout_seconds=timeout_seconds)
         self._native = native
 
@@ -79,6 +88,10 @@ class HostLink(Link):
         except OSError as error:
             raise SharedMemoryError.of_system(error, nbytes) from None
 
+    def without(self, ranks: Collection[int], seconds: float) -> Link:  # noqa: ARG002 - of groups over hosts
+        """Refuse: nothing of this host outlives its ranks to decide who goes on."""
+        raise GroupError.one_host()
+
     def retire_leases(self) -> None:
         """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""
         if not self._is_closed and os.getpid() == self._pid:
@@ -86,9 +99,7 @@ class HostLink(Link):
 
     def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> GroupOutcome:
         return self._committed(
-            self._native.agree(
-                kind, blob, words, is_refused=is_refused, seconds=self.timeout_seconds, warn=self._warn
-            )
+            self._native.agree(kind, blob, words, is_refused=is_refused, seconds=self.timeout_seconds, warn=self._warn)
         )
 
     def _leave(self, *, has_failed: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from treefold.backends import HostArray, Row
 from treefold.bounded_cache import BoundedCache
 from treefold.engines.channel import Channel
-from treefold.errors import DeadlineError, PeerLostError
+from treefold.errors import DeadlineError, GroupError, PeerLostError
 from treefold.execution import native
 from treefold.execution.host_fold import Job, fold_batch
 from treefold.execution.program import program_of
@@ -30,8 +30,6 @@ from treefold.plan.ir import Copy
 if TYPE_CHECKING:
     from treefold._native import GroupForm
 
-#: What crosses between hosts at a time.
-CHUNK_BYTES = 1 << 19
 _VOTE = b"every rank has everything"
 _LINE = 64
 _ALIGNED = 16
@@ -75,12 +73,23 @@ class HostsLink(Link):
     """A link over a channel, beside the shared memory of this rank's host."""
 
     def __init__(
-        self, channel: Channel, layout: Layout, local: HostLink | None, *, result_bytes: int, timeout_seconds: float
+        self,
+        channel: Channel,
+        layout: Layout,
+        local: HostLink | None,
+        rejoin: Callable[[Channel, float], Link],
+        *,
+        result_bytes: int,
+        timeout_seconds: float,
     ) -> None:
-        """Take over a channel between all ranks. ``local``: joins those of this host, if there are several."""
+        """Take over a channel between all ranks.
+
+        ``local``: joins those of this host, if there are several. ``rejoin``: joins the ranks of a smaller channel, in
+        so many seconds.
+        """
         super().__init__(layout, channel.rank, result_bytes=result_bytes, timeout_seconds=timeout_seconds)
         self._rounds = Rounds(channel)
-        self._channel, self._local = channel, local
+        self._channel, self._local, self._rejoin = channel, local, rejoin
         self._host = layout.host_of(self.rank)
         self._walks: BoundedCache[int, Walk] = BoundedCache(64)
 
@@ -152,6 +161,16 @@ class HostsLink(Link):
         self._check_usable()
         return native.new_result(shape, dtype) if self._local is None else self._local.empty(shape, dtype)
 
+    def without(self, ranks: Collection[int], seconds: float) -> Link:
+        """Decide with the others who goes on, and join those."""
+        lost = set(ranks)
+        if not lost < set(range(self.size)) or self.rank in lost:
+            raise GroupError.unknown_ranks(ranks, self.size)
+        deadline = self._channel.now() + seconds
+        self.close()
+        channel = self._channel.without(lost, deadline)
+        return self._rejoin(channel, deadline - channel.now())
+
     def retire_leases(self) -> None:
         """Do nothing: results are this process's own, and the shared memory of the host looks after itself."""
 
@@ -199,7 +218,8 @@ class HostsLink(Link):
         walk = self._walks.get(number)
         if walk is None:
             programs = [program_of(plan, rank, self.layout.hosts) for rank in self._host]
-            walk = Walk(plan, programs, self.rank, CHUNK_BYTES)
+            tags = self._channel.limits.tags - ROUND_TAGS
+            walk = Walk(plan, programs, self.rank, chunk_bytes=self._channel.limits.chunk_bytes, num_tags=tags)
             self._walks.put(number, walk)
         return walk
 
@@ -236,7 +256,8 @@ class HostsLink(Link):
             self._local.place(_VOTE[:24], max(at, 1), *pieces, words="copies within a host")
         except (PeerLostError, DeadlineError) as error:
             lost = [self._host[rank] for rank in error.ranks]
-            raise self._rounds.end("late" if isinstance(error, DeadlineError) else "lost", lost) from None
+            cause = "late" if isinstance(error, DeadlineError) else "lost"
+            raise self._rounds.ended(cause, lost) from None
 
 
 def _are_apart(given: Sequence[Sequence[HostArray]], ends: Sequence[HostArray | None]) -> bool:

@@ -8,7 +8,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,21 +33,27 @@ class Outcome(Protocol):
     @property
     def is_leased(self) -> bool:
         """Whether views of the results stay as they are; else they hold until the next call."""
+
     @property
     def is_unplanned(self) -> bool:
         """Whether calls match, but not all ranks have the same plan."""
+
     @property
     def words(self) -> list[str]:
         """Each rank's call in words."""
+
     @property
     def blobs(self) -> list[bytes]:
         """What each rank has said, if the call is to agree."""
+
     @property
     def descriptors(self) -> list[tuple[bytes, bool, int, bool]]:
         """Of each rank: the kind of its call, whether it was refused, its replicas, whether it has a plan."""
+
     @property
     def missing_bytes(self) -> int:
         """Memory that there was not."""
+
     def view(self, at: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
         """Return a result."""
 
@@ -111,6 +117,10 @@ class Link(abc.ABC):
     @abc.abstractmethod
     def _leave(self, *, has_failed: bool) -> None:
         """Tell the others that this rank has left, waiting for nobody."""
+
+    @abc.abstractmethod
+    def without(self, ranks: Collection[int], seconds: float) -> Link:
+        """Return a link between all other ranks, and leave this one."""
 
     @abc.abstractmethod
     def retire_leases(self) -> None:

@@ -1,4 +1,4 @@
-"""Rounds: every rank of several hosts tells all others one frame. What fails becomes the group's error, on all alike."""
+"""Rounds: every rank tells all others one frame. What fails becomes the group's error, on all alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treefold.backends import HostArray
-from treefold.engines.channel import Channel, Transfer
+from treefold.engines.channel import Channel, Transfer, Waiting
 from treefold.errors import DeadlineError, GroupError, PeerLostError
 
 #: Magic, sequence, kind, whether the call is refused, replicas, the plan's number, bytes of the words, of the payload.
@@ -25,6 +25,7 @@ _FRAME, _REST = range(2)
 ROUND_TAGS = 2
 #: How long ranks wait for the words of one who does not answer: after a deadline, and after a death.
 _GRACE_S = 0.08
+_LOST, _LATE = "lost", "late"
 _WARN_AFTER_S = 30.0
 
 
@@ -101,17 +102,13 @@ class Rounds:
                 frames[peer] = frames[peer]._replace(payload=frames[peer].payload + rest.tobytes())
             return [frame if rank == self.channel.rank else frames[rank] for rank in range(self.channel.size)]
 
-    def wait_for(
-        self, waiting: Collection[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]
-    ) -> None:
+    def wait_for(self, waiting: Collection[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]) -> None:
         """Wait until all of these have arrived."""
         open_ones = set(waiting)
         for done in self.arrivals(open_ones, deadline, warn):
             open_ones.discard(done)
 
-    def arrivals(
-        self, waiting: Collection[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]
-    ) -> Iterator[Transfer]:
+    def arrivals(self, waiting: Waiting, deadline: float, warn: Callable[[Sequence[int]], None]) -> Iterator[Transfer]:
         """Yield what arrives, as long as ``waiting``, which the caller keeps, is not empty.
 
         Raises:
@@ -122,12 +119,12 @@ class Rounds:
         while waiting:
             transfer = self.channel.wait(min(deadline, warn_at))
             if transfer is not None and transfer.error:
-                raise self.end("lost", {transfer.peer})
+                raise self.ended(_LOST, {transfer.peer})
             if transfer is not None:
                 if not transfer.is_send:
                     yield transfer
             elif self.channel.now() >= deadline:
-                raise self.end("late", {one.peer for one in waiting})
+                raise self.ended(_LATE, {one.peer for one in waiting})
             else:
                 warn(sorted({one.peer for one in waiting}))
                 warn_at = deadline
@@ -155,7 +152,7 @@ class Rounds:
             self.channel.ask(said, (), self.channel.now() + _GRACE_S)
             self.channel.close()
 
-    def end(self, cause: str, suspects: Collection[int]) -> GroupError:
+    def ended(self, cause: str, suspects: Collection[int]) -> GroupError:
         """Ask the other ranks whom they miss, and return the error that all of them raise."""
         said = Said(cause, frozenset(suspects), self.sequence - 1)
         told = self.channel.ask(said.encode(), suspects, self.channel.now() + _GRACE_S)

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from treefold.engines.roster import CommunicatorRoster, Roster, StoreRoster
+from treefold.engines.roster import Roster, StoreRoster, of_communicator
 from treefold.errors import ConnectError
 from treefold.group.guest import is_listening
 from treefold.group.ticket import Ticket
@@ -52,7 +52,7 @@ class StoreRanks:
 
         """
         if self.rank == 0:
-            self.store.set(_STORE_KEY, _first_ticket(self.size) + host_key().encode())
+            self.store.set(_STORE_KEY, _first_ticket(self.size) + _boot().encode())
             return self._read()
         deadline = time.monotonic() + seconds
         # What an earlier incarnation of the job has left there leads to nobody.
@@ -67,7 +67,7 @@ class StoreRanks:
     def _read(self) -> Ticket:
         told = self.store.get(_STORE_KEY)
         host = told[_TICKET_BYTES:].decode()
-        if host and host_key() and host != host_key():
+        if host and _boot() and host != _boot():
             raise ConnectError.other_host(self.rank)
         return _own_ticket(told[:_TICKET_BYTES], self.rank)
 
@@ -95,7 +95,7 @@ def find_ranks(source: Any, seconds: float) -> Ticket | Roster:
     if _is_process_group(source):
         return _from_process_group(source)
     if hasattr(source, "Bcast") and hasattr(source, "Get_rank"):
-        return CommunicatorRoster(source)
+        return of_communicator(source)
     raise ConnectError.unknown_source(source)
 
 
@@ -110,7 +110,7 @@ def _from_environment(seconds: float) -> Ticket | Roster:
     if any(name in os.environ for name in _MPI) and importlib.util.find_spec("mpi4py") is not None:
         from mpi4py import MPI  # noqa: PLC0415 - the user's own, if at all
 
-        return CommunicatorRoster(MPI.COMM_WORLD)
+        return of_communicator(MPI.COMM_WORLD)
     raise ConnectError.no_launcher(_LOOKED_FOR)
 
 
@@ -163,7 +163,13 @@ def _own_ticket(told: bytes, rank: int) -> Ticket:
 def host_key() -> str:
     """Return what differs between hosts; processes for which it is the same may still be unable to meet."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/net').readlink()}"  # a network of its own makes a container a host
+        return f"{_boot()} {Path('/proc/self/ns/net').readlink()}"  # a container with a network of its own is a host
+    except OSError:
+        return _boot()
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""

@@ -222,6 +222,9 @@ class FakeChannel(Channel):
             self._wait(lambda: bool(done), deadline, self._waits)
         return done.popleft() if done else None
 
+    def settle(self) -> None:
+        """Do nothing: the fake keeps no buffer that was sent."""
+
     def now(self) -> float:
         self._network.enter(self._end.process, "now")
         return self._scheduler.now

@@ -1,0 +1,130 @@
+"""Ranks of a roster become a group: those of one host meet in its memory, and a channel joins the hosts."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from treefold.engines.roster import ChannelRoster, Roster
+from treefold.errors import ConnectError, TopologyError
+from treefold.group.host_link import HostLink
+from treefold.group.hosts_link import HostsLink
+from treefold.group.link import Link
+from treefold.group.plans import Layout
+from treefold.group.sources import host_key
+from treefold.group.ticket import Ticket
+from treefold.planners.host_shares import host_shares
+from treefold.topology import Topology
+from treefold.topology.load import load_topology
+
+#: Joins the ranks of one host: a ticket, the seconds that are left.
+Meet = Callable[[Ticket, float], HostLink]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a group over hosts is to be: its guarantee, its cluster if it is known, its bytes for results, deadlines."""
+
+    guarantee: str
+    topology: Any
+    result_bytes: int
+    connect_seconds: float
+    timeout_seconds: float
+
+
+def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
+    """Find out which ranks share a host, and join all of them.
+
+    Raises:
+        ConnectError: some did not come, or they do not fit together.
+
+    """
+    deadline = time.monotonic() + terms.connect_seconds
+    cluster = _read(terms.topology)
+    own = {
+        "treefold": sys.modules["treefold"].__version__,
+        "byte order": sys.byteorder,
+        "guarantee": terms.guarantee,
+        "topology": None if cluster is None else _digest(cluster),
+        "host": host_key() or f"rank {roster.rank}",
+        "bytes for results": terms.result_bytes,
+    }
+    said = [json.loads(one) for one in roster.exchange(json.dumps(own).encode(), deadline)]
+    _check(said)
+    hosts = _hosts([one["host"] for one in said])
+    shares = None if cluster is None else _shares(cluster, hosts, terms.guarantee)
+    layout = Layout(hosts, terms.guarantee, shares)
+    local = _meet_on_host(roster, layout, deadline, meet)
+    if len(hosts) == 1:
+        roster.close()
+        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), deadline - time.monotonic())
+    # A cluster's topology names the ranks that there were; hosts that are left fold equal parts.
+    rest = dataclasses.replace(terms, topology=None)
+    return HostsLink(
+        roster.open_channel(deadline),
+        layout,
+        local,
+        lambda channel, seconds: join(ChannelRoster(channel), dataclasses.replace(rest, connect_seconds=seconds), meet),
+        result_bytes=min(one["bytes for results"] for one in said),
+        timeout_seconds=terms.timeout_seconds,
+    )
+
+
+def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -> HostLink | None:
+    """Join the ranks of this rank's host; None if it is alone there."""
+    own = layout.host_of(roster.rank)
+    ticket = Ticket.for_ranks(len(own))[0] if len(own) > 1 and roster.rank == own[0] else ""
+    told = roster.exchange(ticket.encode(), deadline)
+    if len(own) == 1:
+        return None
+    first = Ticket.read(told[own[0]].decode())
+    return meet(Ticket(first.folder, first.token, own.index(roster.rank), len(own)), deadline - time.monotonic())
+
+
+def _check(said: Sequence[dict[str, Any]]) -> None:
+    for rank, other in enumerate(said):
+        for name in ("treefold", "byte order", "guarantee", "topology"):
+            if other[name] != said[0][name]:
+                raise ConnectError.differs(name, rank, other[name], said[0][name])
+
+
+def _hosts(keys: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each host, hosts by their first rank."""
+    ranks: dict[str, list[int]] = {}
+    for rank, key in enumerate(keys):
+        ranks.setdefault(key, []).append(rank)
+    return tuple(map(tuple, ranks.values()))
+
+
+def _read(topology: Any) -> Topology | None:
+    return topology if topology is None or isinstance(topology, Topology) else load_topology(topology)
+
+
+def _shares(cluster: Topology, hosts: Sequence[Sequence[int]], guarantee: str) -> tuple[Fraction, ...]:
+    """Return what each host should fold, given a cluster with a device for each rank, or for each host.
+
+    Raises:
+        TopologyError: it has another number of devices.
+
+    """
+    count = sum(map(len, hosts))
+    if len(cluster.devices) == count:
+        devices = [[cluster.devices[rank] for rank in ranks] for ranks in hosts]
+    elif len(cluster.devices) == len(hosts):
+        devices = [[device] for device in cluster.devices]
+    else:
+        raise TopologyError.of_ranks(len(cluster.devices), count, len(hosts))
+    contributions = [1 if guarantee == "per_plan" else len(ranks) for ranks in hosts]
+    return host_shares(cluster, devices, contributions)
+
+
+def _digest(cluster: Topology) -> str:
+    text = json.dumps(cluster.to_json(), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
