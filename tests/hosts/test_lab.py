@@ -200,11 +200,21 @@ class TestCommandLine:
         """Without a traceback, and with nothing left."""
         build(star(100))
         root = Path(laboratory.__file__).parents[2]
-        line = [sys.executable, "-m", "tools.lab", "star", "100", "--", "sh", "-c", "echo up; sleep 1000"]
-        before = namespaces()
+        line = [
+            sys.executable,
+            "-m",
+            "tools.lab",
+            "star",
+            "100",
+            "--",
+            "sh",
+            "-c",
+            "readlink /proc/self/ns/net; sleep 1000",
+        ]
         with subprocess.Popen(line, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
-            assert command.stdout.readline() == b"up\n"
+            network = Path(command.stdout.readline().decode().strip())
+            assert network in namespaces()
             command.send_signal(signal.SIGINT)
             assert command.wait(PATIENCE_S) == 130
             assert command.stderr.read() == b""
-        assert wait_until(lambda: namespaces() <= before)
+        assert wait_until(lambda: network not in namespaces())

@@ -101,7 +101,6 @@ class TestStart:
 
 
 class TestTorchrun:
-    @pytest.mark.long  # two launchers and two ranks, and each of them loads PyTorch
     def test_reduces(self, pair, tmp_path):
         """PyTorch's own launcher, one on each host."""
         script = tmp_path / "reduce.py"
