@@ -2,8 +2,9 @@
 
 import contextlib
 
-import lab
 import pytest
+
+import lab
 
 
 @pytest.fixture

@@ -50,7 +50,8 @@ def look():
     others = sorted(path.name for path in memory.glob("of-*"))
     (memory / f"of-{socket.gethostname()}").touch()
     processes = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
-    print(socket.gethostname(), others, len(processes), os.environ["TMPDIR"])
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    print(socket.gethostname(), others, len(processes), os.environ["TMPDIR"], boot)
 
 
 def _connected(name):

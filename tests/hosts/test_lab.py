@@ -5,8 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-import lab as laboratory
 import pytest
+
+import lab as laboratory
 from lab import LabError, launch, racks, rails, star
 
 PYTHON = (sys.executable, "-IS")  # quick to start
@@ -71,10 +72,11 @@ class TestLab:
         assert heard == [f"host{host} heard [0, 1, 2]\n" for host in range(3)]
 
     def test_hosts_are_apart(self, build):
-        """A host has its own name, shared memory and processes, and its temporary files are in memory of its own."""
+        """A host has its own name, boot, shared memory and processes; its temporary files are in memory of its own."""
         lab = build(star(100, 100))
-        seen = [host.run(*PYTHON, ON_HOSTS, "look") for host in lab.hosts]
-        assert seen == [f"host{host} [] 2 /dev/shm\n" for host in range(2)]
+        seen = [host.run(*PYTHON, ON_HOSTS, "look").strip().rpartition(" ") for host in lab.hosts]
+        assert [words for words, _, _ in seen] == [f"host{host} [] 2 /dev/shm" for host in range(2)]
+        assert len({Path("/proc/sys/kernel/random/boot_id").read_text().strip(), *(boot for *_, boot in seen)}) == 3
 
     def test_bytes_are_counted_per_nic(self, build):
         """What crosses the second rail is seen there, at both ends, and nowhere else; headers are a few percent."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from lab import LabError, launch, star
 
 PATIENCE_S = 120

@@ -1,4 +1,5 @@
 import pytest
+
 from lab import Cable, Trunk, racks, rails, star
 
 

@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-#: What the first process of a host does: give it a name, names for the others, shared memory of its own and its NICs in
-#: /sys, and then wait for the end of its input. It is process 1 of its namespace: with it the kernel ends all others.
-_BOOT = (
-    'hostname "$0" && mount -t tmpfs tmpfs /dev/shm && mount -t sysfs sysfs /sys && ip link set lo up '
-    '&& printf "%s" "$1" > /dev/shm/hosts && mount --bind /dev/shm/hosts /etc/hosts && echo up && exec cat > /dev/null'
-)
+#: What the first process of a host does: give it a name, shared memory of its own, its NICs in /sys, names for the
+#: other hosts, and a boot of its own, by which programs tell machines apart; then wait for the end of its input. It is
+#: process 1 of its namespace: with it the kernel ends all others.
+_BOOT = """
+hostname "$0" && mount -t tmpfs tmpfs /dev/shm && mount -t sysfs sysfs /sys && ip link set lo up || exit
+mkdir /dev/shm/.lab && printf "%s" "$1" > /dev/shm/.lab/hosts && mount --bind /dev/shm/.lab/hosts /etc/hosts || exit
+cat /proc/sys/kernel/random/uuid > /dev/shm/.lab/boot || exit
+mount --bind /dev/shm/.lab/boot /proc/sys/kernel/random/boot_id && echo up && exec cat > /dev/null
+"""
 _APART = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
