@@ -1,0 +1,44 @@
+"""All-reduces between the emulated hosts of a lab, as parts of what their network allows; prints a table.
+
+``python benchmarks/hosts.py``; ``--help`` says what it takes. Peers whose engine is not installed are named below the
+table (the extra `bench` has all). It ends with 0 if it measured, 1 if a result was wrong, 2 if there can be no lab.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from hosts_bench.measure import measure
+from hosts_bench.page import make_page
+from hosts_bench.peers import PEERS
+from hosts_bench.scenes import SCENES
+from lab import missing
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure the scenes that are asked for, and print the table."""
+    parser = argparse.ArgumentParser(description="Measure all-reduces between emulated hosts.")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in which every peer has its turn (5)")
+    parser.add_argument("--scenes", nargs="+", choices=[scene.name for scene in SCENES], help="these only")
+    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS), help="these only")
+    asked = parser.parse_args(words)
+    if reason := missing():
+        print(reason, file=sys.stderr)
+        return 2
+    chosen = [scene for scene in SCENES if asked.scenes is None or scene.name in asked.scenes]
+    results = [result for scene in chosen for result in measure(scene, asked.peers, asked.rounds, _say)]
+    print(make_page(results, asked.peers))
+    return 1 if any(any(result.wrong.values()) for result in results) else 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Scenes, measured: every peer of a row in turn, round by round."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hosts_bench.peers import NEEDS, PEERS
+from hosts_bench.scenes import Row, Scene, optimum
+from hosts_bench.team import Team
+from lab import Lab, launch
+
+_WORKER = Path(__file__).with_name("worker.py")
+
+
+@dataclass
+class Measured:
+    """What one row has given: the seconds of one call by peer, why others are missing, and wrong elements by peer.
+
+    What is missing in one row of a scene is missing in those that follow, too.
+    """
+
+    scene: Scene
+    row: Row
+    best_bytes_per_s: float
+    missing: dict[str, str]
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    wrong: dict[str, int] = field(default_factory=dict)
+
+    def figures(self, peer: str) -> tuple[float, float] | None:
+        """Return median and best: of the part of the optimum, or in a row of latencies in seconds."""
+        if peer not in self.seconds:
+            return None
+        seconds = self.seconds[peer]
+        median, best = statistics.median(seconds), min(seconds)
+        if self.row.is_latency:
+            return median, best
+        scale = self.row.nbytes / self.best_bytes_per_s
+        return scale / median, scale / best
+
+
+def measure(scene: Scene, peers: Sequence[str], rounds: int, begin: Callable[[str], None]) -> list[Measured]:
+    """Build the scene's lab, start its jobs, and measure its rows one after the other."""
+    missing = {name: f"{need} is not installed" for name in peers if (need := _lacks(name))}
+    launchers = {PEERS[name].launcher for name in peers if name not in missing}
+    found = []
+    with Lab(scene.rows[0].network) as lab, _teams(lab, scene, launchers) as teams:
+        for row in scene.rows:
+            begin(f"{scene.name}: {row.network.name}, {row.nbytes} bytes")
+            lab.set_network(row.network)
+            result = Measured(scene, row, optimum(row.network), missing)
+            for _ in range(rounds):
+                for name in (name for name in peers if name not in missing and _suits(name, row)):
+                    _turn(teams[PEERS[name].launcher], name, result)
+            found.append(result)
+    return found
+
+
+def _suits(name: str, row: Row) -> bool:
+    return row.network.nics >= PEERS[name].least_nics and not (row.is_latency and PEERS[name].is_limit)
+
+
+def _lacks(name: str) -> str | None:
+    need = NEEDS[PEERS[name].launcher]
+    return need if importlib.util.find_spec(need) is None else None
+
+
+def _turn(team: Team, name: str, result: Measured) -> None:
+    """Let one peer reduce once, to be checked, and then as often as the row says, to be timed."""
+    row = result.row
+    prepared = team.ask(do="prepare", peer=name, nbytes=row.nbytes, shares=row.shares)
+    if refusals := [answer["skipped"] for answer in prepared if "skipped" in answer]:
+        result.missing[name] = refusals[0]
+        return
+    result.wrong[name] = result.wrong.get(name, 0) + sum(answer["wrong"] for answer in prepared)
+    times = team.ask(do="run", calls=row.calls)
+    seconds = max(answer["end"] for answer in times) - min(answer["begin"] for answer in times)
+    result.seconds.setdefault(name, []).append(seconds / row.calls)
+
+
+@contextlib.contextmanager
+def _teams(lab: Lab, scene: Scene, launchers: set[str]) -> Iterator[Mapping[str, Team]]:
+    hosts, nics = range(lab.network.hosts), range(lab.network.nics)
+    addresses = [[lab.address(host, nic) for nic in nics] for host in hosts]
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts-")))
+        teams = {launcher: Team(folder / f"{launcher}.ranks") for launcher in sorted(launchers)}
+        for launcher, team in teams.items():
+            stack.enter_context(_job(lab, scene, launcher, team))
+        for team in teams.values():
+            stack.callback(team.close)
+            team.meet(scene.placement, addresses)
+        yield teams
+
+
+@contextlib.contextmanager
+def _job(lab: Lab, scene: Scene, launcher: str, team: Team) -> Iterator[None]:
+    command = [sys.executable, str(_WORKER), str(team.path), launcher]
+    with contextlib.ExitStack() as stack:
+        if launcher == "mpiexec":
+            stack.enter_context(launch.mpiexec(lab, command, scene.placement))
+        else:
+            stack.enter_context(launch.outside_store(lab))
+            # One NIC is what the default is for PyTorch's users; who wants both asks for both.
+            told = {"GLOO_SOCKET_IFNAME": "eth0"}
+            stack.enter_context(launch.start(lab, command, scene.placement, environment=told, store_outside=True))
+        yield

@@ -1,0 +1,152 @@
+"""Who reduces: a name, the launcher of its ranks, and a function that each rank calls once to get an all-reduce.
+
+Another peer is one more function here, and its line in ``PEERS``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hosts_bench.raw import Exchange
+
+Array = NDArray[np.float32]
+#: Gets what this rank brings, which it may overwrite, and returns the sum over all ranks; None if it computes nothing.
+AllReduce = Callable[[Array], Array | None]
+#: How long ranks wait for each other.
+_CONNECT_SECONDS = 10
+
+
+@dataclass(slots=True)
+class Rank:
+    """One process of a job.
+
+    ``hosts``: of every rank. ``addresses``: of every NIC of every host. ``shares``: those of the row that is measured.
+    """
+
+    rank: int
+    hosts: tuple[int, ...]
+    addresses: tuple[tuple[str, ...], ...]
+    shares: tuple[int, ...] = ()
+
+
+def gloo(rank: Rank) -> AllReduce:
+    """PyTorch's all-reduce; it uses one NIC per call."""
+    del rank
+    torch, distributed = _torch()
+
+    def all_reduce(array: Array) -> Array:
+        distributed.all_reduce(torch.from_numpy(array))
+        return array
+
+    return all_reduce
+
+
+def gloo_by_parts(rank: Rank) -> AllReduce:
+    """PyTorch's all-reduce of as many parts at once as there are NICs: a group's calls take turns with its NICs."""
+    torch, distributed = _torch()
+    kind = distributed.ProcessGroupGloo
+    options = kind._Options()
+    nics = range(len(rank.addresses[0]))
+    options._devices = [kind.create_device(interface=f"eth{nic}") for nic in nics]
+    options._threads = 2 * len(nics)
+    options._timeout = dt.timedelta(seconds=60)
+    store = distributed.PrefixStore("by parts", distributed.distributed_c10d._get_default_store())
+    group = kind(store, rank.rank, len(rank.hosts), options)
+
+    def all_reduce(array: Array) -> Array:
+        works = [group.allreduce([part]) for part in torch.from_numpy(array).chunk(len(nics))]
+        for work in works:
+            work.wait()
+        return array
+
+    return all_reduce
+
+
+def treefold_on_gloo(rank: Rank) -> AllReduce:
+    """Treefold between PyTorch's ranks."""
+    del rank
+    return _treefold(_torch()[1].group.WORLD)
+
+
+def mpich(rank: Rank) -> AllReduce:
+    """MPI's own, in place."""
+    del rank
+    mpi = _mpi()
+
+    def all_reduce(array: Array) -> Array:
+        mpi.COMM_WORLD.Allreduce(mpi.IN_PLACE, array)
+        return array
+
+    return all_reduce
+
+
+def treefold_on_mpi(rank: Rank) -> AllReduce:
+    """Treefold between MPI's ranks."""
+    del rank
+    return _treefold(_mpi().COMM_WORLD)
+
+
+def raw(rank: Rank) -> AllReduce:
+    """As many bytes over sockets, and nothing computed: what hosts here can reach."""
+    exchange = Exchange(rank.hosts, rank.addresses, rank.rank)
+
+    def all_reduce(array: Array) -> None:
+        exchange.move(array, rank.shares)
+
+    return all_reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """``make`` is called once by each rank that ``launcher`` starts.
+
+    ``least_nics``: hosts with fewer do not need it. ``is_limit``: it computes nothing, and calls of few bytes are
+    nothing that it is for.
+    """
+
+    launcher: str
+    make: Callable[[Rank], AllReduce]
+    least_nics: int = 1
+    is_limit: bool = False
+
+
+PEERS = {
+    "raw sockets": Peer("variables", raw, is_limit=True),
+    "gloo": Peer("variables", gloo),
+    "gloo, part per NIC": Peer("variables", gloo_by_parts, least_nics=2),
+    "treefold on gloo": Peer("variables", treefold_on_gloo),
+    "MPICH": Peer("mpiexec", mpich),
+    "treefold on MPI": Peer("mpiexec", treefold_on_mpi),
+}
+#: What a launcher's ranks import.
+NEEDS = {"variables": "torch", "mpiexec": "mpi4py"}
+
+
+def _treefold(source: Any) -> AllReduce:
+    group = importlib.import_module("treefold").connect(source, connect_timeout_seconds=_CONNECT_SECONDS)
+
+    def all_reduce(array: Array) -> Array:
+        reduced: Array = group.all_reduce(array, "sum", out=array)
+        return reduced
+
+    return all_reduce
+
+
+def _torch() -> tuple[Any, Any]:
+    torch = importlib.import_module("torch")
+    distributed = importlib.import_module("torch.distributed")
+    if not distributed.is_initialized():
+        torch.set_num_threads(1)
+        distributed.init_process_group("gloo", timeout=dt.timedelta(seconds=60))
+    return torch, distributed
+
+
+def _mpi() -> Any:
+    return importlib.import_module("mpi4py.MPI")

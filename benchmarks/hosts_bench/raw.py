@@ -1,0 +1,101 @@
+"""The bytes of an all-reduce between hosts, over plain sockets and without arithmetic: what the network gives here.
+
+Host i owns a slice of the value. It sends every other slice to its owner, and its own one to everybody: 2·(H−1)/H times
+the value, each way. All connections are used at once and evenly, the next host first, so that every port is busy in both
+directions until the end. Nobody waits for what a reduction would have to wait for, so this is a limit and not a peer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+_PORT = 4500
+_RETRY_S = 0.02
+#: What one call of the kernel moves at most, so that all connections have their turn.
+_MOST_BYTES = 256 << 10
+
+
+class Exchange:
+    """One connection per NIC and pair of hosts; the first rank of each host takes part, and the others look on."""
+
+    def __init__(self, hosts: Sequence[int], addresses: Sequence[Sequence[str]], rank: int) -> None:
+        self._hosts = len(addresses)
+        self._host = hosts[rank]
+        self._lines: list[dict[int, socket.socket]] = []
+        if hosts.index(self._host) != rank:
+            return
+        servers = [socket.create_server((address, _PORT)) for address in addresses[self._host]]
+        for nic, server in enumerate(servers):
+            lines = {other: _connected(addresses[other][nic], self._host) for other in range(self._host)}
+            for _ in range(self._host + 1, self._hosts):
+                line, _ = server.accept()
+                lines[line.recv(1)[0]] = line
+            server.close()
+            self._lines.append(lines)
+
+    def move(self, array: np.ndarray[Any, Any], shares: Sequence[int]) -> None:
+        """Send and receive as much as an all-reduce of the array whose slices have these shares."""
+        memory = memoryview(array.view(np.uint8)).cast("B")
+        ends = [int(end) for end in np.cumsum([0, *shares]) * len(memory) // sum(shares)]
+        slices = [memory[begin:end] for begin, end in itertools.pairwise(ends)]
+        nics = [threading.Thread(target=self._move, args=(nic, slices)) for nic in range(len(self._lines))]
+        for nic in nics:
+            nic.start()
+        for nic in nics:
+            nic.join()
+
+    def _move(self, nic: int, slices: list[memoryview]) -> None:
+        own, scratch = self._part(slices[self._host], nic), memoryview(bytearray(_MOST_BYTES))
+        around = [(self._host + step) % self._hosts for step in range(1, self._hosts)]
+        lines = {other: self._lines[nic][other] for other in around}
+        # What others own goes to them, and what this host owns to all: so much to each, and as much from each.
+        to_send = {other: [self._part(slices[other], nic), own] for other in around}
+        left = {other: sum(map(len, parts)) for other, parts in to_send.items()}
+        while lines:
+            senders = [line for other, line in lines.items() if to_send[other]]
+            receivers = [line for other, line in lines.items() if left[other]]
+            readable, writable, _ = select.select(receivers, senders, [])
+            for other, line in lines.items():
+                if line in writable:
+                    _send_some(line, to_send[other])
+                if line in readable:
+                    left[other] -= _receive_some(line, scratch[: left[other]])
+            lines = {other: line for other, line in lines.items() if to_send[other] or left[other]}
+
+    def _part(self, memory: memoryview, nic: int) -> memoryview:
+        nics = len(self._lines)
+        return memory[len(memory) * nic // nics : len(memory) * (nic + 1) // nics]
+
+
+def _send_some(line: socket.socket, parts: list[memoryview]) -> None:
+    """Send of the first part what the kernel takes at once, and drop what is sent; empty parts are dropped, too."""
+    parts[0] = parts[0][line.send(parts[0][:_MOST_BYTES], socket.MSG_DONTWAIT) :] if parts[0] else parts[0]
+    if not parts[0]:
+        parts.pop(0)
+
+
+def _receive_some(line: socket.socket, memory: memoryview) -> int:
+    count = line.recv_into(memory)
+    if not count:
+        message = "a host has closed its connection in the middle of a measurement"
+        raise ConnectionError(message)
+    return count
+
+
+def _connected(address: str, host: int) -> socket.socket:
+    while True:
+        try:
+            line = socket.create_connection((address, _PORT))
+        except ConnectionRefusedError:  # the other one is not there yet; whoever runs the job limits its time
+            time.sleep(_RETRY_S)
+        else:
+            line.sendall(bytes([host]))
+            return line

@@ -1,0 +1,73 @@
+"""What is measured: scenes, each of which one job serves, and the rows of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from lab import Network, launch, rails, star
+from treefold.planners.tree_packing import optimal_packing
+from treefold.topology import TopologyBuilder
+
+#: What a full Ethernet frame of 1514 bytes carries for TCP: without the headers of Ethernet, IP and TCP with its times.
+_PAYLOAD = Fraction(1448, 1514)
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: a network's rates, and a value of ``nbytes`` per rank.
+
+    ``calls`` in a row are timed as one, where one alone is too short. ``shares``: what part of the value each host owns
+    in the raw exchange, by which that is at its best.
+    """
+
+    network: Network
+    nbytes: int
+    shares: tuple[int, ...] = (1, 1, 1, 1)
+    calls: int = 1
+
+    @property
+    def is_latency(self) -> bool:
+        """Whether the time is shown instead of a part of what the network allows."""
+        return self.calls > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Rows that differ by rates and sizes only: the same cables, and ranks that are placed the same."""
+
+    name: str
+    rows: tuple[Row, ...]
+    placement: tuple[int, ...]
+
+
+SCENES = (
+    Scene(
+        "switch",
+        (
+            Row(star(1000, 1000, 1000, 1000), 32 * _MIB),
+            Row(star(100, 100, 100, 100), 8 * _MIB),
+            Row(star(100, 100, 100, 25), 4 * _MIB, shares=(1, 1, 1, 0)),
+            Row(star(1000, 1000, 1000, 1000), 4096, calls=200),
+        ),
+        launch.blocks(4, 1),
+    ),
+    Scene("two NICs", (Row(rails(100, hosts=4, nics=2), 8 * _MIB),), launch.blocks(4, 1)),
+    Scene("8 ranks in blocks", (Row(star(100, 100, 100, 100), 8 * _MIB),), launch.blocks(4, 2)),
+    Scene("8 ranks round robin", (Row(star(100, 100, 100, 100), 8 * _MIB),), launch.round_robin(4, 2)),
+)
+
+
+def optimum(network: Network) -> float:
+    """Return the bytes per second of the fastest all-reduce of a value per host, as treefold's planner proves it."""
+    builder = TopologyBuilder(network.name)
+    for host in range(network.hosts):
+        builder.device(f"cpu:{host}")
+    for switch in range(network.switches):
+        builder.switch(f"switch{switch}")
+    ends = [(f"cpu:{cable.host}", f"switch{cable.switch}", cable.mbit_per_s) for cable in network.cables]
+    ends += [(f"switch{trunk.first}", f"switch{trunk.second}", trunk.mbit_per_s) for trunk in network.trunks]
+    for source, target, mbit_per_s in ends:
+        builder.link(source, target, kind="net", gb_per_s=mbit_per_s / 8000 * _PAYLOAD)
+    return float(optimal_packing(builder.build()).algbw)

@@ -1,0 +1,142 @@
+"""One host of a lab: namespaces of its own, and one process that holds them open."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+#: What the first process of a host does: give it a name, shared memory of its own, its NICs in /sys, names for the
+#: other hosts, and a boot of its own, by which programs tell machines apart; then wait for the end of its input. It is
+#: process 1 of its namespace: with it the kernel ends all others.
+_BOOT = """
+hostname "$0" && mount -t tmpfs tmpfs /dev/shm && mount -t sysfs sysfs /sys && ip link set lo up || exit
+mkdir /dev/shm/.lab && printf "%s" "$1" > /dev/shm/.lab/hosts && mount --bind /dev/shm/.lab/hosts /etc/hosts || exit
+cat /proc/sys/kernel/random/uuid > /dev/shm/.lab/boot || exit
+mount --bind /dev/shm/.lab/boot /proc/sys/kernel/random/boot_id && echo up && exec cat > /dev/null
+"""
+_APART = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+class LabError(Exception):
+    """A lab that cannot be built, or a part of it that is asked for and is not there."""
+
+
+class Host:
+    """Processes on a host see its NICs, name, processes and ``/dev/shm``, and share the file system, as over NFS.
+
+    ``$TMPDIR`` leads into the host's own memory: what is in ``/tmp`` by default is on real machines not shared either.
+    """
+
+    def __init__(self, name: str, addresses: Mapping[str, str]) -> None:
+        """Boot a host that knows these hosts' addresses by their names."""
+        self.name = name
+        self._processes: list[subprocess.Popen[bytes]] = []
+        known = "".join(f"{address} {other}\n" for other, address in {"localhost": "127.0.0.1", **addresses}.items())
+        # A session of its own: Ctrl-C is for whoever made the lab, who then ends the host.
+        self._first = subprocess.Popen(
+            ["unshare", *_APART, "sh", "-c", _BOOT, name, known],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        if self._first.stdout is None or self._first.stdout.readline() != b"up\n":
+            _, told = self._first.communicate()
+            message = f"A host needs its own namespaces: {told.decode().strip()}."
+            raise LabError(message)
+
+    @property
+    def process_id(self) -> int:
+        """A process in the host's network namespace."""
+        return self._first.pid
+
+    def popen(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start a command on the host; ``environment`` is added to this process's, ``options`` are those of Popen.
+
+        It leads a process group (``signal_to`` reaches all of it), and ends with the host at the latest.
+        """
+        inherited = {**os.environ, "TMPDIR": "/dev/shm", **(environment or {})}  # noqa: S108 - the host's own
+        process = subprocess.Popen(
+            [*self.enter(), *command], env=inherited, start_new_session=True, **options
+        )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def run(self, *command: str, seconds: float = 60.0) -> str:
+        """Run a command on the host to its end, and return what it prints.
+
+        Raises:
+            LabError: it fails; the sentence holds what it has printed as an error.
+            subprocess.TimeoutExpired: it does not end.
+
+        """
+        process = self.popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            printed, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            signal_to(process, signal.SIGKILL)
+            process.communicate()
+            raise
+        return self._printed(command, process.returncode, printed, errors)
+
+    def configure(self, *command: str, lines: str = "") -> str:
+        """Run ``ip`` or ``tc`` in the host's network, with these lines as its input, and return what it prints.
+
+        Raises:
+            LabError: it fails; the sentence holds what it has printed as an error.
+
+        """
+        # The network only: processes of other hosts, whose networks `ip` is given, have no number inside this one.
+        line = [*self.enter(network_only=True), *command]
+        done = subprocess.run(line, input=lines.encode(), capture_output=True, check=False)
+        return self._printed(command, done.returncode, done.stdout, done.stderr)
+
+    def close(self) -> None:
+        """End everything that runs on the host; without processes its namespaces are gone as well."""
+        if self._first.stdin is not None:
+            self._first.stdin.close()
+        self._first.wait()  # the kernel lets it end after all others of the host
+        for process in [self._first, *self._processes]:
+            end(process)
+
+    def _printed(self, command: Sequence[str], code: int, printed: bytes, errors: bytes) -> str:
+        if code:
+            message = f"{self.name}: `{' '.join(command)}` ended with {code}: {errors.decode().strip()}"
+            raise LabError(message)
+        return printed.decode()
+
+    def enter(self, *, network_only: bool = False) -> list[str]:
+        """Return what a command line starts with to run on the host, or only in its network."""
+        pid = self._first.pid
+        command = ["nsenter", f"--target={pid}", "--net"]
+        if not network_only:
+            # `unshare` itself stays out of the namespace of processes that it has made for its children.
+            command += ["--mount", "--uts", "--ipc", f"--pid=/proc/{pid}/ns/pid_for_children", f"--wd={Path.cwd()}"]
+        return [*command, "--"]
+
+
+def signal_to(process: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to a command on a host and to its children, not only to the ``nsenter`` that has started it."""
+    if process.poll() is None:
+        os.killpg(process.pid, number)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command and its children, if it still runs, and close the pipes that lead to it."""
+    signal_to(process, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def missing_tools() -> list[str]:
+    """Return the programs of a lab that are not on this machine."""
+    return [tool for tool in ("unshare", "nsenter", "ip", "tc") if shutil.which(tool) is None]
