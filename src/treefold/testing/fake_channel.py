@@ -105,8 +105,6 @@ class FakeNetwork:
                 outcome = function(self._channels[process.rank])
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is this rank's
                 outcome = error
-                if isinstance(error, ChannelUseError):
-                    self._scheduler.fail(error)
             outcomes[process.rank] = process.ended_by or outcome
             self.end(process)
 
@@ -248,14 +246,15 @@ class FakeChannel(Channel):
             deadline,
             lambda: f"waits for {list(survivors)} to go on",
         )
-        successor = end.session.successor
-        if end.verdict == survivors and end.all_came and successor is not None:
-            return FakeChannel(self._network, successor.ends[survivors.index(self.rank)])
         if not end.verdict:
             raise ConnectError.undecided(self.rank)
         if end.verdict != survivors:
             raise GroupError.decided_otherwise(self.rank, end.verdict, survivors)
-        raise ConnectError.absent([rank for rank in survivors if rank not in end.session.came])
+        onward = FakeChannel(self._network, self._store.successor(end))
+        if not end.all_came:
+            onward.close()
+            raise ConnectError.absent([rank for rank in survivors if rank not in end.session.came])
+        return onward
 
     def close(self) -> None:
         self._network.enter(self._end.process, "close")
@@ -285,7 +284,9 @@ class FakeChannel(Channel):
 
     def _expect(self, holds: bool, otherwise: str) -> None:  # noqa: FBT001 - what holds
         if not holds:
-            raise ChannelUseError.rank_did(self._end.process.rank, otherwise)
+            error = ChannelUseError.rank_did(self._end.process.rank, otherwise)
+            self._scheduler.fail(error)  # the code under test may catch it
+            raise error
 
     def _wait(self, is_over: Callable[[], bool], deadline: float, doing: Callable[[], str]) -> None:
         self._scheduler.at(deadline, self._wire.wake, self._end)

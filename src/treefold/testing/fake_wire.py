@@ -97,7 +97,7 @@ class Session:
     words: dict[int, bytes] = field(default_factory=dict)
     decided: tuple[int, ...] = ()
     came: dict[int, End] = field(default_factory=dict)
-    successor: Session | None = None
+    successors: list[End] = field(default_factory=list)
 
 
 class Wire:
