@@ -20,6 +20,8 @@ SendReport = Literal["copied", "received", "never"]
 
 _LN_SHORTEST, _LN_RANGE = math.log(1e-5), math.log(1e3)
 _RARE = 1.0 / 16.0
+#: How often a rank that waits goes on as soon as something is done, and not a while later, when more is.
+_PROMPT = 0.5
 
 
 class Sent(NamedTuple):
@@ -244,7 +246,12 @@ class Wire:
     def _complete(self, end: End, transfer: Transfer) -> None:
         if end.pending.pop(transfer, None) is not None and not end.is_closed:
             end.done.append(transfer)
-            self.wake(end)
+            if len(end.done) > 1:
+                return  # the rank is not waiting, or will be woken for the first one
+            if self._random() < _PROMPT:
+                self.wake(end)
+            else:
+                self._scheduler.at(self._scheduler.now + self.delay(), self.wake, end)
 
     def wake(self, end: End) -> None:
         """Let the rank look again at what it waits for, unless it is stopped."""
