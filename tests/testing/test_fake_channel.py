@@ -1,3 +1,5 @@
+import threading
+
 import channel_conformance
 import numpy as np
 import pytest
@@ -70,6 +72,30 @@ class TestRun:
             logs.append(str(network.log))
         assert len(set(logs)) == len(SEEDS)
 
+    def test_lets_any_rank_go_first(self):
+        """And any second, and any last."""
+        orders = set()
+        for seed in range(100):
+            network = FakeNetwork(3, seed)
+            network.run(lambda channel: channel.now())
+            orders.add(tuple(rank for _, rank, _ in network.log))
+        assert len(orders) == 6
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_never_goes_back_in_time(self, seed):
+        """Even if a deadline is long past."""
+        network = FakeNetwork(3, seed)
+
+        def be_late(channel):
+            channel.wait(5.0)
+            assert channel.wait(1.0) is None
+            channel.ask(b"", range(3), 2.0)
+            channel.wait(6.0)
+            channel.close()
+
+        assert network.run(be_late) == [None] * 3
+        assert [when for when, _, _ in network.log] == sorted(when for when, _, _ in network.log)
+
     def test_returns_what_ranks_return_and_raise(self):
         """An error ends its rank only."""
 
@@ -114,6 +140,14 @@ class TestRun:
 
         orders = [tuple(FakeNetwork(2, seed).run(see_order)[1]) for seed in SEEDS]
         assert len(set(orders)) == 6
+
+    def test_uses_its_threads_again(self):
+        """As many as the largest network has ranks."""
+        FakeNetwork(5, 0).run(ring)
+        before = threading.active_count()
+        for seed in SEEDS:
+            FakeNetwork(5, seed).run(ring)
+        assert threading.active_count() == before
 
     def test_counts_what_is_sent(self):
         """Bytes of each ordered pair, and every message in the order of the sends."""
@@ -214,6 +248,21 @@ class TestBuffers:
         network = FakeNetwork(2, 1, limits=Limits(tags=8, message_bytes=100))
         with pytest.raises(ChannelUseError, match=sentence):
             network.run(swallow)
+
+    def test_are_writeable_until_their_transfers_are_done(self):
+        """What goes wrong in the engine ends the run."""
+
+        def lock(channel):
+            if channel.rank:
+                channel.send(0, 0, row(1, 8))
+            else:
+                channel.receive(1, 0, buffer := row(0, 8))
+                buffer.flags.writeable = False
+            channel.wait(600.0)
+            channel.wait(600.0)
+
+        with pytest.raises(ValueError, match="read-only"):
+            FakeNetwork(2, 1).run(lock)
 
     def test_are_as_long_as_their_messages(self):
         """A message that does not fit ends a real engine's process."""

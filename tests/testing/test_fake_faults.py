@@ -53,6 +53,20 @@ class TestKill:
 
         assert FakeNetwork(2, 1, faults=[Kill(1, 2)]).run(swallow) == [None, Kill(1, 2)]
 
+    def test_lets_a_rank_do_nothing_more(self):
+        """However it catches its end, it sends nothing."""
+
+        def send_again(channel):
+            while channel.rank:
+                try:
+                    channel.send(0, 0, row(0, 1))
+                except BaseException:  # noqa: BLE001 - this is the test
+                    channel.send(0, 0, row(0, 1))
+
+        network = FakeNetwork(2, 1, faults=[Kill(1, 3)])
+        assert network.run(send_again) == [None, Kill(1, 3)]
+        assert len(network.sends) == 2
+
     def test_ends_a_rank_that_waits(self):
         """Some seconds after the call began, in whatever call it is then."""
         network = FakeNetwork(2, 1, faults=[Kill(1, 1, 30.0)])
@@ -109,6 +123,38 @@ class TestKill:
         outcomes = {FakeNetwork(2, seed, faults=[Kill(1, 1, 1e-3)]).run(receive_one)[0] for seed in range(100)}
         assert outcomes == {(False, 2), (True, 0), (True, 0, 2)}
 
+    def test_loses_what_has_left_the_sender(self):
+        """In some runs, although the send was done."""
+
+        def send_and_end(channel):
+            if channel.rank:
+                return channel.send(0, 0, row(1, 8)) is channel.wait(math.inf)
+            sleep(channel, 100.0)
+            return not finish(channel, [channel.receive(1, 0, row(0, 8))])
+
+        outcomes = [FakeNetwork(2, seed, sends="copied").run(send_and_end) for seed in SEEDS]
+        assert {sent for _, sent in outcomes} == {True}
+        assert {received for received, _ in outcomes} == {True, False}
+
+    def test_fails_all_that_comes_after_a_failure(self):
+        """Of one sender and tag: the first messages are received, the others are not."""
+
+        def receive_many(channel):
+            transfers = [
+                (channel.send, channel.receive)[1 - channel.rank](1 - channel.rank, 0, row(1, 8)) for _ in range(30)
+            ]
+            if channel.rank:
+                sleep(channel, math.inf)
+            failed = finish(channel, transfers)
+            return [transfer in failed for transfer in transfers]
+
+        cuts = set()
+        for seed in range(100):
+            failures = FakeNetwork(2, seed, faults=[Kill(1, 1, 0.05)]).run(receive_many)[0]
+            assert failures == sorted(failures)
+            cuts.add(sum(failures))
+        assert len(cuts) > 10
+
     def test_ends_all_where_death_is_fatal(self):
         """As a launcher does."""
         limits = Limits(tags=64, message_bytes=100, is_death_fatal=True)
@@ -130,6 +176,48 @@ class TestStop:
         assert (failed, heard, received) == ([], [0], {1: {0}})
         assert outcome[1] == Stop(1, 1)
 
+    def test_is_not_woken_by_anything(self):
+        """A rank that stops for ever stays silent when others write to it, and past the deadlines that it had."""
+
+        def stop_after_waiting(channel):
+            if channel.rank:
+                channel.receive(0, 0, row(0, 8))
+                channel.wait(60.0)
+                return channel.wait(50.0)
+            channel.send(1, 0, row(1, 8))
+            taken = channel.receive(1, 1, row(0, 8))
+            sleep(channel, 200.0)
+            return taken.error
+
+        for seed in SEEDS:
+            network = FakeNetwork(2, seed, faults=[Stop(1, 3)])
+            assert network.run(stop_after_waiting) == ["", Stop(1, 3)]
+
+    def test_stops_the_engine_of_the_rank(self):
+        """What it sends is not read, and what it receives is not written, before it goes on."""
+
+        def stop_after_both(channel):
+            own, other = row(2**channel.rank, 8), row(0, 8)
+            taken = channel.receive(1 - channel.rank, 0, other)
+            if channel.rank:
+                seen[0] = other
+            channel.send(1 - channel.rank, 0, own)
+            if channel.rank:
+                own[:] = 4  # nobody has read it: it is stopped in its next call
+            else:
+                sleep(channel, 29.0)
+                seen[1] = seen[0].tolist(), other.tolist()
+            finish(channel, [taken], math.inf)
+            done = channel.now()
+            leave(channel)
+            return done >= 30.0, other.tolist()
+
+        for seed in SEEDS:
+            seen = {}
+            outcomes = FakeNetwork(2, seed, faults=[Stop(1, 3, 30.0)]).run(stop_after_both)
+            assert outcomes == [(True, [4] * 8), (True, [1] * 8)]
+            assert seen[1] == ([0] * 8, [0] * 8)
+
     def test_is_no_hang_by_itself(self):
         """But to wait for it without a deadline is one."""
         with pytest.raises(HangError, match="rank 0 waits for nothing; rank 1 is stopped"):
@@ -149,6 +237,16 @@ class TestCut:
         """What was on its way arrives then."""
         network = FakeNetwork(3, 1, hosts=[0, 0, 1], faults=[Cut(1, 0.0, 30.0)])
         assert [(failed, heard) for failed, heard, _ in network.run(say_each_other)] == [([], [0, 1, 2])] * 3
+
+    def test_lasts_until_both_hosts_are_reached(self):
+        """By two cuts, until the later is mended."""
+
+        def receive_one(channel):
+            exchange_rows(channel, 0, math.inf)
+            return 30.0 <= channel.now() < 40.0
+
+        network = FakeNetwork(2, 1, faults=[Cut(0, 0.0, 10.0), Cut(1, 0.0, 30.0), Cut(1, 5.0, 20.0)])
+        assert network.run(receive_one) == [True, True]
 
     def test_does_not_part_a_host(self):
         """Ranks of one host reach each other, and the store if it is there."""
@@ -197,6 +295,37 @@ class TestWithout:
             (1,),
         )
 
+    def test_fails_the_transfers_with_a_rank_that_did_not_wait_for_all(self):
+        """It has gone when the last one comes, and the others find that out."""
+
+        def come_late(channel):
+            sleep(channel, 100.0 if channel.rank == 2 else 0.0)
+            try:
+                onward = channel.without([3], [50.0, 200.0, 200.0, 0.0][channel.rank])
+            except ConnectError as error:
+                return error.ranks
+            failed = finish(onward, [onward.receive(peer, 0, row(0, 1)) for peer in others(onward) if peer == 0])
+            leave(onward)
+            return [transfer.peer for transfer in failed]
+
+        for seed in SEEDS:
+            assert FakeNetwork(4, seed, faults=[Kill(3, 1)]).run(come_late)[:3] == [(2,), [0], [0]]
+
+    def test_fails_the_transfers_with_a_rank_that_dies_meanwhile(self):
+        """Whether it had come or not, nobody waits for it."""
+
+        def go_on(channel):
+            if channel.rank == 2:
+                return None
+            try:
+                onward = channel.without([2], 60.0)
+            except ConnectError as error:
+                return error.ranks
+            return tuple(transfer.peer for transfer in finish(onward, [onward.receive(1 - onward.rank, 0, row(0, 1))]))
+
+        outcomes = [FakeNetwork(3, seed, faults=[Kill(1, 1, 1e-3)]).run(go_on)[0] for seed in range(200)]
+        assert set(outcomes) == {(1,)}
+
     def test_tells_who_is_left_out(self):
         """Who asks later for something else gets what was decided."""
 
@@ -240,6 +369,28 @@ class TestDrawFaults:
 
 
 class TestClose:
+    def test_gives_buffers_back(self):
+        """Until then the engine may read them, even after ``ask``."""
+
+        def change_buffers(channel):
+            if channel.rank == 0:
+                taken = [channel.receive(1, tag, row(0, 1)) for tag in range(2)]
+                finish(channel, taken)
+                return tuple(int(transfer.buffer[0]) for transfer in taken)
+            buffers = [row(1, 1), row(1, 1)]
+            for tag, buffer in enumerate(buffers):
+                channel.send(0, tag, buffer)
+            channel.ask(b"", [], 0.0)
+            buffers[0][:] = 2
+            channel.wait(0.01)
+            channel.close()
+            buffers[1][:] = 2
+            return None
+
+        received = {FakeNetwork(2, seed).run(change_buffers)[0] for seed in range(200)}
+        assert {first for first, _ in received} == {0, 1, 2}
+        assert {second for _, second in received} == {0, 1}
+
     def test_fails_what_others_wait_for(self):
         """Who has closed sends nothing more."""
 

@@ -62,7 +62,7 @@ class Scheduler:
     def at(self, when: float, action: Callable[..., None], *arguments: object) -> None:
         """Let something happen at a time; never, if that is infinity. What is due at once happens in this order."""
         if when < math.inf:
-            heapq.heappush(self._events, (when, next(self._order), action, arguments))
+            heapq.heappush(self._events, (max(when, self.now), next(self._order), action, arguments))
 
     def wait(self, rank: int, doing: Callable[[], str], *, forever: bool = False) -> None:
         """Let others run until somebody wakes this rank, which may be for another reason than it waits for.

@@ -173,7 +173,7 @@ class Wire:
 
     def _copy(self, stream: Stream, number: int) -> None:
         sender, transfer = stream.sender, stream.sends.get(number)
-        if transfer is None or sender.has_said or sender.is_closed:
+        if transfer is None or sender.is_closed:
             return
         if sender.process.stopped_until > self._scheduler.now:
             self._scheduler.at(sender.process.stopped_until, self._copy, stream, number)
