@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 from treefold.backends import HostArray
 from treefold.engines.channel import Channel, Limits, Transfer
@@ -105,8 +105,6 @@ class FakeNetwork:
                 outcome = function(self._channels[process.rank])
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is this rank's
                 outcome = error
-                if isinstance(error, ChannelUseError):
-                    self._scheduler.fail(error)
             outcomes[process.rank] = process.ended_by or outcome
             self.end(process)
 
@@ -209,14 +207,16 @@ class FakeChannel(Channel):
 
     def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         self._enter("receive", peer, tag, buffer)
-        self._expect(buffer.flags.writeable, "receives into a read-only buffer.")
+        if not buffer.flags.writeable:
+            self._refuse("receives into a read-only buffer.")
         transfer = Transfer(peer, tag, is_send=False, buffer=buffer)
         self._wire.receive(self._stream(peer, self.rank, tag), transfer)
         return transfer
 
     def wait(self, deadline: float) -> Transfer | None:
         self._begin("wait")
-        self._expect(not math.isnan(deadline), "waits until nan.")
+        if math.isnan(deadline):
+            self._refuse("waits until nan.")
         done = self._end.done
         if not done and self._scheduler.now < deadline:
             self._wait(lambda: bool(done), deadline, self._waits)
@@ -232,7 +232,8 @@ class FakeChannel(Channel):
     def ask(self, said: bytes, expected: Collection[int], deadline: float) -> Mapping[int, bytes]:
         self._begin(f"ask {said!r}")
         end = self._end
-        self._expect(not end.has_said, "calls ask twice.")
+        if end.has_said:
+            self._refuse("calls ask twice.")
         end.has_said = True
         self._wire.leave(end)
         self._store.say(end, said)
@@ -243,7 +244,8 @@ class FakeChannel(Channel):
     def without(self, ranks: Collection[int], deadline: float) -> FakeChannel:
         self._begin(f"without {sorted(ranks)}")
         survivors = tuple(rank for rank in range(self.size) if rank not in ranks)
-        self._expect(self.rank in survivors, "leaves itself out.")
+        if self.rank not in survivors:
+            self._refuse("leaves itself out.")
         end = self._end
         self._store.decide(end, survivors)
         self._wait(
@@ -251,14 +253,15 @@ class FakeChannel(Channel):
             deadline,
             lambda: f"waits for {list(survivors)} to go on",
         )
-        successor = end.session.successor
-        if end.verdict == survivors and end.all_came and successor is not None:
-            return FakeChannel(self._network, successor.ends[survivors.index(self.rank)])
         if not end.verdict:
             raise ConnectError.undecided(self.rank)
         if end.verdict != survivors:
             raise GroupError.decided_otherwise(self.rank, end.verdict, survivors)
-        raise ConnectError.absent([rank for rank in survivors if rank not in end.session.came])
+        onward = FakeChannel(self._network, self._store.successor(end))
+        if not end.all_came:
+            onward.close()
+            raise ConnectError.absent([rank for rank in survivors if rank not in end.session.came])
+        return onward
 
     def close(self) -> None:
         self._network.enter(self._end.process, "close")
@@ -267,28 +270,34 @@ class FakeChannel(Channel):
             return
         if not end.has_said:
             held = [transfer for transfer, stream in end.pending.items() if _is_held(transfer, stream)]
-            self._expect(not held, f"closes its channel while these are under way: {_describe(held)}.")
+            if held:
+                self._refuse(f"closes its channel while these are under way: {_describe(held)}.")
         self._wire.leave(end)
         end.is_closed = True
 
     def _enter(self, call: str, peer: int, tag: int, buffer: HostArray) -> None:
         self._begin(f"{call} {peer} {tag} {len(buffer)}")
-        is_valid_peer = 0 <= peer < self.size and peer != self.rank
-        self._expect(is_valid_peer, f"calls {call} with peer {peer}: others are 0 to {self.size - 1} without itself.")
         tags, most = self.limits.tags, self.limits.message_bytes
-        self._expect(0 <= tag < tags, f"calls {call} with tag {tag}: they count from 0 to {tags - 1}.")
-        is_row = buffer.ndim == 1 and buffer.itemsize == 1 and buffer.flags.c_contiguous
-        self._expect(is_row, f"calls {call} with {buffer.dtype} {buffer.shape}: a buffer is a row of bytes.")
-        self._expect(len(buffer) <= most, f"calls {call} with {len(buffer)} bytes: {most} at most.")
-        self._expect(not self._end.has_said, f"calls {call} after ask: nothing can be sent any more.")
+        if not 0 <= peer < self.size or peer == self.rank:
+            self._refuse(f"calls {call} with peer {peer}: others are 0 to {self.size - 1} without itself.")
+        if not 0 <= tag < tags:
+            self._refuse(f"calls {call} with tag {tag}: they count from 0 to {tags - 1}.")
+        if buffer.ndim != 1 or buffer.itemsize != 1 or not buffer.flags.c_contiguous:
+            self._refuse(f"calls {call} with {buffer.dtype} {buffer.shape}: a buffer is a row of bytes.")
+        if len(buffer) > most:
+            self._refuse(f"calls {call} with {len(buffer)} bytes: {most} at most.")
+        if self._end.has_said:
+            self._refuse(f"calls {call} after ask: nothing can be sent any more.")
 
     def _begin(self, call: str) -> None:
         self._network.enter(self._end.process, call)
-        self._expect(not self._end.is_closed, f"uses its channel after close: {call}.")
+        if self._end.is_closed:
+            self._refuse(f"uses its channel after close: {call}.")
 
-    def _expect(self, holds: bool, otherwise: str) -> None:  # noqa: FBT001 - what holds
-        if not holds:
-            raise ChannelUseError.rank_did(self._end.process.rank, otherwise)
+    def _refuse(self, what: str) -> NoReturn:
+        error = ChannelUseError.rank_did(self._end.process.rank, what)
+        self._scheduler.fail(error)  # the code under test may catch it
+        raise error
 
     def _wait(self, is_over: Callable[[], bool], deadline: float, doing: Callable[[], str]) -> None:
         self._scheduler.at(deadline, self._wire.wake, self._end)

@@ -62,7 +62,7 @@ class Scheduler:
     def at(self, when: float, action: Callable[..., None], *arguments: object) -> None:
         """Let something happen at a time; never, if that is infinity. What is due at once happens in this order."""
         if when < math.inf:
-            heapq.heappush(self._events, (when, next(self._order), action, arguments))
+            heapq.heappush(self._events, (max(when, self.now), next(self._order), action, arguments))
 
     def wait(self, rank: int, doing: Callable[[], str], *, forever: bool = False) -> None:
         """Let others run until somebody wakes this rank, which may be for another reason than it waits for.
@@ -106,7 +106,11 @@ class Scheduler:
             self._ready.append(rank)
         self._over.acquire()
         self._workers[self._choose()].turn.release()
-        self._over.acquire()
+        try:
+            self._over.acquire()
+        except BaseException as interrupt:
+            self.failure = interrupt  # ends each rank at its next call
+            raise
         self._over.release()
         _idle.extend(self._workers)
         if self.failure is not None:
@@ -128,7 +132,10 @@ class Scheduler:
         while not ready:
             if self._events:
                 self.now, _, action, arguments = heapq.heappop(self._events)
-                action(*arguments)
+                try:
+                    action(*arguments)
+                except Exception as error:  # noqa: BLE001 - it is not the rank's whose thread this happens to be
+                    self.fail(error)
             else:
                 self._end_waits()
         if len(ready) == 1:

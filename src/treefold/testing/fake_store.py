@@ -37,7 +37,7 @@ class Store:
         session = end.session
         if not session.decided:
             session.decided = survivors
-            session.successor = self._succeed(session)
+            session.successors = self._succeed(session)
         if session.decided == survivors:
             session.came[end.rank] = end
         self._later(end, lambda: self._answer(end))
@@ -51,7 +51,11 @@ class Store:
         end.all_came = len(session.came) == len(session.decided)
         self._wire.wake(end)
 
-    def _succeed(self, session: Session) -> Session:
+    def successor(self, end: End) -> End:
+        """Return the end of a rank that goes on."""
+        return end.session.successors[end.session.decided.index(end.rank)]
+
+    def _succeed(self, session: Session) -> list[End]:
         chosen = [session.ends[rank] for rank in session.decided]
         successor = Session()
         successor.ends = [End(end.process, successor, rank, end.reports) for rank, end in enumerate(chosen)]
@@ -60,7 +64,7 @@ class Store:
             if end.process.has_ended:
                 end.is_closed = True
                 self._wire.leave(end)
-        return successor
+        return successor.ends
 
     def _later(self, end: End, action: Callable[[], None]) -> None:
         """Do something when a word between a rank and the store has arrived."""

@@ -20,6 +20,8 @@ SendReport = Literal["copied", "received", "never"]
 
 _LN_SHORTEST, _LN_RANGE = math.log(1e-5), math.log(1e3)
 _RARE = 1.0 / 16.0
+#: How often a rank that waits goes on as soon as something is done, and not a while later, when more is.
+_PROMPT = 0.5
 
 
 class Sent(NamedTuple):
@@ -97,7 +99,7 @@ class Session:
     words: dict[int, bytes] = field(default_factory=dict)
     decided: tuple[int, ...] = ()
     came: dict[int, End] = field(default_factory=dict)
-    successor: Session | None = None
+    successors: list[End] = field(default_factory=list)
 
 
 class Wire:
@@ -171,7 +173,7 @@ class Wire:
 
     def _copy(self, stream: Stream, number: int) -> None:
         sender, transfer = stream.sender, stream.sends.get(number)
-        if transfer is None or sender.has_said or sender.is_closed:
+        if transfer is None or sender.is_closed:
             return
         if sender.process.stopped_until > self._scheduler.now:
             self._scheduler.at(sender.process.stopped_until, self._copy, stream, number)
@@ -244,7 +246,12 @@ class Wire:
     def _complete(self, end: End, transfer: Transfer) -> None:
         if end.pending.pop(transfer, None) is not None and not end.is_closed:
             end.done.append(transfer)
-            self.wake(end)
+            if len(end.done) > 1:
+                return  # the rank is not waiting, or will be woken for the first one
+            if self._random() < _PROMPT:
+                self.wake(end)
+            else:
+                self._scheduler.at(self._scheduler.now + self.delay(), self.wake, end)
 
     def wake(self, end: End) -> None:
         """Let the rank look again at what it waits for, unless it is stopped."""
