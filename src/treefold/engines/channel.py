@@ -6,11 +6,14 @@ A new engine is one file with a subclass of ``Channel``. Nothing else imports an
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from treefold.backends import HostArray
+
+#: Tells whether what ranks have said, by rank, is enough to know.
+Enough = Callable[[Mapping[int, bytes]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +34,16 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """A message under way; ``error`` says, in words, why it never arrives."""
+    """A message under way; ``error`` says, in words, why it never arrives.
+
+    ``is_derived``: its sender may be waiting for others before it can send it, and is not to blame.
+    """
 
     peer: int
     tag: int
     buffer: HostArray
     is_send: bool = False
+    is_derived: bool = False
     error: str = ""
     #: What the engine knows it by.
     handle: Any = field(default=None, repr=False)
@@ -86,11 +93,11 @@ class Channel(abc.ABC):
         """Return the engine's time in seconds, which never goes back."""
 
     @abc.abstractmethod
-    def ask(self, said: bytes, expected: Collection[int], deadline: float) -> Mapping[int, bytes]:
+    def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
         """Tell all ranks why this one stops using the channel, and return what each of them has said, this one too.
 
-        Returns when all ``expected`` have said something, or at the deadline. Ranks that wait on this one are woken, by
-        transfers that fail. Nothing can be sent any more.
+        Returns when that is enough, which is asked again as more is said, or at the deadline. Ranks that wait on this
+        one are woken, by transfers that fail. Nothing can be sent any more.
         """
 
     @abc.abstractmethod

@@ -16,7 +16,7 @@ import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo
 
 from treefold.backends import HostArray
-from treefold.engines.channel import Channel, Limits, Transfer
+from treefold.engines.channel import Channel, Enough, Limits, Transfer
 from treefold.errors import ConnectError, GroupError
 
 _NAME = "gloo"
@@ -94,7 +94,7 @@ class GlooChannel(Channel):
         """Return the time of the monotonic clock."""
         return time.monotonic()
 
-    def ask(self, said: bytes, expected: Collection[int], deadline: float) -> Mapping[int, bytes]:
+    def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
         """Leave words in the store, break the connections, and collect the words of others."""
         answers: dict[int, bytes] = {self.rank: said}
         told, done = threading.Event(), threading.Event()
@@ -103,12 +103,13 @@ class GlooChannel(Channel):
             with contextlib.suppress(Exception):  # the store is gone, or out of reach: nobody answers
                 store = PrefixStore(f"{self._name}/said", self._store)
                 store.set(str(self.rank), said)
+                store.check([str(self.rank)])  # once it answers, the others can read it
                 told.set()
                 while time.monotonic() < deadline:
                     for rank in range(self.size):
                         if rank not in answers and store.check([str(rank)]):
                             answers[rank] = store.get(str(rank))
-                    if answers.keys() >= set(expected):
+                    if is_enough(answers):
                         break
                     time.sleep(_POLL_S)
             done.set()

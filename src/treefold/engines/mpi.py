@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from treefold.backends import HostArray
-from treefold.engines.channel import Channel, Limits, Transfer
+from treefold.engines.channel import Channel, Enough, Limits, Transfer
 from treefold.errors import ConnectError, GroupError
 
 _MESSAGE_BYTES = 1 << 30
@@ -70,16 +70,18 @@ class MpiChannel(Channel):
         """Return the time of the monotonic clock."""
         return time.monotonic()
 
-    def ask(self, said: bytes, expected: Collection[int], deadline: float) -> Mapping[int, bytes]:
+    def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
         """Send words to all others, and collect theirs."""
         self._tell(said, range(self.size), _STOPPED)
+        answers = {self.rank: said}
 
         def have_answered() -> bool:
             self._hear()
-            return self._said.keys() >= set(expected)
+            answers.update({rank: words for rank, (_, words) in self._said.items()})
+            return is_enough(answers)
 
         _until(have_answered, deadline)
-        return {rank: words for rank, (_, words) in self._said.items()} | {self.rank: said}
+        return answers
 
     def without(self, ranks: Collection[int], deadline: float) -> MpiChannel:
         """Go on with all others, if they are more than half and all of them say the same."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from treefold.backends import HostArray
 from treefold.devices import rank_of
@@ -43,9 +43,10 @@ class _Operation:
     part: Part | Give
     step: int
     wave: int
-    tag: int
-    needs: int
-    followers: list[int]
+    tag: int = 0
+    is_derived: bool = False
+    needs: int = 0
+    followers: list[int] = field(default_factory=list)
 
 
 class Walk:
@@ -120,13 +121,17 @@ class Walk:
         for step, parts in enumerate(program.steps):
             for copy in gives.get(step, []):
                 if self._rank_of[copy.source.buffer] == self._rank:
-                    yield _Operation(Give(copy), step, step, 0, 0, [])
+                    yield _Operation(Give(copy), step, step)
             for part in parts:
                 if isinstance(part, Perform) and part.action.target.buffer in self.aliases:
                     continue
                 for chunk, piece in enumerate(self._cut(part)):
                     tag = self._tags[type(part), part.number] + chunk if isinstance(part, Send | Receive) else 0
-                    yield _Operation(piece, step, step + chunk, tag, 0, [])
+                    yield _Operation(piece, step, step + chunk, tag, is_derived=self._is_derived(piece))
+
+    def _is_derived(self, part: Part) -> bool:
+        """Tell whether a part receives what its sender makes of what it receives."""
+        return isinstance(part, Receive) and self.buffers[part.target.buffer].role not in {Role.INPUT, Role.SCRATCH}
 
     def _cut(self, part: Part) -> Iterator[Part]:
         """Yield the chunks of a part. What ranks share, and what is laid behind each other, stays whole."""
@@ -177,6 +182,7 @@ class _State:
             if isinstance(one.part, Receive):
                 where = self._bytes(one.part.target)
                 transfer = self._channel.receive(one.part.peer, self._first_tag + one.tag, where)
+                transfer.is_derived = one.is_derived
                 self._of[transfer] = position
                 self.waiting.add(transfer)
 

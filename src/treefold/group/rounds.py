@@ -23,9 +23,10 @@ _FRAME_BYTES = _HEAD.size + _MOST_WORDS + FRAME_ROOM
 _FRAME, _REST = range(2)
 #: The tags that rounds use; data has those from here on.
 ROUND_TAGS = 2
-#: How long ranks wait for the words of one who does not answer: after a deadline, and after a death.
-_GRACE_S = 0.08
 _LOST, _LATE = "lost", "late"
+#: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
+_GRACE_S = {_LOST: 0.2, _LATE: 0.08}
+_GRACE_AT_THE_END_S = 0.05
 _WARN_AFTER_S = 30.0
 
 
@@ -46,16 +47,18 @@ class Said(NamedTuple):
     cause: str
     suspects: frozenset[int]
     ended: int
+    #: Of those that it waits for, the others: they may themselves wait.
+    waiters: frozenset[int] = frozenset()
 
     def encode(self) -> bytes:
         """Return it as others read it."""
-        return json.dumps([self.cause, sorted(self.suspects), self.ended]).encode()
+        return json.dumps([self.cause, sorted(self.suspects), self.ended, sorted(self.waiters)]).encode()
 
     @staticmethod
     def read(said: bytes) -> Said:
         """Read what another rank has said."""
-        cause, suspects, ended = json.loads(said)
-        return Said(str(cause), frozenset(map(int, suspects)), int(ended))
+        cause, suspects, ended, waiters = json.loads(said)
+        return Said(str(cause), frozenset(map(int, suspects)), int(ended), frozenset(map(int, waiters)))
 
 
 class Rounds:
@@ -124,7 +127,9 @@ class Rounds:
                 if not transfer.is_send:
                     yield transfer
             elif self.channel.now() >= deadline:
-                raise self.ended(_LATE, {one.peer for one in waiting})
+                raise self.ended(
+                    _LATE, {one.peer for one in waiting if not one.is_derived}, {one.peer for one in waiting}
+                )
             else:
                 warn(sorted({one.peer for one in waiting}))
                 warn_at = deadline
@@ -149,14 +154,14 @@ class Rounds:
         if self.broken is None:
             self.broken = GroupError.closed()
             said = Said(cause, frozenset(), self.sequence).encode()
-            self.channel.ask(said, (), self.channel.now() + _GRACE_S)
+            self.channel.ask(said, lambda _: True, self.channel.now() + _GRACE_AT_THE_END_S)
             self.channel.close()
 
-    def ended(self, cause: str, suspects: Collection[int]) -> GroupError:
+    def ended(self, cause: str, suspects: Collection[int], waiters: Collection[int] = ()) -> GroupError:
         """Ask the other ranks whom they miss, and return the error that all of them raise."""
-        said = Said(cause, frozenset(suspects), self.sequence - 1)
-        told = self.channel.ask(said.encode(), suspects, self.channel.now() + _GRACE_S)
-        answers = {rank: Said.read(words) for rank, words in told.items()} | {self.channel.rank: said}
+        said = Said(cause, frozenset(suspects), self.sequence - 1, frozenset(waiters).difference(suspects))
+        told = self.channel.ask(said.encode(), _have_answered, self.channel.now() + _GRACE_S[cause])
+        answers = {rank: Said.read(words) for rank, words in told.items()}
         self.broken = blamed(answers, self.sequence)
         self.channel.close()
         return self.broken
@@ -187,6 +192,12 @@ class Rounds:
         return Frame(kind, words, payload, replicas, number, bool(is_refused)), payload_bytes
 
 
+def _have_answered(told: Mapping[int, bytes]) -> bool:
+    """Tell whether all have answered whom those who have answered wait for."""
+    answers = [Said.read(words) for words in told.values()]
+    return told.keys() >= frozenset().union(*(said.suspects | said.waiters for said in answers))
+
+
 def blamed(answers: Mapping[int, Said], sequence: int) -> GroupError:
     """Return the error of a call, from what the ranks that are left have said.
 
@@ -199,7 +210,8 @@ def blamed(answers: Mapping[int, Said], sequence: int) -> GroupError:
         if stopped:
             return PeerLostError.between_hosts(cause, stopped, holders)
     suspects = frozenset().union(*(said.suspects for said in answers.values()))
-    missing = sorted(suspects.difference(answers)) or sorted(suspects)
+    waiters = frozenset().union(*(said.waiters for said in answers.values()))
+    missing = sorted(suspects.difference(answers) or waiters.difference(answers) or suspects or waiters)
     if any(said.cause == "late" for said in answers.values()):
         return DeadlineError.between_hosts(missing, holders)
     return PeerLostError.between_hosts("lost", missing, holders)

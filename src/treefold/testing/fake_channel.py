@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NoReturn
 
 from treefold.backends import HostArray
-from treefold.engines.channel import Channel, Limits, Transfer
+from treefold.engines.channel import Channel, Enough, Limits, Transfer
 from treefold.errors import ChannelUseError, ConnectError, GroupError
 from treefold.testing.fake_faults import Cut, Fault, Kill, Stop
 from treefold.testing.fake_scheduler import Scheduler
@@ -229,7 +229,7 @@ class FakeChannel(Channel):
         self._network.enter(self._end.process, "now")
         return self._scheduler.now
 
-    def ask(self, said: bytes, expected: Collection[int], deadline: float) -> Mapping[int, bytes]:
+    def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
         self._begin(f"ask {said!r}")
         end = self._end
         if end.has_said:
@@ -237,9 +237,9 @@ class FakeChannel(Channel):
         end.has_said = True
         self._wire.leave(end)
         self._store.say(end, said)
-        missing = set(expected) - {self.rank}
-        self._wait(lambda: missing <= end.heard.keys(), deadline, lambda: f"asks {sorted(missing - end.heard.keys())}")
-        return dict(sorted({**end.heard, self.rank: said}.items()))
+        own = {self.rank: said}
+        self._wait(lambda: is_enough(end.heard | own), deadline, lambda: f"has heard {sorted(end.heard)}")
+        return dict(sorted((end.heard | own).items()))
 
     def without(self, ranks: Collection[int], deadline: float) -> FakeChannel:
         self._begin(f"without {sorted(ranks)}")
