@@ -86,7 +86,11 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def settle(self) -> None:
-        """Hear that all receivers are done with what was sent so far; the engine may forget it."""
+        """Hear that all receivers are done with what was sent before the last time; the engine may forget it."""
+
+    @abc.abstractmethod
+    def flush(self, deadline: float) -> None:
+        """Return when what was sent is out of this process, which may end then, or at the deadline."""
 
     @abc.abstractmethod
     def now(self) -> float:

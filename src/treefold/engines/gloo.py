@@ -53,15 +53,17 @@ class GlooChannel(Channel):
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
         self._receipts: dict[int, queue.SimpleQueue[Transfer | None]] = {}
         self._sent: list[Transfer] = []
+        #: How many of these were sent before the last ``settle``.
+        self._settled = 0
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
         transfer = Transfer(peer, tag, buffer, is_send=True)
         try:
             transfer.handle = self._group.send([torch.from_numpy(buffer)], peer, tag)
+            self._sent.append(transfer)
         except RuntimeError as error:
             self._fail(transfer, error)
-        self._sent.append(transfer)
         return transfer
 
     def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
@@ -87,8 +89,17 @@ class GlooChannel(Channel):
         return None
 
     def settle(self) -> None:
-        """Forget what was sent: gloo has sent it, as the receivers have it."""
-        self._sent.clear()
+        """Forget what the receivers have."""
+        self._sent = self._sent[self._settled :]
+        self._settled = len(self._sent)
+
+    def flush(self, deadline: float) -> None:
+        """Wait for gloo's own thread, which writes to the sockets."""
+        for transfer in self._sent:
+            left = max(deadline - time.monotonic(), 1e-3)
+            with contextlib.suppress(RuntimeError):  # whoever has gone needs nothing any more
+                transfer.handle.wait(timedelta(seconds=left))
+        self._sent, self._settled = [], 0
 
     def now(self) -> float:
         """Return the time of the monotonic clock."""

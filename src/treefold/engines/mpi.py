@@ -66,6 +66,15 @@ class MpiChannel(Channel):
     def settle(self) -> None:
         """Do nothing: requests end by themselves."""
 
+    def flush(self, deadline: float) -> None:
+        """Let MPI work until no send is under way."""
+
+        def is_out() -> bool:
+            self._test()
+            return not any(one.is_send for one in self._open)
+
+        _until(is_out, deadline)
+
     def now(self) -> float:
         """Return the time of the monotonic clock."""
         return time.monotonic()

@@ -23,10 +23,11 @@ _FRAME_BYTES = _HEAD.size + _MOST_WORDS + FRAME_ROOM
 _FRAME, _REST = range(2)
 #: The tags that rounds use; data has those from here on.
 ROUND_TAGS = 2
-_LOST, _LATE = "lost", "late"
+_LOST, _LATE, _LEFT = "lost", "late", "left"
 #: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
 _GRACE_S = {_LOST: 0.2, _LATE: 0.08}
 _GRACE_AT_THE_END_S = 0.05
+_FLUSH_S = 1.0
 _WARN_AFTER_S = 30.0
 
 
@@ -121,11 +122,12 @@ class Rounds:
         warn_at = self.channel.now() + _WARN_AFTER_S
         while waiting:
             transfer = self.channel.wait(min(deadline, warn_at))
+            if transfer is not None and transfer.is_send:
+                continue  # one that fails needs nothing more, or is missed by what it does not send
             if transfer is not None and transfer.error:
                 raise self.ended(_LOST, {transfer.peer})
             if transfer is not None:
-                if not transfer.is_send:
-                    yield transfer
+                yield transfer
             elif self.channel.now() >= deadline:
                 raise self.ended(
                     _LATE, {one.peer for one in waiting if not one.is_derived}, {one.peer for one in waiting}
@@ -153,6 +155,8 @@ class Rounds:
         """Tell the others that this rank has stopped, waiting for nobody."""
         if self.broken is None:
             self.broken = GroupError.closed()
+            if cause == _LEFT:
+                self.channel.flush(self.channel.now() + _FLUSH_S)
             said = Said(cause, frozenset(), self.sequence).encode()
             self.channel.ask(said, lambda _: True, self.channel.now() + _GRACE_AT_THE_END_S)
             self.channel.close()

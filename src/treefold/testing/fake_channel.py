@@ -225,6 +225,11 @@ class FakeChannel(Channel):
     def settle(self) -> None:
         """Do nothing: the fake keeps no buffer that was sent."""
 
+    def flush(self, deadline: float) -> None:
+        self._begin("flush")
+        end = self._end
+        self._wait(lambda: self._wire.is_out(end), deadline, lambda: "waits until all is sent")
+
     def now(self) -> float:
         self._network.enter(self._end.process, "now")
         return self._scheduler.now

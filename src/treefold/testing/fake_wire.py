@@ -207,8 +207,10 @@ class Wire:
         if stream.is_broken or number not in stream.messages or now > lost_from or receiver.is_closed:
             stream.is_broken = True
             stream.messages.pop(number, None)
+            self.wake(sender)
             return
         stream.arrived = number + 1
+        self.wake(sender)
         if number in stream.receives:
             if stream.finishes_at < now:
                 self._finish(stream, number)
@@ -252,6 +254,11 @@ class Wire:
                 self.wake(end)
             else:
                 self._scheduler.at(self._scheduler.now + self.delay(), self.wake, end)
+
+    def is_out(self, end: End) -> bool:
+        """Tell whether all that an end has sent has arrived, or never will."""
+        own = (stream for stream in end.session.streams.values() if stream.sender is end)
+        return all(stream.is_broken or stream.arrived == stream.sent for stream in own)
 
     def wake(self, end: End) -> None:
         """Let the rank look again at what it waits for, unless it is stopped."""
