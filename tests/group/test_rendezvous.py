@@ -191,10 +191,10 @@ def meet_a_second_rank_1(me):
         return finish(me)
     guest = Guest(ticket, connecting._agreed("replica_order"), 30)
     me.flag(0, 1)
-    link = connecting._link(ticket, guest.join(), 60, guest.settle)
+    link = connecting._link(ticket, guest.join(), "replica_order", 60, guest.settle)
     guest.settle()
     guest.close()
-    me.group = Group(link, "replica_order")
+    me.group = Group(link)
     return float(me.group.all_reduce(np.float32(2**me.rank)))
 
 
