@@ -88,6 +88,16 @@ def device_type(device: str) -> str:
     return str(Device.parse(device)).partition(":")[0]
 
 
+@functools.lru_cache(maxsize=4096)
+def rank_of(device: str) -> int | None:
+    """Return the rank in the name of a device, None for a device of this process.
+
+    >>> rank_of("2/cpu:1"), rank_of("cpu:1")
+    (2, None)
+    """
+    return Device.parse(device).rank
+
+
 @functools.lru_cache(maxsize=1024)
 def torch_device(device: str) -> str:
     """Return PyTorch's name of a device of this process; every ``cpu:k`` is its one CPU.

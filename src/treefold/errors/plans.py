@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
-from treefold.errors.words import listed, short
+from treefold.errors.words import listed, short, some
 
 
 class PlanError(TreefoldError, ValueError):
@@ -75,3 +75,41 @@ class PlanError(TreefoldError, ValueError):
     @classmethod
     def unused(cls, buffer: str, start: int, stop: int) -> Self:
         return cls(f"The plan does not hold: elements {start}:{stop} of {buffer} are computed and never used.")
+
+    @classmethod
+    def hosts(cls, hosts: Sequence[Sequence[int]]) -> Self:
+        ranks = short([rank for ranks in hosts for rank in ranks])
+        return cls(
+            f"{len(hosts)} hosts have the ranks {ranks}. Every host has some, and every rank from 0 on is on one."
+        )
+
+    @classmethod
+    def shares(cls, hosts: int, shares: Sequence[object]) -> Self:
+        words = listed([str(share) for share in shares], quote=False) if shares else "none"
+        return cls(
+            f"The shares of {hosts} hosts are {words}. Each host needs one that is not negative, not all of them 0."
+        )
+
+    @classmethod
+    def destinations(cls, ranks: int, devices: Sequence[str]) -> Self:
+        return cls(f"{ranks} ranks with results on {some(devices)}: each rank needs them on one device of its own.")
+
+    @classmethod
+    def of_no_rank(cls, device: str, ranks: int) -> Self:
+        return cls(f"{device} is on none of the {ranks} ranks. Name it by its rank, as 0/cpu:0.")
+
+    @classmethod
+    def across_ranks(cls, rank: int) -> Self:
+        return cls(f"Rank {rank} is to fold or concatenate what other ranks hold: copy it to one device of it first.")
+
+    @classmethod
+    def programs(cls, count: int, ranks: Sequence[int], lengths: Sequence[int]) -> Self:
+        return cls(
+            f"There are programs of the ranks {short(list(ranks))}, with {short(list(lengths))} steps. Each of the "
+            f"{count} ranks needs one, in their order, and all have the plan's number of steps."
+        )
+
+    @classmethod
+    def in_programs(cls, step: int, rank: int, problem: str) -> Self:
+        """Name a part of a rank's program that does not fit the others."""
+        return cls(f"The programs of the ranks do not fit together: in step {step}, rank {rank} {problem}.")

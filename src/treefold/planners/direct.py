@@ -1,0 +1,113 @@
+"""An owner per slice: contributions go straight to it and its result straight to all; for ranks on several hosts.
+
+Between hosts a slice travels as often as it has contributions elsewhere, or once per other host if each host folds its
+own first; its result travels once per other host. Within a host, ranks pass values on in memory that they share.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+
+from treefold.devices import rank_of
+from treefold.errors import PlanError
+from treefold.packing import Pack
+from treefold.plan.ir import Range
+from treefold.planners.builder import LeafWork, PlanBuilder
+from treefold.planners.method import Method
+
+_PACK, _HOME, _FOLD, _UP, _COMBINE, _ACROSS, _DOWN, _UNPACK = range(8)
+
+Hosts = Sequence[Sequence[int]]  # the ranks of each host, in ascending order
+
+
+def direct(
+    hosts: Hosts, shares: Sequence[Fraction | float] | None = None, *, is_folded_per_host: bool = False
+) -> Method:
+    """Return the method in which every rank owns a slice, folds it and sends the result out: 2 hops between hosts.
+
+    Leaves have one destination per rank, in order of rank. A source belongs to the rank in its name, as ``"2/cpu:1"``
+    does to rank 2; without ranks in their names, the sources are among the destinations. ``shares``: of the values, per
+    host, in any unit; None for equal ones. The ranks of a host divide its share equally.
+
+    All contributions meet at the owner as they are, in replica order: the bits of one pass. ``is_folded_per_host``:
+    each host folds its own first and sends one partial fold instead.
+
+    Raises:
+        PlanError: the ranks are not 0, 1, 2 …, each on one host, or a share is negative, missing, or all are 0.
+
+    """
+    host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
+    count = sum(map(len, hosts))
+    if sorted(host_of) != list(range(count)) or not all(hosts) or not hosts:
+        raise PlanError.hosts(hosts)
+    wanted = [Fraction(share) for share in ([1] * len(hosts) if shares is None else shares)]
+    if len(wanted) != len(hosts) or min(wanted) < 0 or not any(wanted):
+        raise PlanError.shares(len(hosts), wanted)
+    slices = tuple(wanted[host_of[rank]] / len(hosts[host_of[rank]]) for rank in range(count))
+    folded = is_folded_per_host and len(hosts) > 1  # alone, a host would fold twice
+
+    def add_pack(builder: PlanBuilder, pack: Pack, owner: int) -> None:
+        add_direct(builder, pack, owner, hosts, is_folded_per_host=folded)
+
+    return Method(slices, add_pack, "direct, folded on each host first" if folded else "direct")
+
+
+def lanes(hosts: Hosts, rank: int) -> tuple[int, ...]:
+    """Return the rank of each host that exchanges values with a rank: the one at its place among its host's ranks.
+
+    A rank is its own lane on its own host. Hosts with fewer ranks begin again at their first. All ranks of a host so
+    get their part of what crosses, and ranks of one place can use one rail.
+
+    >>> lanes(((0, 1), (2, 3)), 3), lanes(((0, 1, 2), (3,), (4, 5)), 2)
+    ((1, 3), (2, 3, 4))
+    """
+    place = next(ranks.index(rank) for ranks in hosts if rank in ranks)
+    return tuple(ranks[place % len(ranks)] for ranks in hosts)
+
+
+def add_direct(builder: PlanBuilder, pack: Pack, owner: int, hosts: Hosts, *, is_folded_per_host: bool) -> None:
+    """Reduce a pack on the rank ``owner`` and send the result to all ranks.
+
+    Between hosts it costs a copy of the pack for each contribution on another host, or for each other host if these
+    fold their own first, and one for each other host on the way back.
+
+    Raises:
+        PlanError: there is not one destination per rank, or a source is on none of the ranks.
+
+    """
+    number = builder.new_pack()
+    work = builder.work[pack.fragments[0].leaf]
+    devices, meeting = work.destinations, lanes(hosts, owner)
+    held: dict[int, list[tuple[int, Range]]] = defaultdict(list)  # by rank: replica, and where its contribution is
+    for replica, rank in enumerate(_ranks_of_sources(work, sum(map(len, hosts)))):
+        held[rank].append((replica, builder.packed_input(pack, number, replica, _PACK)))
+    arrived = []
+    for ranks, top in zip(hosts, meeting, strict=True):
+        own = [item for rank in ranks for item in held[rank]]
+        if is_folded_per_host and own:
+            own = [(first, builder.send(part, devices[top], number, _HOME)) for first, part in own]
+            own = [builder.partial_fold(own, number, _FOLD)]
+        arrived += [(first, builder.send(part, devices[owner], number, _UP)) for first, part in own]
+    in_order = [part for _, part in sorted(arrived, key=lambda item: item[0])]
+    result = builder.combine(in_order, builder.landing(pack, devices[owner]), number, _COMBINE, final=True)
+    for ranks, top in zip(hosts, meeting, strict=True):
+        here = result if top == owner else builder.deliver(result, pack, devices[top], number, _ACROSS)
+        builder.unpack(here, pack, number, _UNPACK)
+        for rank in ranks:
+            if rank != top:
+                builder.unpack(builder.deliver(here, pack, devices[rank], number, _DOWN), pack, number, _UNPACK)
+
+
+def _ranks_of_sources(work: LeafWork, count: int) -> list[int]:
+    home = {device: rank for rank, device in enumerate(work.destinations)}
+    if len(home) != count or len(work.destinations) != count:
+        raise PlanError.destinations(count, work.destinations)
+    found = []
+    for device in work.sources:
+        rank = home.get(device, rank_of(device))
+        if rank is None or rank >= count:
+            raise PlanError.of_no_rank(device, count)
+        found.append(rank)
+    return found
