@@ -147,7 +147,7 @@ class TestProgramOf:
 
     def test_refuses_devices_without_ranks(self):
         """Or of other ranks."""
-        movement = direct(((0, 1),)).movement(one_array(("cpu:0", "cpu:1")))
+        movement = direct(((0, 1),), devices=("cpu:0", "cpu:1")).movement(one_array(("cpu:0", "cpu:1")))
         with pytest.raises(PlanError, match=r"^cpu:0 is on none of the 2 ranks\. Name it by its rank, as 0/cpu:0\.$"):
             program_of(movement, 0, ((0, 1),))
         with pytest.raises(PlanError, match=r"^1/cpu:0 is on none of the 1 ranks\."):
