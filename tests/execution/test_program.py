@@ -14,7 +14,7 @@ from program_oracles import ALWAYS_REFUSED, Cluster, Mutator
 from treefold.errors import PlanError
 from treefold.execution.program import Perform, Program, Receive, Send, Share, program_of, put_together
 from treefold.plan import Movement
-from treefold.plan.ir import Buffer, Combine, Goal, Leaf, Range, Role, Step
+from treefold.plan.ir import Buffer, Combine, Copy, Goal, Leaf, Range, Role, Step
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat
 from treefold.planners.direct import direct
 from treefold.planners.method import one_array
@@ -126,6 +126,21 @@ class TestProgramOf:
         raw = [rank for part, rank in sent if movement.buffers[part.source.buffer].role is Role.INPUT]
         assert Counter(raw) == {0: 2, 1: 2, 2: 2, 3: 2}
         assert len(sent) == 8 + 4
+
+    def test_numbers_copies_between_hosts_in_the_order_of_the_plan(self):
+        """From 0, by step and action; what stays on a host has no number."""
+        hosts = ((0, 1), (2,))
+        movement = direct(hosts).movement(work_of([1, 2, 1]))
+        sent = {part.number: (part.source, step) for program in programs_of(movement, hosts)
+                for step, parts in enumerate(program.steps) for part in parts if isinstance(part, Send)}  # fmt: skip
+        host_of = {"0/cpu:0": 0, "1/cpu:0": 0, "1/cpu:1": 0, "2/cpu:0": 1}
+        crossing = [
+            (action.source, number) for number, step in enumerate(movement.steps) for action in step.actions
+            if isinstance(action, Copy) and len({host_of[movement.buffers[part.buffer].device]
+                                                 for part in (action.source, action.target)}) > 1
+        ]  # fmt: skip
+        assert [sent[number] for number in sorted(sent)] == crossing
+        assert sorted(sent) == list(range(len(crossing)))
 
     @pytest.mark.parametrize("hosts", [((0,), (1,), (2,), (3,)), ((0, 4), (1, 5), (2, 6), (3, 7))])
     def test_rotates(self, hosts):
@@ -243,3 +258,19 @@ class TestPutTogether:
         ]  # fmt: skip
         with pytest.raises(PlanError, match=r": in step 3, rank 0 does again Send\(number=1, "):
             put_together(renumbered, movement.buffers, hosts)
+
+    def test_refuses_a_copy_that_another_rank_receives(self):
+        """Both ends agree on it, and the buffer is not that rank's."""
+        hosts = ((0,), (1, 2))
+        movement = direct(hosts).movement(work_of([1, 1, 1], [6]))
+        programs = programs_of(movement, hosts)
+        (sent, *others), *later = programs[0].steps
+        wrong = 3 - sent.peer
+        programs[0] = Program(0, ((dataclasses.replace(sent, peer=wrong), *others), *later))
+        receipts = [p for p in programs[sent.peer].steps[0] if isinstance(p, Receive) and p.number == sent.number]
+        for rank in (1, 2):
+            first, *rest = programs[rank].steps
+            kept = tuple(part for part in first if part not in receipts)
+            programs[rank] = Program(rank, ((*kept, *(receipts if rank == wrong else ())), *rest))
+        with pytest.raises(PlanError, match=rf": in step 1, rank {wrong} cannot do Receive\(number={sent.number}, "):
+            put_together(programs, movement.buffers, hosts)
