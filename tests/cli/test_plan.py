@@ -336,3 +336,24 @@ class TestPlanRefuses:
         )
         with pytest.raises(package.errors.MissingExtraError):
             raise package.errors.MissingExtraError.png()
+
+
+class TestPlanOfCluster:
+    LINKS = tuple(
+        {"between": [f"cpu:{host}", "switch"], "gb_per_s": rate, "alpha_us": 10, "kind": "net"}
+        for host, rate in enumerate((1.25, 1.25, 1.25, 0.3125))
+    )
+    CLUSTER = json.dumps({"devices": [f"cpu:{host}" for host in range(4)], "switches": ["switch"], "links": LINKS})
+
+    def test_goes_straight_to_the_owners(self, treefold, tmp_path):
+        """A slow host owns nothing; the plan is drawn, saved and priced as any."""
+        (tmp_path / "cluster.json").write_text(self.CLUSTER)
+        given = ("plan", "-t", tmp_path / "cluster.json", "-s", "256M")
+        out = treefold(*given).out
+        assert out.startswith("cluster, 4 devices, 256 MiB per device: 867 ms; NCCL-like rings: 1.29 s\n")
+        assert "\nthis plan:   direct over 4 devices in 3 packs: " in out
+        assert "\n2     33.33%  cpu:2      1  cpu:0→cpu:2, cpu:1→cpu:2, cpu:3→cpu:2\n" in out
+        assert treefold(*given, "--draw", tmp_path / "p.html", "--save", tmp_path / "p.json", "--json").code == 0
+        assert "by direct in " in (tmp_path / "p.html").read_text()
+        plan = from_json((tmp_path / "p.json").read_text())
+        assert (plan.algorithm, plan.guarantee) == ("direct", "replica_order")

@@ -108,12 +108,26 @@ class TestDirect:
         assert movement.num_packs == 2
         assert all(step.actions for step in movement.steps)
 
-    def test_takes_devices_without_ranks(self):
-        """Those of a machine: the sources are the destinations."""
+    @pytest.mark.parametrize("is_folded", [False, True])
+    def test_takes_the_devices_of_a_machine(self, is_folded):
+        """In the order of ranks, wherever destinations stand; replicas may share a device."""
         devices = tuple(f"gpu:{number}" for number in range(4))
-        work = [LeafWork(Leaf("int8", Goal.FOLD), (8,) * 4, devices, devices)]
-        movement = direct(((0, 1), (2, 3)), is_folded_per_host=True).movement(work)
-        assert movement.devices == devices
+        sources, ends = (*devices, "gpu:0"), (*devices[::-1], "gpu:3")
+        work = [LeafWork(Leaf("int8", Goal.FOLD), (8,) * 5, sources, ends)]
+        hosts = ((0, 2), (1, 3))
+        movement = direct(hosts, devices=devices, is_folded_per_host=is_folded).movement(work)
+        assert results(movement) == [[[31 * element for element in range(1, 9)]] * 5]
+        crossing = {hop.source + hop.target for hop in movement.hops}.intersection({"gpu:0gpu:3", "gpu:1gpu:2"})
+        assert crossing == ({*()} if is_folded else {"gpu:0gpu:3", "gpu:1gpu:2"})
+
+    def test_sends_results_only_where_they_are_wanted(self):
+        """To one rank: each owner sends its slice there, over the rank at its place on that host."""
+        hosts = ((0, 1), (2, 3), (4,))
+        work = work_of([1] * 5, [("int8", 30)])
+        movement = direct(hosts).movement([LeafWork(work[0].leaf, work[0].lengths, work[0].sources, ("2/cpu:0",))])
+        assert results(movement) == [[[31 * element for element in range(1, 31)]]]
+        down = {(hop.source, hop.target) for hop in movement.hops if hop.step > 2}
+        assert down == {(f"{a}/cpu:0", f"{b}/cpu:0") for a, b in [(0, 2), (1, 3), (4, 2), (3, 2)]}
 
     @pytest.mark.parametrize(
         ("hosts", "shares", "sentence"),
@@ -142,9 +156,9 @@ class TestDirect:
             direct(hosts, shares)
 
     def test_refuses_work_of_other_ranks(self):
-        """Too few destinations, or a source of a rank that is not there."""
-        with pytest.raises(PlanError, match=r"^3 ranks with results on 0/cpu:0, 1/cpu:0: each rank needs them on one"):
-            direct(((0, 1), (2,))).movement(work_of([1, 1]))
+        """A result or a source of a rank that is not there."""
+        with pytest.raises(PlanError, match=r"^A result is to go to 2/cpu:0, and ranks have theirs on 0/cpu:0, 1/cpu"):
+            direct(((0,), (1,))).movement(work_of([1, 1, 1]))
         work = [LeafWork(Leaf("int8", Goal.FOLD), (8, 8), ("0/cpu:0", "2/cpu:1"), ("0/cpu:0", "1/cpu:0"))]
         with pytest.raises(PlanError, match=r"^2/cpu:1 is on none of the 2 ranks\. Name it by its rank, as 0/cpu:0\.$"):
             direct(((0,), (1,))).movement(work)

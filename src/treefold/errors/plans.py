@@ -91,8 +91,8 @@ class PlanError(TreefoldError, ValueError):
         )
 
     @classmethod
-    def destinations(cls, ranks: int, devices: Sequence[str]) -> Self:
-        return cls(f"{ranks} ranks with results on {some(devices)}: each rank needs them on one device of its own.")
+    def not_there(cls, device: str, devices: Sequence[str]) -> Self:
+        return cls(f"A result is to go to {device}, and ranks have theirs on {some(devices)}.")
 
     @classmethod
     def of_no_rank(cls, device: str, ranks: int) -> Self:

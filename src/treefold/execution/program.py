@@ -134,7 +134,7 @@ def _join(step: int, held: Sequence[tuple[int, Sequence[Part]]], group: _Group, 
         if (send.peer, receive, send.source.length) != (receiver, expected, receive.target.length):
             raise PlanError.in_programs(step, rank, f"has {send}, for which rank {receiver} has {receive}")
         actions[Copy(send.source, receive.target, send.pack)] = None
-    known |= sends.keys()
+    known.update(sends)
     return tuple(actions)
 
 

@@ -13,9 +13,10 @@ from treefold.planners.method import one_array
 from treefold.planners.registry import MachineMethods
 from treefold.topology import Topology
 
-RINGS = "rings"
+DIRECT, RINGS = "direct", "rings"
 MOST_SIMULATED = 16  # devices of machines whose every chunk is followed; beyond, the closed form must do
 _NEAR = 2.0  # methods that the closed form puts within this factor of the best are simulated
+_MOST_DIRECT = 64  # devices: each owns a slice, which costs 2·(n − 1) copies
 _PACKS = 8  # trees of an equal share that are compared beside the full packing
 
 
@@ -33,6 +34,11 @@ class Comparison:
         self._movements: dict[str, Movement] = {}
         self._times: dict[str, MovementTimes] = {}
         self._alternatives: Alternatives = {}
+
+    @property
+    def offers_direct(self) -> bool:
+        """Whether values can go straight between hosts: there are several, and not too many devices for n² copies."""
+        return len(self.methods.hosts) > 1 and len(self._topology.devices) <= _MOST_DIRECT
 
     def movement(self, name: str) -> Movement:
         """Return a method's movement of one array on every device."""
@@ -76,4 +82,5 @@ class Comparison:
     @functools.cached_property
     def _names(self) -> tuple[str, ...]:
         """The methods that a table of sizes may name besides rings, the simplest first."""
-        return ("oneshot", "twoshot", "star", "tree", "trees", self.methods.shallow, f"trees#{_PACKS}")
+        between_hosts = (DIRECT,) if self.offers_direct else ()
+        return (*between_hosts, "oneshot", "twoshot", "star", "tree", "trees", self.methods.shallow, f"trees#{_PACKS}")

@@ -23,13 +23,17 @@ Hosts = Sequence[Sequence[int]]  # the ranks of each host, in ascending order
 
 
 def direct(
-    hosts: Hosts, shares: Sequence[Fraction | float] | None = None, *, is_folded_per_host: bool = False
+    hosts: Hosts,
+    shares: Sequence[Fraction | float] | None = None,
+    *,
+    is_folded_per_host: bool = False,
+    devices: Sequence[str] | None = None,
 ) -> Method:
     """Return the method in which every rank owns a slice, folds it and sends the result out: 2 hops between hosts.
 
-    Leaves have one destination per rank, in order of rank. A source belongs to the rank in its name, as ``"2/cpu:1"``
-    does to rank 2; without ranks in their names, the sources are among the destinations. ``shares``: of the values, per
-    host, in any unit; None for equal ones. The ranks of a host divide its share equally.
+    ``devices``: where each rank folds and gets results, ``"0/cpu:0"``, ``"1/cpu:0"`` … if None. A source that is none
+    of them belongs to the rank in its name, as ``"2/cpu:1"`` does to rank 2. ``shares``: of the values, per host, in
+    any unit; None for equal ones. The ranks of a host divide its share equally.
 
     All contributions meet at the owner as they are, in replica order: the bits of one pass. ``is_folded_per_host``:
     each host folds its own first and sends one partial fold instead.
@@ -47,9 +51,10 @@ def direct(
         raise PlanError.shares(len(hosts), wanted)
     slices = tuple(wanted[host_of[rank]] / len(hosts[host_of[rank]]) for rank in range(count))
     folded = is_folded_per_host and len(hosts) > 1  # alone, a host would fold twice
+    own = tuple(f"{rank}/cpu:0" for rank in range(count)) if devices is None else tuple(devices)
 
     def add_pack(builder: PlanBuilder, pack: Pack, owner: int) -> None:
-        add_direct(builder, pack, owner, hosts, is_folded_per_host=folded)
+        add_direct(builder, pack, owner, hosts, devices=own, is_folded_per_host=folded)
 
     return Method(slices, add_pack, "direct, folded on each host first" if folded else "direct")
 
@@ -67,21 +72,23 @@ def lanes(hosts: Hosts, rank: int) -> tuple[int, ...]:
     return tuple(ranks[place % len(ranks)] for ranks in hosts)
 
 
-def add_direct(builder: PlanBuilder, pack: Pack, owner: int, hosts: Hosts, *, is_folded_per_host: bool) -> None:
-    """Reduce a pack on the rank ``owner`` and send the result to all ranks.
+def add_direct(
+    builder: PlanBuilder, pack: Pack, owner: int, hosts: Hosts, *, devices: Sequence[str], is_folded_per_host: bool
+) -> None:
+    """Reduce a pack on the rank ``owner`` and send the result to the ranks whose ``devices`` are destinations.
 
     Between hosts it costs a copy of the pack for each contribution on another host, or for each other host if these
     fold their own first, and one for each other host on the way back.
 
     Raises:
-        PlanError: there is not one destination per rank, or a source is on none of the ranks.
+        PlanError: a source or a destination is on none of the ranks.
 
     """
     number = builder.new_pack()
     work = builder.work[pack.fragments[0].leaf]
-    devices, meeting = work.destinations, lanes(hosts, owner)
+    meeting, ends = lanes(hosts, owner), set(work.destinations)
     held: dict[int, list[tuple[int, Range]]] = defaultdict(list)  # by rank: replica, and where its contribution is
-    for replica, rank in enumerate(_ranks_of_sources(work, sum(map(len, hosts)))):
+    for replica, rank in enumerate(_ranks_of_sources(work, devices)):
         held[rank].append((replica, builder.packed_input(pack, number, replica, _PACK)))
     arrived = []
     for ranks, top in zip(hosts, meeting, strict=True):
@@ -93,21 +100,24 @@ def add_direct(builder: PlanBuilder, pack: Pack, owner: int, hosts: Hosts, *, is
     in_order = [part for _, part in sorted(arrived, key=lambda item: item[0])]
     result = builder.combine(in_order, builder.landing(pack, devices[owner]), number, _COMBINE, final=True)
     for ranks, top in zip(hosts, meeting, strict=True):
+        below = [devices[rank] for rank in ranks if rank != top and devices[rank] in ends]
+        if top != owner and devices[top] not in ends and not below:
+            continue  # nobody on this host wants the result
         here = result if top == owner else builder.deliver(result, pack, devices[top], number, _ACROSS)
         builder.unpack(here, pack, number, _UNPACK)
-        for rank in ranks:
-            if rank != top:
-                builder.unpack(builder.deliver(here, pack, devices[rank], number, _DOWN), pack, number, _UNPACK)
+        for device in below:
+            builder.unpack(builder.deliver(here, pack, device, number, _DOWN), pack, number, _UNPACK)
 
 
-def _ranks_of_sources(work: LeafWork, count: int) -> list[int]:
-    home = {device: rank for rank, device in enumerate(work.destinations)}
-    if len(home) != count or len(work.destinations) != count:
-        raise PlanError.destinations(count, work.destinations)
+def _ranks_of_sources(work: LeafWork, devices: Sequence[str]) -> list[int]:
+    home = {device: rank for rank, device in enumerate(devices)}
+    strangers = [device for device in work.destinations if device not in home]
+    if strangers:
+        raise PlanError.not_there(strangers[0], devices)
     found = []
     for device in work.sources:
         rank = home.get(device, rank_of(device))
-        if rank is None or rank >= count:
-            raise PlanError.of_no_rank(device, count)
+        if rank is None or rank >= len(devices):
+            raise PlanError.of_no_rank(device, len(devices))
         found.append(rank)
     return found

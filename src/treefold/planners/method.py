@@ -32,7 +32,8 @@ class Method:
     def movement(self, work: Sequence[LeafWork]) -> Movement:
         """Return the movement that all-reduces these leaves, those of each dtype cut into one pack per share.
 
-        All leaves have the same sources, which are their destinations. Packs without elements are left out.
+        All leaves have the same sources and destinations; most methods need the same devices for both. Packs without
+        elements are left out.
 
         Raises:
             PlanError: the leaves cannot be planned together.

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from treefold.errors.words import counted
+from treefold.planners.direct import direct
+from treefold.planners.host_shares import host_shares
 from treefold.planners.method import Method
 from treefold.planners.one_shot import one_shot
 from treefold.planners.ring import RingPacking, pack_rings
-from treefold.planners.ring_search import shortest_hops
+from treefold.planners.ring_search import host_groups, shortest_hops
 from treefold.planners.star import star, two_shot
 from treefold.planners.tree_packing import Packer, along, along_packing
 from treefold.planners.two_level import two_level
@@ -49,6 +51,12 @@ class MachineMethods:
     def rings(self) -> RingPacking:
         """The rings of the machine."""
         return pack_rings(self.topology)
+
+    @functools.cached_property
+    def hosts(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of each host, by their places among the machine's."""
+        place = {device: number for number, device in enumerate(self.topology.devices)}
+        return tuple(tuple(place[device] for device in devices) for devices in host_groups(self.topology))
 
     @property
     def shallow(self) -> str:
@@ -93,7 +101,20 @@ class Entry(NamedTuple):
     on: Callable[[MachineMethods, int | None], Method]
 
 
+def _direct(machine: MachineMethods) -> Method:
+    """Return the direct method with shares by port speed; hosts of several devices fold theirs first, as trees do."""
+    devices = machine.topology.devices
+    groups = [[devices[place] for place in places] for places in machine.hosts]
+    shares = host_shares(machine.topology, groups, [1] * len(groups))
+    return direct(machine.hosts, shares, is_folded_per_host=len(groups) < len(devices), devices=devices)
+
+
 METHODS: Mapping[str, Entry] = {
+    "direct": Entry(
+        "direct",
+        "two copies after each other between hosts, and every host folds its share",
+        lambda machine, _: _direct(machine),
+    ),
     "oneshot": Entry("one shot", "one copy after none, so that latency is paid once", lambda *_: one_shot()),
     "twoshot": Entry(
         "two shots",

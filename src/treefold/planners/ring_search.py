@@ -76,10 +76,11 @@ def find_rings(
 
 
 def host_groups(topology: Topology) -> list[Order]:
-    """Return the devices by host: joined without a NIC."""
+    """Return the devices by host: joined without a NIC and without a link of kind ``"net"``."""
     inside = {node.name: {node.name} for node in topology.nodes if node.kind != "nic"}
-    for source, target in topology.capacities:
-        is_both_ways = (target, source) in topology.capacities
+    local = {(link.source, link.target) for link in topology.links if link.kind != "net"}
+    for source, target in local:
+        is_both_ways = (target, source) in local
         if is_both_ways and source in inside and target in inside and inside[source] is not inside[target]:
             inside[source] |= inside[target]
             inside |= dict.fromkeys(inside[target], inside[source])

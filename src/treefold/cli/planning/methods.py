@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from treefold.bench.sizes import parse_size
 from treefold.cost.model import is_as_good
-from treefold.planners.compare import RINGS, Comparison
+from treefold.planners.compare import DIRECT, RINGS, Comparison
 from treefold.planners.registry import METHODS, entry_of
 from treefold.topology import Topology
 
 _OURS, _OTHERS = ("oneshot", "twoshot", "shallow", "tree"), ("onedevice", "twolevel")
-OURS = tuple(entry_of(name).label for name in ("trees", *_OURS, RINGS))
+OURS = tuple(entry_of(name).label for name in (DIRECT, "trees", *_OURS, RINGS))
 OTHERS = tuple(entry_of(name).label for name in (RINGS, *_OTHERS))
 RINGS_LABEL = entry_of(RINGS).label
 _LABELS = [entry.label for entry in METHODS.values()]
@@ -57,7 +57,8 @@ def our_names(comparison: Comparison, packs: int | None) -> list[str]:
     methods = comparison.methods
     if len(methods.topology.devices) == 1:
         return [trees_name(packs)]
-    return [trees_name(packs), *(methods.shallow if name == "shallow" else name for name in _OURS)]
+    straight = [DIRECT] if comparison.offers_direct else []
+    return [trees_name(packs), *straight, *(methods.shallow if name == "shallow" else name for name in _OURS)]
 
 
 def predict(
