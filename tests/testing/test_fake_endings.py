@@ -31,6 +31,7 @@ class TestWithout:
             try:
                 onward = channel.without([3], [50.0, 200.0, 200.0, 0.0][channel.rank])
             except ConnectError as error:
+                sleep(channel, 5000.0)
                 return error.ranks
             failed = finish(onward, [onward.receive(peer, 0, row(0, 1)) for peer in others(onward) if peer == 0])
             leave(onward)
