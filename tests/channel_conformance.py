@@ -37,6 +37,12 @@ def others(channel):
     return [peer for peer in range(channel.size) if peer != channel.rank]
 
 
+def sleep(channel, until):
+    """Do nothing until a moment; drop what is done meanwhile."""
+    while channel.wait(until) is not None:
+        pass
+
+
 def leave(channel):
     """End together: a rank that ends takes with it what it has sent and nobody has received.
 

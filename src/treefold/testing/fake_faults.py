@@ -43,8 +43,8 @@ def draw_faults(
 ) -> tuple[Fault, ...]:
     """Return some faults, ``most`` at most: within so many calls of a rank, or so many seconds of the network.
 
-    >>> draw_faults(8, hosts=[0, 0, 1])
-    (Kill(rank=2, call=6, after=0.0),)
+    >>> draw_faults(18, hosts=[0, 0, 1])
+    (Kill(rank=2, call=31, after=0.0),)
     """
     random = Random(f"faults of {seed}")  # noqa: S311 - a test's choice
     faults: list[Fault] = []
