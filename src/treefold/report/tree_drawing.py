@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from treefold.devices import Device
 from treefold.errors.words import counted
 from treefold.planners.ring_search import host_groups
-from treefold.report.machine_layout import Layout
+from treefold.report.boxes import Layout
 from treefold.report.packs import Group, Pack, group_packs
 from treefold.report.svg import LIGHT, drawing, element, text, titled
 from treefold.topology import Topology
