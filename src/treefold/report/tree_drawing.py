@@ -46,7 +46,9 @@ def tree_marks(
     bottom = top + _MARGIN + -(-len(groups[:MAX_TREES]) // columns) * pitch
     hidden = sum(len(group.packs) for group in groups[MAX_TREES:])
     if hidden:
-        parts.append(text(f"{hidden} more trees, of smaller shares, not drawn.", _MARGIN, bottom, class_="tf-quiet"))
+        parts.append(
+            text(f"{counted(hidden, 'more tree')}, with less to carry, not drawn.", _MARGIN, bottom, class_="tf-quiet")
+        )
         bottom += _HEAD
     return element("g", *parts, class_="tf-trees"), bottom
 
