@@ -48,6 +48,8 @@ python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 nitpicky = False  # annotations name rooms that are not public
 
+toc_object_entries_show_parents = "hide"
+
 html_theme = "pydata_sphinx_theme"
 html_title = f"treefold {release}"
 html_static_path = ["static"]
