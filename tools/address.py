@@ -24,7 +24,7 @@ def main() -> None:
     """Copy to the second argument, a folder that is made anew, with the first as the address."""
     if len(sys.argv) != 3 or not _ADDRESS.fullmatch(sys.argv[1]):  # noqa: PLR2004 - two arguments and the name
         sys.exit(
-            f"Got {sys.argv[1:]}: give the address of the repository, such as https://example.org/owner/name, and a folder."
+            f"Got {sys.argv[1:]}: give the repository's address, such as https://example.org/owner/name, and a folder."
         )
     address, folder = sys.argv[1].removesuffix("/").removesuffix(".git"), Path(sys.argv[2])
     copy_checkout(folder)

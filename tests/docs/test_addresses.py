@@ -74,7 +74,7 @@ class TestAddress:
         command = [sys.executable, str(TOOL), address, str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
         assert done.returncode == 1
-        assert "give the address of the repository" in done.stderr
+        assert "give the repository's address" in done.stderr
         assert not folder.exists()
 
     def test_is_given_by_the_workflow_that_publishes(self):
