@@ -124,7 +124,7 @@ class TestAllToAll:
     def test_sizes_that_differ(self):
         """Every rank raises the same sentence."""
         sentence = (
-            "Rank 0 sends 1 elements to rank 0, which expects 2. Split sizes must agree, so nothing was moved, on no "
+            "Rank 0 sends 1 element to rank 0, which expects 2. Split sizes must agree, so nothing was moved, on no "
             "rank."
         )
         assert run(collectives.all_to_all_wrong, 2) == [Raised("MismatchError", sentence)] * 2

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
+from treefold.errors.words import counted
 
 #: What the state letter of a process that is late means to a reader.
 _STATES = {"T": ", which is stopped,", "t": ", which a debugger has stopped,", "Z": ", which has exited,"}
@@ -118,10 +119,10 @@ class CallMismatchError(GroupError, ValueError):
     @classmethod
     def mail(cls, sender: int, receiver: int, nbytes: int, room: int | None) -> Self:
         """A tensor that is sent has another size than the one that is to receive it."""
-        has = "has another size" if room is None else f"has {room} bytes"
+        has = "has another size" if room is None else f"has {counted(room, 'byte')}"
         return cls(
-            f"Rank {sender} sends a tensor of {nbytes} bytes to rank {receiver}, whose tensor {has}. Both need one "
-            "size and dtype; nothing was sent."
+            f"Rank {sender} sends a tensor of {counted(nbytes, 'byte')} to rank {receiver}, whose tensor {has}. "
+            "Both need one size and dtype; nothing was sent."
         )
 
     @classmethod

@@ -15,6 +15,7 @@ from treefold.calls.leaves import read_copied_leaf, read_gathered_leaf
 from treefold.calls.reader import read_components
 from treefold.calls.wrap import component
 from treefold.errors import ArgumentError, MismatchError
+from treefold.errors.words import counted
 from treefold.execution import native
 from treefold.group.contributions import KIND, address_of, host_arrays, layout_of
 from treefold.group.folds import Joined
@@ -75,7 +76,9 @@ class Moves:
                 read, read_components(read.values), _DEVICE, lambda path, leaves: read_gathered_leaf(path, leaves, axis)
             )
         words = "all_gather" if root is None else f"gather to rank {root}"
-        joined = self.join(entry, f"{words} along axis {axis} of {len(entry.parts)} leaves", axis, root)
+        joined = self.join(
+            entry, f"{words} along axis {axis} of {counted(len(entry.parts), 'leaf', 'leaves')}", axis, root
+        )
         if joined is None:
             return None
         made = joined.arrays
