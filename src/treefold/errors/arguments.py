@@ -85,8 +85,8 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def replica_counts(cls, counts: Sequence[int]) -> Self:
         return cls(
-            f"The values of this batch have {', '.join(map(str, counts))} replicas on this rank. In a group, all "
-            "values of a batch have as many; reduce the others in another call."
+            f"The values of this batch have {', '.join(map(str, counts))} replicas on this rank. In a graph "
+            "of a group, all values of a batch have as many; reduce the others in another call."
         )
 
     @classmethod
