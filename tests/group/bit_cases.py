@@ -34,8 +34,10 @@ _POOL = 9973
 
 @dataclass(frozen=True)
 class Case:
-    """One call. ``replicas``: of each rank. ``lengths``: of its leaves, in elements. ``is_shared``: the values lie in
-    memory that all ranks see. ``values``: what is in them. ``weights``: of each replica, none without.
+    """One call.
+
+    ``replicas``: of each rank. ``lengths``: of its leaves, in elements. ``is_shared``: the values lie in memory that
+    all ranks see. ``values``: what is in them. ``weights``: of each replica, none without.
     """
 
     number: int

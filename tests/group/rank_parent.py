@@ -211,7 +211,7 @@ class _Running:
             if "folder" not in self.may_leave:
                 ended[0]["left"] = (*ended[0].get("left", ()), f"the folder {self.folder}")
         for report in ended:
-            report["left"] = tuple(left for left in report.get("left", ()) if not left.split()[1] in self.may_leave)
+            report["left"] = tuple(left for left in report.get("left", ()) if left.split()[1] not in self.may_leave)
         return ended
 
 

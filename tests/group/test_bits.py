@@ -23,7 +23,7 @@ if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 IS_FULL = os.environ.get("TREEFOLD_CASES") == "full"
-CASES = 50_000 if IS_FULL else int(os.environ.get("N", "2000"))
+CASES = 50_000 if IS_FULL else 1_500
 _RANKS = 8
 _SHOWN = 5
 _SEED = 11
@@ -188,7 +188,10 @@ def subgroups(me):
 
 
 def make_calls(me, *, seed, count):
-    """Make calls, each in a group of as many ranks as it needs; return hashes of results, of what one process makes, and what went wrong."""
+    """Make calls, each in a group of as many ranks as it needs.
+
+    Return hashes of results, and of what one process makes, by call; and what went wrong.
+    """
     treefold.set_num_threads(1)
     groups = subgroups(me)
     callers = {size: Caller(group) for size, group in groups.items()}
