@@ -105,7 +105,7 @@ class Group:
 
     @as_written
     def broadcast(self, value: T, root: int = 0) -> T:
-        """Return rank ``root``'s value on all ranks; what the others pass says what is expected, or is None.
+        """Return rank ``root``'s value on all ranks; what the others pass says what is expected.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.

@@ -188,4 +188,4 @@ def _joined(path: str, said: Sequence[tuple[str, list[list[int]]]], axis: int) -
 
 
 def _leaves(moved: Sequence[Moved]) -> str:
-    return ", ".join(f"{one.dtype.name} {one.shape}" for one in moved)[:300]
+    return ", ".join(f"{one.dtype.name} {one.shape}" for one in moved)[:300] or "nothing"

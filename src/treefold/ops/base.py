@@ -39,9 +39,10 @@ class CrossDeviceOps(abc.ABC):
     Subclasses say how dense values are packed and along which trees they travel; everything else is the same for all.
     ``accumulate``: ``"wide"`` (the default) accumulates in the next wider dtype and rounds once, ``"native"`` adds in
     the dtype itself. ``group``: a ``Group``, or a ProcessGroup or communicator whose ranks are to be connected; values
-    are then this rank's replicas, and all ranks make the same calls. ``topology``: the machine whose links plans are to
-    follow, a ``Topology`` or what ``load_topology`` and ``known_topology`` take; only ops that reduce along trees take
-    one. An object keeps a bounded cache of plans and nothing else between calls, and may be used from many threads.
+    are then this rank's replicas, and all ranks make the same calls; only ``broadcast`` stays within this process.
+    ``topology``: the machine whose links plans are to follow, a ``Topology`` or what ``load_topology`` and
+    ``known_topology`` take; only ops that reduce along trees take one. An object keeps a bounded cache of plans and
+    nothing else between calls, and may be used from many threads.
 
     Source: ``tf.distribute.CrossDeviceOps``; README.md lists where treefold differs on purpose.
 
