@@ -197,9 +197,10 @@ def trace_many(me, *, turns):
         made = [tf.reduce_max(group.all_reduce(base * tf.ones([length]))) for length in range(1, 7)]
         made.append(tf.reduce_max(inner(base * tf.ones([9]))))
         if tf.reduce_max(base) > 0:
-            made.append(tf.reduce_max(group.broadcast(base * tf.ones([11]), root=1)))
+            chosen = tf.reduce_max(group.broadcast(base * tf.ones([11]), root=1))
         else:
-            made.append(tf.reduce_max(group.all_reduce(base)))
+            chosen = tf.reduce_max(group.all_reduce(base))
+        made.append(chosen)
         total = tf.zeros([])
         for turn in tf.range(3):
             total += group.all_reduce(base * tf.cast(turn, tf.float32))[0]
