@@ -256,7 +256,28 @@ def trace_with_unknown_shapes(me):
     return shapes, values
 
 
+def trace_a_mixed_batch(me):
+    """Reduce values with different numbers of replicas in a traced function."""
+    ops = treefold.HierarchicalCopyAllReduce(group=me.group)
+
+    @tf.function
+    def step(value):
+        return ops.batch_reduce("sum", [(value, "cpu:0"), (PerReplica([value, value]), "cpu:0")])
+
+    return told(lambda: step(tf.ones([2]))), told(me.group.barrier)
+
+
 class TestTensorflowGraphs:
+    def test_a_batch_has_one_number_of_replicas(self, framework_ranks):
+        """Other batches are refused while tracing, on all ranks."""
+        sentence = (
+            "The values of this batch have 1, 2 replicas on this rank. In a traced graph, all values that a group "
+            "reduces in one batch have as many; reduce the others in another call."
+        )
+        for (kind, said), story in run(framework_ranks, trace_a_mixed_batch, 2):
+            assert (kind, story) == ("ArgumentError", "done")
+            assert sentence in said
+
     @pytest.mark.parametrize("size", [2, 4])
     def test_calls_are_made_in_the_order_of_the_program(self, framework_ranks, size):
         """Also in branches, loops, functions within functions, and through tf.distribute's ops."""
