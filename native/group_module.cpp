@@ -12,6 +12,7 @@ void define_groups(nanobind::module_& module) { module.attr("HAS_SHARED_MEMORY")
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <exception>
@@ -105,19 +106,22 @@ class HostGroup {
 
   nb::object fold(const Form& form, const nb::list& rows, const nb::object& targets, bool wants_lease,
                   const std::vector<double>& weights, double weight_sum, std::uint64_t plan, double seconds,
-                  const nb::object& warn) {
+                  const nb::object& warn, const std::vector<std::vector<std::size_t>>& counts) {
     tg::Call call = form.call;
     if (rows.size() != call.leaves.size()) refuse("A call of other leaves than its form.");
+    for (nb::handle row : rows) call.replicas = std::max(call.replicas, nb::cast<const Row&>(row).starts.size());
     std::vector<Extent> extents;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const Row& row = nb::cast<const Row&>(rows[i]);
       const tg::Leaf& leaf = call.leaves[i];
-      if (i == 0) call.replicas = row.starts.size();
-      if (row.starts.size() != call.replicas || call.replicas > tg::most_replicas || row.length != leaf.length ||
+      const std::size_t missing = call.replicas - row.starts.size();
+      if (row.starts.empty() || call.replicas > tg::most_replicas || row.length != leaf.length ||
           row.itemsize != leaf.source_bytes || !row.is_on_host) {
-        refuse("A row of another length, dtype, device or number of replicas than its form.");
+        refuse("A row of another length, dtype or device than its form, or of more replicas than a rank has.");
       }
       for (const void* start : row.starts) call.sources.push_back(static_cast<const std::byte*>(start));
+      call.sources.insert(call.sources.end(), missing, nullptr);
+      call.is_mixed = call.is_mixed || missing != 0;
       if (targets.is_none() || targets[i].is_none()) continue;
       const Row& target = nb::cast<const Row&>(targets[i]);
       if (target.starts.size() != 1 || target.length != leaf.length || target.itemsize != leaf.target_bytes ||
@@ -141,6 +145,7 @@ class HostGroup {
     call.weights = weights;
     call.weight_sum = weight_sum;
     call.plan = plan;
+    call.counts = counts;
     return nb::cast(run(call, seconds, warn));
   }
 
@@ -286,7 +291,8 @@ nb::list bytes_of(const std::vector<std::string>& blobs) {
 nb::list descriptors_of(const Ended& ended) {
   nb::list made;
   for (const tg::Descriptor& said : ended.outcome.descriptors) {
-    made.append(nb::make_tuple(nb::bytes(said.kind, sizeof said.kind), said.is_refused != 0, said.replicas, said.plan != 0));
+    made.append(nb::make_tuple(nb::bytes(said.kind, sizeof said.kind), said.is_refused != 0, said.replicas, said.plan != 0,
+                              said.is_mixed != 0));
   }
   return made;
 }
@@ -334,7 +340,7 @@ void define_groups(nb::module_& module) {
       .def_prop_ro("is_unplanned", [](const Ended& e) { return e.outcome.is_unplanned; })
       .def_prop_ro("words", [](const Ended& e) { return texts_of(e.outcome.words); })
       .def_prop_ro("blobs", [](const Ended& e) { return bytes_of(e.outcome.blobs); })
-      .def_prop_ro("descriptors", &descriptors_of, "Of each rank: kind, whether it refuses, replicas, whether it has a plan.")
+      .def_prop_ro("descriptors", &descriptors_of, "Of each rank: kind, whether it refuses, replicas, whether it has a plan, whether leaves differ.")
       .def("view", &Ended::view, nb::arg("at"), nb::arg("shape"), nb::arg("dtype"),
            "Return a read-only array on the result area; without a lease it is right until the next operation.");
   nb::class_<HostGroup>(module, "HostGroup", "The ranks of one host, as one of them sees them.")
@@ -344,6 +350,7 @@ void define_groups(nb::module_& module) {
            nb::arg("peers"), nb::arg("spins"), "Own the descriptors of `peers`, by which ranks see each other end; `fd` stays the caller's.")
       .def("fold", &HostGroup::fold, nb::arg("form"), nb::arg("rows"), nb::arg("targets").none(), nb::arg("wants_lease"),
            nb::arg("weights"), nb::arg("weight_sum"), nb::arg("plan"), nb::arg("seconds"), nb::arg("warn").none(),
+           nb::arg("counts") = std::vector<std::vector<std::size_t>>{},
            "Fold the rows of all ranks into the one array of each target, where there is one; None, with nothing done and no\n"
            "other rank told, if targets cannot be written or share memory with another array of the call.")
       .def("place", &HostGroup::place, nb::arg("kind"), nb::arg("result_bytes"), nb::arg("given"), nb::arg("taken"),

@@ -29,7 +29,7 @@ struct Descriptor {
   std::uint8_t is_refused;   // this rank cannot make its call; its words say why
   std::uint8_t is_mapped;    // all its values lie in its arena, at the offsets in the blob
   std::uint8_t wants_lease;  // it will keep the result area
-  std::uint8_t spare;
+  std::uint8_t is_mixed;     // its leaves have different numbers of contributions, `replicas` at most
   std::uint32_t replicas;
   std::uint32_t words_length;
   std::uint32_t blob_length;

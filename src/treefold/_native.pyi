@@ -97,7 +97,7 @@ class GroupOutcome:
     @property
     def blobs(self) -> list[bytes]: ...
     @property
-    def descriptors(self) -> list[tuple[bytes, bool, int, bool]]: ...
+    def descriptors(self) -> list[tuple[bytes, bool, int, bool, bool]]: ...
     def view(self, at: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Array: ...
 
 _Warn: TypeAlias = Callable[[list[int]], object] | None
@@ -125,6 +125,7 @@ class HostGroup:
         plan: int,
         seconds: float,
         warn: _Warn,
+        counts: Sequence[Sequence[int]] = (),
     ) -> GroupOutcome | None: ...
     def place(
         self,

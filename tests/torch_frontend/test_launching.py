@@ -25,6 +25,19 @@ distributed.destroy_process_group()
 """
 
 
+#: In its first life rank 1 fails when the group has formed; the keys of that life are still in torchrun's store.
+RESTARTED = """
+import os, sys
+import numpy as np, treefold
+life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+with treefold.connect() as first, treefold.connect() as second:
+    total = first.all_reduce(np.float32(2**first.rank)) + second.all_reduce(np.float32(10))
+    if life == 0:
+        sys.exit(3 * first.rank)
+    print(f"life {life} rank {first.rank} has {total}")
+"""
+
+
 class TestRendezvous:
     def test_by_a_file(self):
         """No port is opened; the store is a file."""
@@ -80,6 +93,24 @@ class TestStarts:
         # The ranks write into one pipe, and may do so in the middle of each other's lines.
         said = re.findall(r"again [\d.]+\d|rank \d has [\d.]+\d", done.stdout)
         assert sorted(said) == ["again 6.0", "again 6.0", "rank 0 has 3.0", "rank 1 has 3.0"]
+
+    def test_by_torchrun_that_starts_all_ranks_again(self, tmp_path):
+        """What the ranks of the first life have left in torchrun's store leads nobody astray."""
+        script = tmp_path / "script.py"
+        script.write_text(RESTARTED)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        done = subprocess.run(  # noqa: S603 - our own program
+            [*command, "--max-restarts", "1", "--monitor-interval", "0.1", script],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=PATIENCE_S,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+        assert sorted(re.findall(r"life \d rank \d has [\d.]+\d", done.stdout)) == [
+            f"life 1 rank {rank} has 23.0" for rank in range(2)
+        ]
 
     def test_beside_cuda(self):
         """In a mixed string it is this group that gets the tensors, whatever their device."""

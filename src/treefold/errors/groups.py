@@ -145,11 +145,13 @@ class UnplannedCallError(GroupError):
     replicas: tuple[int, ...] = ()
     #: Whether all ranks have a plan, so that theirs differ.
     are_all_planned: bool = False
+    #: Whether some rank brings values with different numbers of replicas: ``replicas`` are the most of any value.
+    are_mixed: bool = False
 
     @classmethod
-    def of(cls, replicas: Sequence[int], *, are_all_planned: bool) -> Self:
+    def of(cls, replicas: Sequence[int], *, are_all_planned: bool, are_mixed: bool) -> Self:
         error = cls(f"Ranks with {', '.join(map(str, replicas))} replicas have no plan for this call yet.")
-        error.replicas, error.are_all_planned = tuple(replicas), are_all_planned
+        error.replicas, error.are_all_planned, error.are_mixed = tuple(replicas), are_all_planned, are_mixed
         return error
 
 

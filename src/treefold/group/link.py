@@ -54,9 +54,11 @@ class HostLink:
         weights: Sequence[float],
         weight_sum: float,
         plan: int,
+        counts: Sequence[Sequence[int]] = (),
     ) -> GroupOutcome | None:
         """Fold the rows of all ranks, by a plan with that number; None, with nothing done, if targets do not do.
 
+        ``counts``: of the replicas of each leaf, rank by rank, if some rank has leaves with different numbers of them.
         ``targets``: memory for each result, None for one that this rank does not want; None: for none of them.
         ``weights``: of all replicas of the group, in their order. Not by keywords: this is on the way of small calls.
         """
@@ -65,7 +67,7 @@ class HostLink:
         self._begin("a reduction")
         try:
             outcome: GroupOutcome | None = self._native.fold(
-                form, rows, targets, wants_lease, weights, weight_sum, plan, self.timeout_seconds, self._warn
+                form, rows, targets, wants_lease, weights, weight_sum, plan, self.timeout_seconds, self._warn, counts
             )
         finally:
             self._under_way.release()
@@ -181,13 +183,12 @@ class HostLink:
         """Return the error that every rank raises for an operation that was not committed."""
         if outcome.phase == "broken":
             return self._broken(outcome)
-        for rank, (_, is_refused, _, _) in enumerate(outcome.descriptors):
+        for rank, (_, is_refused, *_) in enumerate(outcome.descriptors):
             if is_refused:
                 return CallMismatchError.refused(rank, outcome.words[rank])
         if outcome.is_unplanned:
-            replicas = [replicas for _, _, replicas, _ in outcome.descriptors]
-            are_planned = all(has_plan for *_, has_plan in outcome.descriptors)
-            return UnplannedCallError.of(replicas, are_all_planned=are_planned)
+            _, _, replicas, have_plans, are_mixed = zip(*outcome.descriptors, strict=True)
+            return UnplannedCallError.of(replicas, are_all_planned=all(have_plans), are_mixed=any(are_mixed))
         kinds = [kind for kind, *_ in outcome.descriptors]
         if len(set(kinds)) > 1:
             return CallMismatchError.of(outcome.words, kinds)
