@@ -38,9 +38,8 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 }
 
 bool has_ended(const Peer& peer) {
-  pollfd look{peer.fd, static_cast<short>(peer.is_pidfd ? POLLIN : POLLRDHUP), 0};
-  const short ended = peer.is_pidfd ? POLLIN : POLLRDHUP | POLLHUP | POLLERR;
-  return poll(&look, 1, 0) > 0 && (look.revents & ended) != 0;
+  pollfd look{peer.lifeline, 0, 0};  // that nobody holds the other end is told unasked
+  return poll(&look, 1, 0) > 0 && (look.revents & POLLHUP) != 0;
 }
 
 }  // namespace
@@ -146,7 +145,7 @@ std::size_t Meetings::dead_rank() const {
   for (std::size_t rank = 0; rank < layout_.ranks; ++rank) {
     if (rank == rank_) continue;
     if (block(rank).departure.load(std::memory_order_acquire) != 0) return rank;
-    if (peers_[rank].fd >= 0 && has_ended(peers_[rank])) return rank;
+    if (peers_[rank].lifeline >= 0 && has_ended(peers_[rank])) return rank;
   }
   return layout_.ranks;
 }

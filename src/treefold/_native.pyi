@@ -111,7 +111,7 @@ class HostGroup:
         ranks: int,
         result_bytes: int,
         arena_bytes: int,
-        peers: Sequence[tuple[int, bool, int]],
+        peers: Sequence[tuple[int, int]],
         spins: bool,
     ) -> None: ...
     def fold(

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -57,14 +56,4 @@ int accept4(int fd, struct sockaddr* address, socklen_t* length, int flags) {
   if (is_refused("accept4")) return -1;
   return REAL(int, accept4, int, struct sockaddr*, socklen_t*, int)(fd, address, length, flags);
 }
-long syscall(long number, ...) {
-  va_list list;
-  va_start(list, number);
-  long a[6];
-  for (int i = 0; i < 6; ++i) a[i] = va_arg(list, long);
-  va_end(list);
-  if (number == SYS_pidfd_open && is_refused("pidfd_open")) return -1;
-  static long (*real)(long, ...);
-  if (real == 0) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
-  return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
+int pipe2(int ends[2], int flags) { return is_refused("pipe2") ? -1 : REAL(int, pipe2, int*, int)(ends, flags); }

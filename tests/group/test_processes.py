@@ -1,5 +1,6 @@
 """What programs do around their calls: start others, use threads and signal handlers, exit, use two groups."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -37,30 +38,56 @@ def start_a_program(me):
     said = subprocess.run(
         [sys.executable, "-c", code], close_fds=False, check=True, capture_output=True
     ).stdout.decode()
-    return [word for word in ("memfd", "pidfd", "socket") if word in said], "/dev/null" in said or "pipe" in said
+    return [word for word in ("memfd", "socket", _pipe_of(me.group)) if word in said]
+
+
+def _pipe_of(group):
+    """Return the name of the pipe by which others see this rank end."""
+    return os.readlink(f"/proc/self/fd/{group._link._lifeline.cut.peek()[2][0]}")
 
 
 def become_a_program(me):
-    """Become another program on rank 1, which says nothing more."""
+    """Become another program on rank 1, which goes on for as long as a call may take."""
     me.group.all_reduce(mine(me))
-    me.group._link.timeout_seconds = 0.5
     if me.rank == 1:
-        os.execv("/bin/sleep", ["sleep", "2"])  # noqa: S606 - that is the case
+        os.execv("/bin/sleep", ["sleep", "3"])  # noqa: S606 - that is the case
     return told(me.group.barrier)
+
+
+def end_before_its_child(me):
+    """End rank 1, whose child lives on; the child says whether the others were told meanwhile."""
+    me.group.all_reduce(mine(me))
+    if me.rank == 1:
+        if os.fork() == 0:
+            with contextlib.suppress(AssertionError):
+                me.wait_flag(0)
+                me.flag(1, 1)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    story = told(me.group.barrier)
+    me.flag(0, 1)
+    me.wait_flag(1)
+    return story
 
 
 class TestPrograms:
     def test_inherit_nothing_of_a_group(self, ranks):
         """Neither its memory nor the descriptors of other ranks, also where a program inherits everything."""
         for one in ranks.run(World(start_a_program, 2)):
-            assert one.value[0] == []
+            assert one.value == []
 
-    def test_a_rank_that_becomes_one_is_named_at_the_deadline(self, ranks):
-        """Its process lives, but calls no more."""
+    def test_a_rank_that_becomes_one_is_named_at_once(self, ranks):
+        """Its process lives, but is no rank any more."""
         ended = ranks.run(World(become_a_program, 3))
         assert ended[0].value == ended[2].value, ended
-        assert ended[0].value[0] == "DeadlineError"
-        assert ended[0].value[1].startswith("Rank 1 had not come by the deadline")
+        assert ended[0].value[0] == "PeerLostError"
+        assert ended[0].value[1].startswith("Rank 1 has exited")
+
+    def test_a_rank_that_ends_before_its_child_is_named_at_once(self, ranks):
+        """What the child has inherited does not look like the rank."""
+        ended = ranks.run(World(end_before_its_child, 3))
+        assert ended[0].value == ended[2].value, ended
+        assert ended[0].value[1].startswith("Rank 1 has exited")
 
 
 def call_from_two_threads(me):

@@ -82,11 +82,10 @@ CALLS = [
     ("socket", errno.EMFILE),
     ("accept4", errno.EMFILE),
     ("accept4", errno.ECONNABORTED),
-    ("pidfd_open", errno.EMFILE),
-    ("pidfd_open", errno.ENOSYS),
+    ("pipe2", errno.EMFILE),
 ]
 #: What a system may refuse to make once without keeping ranks from meeting: it is asked again, or done without.
-_TOLERATED = {("sendmsg", errno.ETOOMANYREFS), ("accept4", errno.ECONNABORTED), ("pidfd_open", errno.ENOSYS)}
+_TOLERATED = {("sendmsg", errno.ETOOMANYREFS), ("accept4", errno.ECONNABORTED)}
 
 
 class TestConnecting:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from treefold._native import GroupForm, GroupOutcome, HostGroup
     from treefold.backends import HostArray, Row
+    from treefold.group.ticket import Ticket
+    from treefold.group.wire import Lifeline
 
 #: A part of the result area, and the private memory that it is copied from or to: offset, address, bytes.
 Piece = tuple[int, int, int]
@@ -33,11 +35,13 @@ Piece = tuple[int, int, int]
 class HostLink:
     """Calls of one rank, and what becomes of them. All ranks of the host make the same calls in the same order."""
 
-    def __init__(self, native: HostGroup, rank: int, size: int, *, result_bytes: int, timeout_seconds: float) -> None:
+    def __init__(
+        self, native: HostGroup, lifeline: Lifeline, ticket: Ticket, *, result_bytes: int, timeout_seconds: float
+    ) -> None:
         """Take over what the native core has connected."""
-        self.rank, self.size, self.result_bytes = rank, size, result_bytes
+        self.rank, self.size, self.result_bytes = ticket.rank, ticket.size, result_bytes
         self.timeout_seconds = timeout_seconds
-        self._native = native
+        self._native, self._lifeline = native, lifeline
         self._pid = os.getpid()
         self._is_closed = False
         self._under_way = threading.Lock()
