@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def start_a_program(me):
 
 def _pipe_of(group):
     """Return the name of the pipe by which others see this rank end."""
-    return os.readlink(f"/proc/self/fd/{group._link._lifeline.cut.peek()[2][0]}")
+    return str(Path(f"/proc/self/fd/{group._link._lifeline.cut.peek()[2][0]}").readlink())
 
 
 def become_a_program(me):
