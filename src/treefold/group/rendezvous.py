@@ -1,7 +1,8 @@
 """How the ranks of one host find each other: at a Unix socket where rank 0 lets in who shows the token.
 
-Every rank hands in a lifeline, by which the others see it end, and gets those of all others and the shared memory. Descriptors are sent, never fetched, so that no right over other processes is needed; and that they
-arrive proves that the ranks share a host. The folder and the socket are gone before the first call.
+Every rank hands in a lifeline, by which the others see it end, and gets those of all others and the shared memory.
+Descriptors are sent, never fetched, so that no right over other processes is needed; and that they arrive proves that
+the ranks share a host. The folder and the socket are gone before the first call.
 """
 
 from __future__ import annotations

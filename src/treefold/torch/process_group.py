@@ -29,6 +29,7 @@ from treefold.group.folds import Folds
 from treefold.group.moves import Moves
 from treefold.group.pieces import Stream, move, tell_counts
 from treefold.group.sources import StoreRanks
+from treefold.torch.elsewhere import Elsewhere, or_elsewhere
 from treefold.torch.flat import Flat, cut, laid_out, piece, read_only
 from treefold.torch.lines import Transfer
 from treefold.torch.mailbox import Mailbox
@@ -48,6 +49,10 @@ _OLDER_NAMES = {
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
     "all_to_all_single": "alltoall_base",
 }
+_TAKING_TENSORS = (
+    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "broadcast", "allgather", "allgather_coalesced"),
+    *("gather", "scatter", "alltoall", "send", "recv", "recv_anysource", *_OLDER_NAMES),
+)
 
 
 class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # mypy does not read torch
@@ -62,6 +67,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         ranks.forget()
         self._moves, self._turns = Moves(self._link), Turns()
         self._folds = Folds(self._link, self._moves.join)
+        self._elsewhere = Elsewhere(_NAME)
         self._mailbox: Mailbox | None = None
         atexit.register(_close, weakref.ref(self))
 
@@ -237,6 +243,11 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             yield flat
             flat.finish()
 
+    def elsewhere(self, device: str) -> Any:
+        """Return the group of the backend that has a device in this group's string of backends; None if none has."""
+        with self._turns:
+            return self._elsewhere.group(self, device, self._seconds)
+
     def shared_mean(self, tensor: Any) -> Any:
         """Return the mean of all ranks' tensors, flat, in memory that they share: it must not be written.
 
@@ -302,8 +313,10 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return list(tensor.split(list(sizes)) if sizes else tensor.tensor_split(self._link.size))
 
 
-for _name, _older in _OLDER_NAMES.items():
-    setattr(TreefoldProcessGroup, _older, getattr(TreefoldProcessGroup, _name))
+for _name in _TAKING_TENSORS:
+    _method = getattr(TreefoldProcessGroup, _name)
+    for _one in filter(None, (_name, _OLDER_NAMES.get(_name))):
+        setattr(TreefoldProcessGroup, _one, or_elsewhere(_method, _one))
 
 
 def make(store: Any, rank: int, size: int, timeout: timedelta) -> TreefoldProcessGroup:
