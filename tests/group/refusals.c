@@ -1,7 +1,12 @@
-/* Refuses the nth of some system calls of this process, once: what a system without memory or descriptors does. */
+/* Refuses the nth of some system calls of this process, once: what a system without memory or descriptors does. Files of
+   control groups are read from the folder that TREEFOLD_TEST_CGROUPS names, if it is set. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -57,3 +62,22 @@ int accept4(int fd, struct sockaddr* address, socklen_t* length, int flags) {
   return REAL(int, accept4, int, struct sockaddr*, socklen_t*, int)(fd, address, length, flags);
 }
 int pipe2(int ends[2], int flags) { return is_refused("pipe2") ? -1 : REAL(int, pipe2, int*, int)(ends, flags); }
+
+static const char* pretended(const char* path, char* room) {
+  const char* const folder = getenv("TREEFOLD_TEST_CGROUPS");
+  if (folder == 0 || (strcmp(path, "/proc/self/cgroup") != 0 && strncmp(path, "/sys/fs/cgroup/", 15) != 0)) return path;
+  snprintf(room, 4096, "%s%s", folder, path);
+  return room;
+}
+int open64(const char* path, int flags, ...) {
+  char room[4096];
+  va_list list;
+  va_start(list, flags);
+  const int mode = va_arg(list, int);
+  va_end(list);
+  return REAL(int, open64, const char*, int, int)(pretended(path, room), flags, mode);
+}
+FILE* fopen64(const char* path, const char* mode) {
+  char room[4096];
+  return REAL(FILE*, fopen64, const char*, const char*)(pretended(path, room), mode);
+}

@@ -4,13 +4,11 @@ import ctypes
 import errno
 import os
 import resource
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rank_processes import RankProcesses, World
+from rank_processes import World
 
 from treefold import _native
 from treefold.errors import GroupError
@@ -19,32 +17,17 @@ from treefold.group import connect
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
-_COMPILER = shutil.which("cc") or shutil.which("gcc")
-_LIBRARY = "TREEFOLD_TEST_REFUSALS"
 _LARGE = 40_000
-
-
-@pytest.fixture(scope="session")
-def refusing(tmp_path_factory):
-    """Ranks whose system can be told to refuse."""
-    if _COMPILER is None:
-        pytest.skip("no C compiler here to make a system that refuses")
-    library = tmp_path_factory.mktemp("refusals") / "refusals.so"
-    source = Path(__file__).with_name("refusals.c")
-    subprocess.run([_COMPILER, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    processes = RankProcesses({"LD_PRELOAD": str(library), _LIBRARY: str(library)})
-    yield processes
-    processes.close()
 
 
 def refuse(name, nth, error):
     """Let the system refuse the nth call of that name from here on."""
-    ctypes.CDLL(os.environ[_LIBRARY]).refuse(name.encode(), nth, error)
+    ctypes.CDLL(os.environ["TREEFOLD_TEST_REFUSALS"]).refuse(name.encode(), nth, error)
 
 
 def has_refused():
     """Tell whether it has."""
-    return bool(ctypes.CDLL(os.environ[_LIBRARY]).has_refused())
+    return bool(ctypes.CDLL(os.environ["TREEFOLD_TEST_REFUSALS"]).has_refused())
 
 
 def told(action, *arguments):
