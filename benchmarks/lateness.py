@@ -1,6 +1,6 @@
 """How long after a rank's death, or after a deadline, the last of the others has raised.
 
-``python benchmarks/lateness.py``. Every group is new. A death is a SIGKILL from outside at any moment of a row of calls;
+``python benchmarks/lateness.py``. Every group is new. A death is a SIGKILL at any moment of a row of calls;
 a deadline passes because one rank is stopped. Times are those of the monotonic clock that all processes share.
 """
 
