@@ -12,9 +12,11 @@ void define_groups(nanobind::module_& module) { module.attr("HAS_SHARED_MEMORY")
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <memory>
 
 #include "border.hpp"
@@ -95,7 +97,7 @@ class HostGroup {
     for (const auto& [lifeline, pid] : peers) descriptors_.push_back(lifeline);
   }
   ~HostGroup() {
-    if (getpid() == owner_) leave(false);
+    if (getpid() == owner_) leave("left");
     for (const int descriptor : descriptors_) {
       if (descriptor >= 0) close(descriptor);
     }
@@ -180,11 +182,12 @@ class HostGroup {
     return array_on(mapping_->base + offset, shape, dtype, capsule_of(owner), true);
   }
 
-  // Tells the others that this rank closes the group.
-  void leave(bool has_failed) {
-    const tg::Cause cause = has_failed ? tg::Cause::failed : tg::Cause::left;
+  // Tells the others that this rank closes the group, and why.
+  void leave(const std::string& cause) {
+    const auto found = std::find(std::begin(tg::cause_names), std::end(tg::cause_names), cause);
+    const auto number = static_cast<std::uint32_t>(found - std::begin(tg::cause_names));
     std::uint32_t none = 0;
-    meetings_.block(meetings_.rank()).departure.compare_exchange_strong(none, static_cast<std::uint32_t>(cause));
+    meetings_.block(meetings_.rank()).departure.compare_exchange_strong(none, number);
     meetings_.wake();
   }
 
@@ -351,7 +354,7 @@ void define_groups(nb::module_& module) {
       .def("agree", &HostGroup::agree, nb::arg("kind"), nb::arg("blob"), nb::arg("words"), nb::arg("is_refused"),
            nb::arg("seconds"), nb::arg("warn").none())
       .def("empty", &HostGroup::empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("nbytes"))
-      .def("leave", &HostGroup::leave, nb::arg("has_failed"))
+      .def("leave", &HostGroup::leave, nb::arg("cause"))
       .def("retire_leases", &HostGroup::retire_leases)
       .def_prop_ro("sequence", &HostGroup::sequence);
 }

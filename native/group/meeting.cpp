@@ -123,9 +123,8 @@ void Meetings::judge(std::uint64_t sequence, const Patience& patience) {
     decide(sequence, Event::spoil, Cause::interrupted, rank_);
   } else if (const std::size_t dead = dead_rank(); dead < layout_.ranks) {
     const std::uint32_t departure = block(dead).departure.load(std::memory_order_acquire);
-    const bool has_left = departure == static_cast<std::uint32_t>(Cause::left) ||
-                          departure == static_cast<std::uint32_t>(Cause::failed);
-    decide(sequence, Event::spoil, has_left ? static_cast<Cause>(departure) : Cause::lost, dead);
+    const Cause said = Decision::of(std::uint64_t{departure & 15} << 16).cause;
+    decide(sequence, Event::spoil, said == Cause::none ? Cause::lost : said, dead);
   } else if (Clock::now() >= patience.deadline) {
     const std::vector<std::size_t> missing = absent();
     if (!missing.empty()) {

@@ -109,8 +109,8 @@ def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, time
 def _settle(link: HostLink, settle: Callable[[], None]) -> None:
     try:
         settle()
-    except BaseException:
-        link.close(has_failed=True)  # others may have heard that the group has formed
+    except BaseException as error:
+        link.close(error)  # others may have heard that the group has formed
         raise
 
 

@@ -124,8 +124,12 @@ class HostLink:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Tell the others, unless they know, as the call itself has ended; an interrupted rank waits for nobody."""
-        if isinstance(error, Exception) and self._native.sequence == self._told:
+        if error is None or self._native.sequence != self._told:
+            return
+        if isinstance(error, Exception):
             self.refuse(str(error) or type(error).__name__)
+        else:
+            self.close(error)
 
     def refuse(self, sentence: str) -> None:
         """Tell the others, who are in a call, that this rank cannot make it, whatever becomes of that."""
@@ -147,12 +151,12 @@ class HostLink:
         except OSError as error:
             raise SharedMemoryError.of_system(error, nbytes) from None
 
-    def close(self, *, has_failed: bool = False) -> None:
-        """Leave the group, waiting for nobody. Results stay readable."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave the group, waiting for nobody; ``error``: because of what. Results stay readable."""
         if self._is_closed or os.getpid() != self._pid:
             return
         self._is_closed = True
-        self._native.leave(has_failed)
+        self._native.leave(_cause_of(error))
 
     def _begin(self, doing: str) -> None:
         """Begin a call; whoever begins one releases the lock."""
@@ -214,6 +218,12 @@ class HostLink:
         """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""
         if not self._is_closed and os.getpid() == self._pid:
             self._native.retire_leases()
+
+
+def _cause_of(error: BaseException | None) -> str:
+    if error is None:
+        return "left"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
 _links: weakref.WeakSet[HostLink] = weakref.WeakSet()
