@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import resource
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -185,3 +186,41 @@ class TestLimits:
         """Nobody has a group, and all hear that memory is why."""
         ended = ranks.run(World(connect_with_few_addresses, 3, {"victim": victim}, timeout_seconds=None))
         assert [one.value for one in ended] == ["SharedMemoryError"] * 3, ended
+
+
+#: pidfd_send_signal, pidfd_open and pidfd_getfd, which have the same numbers on all processors.
+_OF_OTHER_PROCESSES = (424, 434, 438)
+
+
+def forbid(numbers, error):
+    """Let the kernel refuse this process those system calls from now on, as sandboxes and old kernels do."""
+    load, jump_unless_equal, end = 0x20, 0x15, 0x06
+    steps = [(load, 0, 0, 0)]
+    for number in numbers:
+        steps += [(jump_unless_equal, 0, 1, number), (end, 0, 0, 0x0005_0000 | error)]
+    steps.append((end, 0, 0, 0x7FFF_0000))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code))
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert libc.prctl(22, 2, program, 0, 0) == 0  # PR_SET_SECCOMP
+
+
+def lose_a_rank_in_a_sandbox(me, *, error):
+    """Connect where processes may not look at each other, and lose rank 1."""
+    forbid(_OF_OTHER_PROCESSES, error)
+    with pytest.raises(OSError, match=os.strerror(error)):
+        os.pidfd_open(os.getpid())
+    me.group = connect(me.ticket)
+    assert me.group.all_reduce(np.float32(2**me.rank)) == 2**me.size - 1
+    if me.rank == 1:
+        os._exit(0)
+    return told(me.group.barrier)
+
+
+class TestSandboxes:
+    @pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM], ids=errno.errorcode.get)
+    def test_a_rank_that_ends_is_seen_at_once_where_processes_cannot_look_at_each_other(self, ranks, error):
+        """By the end of what it holds, so no right and no newer kernel is needed."""
+        ended = ranks.run(World(lose_a_rank_in_a_sandbox, 3, {"error": error}, timeout_seconds=None))
+        assert [ended[rank].value for rank in (0, 2)] == ["PeerLostError"] * 2, ended
