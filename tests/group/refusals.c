@@ -69,15 +69,19 @@ static const char* pretended(const char* path, char* room) {
   snprintf(room, 4096, "%s%s", folder, path);
   return room;
 }
-int open64(const char* path, int flags, ...) {
-  char room[4096];
-  va_list list;
-  va_start(list, flags);
-  const int mode = va_arg(list, int);
-  va_end(list);
-  return REAL(int, open64, const char*, int, int)(pretended(path, room), flags, mode);
-}
-FILE* fopen64(const char* path, const char* mode) {
-  char room[4096];
-  return REAL(FILE*, fopen64, const char*, const char*)(pretended(path, room), mode);
-}
+/* With and without the suffix: which one a program calls depends on how it was compiled. */
+#define PRETENDING(open_name, fopen_name)                                                            \
+  int open_name(const char* path, int flags, ...) {                                                  \
+    char room[4096];                                                                                 \
+    va_list list;                                                                                    \
+    va_start(list, flags);                                                                           \
+    const int mode = va_arg(list, int);                                                              \
+    va_end(list);                                                                                    \
+    return REAL(int, open_name, const char*, int, int)(pretended(path, room), flags, mode);          \
+  }                                                                                                  \
+  FILE* fopen_name(const char* path, const char* mode) {                                             \
+    char room[4096];                                                                                 \
+    return REAL(FILE*, fopen_name, const char*, const char*)(pretended(path, room), mode);           \
+  }
+PRETENDING(open, fopen)
+PRETENDING(open64, fopen64)
