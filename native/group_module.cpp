@@ -16,6 +16,7 @@ void define_groups(nanobind::module_& module) { module.attr("HAS_SHARED_MEMORY")
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <memory>
 
 #include "border.hpp"
@@ -87,16 +88,16 @@ std::vector<tg::Piece> pieces_of(const nb::list& entries) {
 class HostGroup {
  public:
   HostGroup(int fd, std::size_t rank, std::size_t ranks, std::size_t result_bytes, std::size_t arena_bytes,
-            const std::vector<std::tuple<int, bool, int>>& peers, bool spins)
+            const std::vector<std::tuple<int, int>>& peers, bool spins)
       : mapping_(std::make_shared<Mapping>(fd, tg::Layout::of(ranks, result_bytes, arena_bytes))),
         arena_(std::make_shared<tg::Arena>(mapping_->fd, mapping_->layout.arena(rank), mapping_->layout.arena_bytes)),
         meetings_(mapping_->base, mapping_->layout, rank, peers_of(peers), spins),
         areas_(mapping_->base, mapping_->fd, mapping_->layout),
         operation_(meetings_, areas_, mapping_->base, mapping_->layout) {
-    for (const auto& [fd, is_pidfd, pid] : peers) descriptors_.push_back(fd);
+    for (const auto& [lifeline, pid] : peers) descriptors_.push_back(lifeline);
   }
   ~HostGroup() {
-    if (getpid() == owner_) leave(false);
+    if (getpid() == owner_) leave("left");
     for (const int descriptor : descriptors_) {
       if (descriptor >= 0) close(descriptor);
     }
@@ -185,11 +186,12 @@ class HostGroup {
     return array_on(mapping_->base + offset, shape, dtype, capsule_of(owner), true);
   }
 
-  // Tells the others that this rank closes the group.
-  void leave(bool has_failed) {
-    const tg::Cause cause = has_failed ? tg::Cause::failed : tg::Cause::left;
+  // Tells the others that this rank closes the group, and why.
+  void leave(const std::string& cause) {
+    const auto found = std::find(std::begin(tg::cause_names), std::end(tg::cause_names), cause);
+    const auto number = static_cast<std::uint32_t>(found - std::begin(tg::cause_names));
     std::uint32_t none = 0;
-    meetings_.block(meetings_.rank()).departure.compare_exchange_strong(none, static_cast<std::uint32_t>(cause));
+    meetings_.block(meetings_.rank()).departure.compare_exchange_strong(none, number);
     meetings_.wake();
   }
 
@@ -204,10 +206,10 @@ class HostGroup {
   }
 
  private:
-  std::vector<tg::Peer> peers_of(const std::vector<std::tuple<int, bool, int>>& entries) const {
+  std::vector<tg::Peer> peers_of(const std::vector<std::tuple<int, int>>& entries) const {
     if (entries.size() != mapping_->layout.ranks) refuse("A group has one entry for each of its ranks.");
     std::vector<tg::Peer> peers;
-    for (const auto& [fd, is_pidfd, pid] : entries) peers.push_back({fd, is_pidfd, pid});
+    for (const auto& [lifeline, pid] : entries) peers.push_back({lifeline, pid});
     return peers;
   }
 
@@ -344,7 +346,7 @@ void define_groups(nb::module_& module) {
       .def("view", &Ended::view, nb::arg("at"), nb::arg("shape"), nb::arg("dtype"),
            "Return a read-only array on the result area; without a lease it is right until the next operation.");
   nb::class_<HostGroup>(module, "HostGroup", "The ranks of one host, as one of them sees them.")
-      .def(nb::init<int, std::size_t, std::size_t, std::size_t, std::size_t, const std::vector<std::tuple<int, bool, int>>&,
+      .def(nb::init<int, std::size_t, std::size_t, std::size_t, std::size_t, const std::vector<std::tuple<int, int>>&,
                     bool>(),
            nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("result_bytes"), nb::arg("arena_bytes"),
            nb::arg("peers"), nb::arg("spins"), "Own the descriptors of `peers`, by which ranks see each other end; `fd` stays the caller's.")
@@ -358,7 +360,7 @@ void define_groups(nb::module_& module) {
       .def("agree", &HostGroup::agree, nb::arg("kind"), nb::arg("blob"), nb::arg("words"), nb::arg("is_refused"),
            nb::arg("seconds"), nb::arg("warn").none())
       .def("empty", &HostGroup::empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("nbytes"))
-      .def("leave", &HostGroup::leave, nb::arg("has_failed"))
+      .def("leave", &HostGroup::leave, nb::arg("cause"))
       .def("retire_leases", &HostGroup::retire_leases)
       .def_prop_ro("sequence", &HostGroup::sequence);
 }

@@ -64,7 +64,7 @@ static_assert(sizeof(Control) <= page_bytes);
 struct Block {
   // Twice the number of the meeting where the rank is, less one until it has been counted there.
   alignas(64) std::atomic<std::uint64_t> step;
-  std::atomic<std::uint32_t> departure;  // 0, or the Cause `left` or `failed` with which it closed the group
+  std::atomic<std::uint32_t> departure;  // 0, or the Cause with which it closed the group
   alignas(64) std::atomic<std::uint32_t> leases[most_areas];
   alignas(64) Descriptor descriptors[2];
   char words[2][words_bytes];

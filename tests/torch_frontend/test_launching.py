@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch_ranks import PATIENCE_S, Died, Raised, collectives, launching, run
+from torch_ranks import PATIENCE_S, Died, Raised, collectives, launching, mixed, run
 
 SCRIPT = """
 import torch, treefold.torch
@@ -112,9 +112,10 @@ class TestStarts:
             f"life 1 rank {rank} has 23.0" for rank in range(2)
         ]
 
-    def test_beside_cuda(self):
-        """In a mixed string it is this group that gets the tensors, whatever their device."""
-        assert run(collectives.broadcast, 2, 1, backend="cpu:treefold,cuda:gloo") == [[2, 2, 2]] * 2
+    @pytest.mark.parametrize("backend", ["cpu:treefold,cuda:gloo", "cuda:gloo,cpu:treefold"])
+    def test_beside_cuda(self, backend):
+        """In a mixed string it is this group that gets the tensors, whatever the order."""
+        assert run(collectives.broadcast, 2, 1, backend=backend) == [[2, 2, 2]] * 2
 
 
 class TestEnds:
@@ -165,3 +166,18 @@ class TestWithoutProcessGroups:
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=True)  # noqa: S603 - our own program
         assert done.stdout == "2.0\n"
+
+
+class TestMixedStrings:
+    def test_tensors_on_another_device_go_to_their_backend(self):
+        """PyTorch gives all of them to ours; those on the CPU are reduced here."""
+        asked = ["allreduce", "broadcast", "allgather", "reduce_scatter", "send", "recv", "allreduce"]
+        assert (
+            run(mixed.both, 2, backend="cpu:treefold,meta:recorder")
+            == [([6, 6], [(name, "meta") for name in asked])] * 2
+        )
+
+    def test_tensors_on_a_device_that_the_string_does_not_name_are_refused(self):
+        """The sentence says what to write."""
+        answers = run(mixed.nowhere, 2, backend="cpu:treefold")
+        assert [answer.kind for answer in answers] == ["DeviceError"] * 2, answers

@@ -182,13 +182,13 @@ class TestRefusals:
                 "layout",
                 "DeviceError",
                 'PyTorch\'s backend "treefold" got a sparse_coo tensor on cpu. It takes strided tensors on the CPU; '
-                'copy it there, or make a group of another backend for GPUs, as new_group(backend="nccl") does.',
+                'copy it there, or name a backend for GPUs, too: init_process_group("cpu:treefold,cuda:nccl").',
             ),
             (
                 "device",
                 "DeviceError",
                 'PyTorch\'s backend "treefold" got a strided tensor on meta. It takes strided tensors on the CPU; '
-                'copy it there, or make a group of another backend for GPUs, as new_group(backend="nccl") does.',
+                'copy it there, or name a backend for GPUs, too: init_process_group("cpu:treefold,cuda:nccl").',
             ),
         ],
     )

@@ -16,7 +16,7 @@ from treefold.group.link import HostLink
 from treefold.group.rendezvous import Host
 from treefold.group.sources import find_ticket
 from treefold.group.ticket import Ticket
-from treefold.group.wire import Met, close_all
+from treefold.group.wire import Lifeline, Met, close_all
 
 #: What a socket can wait for.
 _MOST_SECONDS = 1e6
@@ -90,14 +90,16 @@ def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, time
                 host.refuse(sentence, is_memory=True)
                 raise SharedMemoryError(sentence) from None
             met = host.share(fd)
-            link = _link(ticket, met, timeout_seconds, lambda sentence: host.refuse(sentence, is_memory=True))
+            link = _link(
+                ticket, met, host.lifeline, timeout_seconds, lambda sentence: host.refuse(sentence, is_memory=True)
+            )
             _settle(link, host.settle)
         finally:
             host.close()
         return link
     guest = Guest(ticket, agreed, seconds)
     try:
-        link = _link(ticket, guest.join(), timeout_seconds, guest.settle)
+        link = _link(ticket, guest.join(), guest.lifeline, timeout_seconds, guest.settle)
         _settle(link, guest.settle)
     finally:
         guest.close()
@@ -107,25 +109,27 @@ def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, time
 def _settle(link: HostLink, settle: Callable[[], None]) -> None:
     try:
         settle()
-    except BaseException:
-        link.close(has_failed=True)  # others may have heard that the group has formed
+    except BaseException as error:
+        link.close(error)  # others may have heard that the group has formed
         raise
 
 
-def _link(ticket: Ticket, met: Met, timeout_seconds: float, tell: Callable[[str], None]) -> HostLink:
+def _link(
+    ticket: Ticket, met: Met, lifeline: Lifeline, timeout_seconds: float, tell: Callable[[str], None]
+) -> HostLink:
     """Map the shared memory; what fails here is told to the other ranks before it is raised."""
-    peers = [(pidfd, True, pid) for pidfd, pid in zip(met.pidfds, met.pids, strict=True)]
+    peers = list(zip(met.lifelines, met.pids, strict=True))
     spins = ticket.size <= limits.usable_cores()
     try:
         native = core.HostGroup(met.fd, ticket.rank, ticket.size, *_sizes(ticket), peers, spins)
     except OSError as error:
-        close_all(met.pidfds)
+        close_all(met.lifelines)
         sentence = str(SharedMemoryError.of_system(error))
         tell(sentence)
         raise SharedMemoryError(sentence) from None
     finally:
         os.close(met.fd)
-    return HostLink(native, ticket.rank, ticket.size, result_bytes=_sizes(ticket)[0], timeout_seconds=timeout_seconds)
+    return HostLink(native, lifeline, ticket, result_bytes=_sizes(ticket)[0], timeout_seconds=timeout_seconds)
 
 
 def _sizes(ticket: Ticket) -> tuple[int, int]:

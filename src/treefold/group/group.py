@@ -99,7 +99,7 @@ class Group:
                 return self._scatter_later(backend, value, ReduceOp.parse(op), axis)
             leaves, structure = flatten(value)
             cut = [cut_equally(array, axis, self.size) for array in leaves]
-        own = self._folds.reduce_scatter([[parts[rank] for parts in cut] for rank in range(self.size)], op)
+            own = self._folds.reduce_scatter([[parts[rank] for parts in cut] for rank in range(self.size)], op)
         result: T = unflatten(structure, own)
         return result
 
@@ -199,7 +199,7 @@ class Group:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._link.close(has_failed=error is not None)
+        self._link.close(error)
 
     def __repr__(self) -> str:
         return f"<treefold.Group: rank {self.rank} of {self.size}>"

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from treefold._native import GroupForm, GroupOutcome, HostGroup
     from treefold.backends import HostArray, Row
+    from treefold.group.ticket import Ticket
+    from treefold.group.wire import Lifeline
 
 #: A part of the result area, and the private memory that it is copied from or to: offset, address, bytes.
 Piece = tuple[int, int, int]
@@ -33,11 +35,13 @@ Piece = tuple[int, int, int]
 class HostLink:
     """Calls of one rank, and what becomes of them. All ranks of the host make the same calls in the same order."""
 
-    def __init__(self, native: HostGroup, rank: int, size: int, *, result_bytes: int, timeout_seconds: float) -> None:
+    def __init__(
+        self, native: HostGroup, lifeline: Lifeline, ticket: Ticket, *, result_bytes: int, timeout_seconds: float
+    ) -> None:
         """Take over what the native core has connected."""
-        self.rank, self.size, self.result_bytes = rank, size, result_bytes
+        self.rank, self.size, self.result_bytes = ticket.rank, ticket.size, result_bytes
         self.timeout_seconds = timeout_seconds
-        self._native = native
+        self._native, self._lifeline = native, lifeline
         self._pid = os.getpid()
         self._is_closed = False
         self._under_way = threading.Lock()
@@ -122,8 +126,12 @@ class HostLink:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Tell the others, unless they know, as the call itself has ended; an interrupted rank waits for nobody."""
-        if isinstance(error, Exception) and self._native.sequence == self._told:
+        if error is None or self._native.sequence != self._told:
+            return
+        if isinstance(error, Exception):
             self.refuse(str(error) or type(error).__name__)
+        else:
+            self.close(error)
 
     def refuse(self, sentence: str) -> None:
         """Tell the others, who are in a call, that this rank cannot make it, whatever becomes of that."""
@@ -145,12 +153,12 @@ class HostLink:
         except OSError as error:
             raise SharedMemoryError.of_system(error, nbytes) from None
 
-    def close(self, *, has_failed: bool = False) -> None:
-        """Leave the group, waiting for nobody. Results stay readable."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave the group, waiting for nobody; ``error``: because of what. Results stay readable."""
         if self._is_closed or os.getpid() != self._pid:
             return
         self._is_closed = True
-        self._native.leave(has_failed)
+        self._native.leave(_cause_of(error))
 
     def _begin(self, doing: str) -> None:
         """Begin a call; whoever begins one releases the lock."""
@@ -211,6 +219,12 @@ class HostLink:
         """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""
         if not self._is_closed and os.getpid() == self._pid:
             self._native.retire_leases()
+
+
+def _cause_of(error: BaseException | None) -> str:
+    if error is None:
+        return "left"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
 _links: weakref.WeakSet[HostLink] = weakref.WeakSet()

@@ -52,7 +52,8 @@ class Moves:
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        self._link.agree(KIND.pack(_BARRIER, 0, 0, 0, bytes(16)), b"", words="barrier")
+        with self._link.telling():
+            self._link.agree(KIND.pack(_BARRIER, 0, 0, 0, bytes(16)), b"", words="barrier")
 
     def broadcast(self, value: Any, root: int) -> Any:
         """Return rank ``root``'s value on all ranks."""
