@@ -7,6 +7,9 @@ PYTEST_ARGS ?=
 MUTANTS_ARGS ?=
 DOCS_PORT ?= 8000
 
+# The repository's address, for distributions that are to be published: REPOSITORY=https://example.org/owner/treefold
+REPOSITORY ?=
+
 PYTHONS ?= $(PYTHON)
 COMPILERS ?= g++,none
 
@@ -25,6 +28,9 @@ CORE_TESTS := tests/api tests/execution tests/files tests/packing tests/plan tes
   tests/planners/test_planners.py tests/properties tests/topology \
   $(addprefix --ignore=tests/,api/test_choose.py api/test_fast_path.py api/test_topology_argument.py execution/test_nccl.py \
   topology/test_fuzz_parsers.py topology/test_nvlinks.py topology/test_parsers_hwloc_xml.py)
+# What distributions are built from: the checkout, or a copy in which the address stands.
+BUILT := $(if $(REPOSITORY),build/addressed,.)
+PREPARE = $(if $(REPOSITORY),$(BIN)/python tools/address.py $(REPOSITORY) $(BUILT),:)
 SMOKE := build/smoke
 SANITIZE := build/sanitize
 SANITIZED_TESTS := tests/native tests/properties tests/api tests/group/test_headers.py
@@ -53,6 +59,7 @@ help:
 	@echo 'make bench-gpu   measure on a GPU, against its own copies; writes benchmarks/results/gpu-<date>.md'
 	@echo 'make wheel       build the source archive and the wheel into dist/'
 	@echo 'make wheels      build and test the wheels to publish, one per Python, into dist/ (on Linux with Docker)'
+	@echo '                 (REPOSITORY=https://... for both: links of the README and URLs of the package lead there)'
 	@echo 'make try-wheels  build a wheel per Python and compiler, each tried in an empty environment'
 	@echo '                 (PYTHONS="python3.12 python3.13" COMPILERS=g++,clang++,none; none: without the native core)'
 	@echo 'make clean       remove .venv, .venv-core and everything built'
@@ -143,11 +150,13 @@ bench-gpu: $(VENV)/.test
 wheel: $(VENV)/.dev
 	@echo 'building dist/ (compiles the native core)'
 	@rm -rf dist
-	@out=$$($(BIN)/python -m build $(NATIVE) 2>&1) || { echo "$$out"; exit 1; }
+	@$(PREPARE)
+	@out=$$($(BIN)/python -m build $(NATIVE) --outdir dist $(BUILT) 2>&1) || { echo "$$out"; exit 1; }
 
 wheels: $(VENV)/.wheels
 	@rm -rf dist
-	@$(BIN)/python -m cibuildwheel --output-dir dist
+	@$(PREPARE)
+	@$(BIN)/python -m cibuildwheel --output-dir dist $(BUILT)
 
 try-wheels:
 	@$(PYTHON) tools/try_wheels.py --compilers $(COMPILERS) $(PYTHONS)

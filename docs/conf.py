@@ -41,10 +41,14 @@ myst_heading_anchors = 3
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True  # as they are written
+autodoc_type_aliases = {"npt.DTypeLike": "DTypeLike"}
 autodoc_class_signature = "mixed"
 python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 nitpicky = False  # annotations name rooms that are not public
+
+toc_object_entries_show_parents = "hide"
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"treefold {release}"

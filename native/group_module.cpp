@@ -12,9 +12,11 @@ void define_groups(nanobind::module_& module) { module.attr("HAS_SHARED_MEMORY")
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <memory>
 
 #include "border.hpp"
@@ -86,16 +88,16 @@ std::vector<tg::Piece> pieces_of(const nb::list& entries) {
 class HostGroup {
  public:
   HostGroup(int fd, std::size_t rank, std::size_t ranks, std::size_t result_bytes, std::size_t arena_bytes,
-            const std::vector<std::tuple<int, bool, int>>& peers, bool spins)
+            const std::vector<std::tuple<int, int>>& peers, bool spins)
       : mapping_(std::make_shared<Mapping>(fd, tg::Layout::of(ranks, result_bytes, arena_bytes))),
         arena_(std::make_shared<tg::Arena>(mapping_->fd, mapping_->layout.arena(rank), mapping_->layout.arena_bytes)),
         meetings_(mapping_->base, mapping_->layout, rank, peers_of(peers), spins),
         areas_(mapping_->base, mapping_->fd, mapping_->layout),
         operation_(meetings_, areas_, mapping_->base, mapping_->layout) {
-    for (const auto& [fd, is_pidfd, pid] : peers) descriptors_.push_back(fd);
+    for (const auto& [lifeline, pid] : peers) descriptors_.push_back(lifeline);
   }
   ~HostGroup() {
-    if (getpid() == owner_) leave(false);
+    if (getpid() == owner_) leave("left");
     for (const int descriptor : descriptors_) {
       if (descriptor >= 0) close(descriptor);
     }
@@ -105,19 +107,22 @@ class HostGroup {
 
   nb::object fold(const Form& form, const nb::list& rows, const nb::object& targets, bool wants_lease,
                   const std::vector<double>& weights, double weight_sum, std::uint64_t plan, double seconds,
-                  const nb::object& warn) {
+                  const nb::object& warn, const std::vector<std::vector<std::size_t>>& counts) {
     tg::Call call = form.call;
     if (rows.size() != call.leaves.size()) refuse("A call of other leaves than its form.");
+    for (nb::handle row : rows) call.replicas = std::max(call.replicas, nb::cast<const Row&>(row).starts.size());
     std::vector<Extent> extents;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const Row& row = nb::cast<const Row&>(rows[i]);
       const tg::Leaf& leaf = call.leaves[i];
-      if (i == 0) call.replicas = row.starts.size();
-      if (row.starts.size() != call.replicas || call.replicas > tg::most_replicas || row.length != leaf.length ||
+      const std::size_t missing = call.replicas - row.starts.size();
+      if (row.starts.empty() || call.replicas > tg::most_replicas || row.length != leaf.length ||
           row.itemsize != leaf.source_bytes || !row.is_on_host) {
-        refuse("A row of another length, dtype, device or number of replicas than its form.");
+        refuse("A row of another length, dtype or device than its form, or of more replicas than a rank has.");
       }
       for (const void* start : row.starts) call.sources.push_back(static_cast<const std::byte*>(start));
+      call.sources.insert(call.sources.end(), missing, nullptr);
+      call.is_mixed = call.is_mixed || missing != 0;
       if (targets.is_none() || targets[i].is_none()) continue;
       const Row& target = nb::cast<const Row&>(targets[i]);
       if (target.starts.size() != 1 || target.length != leaf.length || target.itemsize != leaf.target_bytes ||
@@ -141,6 +146,7 @@ class HostGroup {
     call.weights = weights;
     call.weight_sum = weight_sum;
     call.plan = plan;
+    call.counts = counts;
     return nb::cast(run(call, seconds, warn));
   }
 
@@ -180,11 +186,12 @@ class HostGroup {
     return array_on(mapping_->base + offset, shape, dtype, capsule_of(owner), true);
   }
 
-  // Tells the others that this rank closes the group.
-  void leave(bool has_failed) {
-    const tg::Cause cause = has_failed ? tg::Cause::failed : tg::Cause::left;
+  // Tells the others that this rank closes the group, and why.
+  void leave(const std::string& cause) {
+    const auto found = std::find(std::begin(tg::cause_names), std::end(tg::cause_names), cause);
+    const auto number = static_cast<std::uint32_t>(found - std::begin(tg::cause_names));
     std::uint32_t none = 0;
-    meetings_.block(meetings_.rank()).departure.compare_exchange_strong(none, static_cast<std::uint32_t>(cause));
+    meetings_.block(meetings_.rank()).departure.compare_exchange_strong(none, number);
     meetings_.wake();
   }
 
@@ -199,10 +206,10 @@ class HostGroup {
   }
 
  private:
-  std::vector<tg::Peer> peers_of(const std::vector<std::tuple<int, bool, int>>& entries) const {
+  std::vector<tg::Peer> peers_of(const std::vector<std::tuple<int, int>>& entries) const {
     if (entries.size() != mapping_->layout.ranks) refuse("A group has one entry for each of its ranks.");
     std::vector<tg::Peer> peers;
-    for (const auto& [fd, is_pidfd, pid] : entries) peers.push_back({fd, is_pidfd, pid});
+    for (const auto& [lifeline, pid] : entries) peers.push_back({lifeline, pid});
     return peers;
   }
 
@@ -286,7 +293,8 @@ nb::list bytes_of(const std::vector<std::string>& blobs) {
 nb::list descriptors_of(const Ended& ended) {
   nb::list made;
   for (const tg::Descriptor& said : ended.outcome.descriptors) {
-    made.append(nb::make_tuple(nb::bytes(said.kind, sizeof said.kind), said.is_refused != 0, said.replicas, said.plan != 0));
+    made.append(nb::make_tuple(nb::bytes(said.kind, sizeof said.kind), said.is_refused != 0, said.replicas, said.plan != 0,
+                              said.is_mixed != 0));
   }
   return made;
 }
@@ -336,16 +344,17 @@ void define_groups(nb::module_& module) {
       .def_prop_ro("is_unplanned", [](const Ended& e) { return e.outcome.is_unplanned; })
       .def_prop_ro("words", [](const Ended& e) { return texts_of(e.outcome.words); })
       .def_prop_ro("blobs", [](const Ended& e) { return bytes_of(e.outcome.blobs); })
-      .def_prop_ro("descriptors", &descriptors_of, "Of each rank: kind, whether it refuses, replicas, whether it has a plan.")
+      .def_prop_ro("descriptors", &descriptors_of, "Of each rank: kind, whether it refuses, replicas, whether it has a plan, whether leaves differ.")
       .def("view", &Ended::view, nb::arg("at"), nb::arg("shape"), nb::arg("dtype"),
            "Return a read-only array on the result area; without a lease it is right until the next operation.");
   nb::class_<HostGroup>(module, "HostGroup", "The ranks of one host, as one of them sees them.")
-      .def(nb::init<int, std::size_t, std::size_t, std::size_t, std::size_t, const std::vector<std::tuple<int, bool, int>>&,
+      .def(nb::init<int, std::size_t, std::size_t, std::size_t, std::size_t, const std::vector<std::tuple<int, int>>&,
                     bool>(),
            nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("result_bytes"), nb::arg("arena_bytes"),
            nb::arg("peers"), nb::arg("spins"), "Own the descriptors of `peers`, by which ranks see each other end; `fd` stays the caller's.")
       .def("fold", &HostGroup::fold, nb::arg("form"), nb::arg("rows"), nb::arg("targets").none(), nb::arg("wants_lease"),
            nb::arg("weights"), nb::arg("weight_sum"), nb::arg("plan"), nb::arg("seconds"), nb::arg("warn").none(),
+           nb::arg("counts") = std::vector<std::vector<std::size_t>>{},
            "Fold the rows of all ranks into the one array of each target, where there is one; None, with nothing done and no\n"
            "other rank told, if targets cannot be written or share memory with another array of the call.")
       .def("place", &HostGroup::place, nb::arg("kind"), nb::arg("result_bytes"), nb::arg("given"), nb::arg("taken"),
@@ -353,7 +362,7 @@ void define_groups(nb::module_& module) {
       .def("agree", &HostGroup::agree, nb::arg("kind"), nb::arg("blob"), nb::arg("words"), nb::arg("is_refused"),
            nb::arg("seconds"), nb::arg("warn").none())
       .def("empty", &HostGroup::empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("nbytes"))
-      .def("leave", &HostGroup::leave, nb::arg("has_failed"))
+      .def("leave", &HostGroup::leave, nb::arg("cause"))
       .def("retire_leases", &HostGroup::retire_leases)
       .def_prop_ro("sequence", &HostGroup::sequence);
 }

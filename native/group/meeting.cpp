@@ -38,9 +38,8 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 }
 
 bool has_ended(const Peer& peer) {
-  pollfd look{peer.fd, static_cast<short>(peer.is_pidfd ? POLLIN : POLLRDHUP), 0};
-  const short ended = peer.is_pidfd ? POLLIN : POLLRDHUP | POLLHUP | POLLERR;
-  return poll(&look, 1, 0) > 0 && (look.revents & ended) != 0;
+  pollfd look{peer.lifeline, 0, 0};  // that nobody holds the other end is told unasked
+  return poll(&look, 1, 0) > 0 && (look.revents & POLLHUP) != 0;
 }
 
 }  // namespace
@@ -124,9 +123,8 @@ void Meetings::judge(std::uint64_t sequence, const Patience& patience) {
     decide(sequence, Event::spoil, Cause::interrupted, rank_);
   } else if (const std::size_t dead = dead_rank(); dead < layout_.ranks) {
     const std::uint32_t departure = block(dead).departure.load(std::memory_order_acquire);
-    const bool has_left = departure == static_cast<std::uint32_t>(Cause::left) ||
-                          departure == static_cast<std::uint32_t>(Cause::failed);
-    decide(sequence, Event::spoil, has_left ? static_cast<Cause>(departure) : Cause::lost, dead);
+    const Cause said = Decision::of(std::uint64_t{departure & 15} << 16).cause;
+    decide(sequence, Event::spoil, said == Cause::none ? Cause::lost : said, dead);
   } else if (Clock::now() >= patience.deadline) {
     const std::vector<std::size_t> missing = absent();
     if (!missing.empty()) {
@@ -146,7 +144,7 @@ std::size_t Meetings::dead_rank() const {
   for (std::size_t rank = 0; rank < layout_.ranks; ++rank) {
     if (rank == rank_) continue;
     if (block(rank).departure.load(std::memory_order_acquire) != 0) return rank;
-    if (peers_[rank].fd >= 0 && has_ended(peers_[rank])) return rank;
+    if (peers_[rank].lifeline >= 0 && has_ended(peers_[rank])) return rank;
   }
   return layout_.ranks;
 }

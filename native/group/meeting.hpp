@@ -12,11 +12,10 @@ namespace treefold::group {
 
 using Clock = std::chrono::steady_clock;
 
-// A way to see that another rank's process has ended: its pidfd, or a socket to it where there are no pidfds.
+// Another rank's process.
 struct Peer {
-  int fd = -1;       // -1: this rank
-  bool is_pidfd = true;
-  int pid = 0;       // as this process sees it; 0: it does not
+  int lifeline = -1;  // a pipe whose other end it holds, which closes when it ends or becomes another program; -1: this rank
+  int pid = 0;        // as this process sees it; 0: it does not
 };
 
 // How this rank waits. `interrupted` is called from time to time while it sleeps; once it returns true, the rank gives up.

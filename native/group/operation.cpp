@@ -150,6 +150,7 @@ void Operation::publish(Run& run) const {
   descriptor.is_refused = call.is_refused;
   descriptor.is_mapped = run.is_mapped;
   descriptor.wants_lease = call.wants_lease;
+  descriptor.is_mixed = call.is_mixed;
   descriptor.replicas = static_cast<std::uint32_t>(call.replicas);
   descriptor.words_length = static_cast<std::uint32_t>(std::min(call.words.size(), words_bytes));
   std::memcpy(block.words[parity], call.words.data(), descriptor.words_length);
@@ -170,8 +171,9 @@ void Operation::copy_in(const Run& run, std::size_t chunk, std::size_t chunk_beg
     const std::size_t from = elements.begin * leaf.source_bytes, nbytes = elements.end * leaf.source_bytes - from;
     if (nbytes == 0) continue;
     for (std::size_t replica = 0; replica < call.replicas; ++replica) {
-      std::memcpy(staging + replica * run.lane_bytes + (leaf.at + from - chunk_begin),
-                  call.sources[i * call.replicas + replica] + from, nbytes);
+      const std::byte* const source = call.sources[i * call.replicas + replica];
+      if (source == nullptr) continue;
+      std::memcpy(staging + replica * run.lane_bytes + (leaf.at + from - chunk_begin), source + from, nbytes);
     }
   }
 }
@@ -267,9 +269,27 @@ bool Operation::suits(const Run& run) const {
          call.result_bytes <= end - choice.area_offset && choice.area <= most_areas;
 }
 
+// Tells whether what this rank was told of mixed leaves fits what all ranks say now; nothing is told where none are.
+bool Operation::has_counts(const Run& run) const {
+  const auto& counts = run.call.counts;
+  if (counts.empty()) {
+    return std::none_of(run.descriptors.begin(), run.descriptors.end(), [](const Descriptor& said) { return said.is_mixed != 0; });
+  }
+  if (counts.size() != layout_.ranks || !run.call.weights.empty()) return false;
+  for (std::size_t rank = 0; rank < layout_.ranks; ++rank) {
+    const std::size_t most = run.descriptors[rank].replicas;
+    if (counts[rank].size() != run.call.leaves.size()) return false;
+    for (const std::size_t count : counts[rank]) {
+      if (count < 1 || count > most) return false;
+    }
+  }
+  return true;
+}
+
 // Puts every rank's contributions into replica order. Returns false if what a rank says of them cannot be.
 bool Operation::find_lanes(Run& run) const {
   if (run.call.leaves.empty()) return true;
+  if (!has_counts(run)) return false;
   run.offsets.resize(layout_.ranks);
   for (std::size_t rank = 0; rank < layout_.ranks; ++rank) {
     const Descriptor& said = run.descriptors[rank];
@@ -325,12 +345,15 @@ void Operation::fold(const Run& run, Span part, std::byte* results) const {
     const Leaf& leaf = call.leaves[i];
     const Span elements = elements_of(leaf, part);
     if (elements.begin == elements.end) continue;
-    for (std::size_t l = 0; l < run.lanes.size(); ++l) {
+    Arithmetic arithmetic = run.arithmetic;
+    arithmetic.count = 0;
+    for (const Lane& lane : run.lanes) {
+      if (!call.counts.empty() && lane.index >= call.counts[lane.rank][i]) continue;
       // Loops count elements from the begin of the leaf, which may lie before that of the chunk.
-      sources[l] = source_of(run, run.lanes[l], i) - (is_staged(run, run.lanes[l]) ? chunk_begin : 0);
+      sources[arithmetic.count++] = source_of(run, lane, i) - (is_staged(run, lane) ? chunk_begin : 0);
     }
     void* const target = results + leaf.result_at;
-    leaf.loop(sources.data(), run.arithmetic, &target, 1, elements.begin, elements.end,
+    leaf.loop(sources.data(), arithmetic, &target, 1, elements.begin, elements.end,
               call.result_bytes > stream_out_bytes && run.choice.path == Path::mapped);
   }
 }

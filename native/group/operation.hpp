@@ -40,8 +40,11 @@ struct Call {
   std::vector<Leaf> leaves;           // of a fold; none in other calls
   std::size_t stream_bytes = 0, result_bytes = 0;
   bool is_refused = false, wants_lease = false;
-  std::size_t replicas = 0;           // of a fold, here
-  std::vector<const std::byte*> sources;  // leaf by leaf, replica by replica
+  std::size_t replicas = 0;           // of a fold, here: the most that a leaf has
+  std::vector<const std::byte*> sources;  // leaf by leaf, replica by replica; null where a leaf has fewer
+  bool is_mixed = false;              // some have
+  // Rank by rank, leaf by leaf, of a fold for which some rank is mixed: how many contributions there are.
+  std::vector<std::vector<std::size_t>> counts;
   std::vector<double> weights;        // of all replicas of the group, if weighted; those of weight 0 are left out
   double weight_sum = 0;
   std::vector<Piece> given, taken;    // what is copied into the area, if it is not folded, and out of it
@@ -108,6 +111,7 @@ class Operation {
   void choose(Run& run);
   bool suits(const Run& run) const;
   bool find_lanes(Run& run) const;
+  bool has_counts(const Run& run) const;
   bool read_offsets(Run& run, std::size_t rank) const;
   void fold(const Run& run, Span part, std::byte* results) const;
   bool is_staged(const Run& run, const Lane& lane) const;

@@ -21,26 +21,64 @@ constexpr std::size_t staging_bytes = std::size_t{4} << 20;  // of all ranks: st
 
 std::size_t whole_pages(std::size_t nbytes) { return (nbytes + page_bytes - 1) / page_bytes * page_bytes; }
 
-// Returns the number in a file of the control groups, the most there is for "max" or no file.
+constexpr std::uint64_t no_limit = std::numeric_limits<std::uint64_t>::max();
+
+// Where a version of control groups says how much memory a group may use, and does.
+struct ControlGroups {
+  const char* controller;  // in its line of /proc/self/cgroup
+  const char* root;
+  const char* limit;
+  const char* used;
+  const char* prefix;  // of statistics that include those of a group's children
+};
+constexpr ControlGroups versions[] = {
+    {"", "/sys/fs/cgroup", "/memory.max", "/memory.current", ""},
+    {"memory", "/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_"},
+};
+
+// Returns the number in a file, the most there is for "max" or no file.
 std::uint64_t number_in(const std::string& path) {
   std::ifstream file(path);
   std::uint64_t number = 0;
-  return file >> number ? number : std::numeric_limits<std::uint64_t>::max();
+  return file >> number ? number : no_limit;
 }
 
-// Returns the bytes that this process may still allocate by its control groups and their parents.
-std::uint64_t room_in_control_group() {
+// Returns the bytes of files that the system keeps in memory for a group, and gives back before it refuses anything.
+std::uint64_t reclaimable_in(const std::string& folder, const std::string& prefix) {
+  std::ifstream file(folder + "/memory.stat");
+  std::uint64_t bytes = 0, number = 0;
+  for (std::string name; file >> name >> number;) {
+    if (name == prefix + "inactive_file" || name == prefix + "active_file") bytes += number;
+  }
+  return bytes;
+}
+
+// Returns the bytes that a group and its parents may still allocate.
+std::uint64_t room_in(const ControlGroups& version, std::string path) {
+  std::uint64_t room = no_limit;
+  for (;; path.resize(path.rfind('/'))) {
+    const std::string folder = version.root + path;
+    const std::uint64_t limit = number_in(folder + version.limit);
+    if (limit != no_limit) {
+      const std::uint64_t used = number_in(folder + version.used);
+      const std::uint64_t kept = used - std::min(used, reclaimable_in(folder, version.prefix));
+      room = std::min(room, limit - std::min(limit, kept));
+    }
+    if (path.empty() || path == "/") return room;
+  }
+}
+
+// Returns the bytes that this process may still allocate by its control groups.
+std::uint64_t room_in_control_groups() {
   std::ifstream file("/proc/self/cgroup");
-  std::uint64_t room = std::numeric_limits<std::uint64_t>::max();
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("0::/", 0) != 0) continue;
-    for (std::string path = line.substr(3);; path.resize(path.rfind('/'))) {
-      const std::string folder = "/sys/fs/cgroup" + path;
-      const std::uint64_t limit = number_in(folder + "/memory.max");
-      if (limit != std::numeric_limits<std::uint64_t>::max()) {
-        room = std::min(room, limit - std::min(limit, number_in(folder + "/memory.current")));
-      }
-      if (path.empty() || path == "/") break;
+  std::uint64_t room = no_limit;
+  for (std::string line; std::getline(file, line);) {  // number:controllers:path
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos || line.compare(second + 1, 1, "/") != 0) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    for (const ControlGroups& version : versions) {
+      if (controllers.find("," + std::string(version.controller) + ",") == std::string::npos) continue;
+      room = std::min(room, room_in(version, line.substr(second + 1)));
     }
   }
   return room;
@@ -100,7 +138,7 @@ std::byte* map_segment(int fd, const Layout& layout) {
 void unmap_segment(std::byte* base, const Layout& layout) { munmap(base, layout.total()); }
 
 int allocate(int fd, std::size_t offset, std::size_t nbytes) {
-  if (nbytes > room_in_control_group()) return ENOMEM;
+  if (nbytes > room_in_control_groups()) return ENOMEM;
   for (;;) {
     const int error = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(nbytes)) == 0 ? 0 : errno;
     if (error != EINTR) return error;

@@ -29,7 +29,7 @@ struct Descriptor {
   std::uint8_t is_refused;   // this rank cannot make its call; its words say why
   std::uint8_t is_mapped;    // all its values lie in its arena, at the offsets in the blob
   std::uint8_t wants_lease;  // it will keep the result area
-  std::uint8_t spare;
+  std::uint8_t is_mixed;     // its leaves have different numbers of contributions, `replicas` at most
   std::uint32_t replicas;
   std::uint32_t words_length;
   std::uint32_t blob_length;
@@ -64,7 +64,7 @@ static_assert(sizeof(Control) <= page_bytes);
 struct Block {
   // Twice the number of the meeting where the rank is, less one until it has been counted there.
   alignas(64) std::atomic<std::uint64_t> step;
-  std::atomic<std::uint32_t> departure;  // 0, or the Cause `left` or `failed` with which it closed the group
+  std::atomic<std::uint32_t> departure;  // 0, or the Cause with which it closed the group
   alignas(64) std::atomic<std::uint32_t> leases[most_areas];
   alignas(64) Descriptor descriptors[2];
   char words[2][words_bytes];

@@ -1,5 +1,7 @@
 """Ranks as real processes, for all tests of this folder."""
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,5 +16,19 @@ from rank_processes import RankProcesses
 def ranks():
     """What starts ranks and tells how they ended."""
     processes = RankProcesses()
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="session")
+def refusing(tmp_path_factory):
+    """Ranks whose system can be told to refuse."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here to make a system that refuses")
+    library = tmp_path_factory.mktemp("refusals") / "refusals.so"
+    source = Path(__file__).with_name("refusals.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    processes = RankProcesses({"LD_PRELOAD": str(library), "TREEFOLD_TEST_REFUSALS": str(library)})
     yield processes
     processes.close()

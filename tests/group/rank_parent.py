@@ -112,6 +112,12 @@ class _Started:
     data: bytearray = field(default_factory=bytearray)
     ended: dict[str, Any] | None = None
 
+    def read(self) -> None:
+        """Read what has been written of its report."""
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self.report, 1 << 16):
+                self.data += part
+
 
 class _Running:
     """A world whose ranks run."""
@@ -141,6 +147,7 @@ class _Running:
                 faulthandler.register(signal.SIGUSR1, file=self.stacks, all_threads=True)
                 _live(Rank(rank, size, tickets[rank], self.shared, token), body, arguments, timeout_seconds, write)
             os.close(write)
+            os.set_blocking(read, False)
             self.ranks.append(_Started(rank, pid, read))
         os.close(token)
 
@@ -148,6 +155,7 @@ class _Running:
         """Collect ranks that have ended; tell whether all have."""
         for one in self.ranks:
             if one.ended is None:
+                one.read()  # a pipe does not hold every report, and its rank waits for a reader
                 found, status = os.waitpid(one.pid, os.WNOHANG)
                 if found:
                     one.ended = self._report(one, status)
@@ -180,11 +188,9 @@ class _Running:
             one.ended = {"rank": one.rank, "has_hung": True, "stack": stacks}
 
     def _report(self, one: _Started, status: int) -> dict[str, Any]:
-        with open(one.report, "rb") as pipe:
-            data = pipe.read()
-        one.report = -1
-        if data:
-            return {"rank": one.rank, **pickle.loads(data)}
+        one.read()
+        if one.data:
+            return {"rank": one.rank, **pickle.loads(one.data)}
         if os.WIFSIGNALED(status):
             return {"rank": one.rank, "signal": os.WTERMSIG(status)}
         return {"rank": one.rank, "code": os.WEXITSTATUS(status)}
@@ -192,8 +198,7 @@ class _Running:
     def finish(self) -> list[dict[str, Any]]:
         """Return what became of the ranks."""
         for one in self.ranks:
-            if one.report >= 0:
-                os.close(one.report)
+            os.close(one.report)
         at = _TIME.unpack(self.shared[:8])[0]
         self.shared.close()
         self.stacks.close()
@@ -205,6 +210,8 @@ class _Running:
             shutil.rmtree(self.folder)
             if "folder" not in self.may_leave:
                 ended[0]["left"] = (*ended[0].get("left", ()), f"the folder {self.folder}")
+        for report in ended:
+            report["left"] = tuple(left for left in report.get("left", ()) if left.split()[1] not in self.may_leave)
         return ended
 
 

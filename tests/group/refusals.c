@@ -1,8 +1,12 @@
-/* Refuses the nth of some system calls of this process, once: what a system without memory or descriptors does. */
+/* Refuses the nth of some system calls of this process, once: what a system without memory or descriptors does. Files of
+   control groups are read from the folder that TREEFOLD_TEST_CGROUPS names, if it is set. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -57,14 +61,27 @@ int accept4(int fd, struct sockaddr* address, socklen_t* length, int flags) {
   if (is_refused("accept4")) return -1;
   return REAL(int, accept4, int, struct sockaddr*, socklen_t*, int)(fd, address, length, flags);
 }
-long syscall(long number, ...) {
-  va_list list;
-  va_start(list, number);
-  long a[6];
-  for (int i = 0; i < 6; ++i) a[i] = va_arg(list, long);
-  va_end(list);
-  if (number == SYS_pidfd_open && is_refused("pidfd_open")) return -1;
-  static long (*real)(long, ...);
-  if (real == 0) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
-  return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+int pipe2(int ends[2], int flags) { return is_refused("pipe2") ? -1 : REAL(int, pipe2, int*, int)(ends, flags); }
+
+static const char* pretended(const char* path, char* room) {
+  const char* const folder = getenv("TREEFOLD_TEST_CGROUPS");
+  if (folder == 0 || (strcmp(path, "/proc/self/cgroup") != 0 && strncmp(path, "/sys/fs/cgroup/", 15) != 0)) return path;
+  snprintf(room, 4096, "%s%s", folder, path);
+  return room;
 }
+/* With and without the suffix: which one a program calls depends on how it was compiled. */
+#define PRETENDING(open_name, fopen_name)                                                            \
+  int open_name(const char* path, int flags, ...) {                                                  \
+    char room[4096];                                                                                 \
+    va_list list;                                                                                    \
+    va_start(list, flags);                                                                           \
+    const int mode = va_arg(list, int);                                                              \
+    va_end(list);                                                                                    \
+    return REAL(int, open_name, const char*, int, int)(pretended(path, room), flags, mode);          \
+  }                                                                                                  \
+  FILE* fopen_name(const char* path, const char* mode) {                                             \
+    char room[4096];                                                                                 \
+    return REAL(FILE*, fopen_name, const char*, const char*)(pretended(path, room), mode);           \
+  }
+PRETENDING(open, fopen)
+PRETENDING(open64, fopen64)

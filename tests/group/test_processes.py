@@ -1,5 +1,6 @@
 """What programs do around their calls: start others, use threads and signal handlers, exit, use two groups."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,6 @@ from rank_processes import World, told
 
 import treefold
 from treefold import _native
-from treefold.errors import GroupError
 from treefold.group import Ticket
 
 if not _native.HAS_SHARED_MEMORY:
@@ -37,30 +38,56 @@ def start_a_program(me):
     said = subprocess.run(
         [sys.executable, "-c", code], close_fds=False, check=True, capture_output=True
     ).stdout.decode()
-    return [word for word in ("memfd", "pidfd", "socket") if word in said], "/dev/null" in said or "pipe" in said
+    return [word for word in ("memfd", "socket", _pipe_of(me.group)) if word in said]
+
+
+def _pipe_of(group):
+    """Return the name of the pipe by which others see this rank end."""
+    return str(Path(f"/proc/self/fd/{group._link._lifeline.cut.peek()[2][0]}").readlink())
 
 
 def become_a_program(me):
-    """Become another program on rank 1, which says nothing more."""
+    """Become another program on rank 1, which goes on for as long as a call may take."""
     me.group.all_reduce(mine(me))
-    me.group._link.timeout_seconds = 0.5
     if me.rank == 1:
-        os.execv("/bin/sleep", ["sleep", "2"])  # noqa: S606 - that is the case
+        os.execv("/bin/sleep", ["sleep", "3"])  # noqa: S606 - that is the case
     return told(me.group.barrier)
+
+
+def end_before_its_child(me):
+    """End rank 1, whose child lives on; the child says whether the others were told meanwhile."""
+    me.group.all_reduce(mine(me))
+    if me.rank == 1:
+        if os.fork() == 0:
+            with contextlib.suppress(AssertionError):
+                me.wait_flag(0)
+                me.flag(1, 1)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    story = told(me.group.barrier)
+    me.flag(0, 1)
+    me.wait_flag(1)
+    return story
 
 
 class TestPrograms:
     def test_inherit_nothing_of_a_group(self, ranks):
         """Neither its memory nor the descriptors of other ranks, also where a program inherits everything."""
         for one in ranks.run(World(start_a_program, 2)):
-            assert one.value[0] == []
+            assert one.value == []
 
-    def test_a_rank_that_becomes_one_is_named_at_the_deadline(self, ranks):
-        """Its process lives, but calls no more."""
+    def test_a_rank_that_becomes_one_is_named_at_once(self, ranks):
+        """Its process lives, but is no rank any more."""
         ended = ranks.run(World(become_a_program, 3))
         assert ended[0].value == ended[2].value, ended
-        assert ended[0].value[0] == "DeadlineError"
-        assert ended[0].value[1].startswith("Rank 1 had not come by the deadline")
+        assert ended[0].value[0] == "PeerLostError"
+        assert ended[0].value[1].startswith("Rank 1 has exited")
+
+    def test_a_rank_that_ends_before_its_child_is_named_at_once(self, ranks):
+        """What the child has inherited does not look like the rank."""
+        ended = ranks.run(World(end_before_its_child, 3))
+        assert ended[0].value == ended[2].value, ended
+        assert ended[0].value[1].startswith("Rank 1 has exited")
 
 
 def call_from_two_threads(me):
@@ -127,80 +154,6 @@ class TestThreads:
         (name, sentence), *others = ended[1].value
         assert (name, others) == ("GroupError", ["done", 3.0])
         assert "in the middle of barrier" in sentence
-
-
-def interrupt_where_it_waits(me, *, path, stage):
-    """Interrupt rank 1 while it waits in a meeting for rank 0, which comes when rank 1 was interrupted."""
-    values = np.full({"small": 10, "staged": 680_000}[path], 2**me.rank, np.float32)
-    me.group.all_reduce(values)
-    pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), words="pids")
-
-    def hook(at_stage, moment, sequence, chunk):
-        del sequence, chunk
-        if me.rank == 0 and (at_stage, moment) == (stage, "before") and not me.flag(0):
-            me.flag(0, 1)
-            time.sleep(0.05)
-            os.kill(int.from_bytes(pids[1], "little"), signal.SIGINT)
-            me.wait_flag(1)
-
-    _native.set_stage_hook(hook)
-    before = values.copy()
-    story = told(lambda: me.group.all_reduce(values, out=values))
-    assert (values == before).all()
-    if me.rank == 1:
-        me.flag(1, 1)
-    _native.set_stage_hook(None)
-    return story, told(me.group.barrier)
-
-
-def interrupt_at_any_time(me, *, seed):
-    """Interrupt rank 1 at any time of many calls."""
-    values = np.full(680_000 if seed % 2 else 10, 2**me.rank, np.float32)
-    me.group.all_reduce(values)
-    pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), words="pids")
-    if me.rank == 0:
-        pid = int.from_bytes(pids[1], "little")
-        delay = 0.0003 * (seed % 40)
-        threading.Thread(target=lambda: (me.wait_flag(1), time.sleep(delay), os.kill(pid, signal.SIGINT))).start()
-    done = 0
-    try:
-        me.flag(me.rank, 1)
-        until = time.monotonic() + 20
-        while time.monotonic() < until:
-            me.group.all_reduce(values)
-            done += 1
-    except GroupError as error:
-        return done, str(error)
-    except KeyboardInterrupt:
-        return done, "interrupted"
-    return done, "never"
-
-
-class TestInterrupts:
-    @pytest.mark.parametrize(
-        ("path", "stage"),
-        [("small", "meet_first"), ("staged", "meet_first"), ("staged", "meet"), ("staged", "meet_commit")],
-    )
-    def test_a_rank_that_waits_stops_at_once_and_the_others_are_told(self, ranks, path, stage):
-        """Outputs are as they were, and the group is broken for all."""
-        ended = ranks.run(World(interrupt_where_it_waits, 3, {"path": path, "stage": stage}))
-        assert all(one.value for one in ended), ended
-        assert ended[1].value[0] == "KeyboardInterrupt", ended
-        stories = {*ended[0].value, *ended[2].value, ended[1].value[1]}
-        assert len(stories) == 1, stories
-        ((name, sentence),) = stories
-        assert name == "PeerLostError"
-        assert sentence.startswith("Rank 1 was interrupted, so this call did not happen: outputs are as they were.")
-
-    def test_a_rank_that_is_interrupted_at_any_time_waits_for_nobody(self, ranks):
-        """It raises KeyboardInterrupt; the others hear that it was interrupted, or that it has left."""
-        worlds = [World(interrupt_at_any_time, 3, {"seed": seed}, seconds=30) for seed in range(40)]
-        for ended in ranks.run_all(worlds, 3):
-            assert ended[1].value[1] == "interrupted", ended
-            assert ended[0].value == ended[2].value, ended
-            assert ended[0].value[1].startswith(("Rank 1 was interrupted", "Rank 1 has closed", "Rank 1 has left")), (
-                ended
-            )
 
 
 _SCRIPT = """

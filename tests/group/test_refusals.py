@@ -4,13 +4,12 @@ import ctypes
 import errno
 import os
 import resource
-import shutil
-import subprocess
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rank_processes import RankProcesses, World
+from rank_processes import World
 
 from treefold import _native
 from treefold.errors import GroupError
@@ -19,32 +18,17 @@ from treefold.group import connect
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
-_COMPILER = shutil.which("cc") or shutil.which("gcc")
-_LIBRARY = "TREEFOLD_TEST_REFUSALS"
 _LARGE = 40_000
-
-
-@pytest.fixture(scope="session")
-def refusing(tmp_path_factory):
-    """Ranks whose system can be told to refuse."""
-    if _COMPILER is None:
-        pytest.skip("no C compiler here to make a system that refuses")
-    library = tmp_path_factory.mktemp("refusals") / "refusals.so"
-    source = Path(__file__).with_name("refusals.c")
-    subprocess.run([_COMPILER, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    processes = RankProcesses({"LD_PRELOAD": str(library), _LIBRARY: str(library)})
-    yield processes
-    processes.close()
 
 
 def refuse(name, nth, error):
     """Let the system refuse the nth call of that name from here on."""
-    ctypes.CDLL(os.environ[_LIBRARY]).refuse(name.encode(), nth, error)
+    ctypes.CDLL(os.environ["TREEFOLD_TEST_REFUSALS"]).refuse(name.encode(), nth, error)
 
 
 def has_refused():
     """Tell whether it has."""
-    return bool(ctypes.CDLL(os.environ[_LIBRARY]).has_refused())
+    return bool(ctypes.CDLL(os.environ["TREEFOLD_TEST_REFUSALS"]).has_refused())
 
 
 def told(action, *arguments):
@@ -82,11 +66,10 @@ CALLS = [
     ("socket", errno.EMFILE),
     ("accept4", errno.EMFILE),
     ("accept4", errno.ECONNABORTED),
-    ("pidfd_open", errno.EMFILE),
-    ("pidfd_open", errno.ENOSYS),
+    ("pipe2", errno.EMFILE),
 ]
 #: What a system may refuse to make once without keeping ranks from meeting: it is asked again, or done without.
-_TOLERATED = {("sendmsg", errno.ETOOMANYREFS), ("accept4", errno.ECONNABORTED), ("pidfd_open", errno.ENOSYS)}
+_TOLERATED = {("sendmsg", errno.ETOOMANYREFS), ("accept4", errno.ECONNABORTED)}
 
 
 class TestConnecting:
@@ -203,3 +186,41 @@ class TestLimits:
         """Nobody has a group, and all hear that memory is why."""
         ended = ranks.run(World(connect_with_few_addresses, 3, {"victim": victim}, timeout_seconds=None))
         assert [one.value for one in ended] == ["SharedMemoryError"] * 3, ended
+
+
+#: pidfd_send_signal, pidfd_open and pidfd_getfd, which have the same numbers on all processors.
+_OF_OTHER_PROCESSES = (424, 434, 438)
+
+
+def forbid(numbers, error):
+    """Let the kernel refuse this process those system calls from now on, as sandboxes and old kernels do."""
+    load, jump_unless_equal, end = 0x20, 0x15, 0x06
+    steps = [(load, 0, 0, 0)]
+    for number in numbers:
+        steps += [(jump_unless_equal, 0, 1, number), (end, 0, 0, 0x0005_0000 | error)]
+    steps.append((end, 0, 0, 0x7FFF_0000))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code))
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert libc.prctl(22, 2, program, 0, 0) == 0  # PR_SET_SECCOMP
+
+
+def lose_a_rank_in_a_sandbox(me, *, error):
+    """Connect where processes may not look at each other, and lose rank 1."""
+    forbid(_OF_OTHER_PROCESSES, error)
+    with pytest.raises(OSError, match=os.strerror(error)):
+        os.pidfd_open(os.getpid())
+    me.group = connect(me.ticket)
+    assert me.group.all_reduce(np.float32(2**me.rank)) == 2**me.size - 1
+    if me.rank == 1:
+        os._exit(0)
+    return told(me.group.barrier)
+
+
+class TestSandboxes:
+    @pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM], ids=errno.errorcode.get)
+    def test_a_rank_that_ends_is_seen_at_once_where_processes_cannot_look_at_each_other(self, ranks, error):
+        """By the end of what it holds, so no right and no newer kernel is needed."""
+        ended = ranks.run(World(lose_a_rank_in_a_sandbox, 3, {"error": error}, timeout_seconds=None))
+        assert [ended[rank].value for rank in (0, 2)] == ["PeerLostError"] * 2, ended

@@ -30,7 +30,7 @@ _NOBODY = 65534
 def terms(**changes):
     """Return what a rank says of itself, as a guest says it."""
     agreed = connecting._agreed("replica_order")
-    return json.dumps({"agreed": agreed, "namespace": "", "has_pidfd": False, "problem": "", **changes}).encode()
+    return json.dumps({"agreed": agreed, "namespace": "", "problem": "", **changes}).encode()
 
 
 def hello(ticket, *, token=None, magic=MAGIC, version=VERSION, rank=2, size=_SIZE, text=None, length=None):
@@ -121,7 +121,7 @@ def say_deep_json(ticket):
 
 def say_other_types(ticket):
     """Have the token, and say numbers instead of names."""
-    return answer_to(ticket, hello(ticket, text=b'{"agreed": 3, "namespace": 3, "problem": 1, "has_pidfd": 1}'))
+    return answer_to(ticket, hello(ticket, text=b'{"agreed": 3, "namespace": 3, "problem": 1}'))
 
 
 def send_many_descriptors(ticket):
@@ -191,7 +191,7 @@ def meet_a_second_rank_1(me):
         return finish(me)
     guest = Guest(ticket, connecting._agreed("replica_order"), 30)
     me.flag(0, 1)
-    link = connecting._link(ticket, guest.join(), "replica_order", 60, guest.settle)
+    link = connecting._link(ticket, guest.join(), guest.lifeline, "replica_order", 60, guest.settle)
     guest.settle()
     guest.close()
     me.group = Group(link)

@@ -22,7 +22,7 @@ WORDS = [
     ({"executor": "moon"}, 'executor \'moon\' is not "host", "local", "cuda", "nccl" or "shared_memory".'),
     ({"kernel": "fast"}, 'kernel \'fast\' is not "native", "numpy" or "".'),
     ({"accumulate": "narrow"}, 'accumulate \'narrow\' is not "wide", "native" or "callback".'),
-    ({"paths": ("a", "b")}, "there are 2 paths for 1 leaves."),
+    ({"paths": ("a", "b")}, "the number of paths is 2, that of leaves 1."),
     ({"accumulate": "callback"}, "accumulation_fn takes the whole arrays of all replicas at once."),
 ]
 

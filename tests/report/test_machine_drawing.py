@@ -1,14 +1,17 @@
 import itertools
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from treefold.report.machine_drawing import draw_machine, thickness
 from treefold.report.machine_layout import lay_out
+from treefold.report.svg import NARROWEST
 from treefold.topology import TopologyBuilder, known_names, known_topology
 
 NS = "{http://www.w3.org/2000/svg}"
-NAMES = [name for name in known_names() if name != "8x8_h100"]
+NAMES = known_names()
+PAGE = 1040  # what a window of 1280 pixels leaves a drawing
 every_machine = pytest.mark.parametrize("name", NAMES)
 
 
@@ -73,6 +76,39 @@ class TestLayOut:
             nics = [layout.boxes[name] for name in topology.neighbours(f"rail{number}")]
             assert all(rail.y > nic.y and abs(rail.x - nic.x) < rail.width / 2 for nic in nics)
 
+    @pytest.mark.parametrize("name", [*NAMES, "3x8_a100", "16x8_h100", "line:16", "line:64", "ring:40", "mesh:32"])
+    def test_is_no_wider_than_a_screen(self, name):
+        """On a page of 1280 pixels all of it is seen at once, its words of 11 pixels at 9 or more."""
+        assert lay_out(known_topology(name)).width * NARROWEST <= PAGE + 8
+
+    @pytest.mark.parametrize(
+        ("name", "columns", "rows"), [("4x8_h100", 2, 2), ("8x8_h100", 2, 4), ("2x16_mi250", 1, 2)]
+    )
+    def test_stands_hosts_in_rows_where_one_would_be_too_long(self, name, columns, rows):
+        """Frames of one size in a grid, none over another."""
+        groups = lay_out(known_topology(name)).groups
+        assert len({round(group.left) for group in groups}) == columns
+        assert len({round(group.top) for group in groups}) == rows
+        for one, other in itertools.combinations(groups, 2):
+            is_beside = one.right < other.left or other.right < one.left
+            assert is_beside or one.bottom < other.top or other.bottom < one.top
+
+    @pytest.mark.parametrize("name", ["3x8_a100", "4x8_h100", "8x8_h100", "2x16_mi250", "16x8_h100"])
+    def test_leads_wires_around_hosts(self, name):
+        """Between its NIC and its rail a wire passes no frame and no other box."""
+        topology = known_topology(name)
+        layout = lay_out(topology)
+        for ends, line in layout.lines.items():
+            if {topology.kinds[end] for end in ends} != {"nic", "switch"}:
+                continue
+            corners = [tuple(map(float, point.split())) for point in line[1:].split("L")]
+            corners = corners if topology.kinds[ends[0]] == "nic" else corners[::-1]
+            for start, stop in itertools.pairwise(corners[1:]):
+                left, right = sorted((start[0], stop[0]))
+                top, bottom = sorted((start[1], stop[1]))
+                for group in layout.groups:
+                    assert right < group.left or left > group.right or bottom < group.top or top > group.bottom
+
     def test_stands_ring_line_and_one_device(self):
         """A ring is round, a line is straight, one device is one box."""
         ring = lay_out(known_topology("ring:6")).boxes
@@ -93,6 +129,13 @@ class TestDrawMachine:
         root = ET.fromstring(draw_machine(topology))  # noqa: S314 - our own text
         assert root.find(f"{NS}title").text == f"{name}: {len(topology.devices)} devices"
         assert [g.get("data-name") for g in root.iter(f"{NS}g") if g.get("data-name")] == list(topology.kinds)
+
+    @pytest.mark.parametrize("name", ["2x8_a100", "8x8_h100", "ring:128"])
+    def test_is_not_scrolled_on_a_wide_screen(self, name):
+        """Its least width fits a page of 1280 pixels, however large the machine."""
+        root = ET.fromstring(draw_machine(known_topology(name)))  # noqa: S314 - our own text
+        assert int(re.search(r"min-width:(\d+)px", root.get("style"))[1]) <= PAGE
+        assert root.get("viewBox").startswith("0 0 ")
 
     def test_links_are_as_thick_as_they_are_wide(self):
         """50 GB/s is twice as thick as 25."""

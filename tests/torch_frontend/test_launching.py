@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch_ranks import PATIENCE_S, Died, Raised, collectives, launching, run
+from torch_ranks import PATIENCE_S, Died, Raised, collectives, launching, mixed, run
 
 SCRIPT = """
 import torch, treefold.torch
@@ -22,6 +22,19 @@ distributed.init_process_group("treefold")
 distributed.all_reduce(tensor)
 print(f"again {tensor.item()}")
 distributed.destroy_process_group()
+"""
+
+
+#: In its first life rank 1 fails when the group has formed; the keys of that life are still in torchrun's store.
+RESTARTED = """
+import os, sys
+import numpy as np, treefold
+life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+with treefold.connect() as first, treefold.connect() as second:
+    total = first.all_reduce(np.float32(2**first.rank)) + second.all_reduce(np.float32(10))
+    if life == 0:
+        sys.exit(3 * first.rank)
+    print(f"life {life} rank {first.rank} has {total}")
 """
 
 
@@ -81,9 +94,28 @@ class TestStarts:
         said = re.findall(r"again [\d.]+\d|rank \d has [\d.]+\d", done.stdout)
         assert sorted(said) == ["again 6.0", "again 6.0", "rank 0 has 3.0", "rank 1 has 3.0"]
 
-    def test_beside_cuda(self):
-        """In a mixed string it is this group that gets the tensors, whatever their device."""
-        assert run(collectives.broadcast, 2, 1, backend="cpu:treefold,cuda:gloo") == [[2, 2, 2]] * 2
+    def test_by_torchrun_that_starts_all_ranks_again(self, tmp_path):
+        """What the ranks of the first life have left in torchrun's store leads nobody astray."""
+        script = tmp_path / "script.py"
+        script.write_text(RESTARTED)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        done = subprocess.run(  # noqa: S603 - our own program
+            [*command, "--max-restarts", "1", "--monitor-interval", "0.1", script],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=PATIENCE_S,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+        assert sorted(re.findall(r"life \d rank \d has [\d.]+\d", done.stdout)) == [
+            f"life 1 rank {rank} has 23.0" for rank in range(2)
+        ]
+
+    @pytest.mark.parametrize("backend", ["cpu:treefold,cuda:gloo", "cuda:gloo,cpu:treefold"])
+    def test_beside_cuda(self, backend):
+        """In a mixed string it is this group that gets the tensors, whatever the order."""
+        assert run(collectives.broadcast, 2, 1, backend=backend) == [[2, 2, 2]] * 2
 
 
 class TestEnds:
@@ -134,3 +166,18 @@ class TestWithoutProcessGroups:
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=True)  # noqa: S603 - our own program
         assert done.stdout == "2.0\n"
+
+
+class TestMixedStrings:
+    def test_tensors_on_another_device_go_to_their_backend(self):
+        """PyTorch gives all of them to ours; those on the CPU are reduced here."""
+        asked = ["allreduce", "broadcast", "allgather", "reduce_scatter", "send", "recv", "allreduce"]
+        assert (
+            run(mixed.both, 2, backend="cpu:treefold,meta:recorder")
+            == [([6, 6], [(name, "meta") for name in asked])] * 2
+        )
+
+    def test_tensors_on_a_device_that_the_string_does_not_name_are_refused(self):
+        """The sentence says what to write."""
+        answers = run(mixed.nowhere, 2, backend="cpu:treefold")
+        assert [answer.kind for answer in answers] == ["DeviceError"] * 2, answers

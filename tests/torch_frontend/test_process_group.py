@@ -124,7 +124,7 @@ class TestAllToAll:
     def test_sizes_that_differ(self):
         """Every rank raises the same sentence."""
         sentence = (
-            "Rank 0 sends 1 elements to rank 0, which expects 2. Split sizes must agree, so nothing was moved, on no "
+            "Rank 0 sends 1 element to rank 0, which expects 2. Split sizes must agree, so nothing was moved, on no "
             "rank."
         )
         assert run(collectives.all_to_all_wrong, 2) == [Raised("MismatchError", sentence)] * 2
@@ -182,13 +182,13 @@ class TestRefusals:
                 "layout",
                 "DeviceError",
                 'PyTorch\'s backend "treefold" got a sparse_coo tensor on cpu. It takes strided tensors on the CPU; '
-                'copy it there, or make a group of another backend for GPUs, as new_group(backend="nccl") does.',
+                'copy it there, or name a backend for GPUs, too: init_process_group("cpu:treefold,cuda:nccl").',
             ),
             (
                 "device",
                 "DeviceError",
                 'PyTorch\'s backend "treefold" got a strided tensor on meta. It takes strided tensors on the CPU; '
-                'copy it there, or make a group of another backend for GPUs, as new_group(backend="nccl") does.',
+                'copy it there, or name a backend for GPUs, too: init_process_group("cpu:treefold,cuda:nccl").',
             ),
         ],
     )

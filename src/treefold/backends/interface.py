@@ -8,7 +8,7 @@ a method says "view".
 from __future__ import annotations
 
 import abc
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import optree
 
 from treefold.backends.rows import Row, new_arrays
+from treefold.backends.tracing import Like
 from treefold.fold import Fold
 
 HostArray = npt.NDArray[Any]
@@ -131,6 +132,18 @@ class ArrayBackend(abc.ABC):
     @abc.abstractmethod
     def host_view(self, array: Any) -> HostArray | None:
         """Return a NumPy view of the array's own memory, or None if that is not host memory."""
+
+    def is_later(self, array: Any) -> bool:  # noqa: ARG002
+        """Tell whether the array will have its contents when a graph runs that is being traced."""
+        return False
+
+    def call_later(self, function: Callable[..., Any], arrays: Sequence[Any], likes: Sequence[Like]) -> list[Any]:
+        """Add a call to the graph that is being traced, and return what it will return: an array for each of ``likes``.
+
+        Whenever the graph runs, ``function`` gets the arrays with their contents. Such calls are made in the order of
+        the program. Only asked for where ``is_later`` says so.
+        """
+        raise AssertionError(function, arrays, likes)
 
     def footprint(self, array: Any) -> HostArray | None:
         """Return an array of the same addresses, shape and strides, to compare memory by and never to read; or None."""

@@ -8,7 +8,7 @@ contributions by their value.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from treefold.backends.interface import ArrayBackend, HostArray, Refusal
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.numpy_fold import fold_block, scale_block
 from treefold.backends.rows import Row, read_arrays
+from treefold.backends.tensorflow_calls import call_in_order, is_tracing
 from treefold.backends.tensorflow_fold import add_rows, fold_tensors, scale_tensor
+from treefold.backends.tracing import Like
 from treefold.devices import canonical_device, tensorflow_device
 from treefold.dtypes import FOLDABLE
 from treefold.fold import Fold
@@ -141,8 +143,18 @@ class TensorflowBackend(ArrayBackend):
         # What tf.identity does between CPU devices, in 1 µs instead of 20.
         return [first, *[first._copy_to_device(tensorflow_device(device)) for device in devices[1:]]]  # noqa: SLF001
 
+    def is_later(self, array: Any) -> bool:  # noqa: ARG002
+        """Tell whether a graph is being traced: there, tensors that have contents stand for them in every run."""
+        return is_tracing()
+
+    def call_later(self, function: Callable[..., Any], arrays: Sequence[Any], likes: Sequence[Like]) -> list[Any]:
+        """Call with eager tensors."""
+        return call_in_order(function, arrays, likes)
+
     def read(self, arrays: tuple[Any, ...]) -> Row | None:
         """Read eager tensors in host memory; TensorFlow's names tell their devices apart."""
+        if not tf.executing_eagerly():
+            return None
         views, devices = [], []
         for array in arrays:
             if type(array) is not EagerTensor or "CPU:" not in array.device:

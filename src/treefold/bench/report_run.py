@@ -17,6 +17,7 @@ from treefold.bench.picture import draw
 from treefold.bench.schema import Row, Run
 from treefold.bench.sweep import Progress, measure
 from treefold.errors import BenchError
+from treefold.errors.words import counted
 from treefold.files import write_atomically
 
 #: What one machine with one host memory cannot show.
@@ -83,7 +84,7 @@ def _write(report: Report, run: Run, rows: dict[str, Row], entries: list[Entry])
 
 
 def _draw(report: Report, rows: dict[str, Row], entries: list[Entry]) -> None:
-    title = f"treefold, 8 replicas, float32 SUM in place, {report.threads} threads, {report.date}"
+    title = f"treefold, 8 replicas, float32 SUM in place, {counted(report.threads, 'thread')}, {report.date}"
     draw([rows[key] for key in _sweep(entries) if key in rows], _picture(report), title=title)
 
 

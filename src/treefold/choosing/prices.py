@@ -13,7 +13,7 @@ from treefold.cost.model import is_as_good
 from treefold.devices import device_type
 from treefold.dtypes import itemsize
 from treefold.errors import MissingExtraError
-from treefold.errors.words import bytes_in_words, seconds_in_words
+from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.execution import Operand
 from treefold.execution.nccl import nccl_refusal
 from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce, NcclAllReduce
@@ -76,7 +76,13 @@ def price_ops(names: Sequence[str], nbytes: int, machine: Topology, here: Topolo
     found = [
         _priced(ReductionToOneDevice(), "ReductionToOneDevice", entry, here, nbytes),
         _priced(HierarchicalCopyAllReduce(1), "HierarchicalCopyAllReduce in one pack", entry, here, nbytes),
-        _priced(HierarchicalCopyAllReduce("auto"), f"HierarchicalCopyAllReduce in {count} packs", entry, here, nbytes),
+        _priced(
+            HierarchicalCopyAllReduce("auto"),
+            f"HierarchicalCopyAllReduce in {counted(count, 'pack')}",
+            entry,
+            here,
+            nbytes,
+        ),
     ]
     left_out = []
     refusal = nccl_refusal(names)

@@ -26,6 +26,7 @@ from treefold.cli.bench_ranks import bench_ranks
 from treefold.cli.console import echo
 from treefold.cli.outputs import check_output
 from treefold.errors import BenchError
+from treefold.errors.words import counted
 from treefold.execution import native
 from treefold.files import check_writable, write_atomically
 from treefold.reduce_op import ReduceOpName
@@ -90,7 +91,9 @@ def _write(run: Run, *, json: Path | None, csv: Path | None, plot: Path | None) 
         from treefold.bench.picture import draw  # noqa: PLC0415 - matplotlib is an extra
 
         row = run.rows[0]
-        draw(run.rows, plot, title=f"all-reduce, {row.devices} replicas, {row.dtype} {row.op} {row.placement}")
+        draw(
+            run.rows, plot, title=f"all-reduce, {counted(row.devices, 'replica')}, {row.dtype} {row.op} {row.placement}"
+        )
 
 
 def _placement(given: dict[str, bool]) -> str:
@@ -150,7 +153,8 @@ def _print(run: Run) -> None:
     print(", ".join(run.machine.values()))
     print(", ".join(f"{name} {version}" for name, version in run.versions.items()))
     first = run.rows[0]
-    print(f"{first.devices} replicas, {first.threads} threads, accumulate={first.accumulate}, sizes per replica")
+    many = f"{counted(first.devices, 'replica')}, {counted(first.threads, 'thread')}"
+    print(f"{many}, accumulate={first.accumulate}, sizes per replica")
     copy: Spread | None = run.copy_gb_per_s
     if copy is not None:
         print(f"a plain copy with these threads: {format_spread(copy, 1, 1)} GB/s read + written")

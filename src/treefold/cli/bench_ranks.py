@@ -18,7 +18,7 @@ from treefold.bench.ranks import ONE_PROCESS, PEERS, TASK_VARIABLE, Figure
 from treefold.cli.console import echo
 from treefold.cli.run import run_ranks
 from treefold.errors import BenchError
-from treefold.errors.words import bytes_in_words
+from treefold.errors.words import bytes_in_words, counted
 from treefold.report.tables import Table
 
 _MODULE = ["-m", "treefold.bench.ranks"]
@@ -34,7 +34,8 @@ def bench_ranks(ranks: int, sizes: Sequence[int], against: str, rounds: int) -> 
         if code:
             raise typer.Exit(code)
         figures = [Figure(*row) for row in json.loads(output.read_text(encoding="utf-8"))]
-    print(f"{ranks} ranks, float32, wide, on {os.cpu_count()} cores; milliseconds per call, CPU time summed over ranks")
+    cores = counted(os.cpu_count() or 1, "core")
+    print(f"{counted(ranks, 'rank')}, float32, wide, on {cores}; milliseconds per call, CPU time summed over ranks")
     echo(Table(_header(peers), _rows(figures, peers), words=(0, 1)))
 
 

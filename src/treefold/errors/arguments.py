@@ -84,9 +84,10 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def replica_counts(cls, counts: Sequence[int]) -> Self:
+        """A batch of a group that is traced into a graph, with values of other numbers of replicas."""
         return cls(
-            f"The values of this batch have {', '.join(map(str, counts))} replicas on this rank. In a group, all "
-            "values of a batch have as many; reduce the others in another call."
+            f"The values of this batch have {', '.join(map(str, counts))} replicas on this rank. In a traced graph, "
+            "all values that a group reduces in one batch have as many; reduce the others in another call."
         )
 
     @classmethod

@@ -7,7 +7,7 @@ from typing import Self
 
 from treefold.errors.base import TreefoldError
 from treefold.errors.commands import CommandError
-from treefold.errors.words import short
+from treefold.errors.words import counted, short
 
 
 class BenchError(CommandError):
@@ -19,11 +19,11 @@ class BenchError(CommandError):
 
     @classmethod
     def too_small(cls, option: str, got: int, dtype: str, least: int) -> Self:
-        return cls(f"{option} got {got} bytes. One {dtype} takes {least}.")
+        return cls(f"{option} got {counted(got, 'byte')}. One {dtype} takes {least}.")
 
     @classmethod
     def order(cls, begin: int, end: int) -> Self:
-        return cls(f"-b got {begin} bytes and -e got {end}. The sweep goes up: -e must be at least -b.")
+        return cls(f"-b got {counted(begin, 'byte')} and -e got {end}. The sweep goes up: -e must be at least -b.")
 
     @classmethod
     def least(cls, option: str, got: int, least: int) -> Self:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from treefold.errors.base import TreefoldError
-from treefold.errors.words import listed, reason_of, short
+from treefold.errors.words import counted, listed, reason_of, short
 
 
 class CommandError(TreefoldError, ValueError):
@@ -68,7 +68,9 @@ class CommandError(TreefoldError, ValueError):
 
     @classmethod
     def packs_of_bytes(cls, packs: int, nbytes: int) -> Self:
-        return cls(f"--packs got {packs} for {nbytes} bytes. Every pack needs a byte at least; ask for fewer.")
+        return cls(
+            f"--packs got {packs} for {counted(nbytes, 'byte')}. Every pack needs a byte at least; ask for fewer."
+        )
 
     @classmethod
     def system(cls, error: OSError) -> Self:

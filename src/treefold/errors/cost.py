@@ -59,6 +59,6 @@ class SimulationError(TreefoldError, ValueError):
     @classmethod
     def input_array(cls, name: str, length: int, dtype: str) -> Self:
         return cls(
-            f"The plan's input {name} has {length} elements of {dtype}. Give one array like this per replica of every "
-            f"leaf: inputs[leaf][replica]."
+            f"The plan's input {name} has {counted(length, 'element')} of {dtype}. Give one array like this per "
+            "replica of every leaf: inputs[leaf][replica]."
         )

@@ -55,7 +55,7 @@ class DeviceError(TreefoldError, ValueError):
         """A tensor that PyTorch's process groups of this backend cannot share."""
         return cls(
             f'PyTorch\'s backend "treefold" got a {layout} tensor on {device}. It takes strided tensors on the CPU; '
-            'copy it there, or make a group of another backend for GPUs, as new_group(backend="nccl") does.'
+            'copy it there, or name a backend for GPUs, too: init_process_group("cpu:treefold,cuda:nccl").'
         )
 
     @classmethod

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
+from treefold.errors.words import counted
 
 #: What the state letter of a process that is late means to a reader.
 _STATES = {"T": ", which is stopped,", "t": ", which a debugger has stopped,", "Z": ", which has exited,"}
@@ -178,10 +179,10 @@ class CallMismatchError(GroupError, ValueError):
     @classmethod
     def mail(cls, sender: int, receiver: int, nbytes: int, room: int | None) -> Self:
         """A tensor that is sent has another size than the one that is to receive it."""
-        has = "has another size" if room is None else f"has {room} bytes"
+        has = "has another size" if room is None else f"has {counted(room, 'byte')}"
         return cls(
-            f"Rank {sender} sends a tensor of {nbytes} bytes to rank {receiver}, whose tensor {has}. Both need one "
-            "size and dtype; nothing was sent."
+            f"Rank {sender} sends a tensor of {counted(nbytes, 'byte')} to rank {receiver}, whose tensor {has}. "
+            "Both need one size and dtype; nothing was sent."
         )
 
     @classmethod
@@ -204,11 +205,13 @@ class UnplannedCallError(GroupError):
     replicas: tuple[int, ...] = ()
     #: Whether all ranks have a plan, so that theirs differ.
     are_all_planned: bool = False
+    #: Whether some rank brings values with different numbers of replicas: ``replicas`` are the most of any value.
+    are_mixed: bool = False
 
     @classmethod
-    def of(cls, replicas: Sequence[int], *, are_all_planned: bool) -> Self:
+    def of(cls, replicas: Sequence[int], *, are_all_planned: bool, are_mixed: bool) -> Self:
         error = cls(f"Ranks with {', '.join(map(str, replicas))} replicas have no plan for this call yet.")
-        error.replicas, error.are_all_planned = tuple(replicas), are_all_planned
+        error.replicas, error.are_all_planned, error.are_mixed = tuple(replicas), are_all_planned, are_mixed
         return error
 
 

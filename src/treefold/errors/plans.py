@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
-from treefold.errors.words import listed, short, some
+from treefold.errors.words import counted, listed, short, some
 
 
 class PlanError(TreefoldError, ValueError):
@@ -66,7 +66,9 @@ class PlanError(TreefoldError, ValueError):
 
     @classmethod
     def incomplete(cls, buffer: str, length: int) -> Self:
-        return cls(f"The plan does not hold: {buffer} does not end up with its {length} elements of the result.")
+        return cls(
+            f"The plan does not hold: {buffer} does not end up with its {counted(length, 'element')} of the result."
+        )
 
     @classmethod
     def differing(cls, leaf: int) -> Self:

@@ -37,8 +37,8 @@ class MismatchError(TreefoldError, ValueError):
     def exchanged(cls, sender: int, receiver: int, sent: int, expected: int) -> Self:
         """Two ranks do not agree on how much one sends to the other."""
         return cls(
-            f"Rank {sender} sends {sent} elements to rank {receiver}, which expects {expected}. Split sizes must "
-            "agree, so nothing was moved, on no rank."
+            f"Rank {sender} sends {counted(sent, 'element')} to rank {receiver}, which expects {expected}. "
+            "Split sizes must agree, so nothing was moved, on no rank."
         )
 
     @classmethod

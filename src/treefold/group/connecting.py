@@ -15,10 +15,11 @@ from treefold.group.guest import Guest
 from treefold.group.host_link import HostLink
 from treefold.group.joining import Terms, join
 from treefold.group.link import Link
+from treefold.group.plans import Layout
 from treefold.group.rendezvous import Host
 from treefold.group.sources import find_ranks
 from treefold.group.ticket import Ticket
-from treefold.group.wire import Met, close_all
+from treefold.group.wire import Lifeline, Met, close_all
 
 #: What a socket can wait for.
 _MOST_SECONDS = 1e6
@@ -109,7 +110,7 @@ def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, time
                 raise SharedMemoryError(sentence) from None
             met = host.share(fd)
             link = _link(
-                ticket, met, guarantee, timeout_seconds, lambda sentence: host.refuse(sentence, is_memory=True)
+                ticket, met, host.lifeline, guarantee, timeout_seconds, lambda words: host.refuse(words, is_memory=True)
             )
             _settle(link, host.settle)
         finally:
@@ -117,7 +118,7 @@ def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, time
         return link
     guest = Guest(ticket, agreed, seconds)
     try:
-        link = _link(ticket, guest.join(), guarantee, timeout_seconds, guest.settle)
+        link = _link(ticket, guest.join(), guest.lifeline, guarantee, timeout_seconds, guest.settle)
         _settle(link, guest.settle)
     finally:
         guest.close()
@@ -127,31 +128,29 @@ def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, time
 def _settle(link: HostLink, settle: Callable[[], None]) -> None:
     try:
         settle()
-    except BaseException:
-        link.close(has_failed=True)  # others may have heard that the group has formed
+    except BaseException as error:
+        link.close(error)  # others may have heard that the group has formed
         raise
 
 
-def _link(ticket: Ticket, met: Met, guarantee: str, timeout_seconds: float, tell: Callable[[str], None]) -> HostLink:
+def _link(
+    ticket: Ticket, met: Met, lifeline: Lifeline, guarantee: str, timeout_seconds: float, tell: Callable[[str], None]
+) -> HostLink:
     """Map the shared memory; what fails here is told to the other ranks before it is raised."""
-    peers = [(pidfd, True, pid) for pidfd, pid in zip(met.pidfds, met.pids, strict=True)]
+    peers = list(zip(met.lifelines, met.pids, strict=True))
     spins = ticket.size <= limits.usable_cores()
     try:
         native = core.HostGroup(met.fd, ticket.rank, ticket.size, *_sizes(ticket), peers, spins)
     except OSError as error:
-        close_all(met.pidfds)
+        close_all(met.lifelines)
         sentence = str(SharedMemoryError.of_system(error))
         tell(sentence)
         raise SharedMemoryError(sentence) from None
     finally:
         os.close(met.fd)
+    layout = Layout((tuple(range(ticket.size)),), guarantee)
     return HostLink(
-        native,
-        ticket.rank,
-        ticket.size,
-        result_bytes=_sizes(ticket)[0],
-        timeout_seconds=timeout_seconds,
-        guarantee=guarantee,
+        native, lifeline, layout, ticket.rank, result_bytes=_sizes(ticket)[0], timeout_seconds=timeout_seconds
     )
 
 

@@ -90,15 +90,15 @@ def own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[float, ...]:
     return tuple(float(weight) for weight in weights)
 
 
-def layout_of(entry: Entry, *, with_shapes: bool = True) -> bytes:
-    """Return the hash of everything about values in which ranks must agree."""
+def layout_of(entry: Entry, ends: str = "", *, with_shapes: bool = True) -> bytes:
+    """Return the hash of everything in which ranks must agree. ``ends``: destinations that name ranks."""
     parts = [(part.path, part.dtype, part.goal.name, with_shapes and part.operand.shape) for part in entry.parts]
-    text = repr((str(entry.structure), [form.num_parts for form in entry.forms], parts))
+    text = repr((str(entry.structure), [form.num_parts for form in entry.forms], parts, ends))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def words_of(collective: str, fold: Fold, entry: Entry) -> str:
+def words_of(collective: str, fold: Fold, entry: Entry, ends: str = "") -> str:
     """Return what the other ranks are told of a call, if theirs differ."""
     leaves = [f"{part.dtype} {part.operand.shape}{' at ' * bool(part.path)}{part.path}" for part in entry.parts]
-    text = f"{collective}, {fold.op.name}, of {', '.join(leaves) or 'nothing'}"
+    text = f"{collective}, {fold.op.name}, {f'to {ends} ' * bool(ends)}of {', '.join(leaves) or 'nothing'}"
     return text if len(text) <= _MOST_WORDS else f"{text[: _MOST_WORDS - 20]} … ({len(leaves)} leaves)"

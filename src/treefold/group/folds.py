@@ -13,6 +13,7 @@ import numpy as np
 from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.rows import read_arrays
+from treefold.backends.tracing import Like
 from treefold.bounded_cache import BoundedCache
 from treefold.calls.entry import Entry, read_entry
 from treefold.calls.leaves import read_folded_leaf
@@ -21,18 +22,19 @@ from treefold.calls.reader import Reading, read_components
 from treefold.calls.weights import read_weights
 from treefold.calls.wrap import component
 from treefold.errors import CallMismatchError, DeviceError, UnplannedCallError
-from treefold.execution import Operand, native
+from treefold.execution import native
 from treefold.fold import Fold
 from treefold.group import core
+from treefold.group.batches import Batch, read_value, without_arrays
 from treefold.group.contributions import (
     KIND,
     address_of,
     layout_of,
-    own_weights,
     plain_rows,
     rows_of,
     words_of,
 )
+from treefold.group.later import call_later, tracing_backend
 from treefold.group.link import Link, Outcome
 from treefold.group.plans import GroupPlans, plan_of
 from treefold.plan import Plan
@@ -76,7 +78,7 @@ class Joined(NamedTuple):
     """All ranks' arrays of each leaf behind each other, and how many replicas they come from."""
 
     arrays: list[HostArray]
-    replicas: int
+    replicas: list[int]
 
 
 class Reduced(NamedTuple):
@@ -100,26 +102,39 @@ class Folds:
         self._known: BoundedCache[Hashable, KnownCall] = BoundedCache(128)
 
     def all_reduce(
-        self, value: Any, op: ReduceOp | str, *, out: Any = None, weights: Any = None, root: int | None = None
+        self,
+        value: Any,
+        op: ReduceOp | str,
+        *,
+        out: Any = None,
+        weights: Any = None,
+        root: int | None = None,
+        ends: str = "",
     ) -> Reduced:
         """Return the reduction of all ranks' values as one component; None off the ``root``, if there is one.
+
+        ``ends``: destinations that name ranks, in which all ranks must agree.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
         """
         with self._link.telling():
+            if isinstance(value, Batch):
+                return self._first(
+                    None, value, op, None, (out, None if out is None else _read_end(out)), weights, (root, ends)
+                )
             reading = read_components(value.values if isinstance(value, DistributedValues) else (value,))
             end = None if out is None else reading if out is value else _read_end(out)
             key = None
             if weights is None and reading.key is not None and (end is None or end.key is not None):
-                key = (op, reading.key, _ITSELF if end is reading else end and end.key, root)
+                key = (op, reading.key, _ITSELF if end is reading else end and end.key, root, ends)
                 known = self._known.get(key)
                 if known is not None:
                     reduced = self._repeat(known, reading, end, root)
                     if reduced is not None:
                         return reduced
-            return self._first(key, value, op, reading, (out, end), weights, root)
+            return self._first(key, value, op, reading, (out, end), weights, (root, ends))
 
     def reduce_scatter(self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = ()) -> list[Any]:
         """Return this rank's part of the reduction of all ranks' values, which come as a list of arrays for each rank.
@@ -135,17 +150,17 @@ class Folds:
             own = slice(len(parts[0]) * self._link.rank, len(parts[0]) * (self._link.rank + 1))
             end = read_components((list(out),)) if out else None
             ends = [] if end is None or end.key is None else rows_of(end)
-        results = known.results[own]
-        if ends and self._fold_own(known, rows, own, ends):
-            for result, target in zip(results, ends, strict=True):
-                result.backend.wrote(target.arrays)
-            return list(out)
-        made = _targets(results, None)
-        self._fold_own(known, rows, own, made)
-        arrays = [_adopted(one, target.arrays[0]) for one, target in zip(results, made, strict=True)]
-        for result, taker, array in zip(results, out, arrays, strict=False):
-            result.backend.assign(taker, array)
-        return list(out) or arrays
+            results = known.results[own]
+            if ends and self._fold_own(known, rows, own, ends):
+                for result, target in zip(results, ends, strict=True):
+                    result.backend.wrote(target.arrays)
+                return list(out)
+            made = _targets(results, None)
+            self._fold_own(known, rows, own, made)
+            arrays = [_adopted(one, target.arrays[0]) for one, target in zip(results, made, strict=True)]
+            for result, taker, array in zip(results, out, arrays, strict=False):
+                result.backend.assign(taker, array)
+            return list(out) or arrays
 
     def _read_parts(self, op: ReduceOp | str, values: list[Any]) -> tuple[KnownCall, list[Row]]:
         """Return what is known of a reduce-scatter of arrays, after validation if they are the first of their kind."""
@@ -189,26 +204,26 @@ class Folds:
         key: Hashable,
         value: Any,
         op: ReduceOp | str,
-        reading: Reading,
+        reading: Reading | None,
         out: tuple[Any, Reading | None],
         weights: Any,
-        root: int | None,
+        where: tuple[int | None, str],
     ) -> Reduced:
-        """Validate a call by itself, as in one process, and make it."""
-        local = value if isinstance(value, DistributedValues) else PerReplica([value])
-        fold = Fold(ReduceOp.parse(op), self._accumulate)
-        own = None if weights is None else own_weights(weights, len(local), fold.op)
-        said = dataclasses.replace(fold, weights=own)
-        entry = read_entry(local, reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, said))
-        ends = None if out[1] is None else _read_out(out[0], out[1], entry, fold)
+        """Validate a call by itself, as in one process, and make it; in a graph that is traced, when that runs."""
+        (root, ends), fold = where, Fold(ReduceOp.parse(op), self._accumulate)
+        is_wanted = root is None or root == self._link.rank
+        backend = tracing_backend(value)
+        if backend is not None:
+            return self._later(backend, value, fold, {"out": out[0], "weights": weights, "root": root, "ends": ends})
+        own, entry = read_value(value, reading, fold, weights, _DEVICE)
+        takers = None if out[1] is None else _read_out(out[0], out[1], entry, fold)
         is_dense = [part.goal is Goal.FOLD for part in entry.parts]
         rows = self._join_rows(entry, is_dense, fold, root)
         dense = dataclasses.replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
-        known = self._read(fold, dense, root, _ALL_REDUCE if own is None else _WEIGHTED)
+        known = self._read(fold, dense, root, _ALL_REDUCE if own is None else _WEIGHTED, ends)
         contributions = plain_rows(dense)
         fold = fold if own is None else self._with_weights(fold, own)
-        is_wanted = root is None or root == self._link.rank
-        targets = _targets(known.results, ends) if is_wanted and (known.is_private or ends is not None) else None
+        targets = _targets(known.results, takers) if is_wanted and (known.is_private or takers is not None) else None
         outcome = self._fold(known, contributions, targets, fold, wants_lease=is_wanted and targets is None)
         if outcome is None:
             raise AssertionError(known)  # validation has let targets through that overlap
@@ -216,13 +231,24 @@ class Folds:
             self._known.put(key, known)
         if not is_wanted:
             return Reduced(None, known.plans.plan)
-        if ends is not None and targets is not None:
-            _hand_over(known.results, targets, ends)
-            return Reduced(component(entry, ends), known.plans.plan)
+        if takers is not None and targets is not None:
+            _hand_over(known.results, targets, takers)
+            return Reduced(component(entry, takers), known.plans.plan)
         folded = iter(_arrays(known.results, outcome, targets))
         joined = iter(rows)
         arrays = [next(folded) if dense else next(joined) for dense in is_dense]
         return Reduced(component(entry, arrays), known.plans.plan)
+
+    def _later(self, backend: ArrayBackend, value: Any, fold: Fold, options: dict[str, Any]) -> Reduced:
+        """Add the call to the graph that is being traced."""
+        made = call_later(
+            backend,
+            value,
+            lambda given: self.all_reduce(given, fold.op, **options).value,
+            lambda array, is_rows: Like(array, fold, 0 if is_rows else None),
+            is_wanted=options["root"] in {None, self._link.rank},
+        )
+        return Reduced(made, None)
 
     def plan(self, value: Any, op: ReduceOp | str) -> Plan:
         """Return the plan of an all-reduce to which every rank brings as many replicas as this one.
@@ -231,13 +257,10 @@ class Folds:
             TreefoldError: one of its kinds.
 
         """
-        local = value if isinstance(value, DistributedValues) else PerReplica([value])
         fold = Fold(ReduceOp.parse(op), self._accumulate)
-        reading = read_components(local.values)
-        entry = read_entry(
-            local, reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold), is_planned=True
-        )
-        return plan_of(entry, fold, (len(local),) * self._link.size, self._link.layout)
+        _, entry = read_value(value, None, fold, None, _DEVICE, is_planned=True)
+        counts = (tuple(len(part.lengths) for part in entry.parts),) * self._link.size
+        return plan_of(entry, fold, counts, self._link.layout)
 
     def _join_rows(self, entry: Entry, is_dense: Sequence[bool], fold: Fold, root: int | None) -> list[Any]:
         """Return the sparse rows of all ranks, laid behind each other as in one process."""
@@ -249,33 +272,32 @@ class Folds:
         if joined is None:
             return []
         arrays = []
-        for part, array in zip(parts, joined.arrays, strict=True):
+        for part, array, replicas in zip(parts, joined.arrays, joined.replicas, strict=True):
             made = array
             if part.goal is Goal.ROWS and fold.op is ReduceOp.MEAN:
                 result = part.operand.backend.result_dtype(fold, part.dtype)
-                made = _NUMPY.scale(array.reshape(-1), joined.replicas, result).reshape(array.shape)
+                made = _NUMPY.scale(array.reshape(-1), replicas, result).reshape(array.shape)
             arrays.append(part.operand.backend.from_hosts([made], _DEVICES)[0])
         return arrays
 
-    def _read(self, fold: Fold, entry: Entry, root: int | None, collective: int) -> KnownCall:
+    def _read(self, fold: Fold, entry: Entry, root: int | None, collective: int, ends: str = "") -> KnownCall:
         """Return what ranks compare of a call, and what its results will be."""
         for part in entry.parts:
             if not part.is_in_host_memory:
                 raise DeviceError.not_on_host(part.path)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
-        kind = KIND.pack(collective, *how, 0 if root is None else root + 1, layout_of(entry))
+        kind = KIND.pack(collective, *how, 0 if root is None else root + 1, layout_of(entry, ends))
         name = "reduce_scatter" if collective == _REDUCE_SCATTER else "all_reduce"
-        words = words_of(name if root is None else f"reduce to rank {root}", fold, entry)
+        words = words_of(name if root is None else f"reduce to rank {root}", fold, entry, ends)
         leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]
         form = core.GroupForm(kind, words, leaves, *how, native.level(), collective == _WEIGHTED)
         pairs = zip(entry.parts, form.results_at, strict=True)
         results = [_result(part.operand.backend, part.dtype, part.operand.shape, fold, at) for part, at in pairs]
         needs_copies = any(not one.backend.takes_read_only or one.dtype != one.narrow for one in results)
         is_private = form.stream_bytes <= core.SMALL_BYTES or needs_copies
-        bare = _without_arrays(entry)
-        return KnownCall(
-            form, fold, results, bare, GroupPlans(bare, self._link.layout, self._link.rank, fold), is_private
-        )
+        bare = without_arrays(entry)
+        plans = GroupPlans(bare, self._link.layout, self._link.rank, fold)
+        return KnownCall(form, fold, results, bare, plans, is_private)
 
     def _with_weights(self, fold: Fold, own: Sequence[float]) -> Fold:
         """Return the fold with the weights of all ranks, which they tell each other."""
@@ -295,7 +317,7 @@ class Folds:
                 if unplanned.are_all_planned:
                     raise CallMismatchError.plans() from None
                 self._link.expect_more()
-                known.plans.make(unplanned.replicas)
+                known.plans.make(self._link, unplanned)
 
     def _wrapped(self, known: KnownCall, outcome: Outcome, targets: list[Row] | None, end: Reading | None) -> Any:
         """Return results in the structure of the value: what was written, or views on the area that the ranks share."""
@@ -337,14 +359,6 @@ def _read_out(out: Any, end: Reading, entry: Entry, fold: Fold) -> list[Any]:
 
 def _read_end(out: Any) -> Reading:
     return read_components(out.values if isinstance(out, DistributedValues) else (out,))
-
-
-def _without_arrays(entry: Entry) -> Entry:
-    """Return an entry to keep for later calls, which must not hold the arrays of this one."""
-    bare = [
-        dataclasses.replace(one, operand=Operand(one.operand.backend, (), one.operand.shape)) for one in entry.parts
-    ]
-    return dataclasses.replace(entry, parts=tuple(bare), reading=None, columns=())
 
 
 def _result(backend: ArrayBackend, dtype: str, shape: tuple[int, ...], fold: Fold, at: int) -> Result:

@@ -12,15 +12,18 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from treefold.backends import HostArray
+from treefold.backends import ArrayBackend, HostArray
+from treefold.backends.tracing import Like, as_written
 from treefold.calls.reader import read_shape
 from treefold.errors import ArgumentError
+from treefold.fold import Fold
 from treefold.group.folds import Folds
+from treefold.group.later import call_later, tracing_backend
 from treefold.group.link import Link
 from treefold.group.moves import Moves
 from treefold.group.parts import cut_equally
 from treefold.plan import Plan
-from treefold.reduce_op import ReduceOpLike
+from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import flatten, unflatten
 
 T = TypeVar("T")
@@ -61,6 +64,7 @@ class Group:
         """What results promise: ``"replica_order"``, the bits of one process, or ``"per_plan"``."""
         return self._link.layout.guarantee
 
+    @as_written
     def all_reduce(self, value: T, op: ReduceOpLike = "sum", *, out: Any = None, weights: Any = None) -> T:
         """Return the reduction of all ranks' values.
 
@@ -75,6 +79,7 @@ class Group:
         result: T = self._folds.all_reduce(value, op, out=out, weights=weights).value
         return result
 
+    @as_written
     def reduce(self, value: T, op: ReduceOpLike = "sum", *, root: int) -> T | None:
         """Return the reduction of all ranks' values on rank ``root``, and None on the others.
 
@@ -85,6 +90,7 @@ class Group:
         result: T | None = self._folds.all_reduce(value, op, root=self._checked_root(root)).value
         return result
 
+    @as_written
     def reduce_scatter(self, value: T, op: ReduceOpLike = "sum", axis: int = 0) -> T:
         """Return this rank's part of the reduction of all ranks' values, cut along ``axis`` into as many equal parts.
 
@@ -93,14 +99,18 @@ class Group:
 
         """
         with self._link.telling():
+            backend = tracing_backend(value)
+            if backend is not None:
+                return self._scatter_later(backend, value, ReduceOp.parse(op), axis)
             leaves, structure = flatten(value)
             cut = [cut_equally(array, axis, self.size) for array in leaves]
-        own = self._folds.reduce_scatter([[parts[rank] for parts in cut] for rank in range(self.size)], op)
+            own = self._folds.reduce_scatter([[parts[rank] for parts in cut] for rank in range(self.size)], op)
         result: T = unflatten(structure, own)
         return result
 
+    @as_written
     def broadcast(self, value: T, root: int = 0) -> T:
-        """Return rank ``root``'s value on all ranks; what the others pass says what is expected, or is None.
+        """Return rank ``root``'s value on all ranks; what the others pass says what is expected.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -109,6 +119,7 @@ class Group:
         result: T = self._moves.broadcast(value, self._checked_root(root))
         return result
 
+    @as_written
     def all_gather(self, value: T, axis: int = 0) -> T:
         """Return all ranks' arrays behind each other along ``axis``, where alone their shapes may differ.
 
@@ -119,6 +130,7 @@ class Group:
         result: T = self._moves.gather(value, axis, None)
         return result
 
+    @as_written
     def gather(self, value: T, root: int, axis: int = 0) -> T | None:
         """Return the same as ``all_gather`` on rank ``root``, and None on the others.
 
@@ -129,6 +141,7 @@ class Group:
         result: T | None = self._moves.gather(value, axis, self._checked_root(root))
         return result
 
+    @as_written
     def barrier(self) -> None:
         """Wait until all ranks are here.
 
@@ -153,6 +166,13 @@ class Group:
         :meta private:
         """
         return Folds(self._link, self._moves.join, accumulate)
+
+    def gathered(self, value: Any, axis: int, ends: str) -> Any:
+        """Return what ``all_gather`` does, for destinations in which ranks must agree: for ops objects.
+
+        :meta private:
+        """
+        return self._moves.gather(value, axis, None, ends)
 
     def telling(self) -> AbstractContextManager[None]:
         """Tell the other ranks if what stands within raises.
@@ -197,10 +217,19 @@ class Group:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._link.close(has_failed=error is not None)
+        self._link.close(error)
 
     def __repr__(self) -> str:
         return f"<treefold.Group: rank {self.rank} of {self.size}>"
+
+    def _scatter_later(self, backend: ArrayBackend, value: T, op: ReduceOp, axis: int) -> T:
+        result: T = call_later(
+            backend,
+            value,
+            lambda given: self.reduce_scatter(given, op, axis),
+            lambda array, _: Like(array, Fold(op), axis),
+        )
+        return result
 
     def _checked_root(self, root: object) -> int:
         if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < self.size:

@@ -15,15 +15,14 @@ from treefold.group.ticket import Ticket
 from treefold.group.wire import (
     HELLO,
     MAGIC,
-    NO_PIDFD,
     NO_ROOM,
     VERSION,
+    Lifeline,
     Met,
     check,
     close_all,
     met,
     namespace,
-    own_pidfd,
     peer,
     receive,
     send,
@@ -40,21 +39,22 @@ class Guest:
         """Show the token at rank 0's door."""
         self._rank, self._seconds = ticket.rank, seconds
         self._connection = _knock(ticket, seconds)
-        problem, pidfd = "", NO_PIDFD
+        problem, descriptors = "", []
         try:
-            pidfd = own_pidfd()
+            self.lifeline = Lifeline()
+            descriptors = [self.lifeline.other_end]
         except OSError as error:
             problem = str(SharedMemoryError.of_system(error))
-        terms = {"agreed": agreed, "namespace": namespace(), "has_pidfd": pidfd != NO_PIDFD, "problem": problem}
+        terms = {"agreed": agreed, "namespace": namespace(), "problem": problem}
         text = json.dumps(terms).encode()
         hello = HELLO.pack(MAGIC, VERSION, ticket.rank, ticket.size, len(text), ticket.token.encode())
         try:
-            send_some(self._connection, hello + text, [] if pidfd == NO_PIDFD else [pidfd])
+            send_some(self._connection, hello + text, descriptors)
         except OSError:
             self.close()
             raise ConnectError.turned_away() from None
         finally:
-            close_all([pidfd])
+            close_all(descriptors)
 
     def join(self) -> Met:
         """Wait for the shared memory.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from treefold._native import GroupForm, GroupOutcome, HostGroup
     from treefold.backends import HostArray, Row
     from treefold.fold import Fold
+    from treefold.group.wire import Lifeline
 
 
 class HostLink(Link):
@@ -25,17 +26,16 @@ class HostLink(Link):
     def __init__(
         self,
         native: HostGroup,
+        lifeline: Lifeline,
+        layout: Layout,
         rank: int,
-        size: int,
         *,
         result_bytes: int,
         timeout_seconds: float,
-        guarantee: str = "replica_order",
     ) -> None:
         """Take over what the native core has connected."""
-        layout = Layout((tuple(range(size)),), guarantee)
         super().__init__(layout, rank, result_bytes=result_bytes, timeout_seconds=timeout_seconds)
-        self._native = native
+        self._native, self._lifeline = native, lifeline
 
     def fold(
         self,
@@ -53,7 +53,16 @@ class HostLink(Link):
         self._begin("a reduction")
         try:
             outcome: GroupOutcome | None = self._native.fold(
-                form, rows, targets, wants_lease, weights, weight_sum, plans.number, self.timeout_seconds, self._warn
+                form,
+                rows,
+                targets,
+                wants_lease,
+                weights,
+                weight_sum,
+                plans.number,
+                self.timeout_seconds,
+                self._warn,
+                plans.counts,
             )
         finally:
             self._under_way.release()
@@ -102,8 +111,8 @@ class HostLink(Link):
             self._native.agree(kind, blob, words, is_refused=is_refused, seconds=self.timeout_seconds, warn=self._warn)
         )
 
-    def _leave(self, *, has_failed: bool) -> None:
-        self._native.leave(has_failed)
+    def _leave(self, cause: str) -> None:
+        self._native.leave(cause)
 
     @property
     def _sequence(self) -> int:

@@ -22,7 +22,7 @@ from treefold.group.crossing import Crossing
 from treefold.group.host_link import HostLink
 from treefold.group.link import Link, Piece
 from treefold.group.memory import CallMemory, arrays_of, memory_at
-from treefold.group.plans import GroupPlans, Layout
+from treefold.group.plans import Counts, GroupPlans, Layout
 from treefold.group.rounds import FRAME_ROOM, ROUND_TAGS, Frame, Rounds
 from treefold.plan import Plan
 from treefold.plan.ir import Copy
@@ -56,9 +56,9 @@ class HostsOutcome:
         return [frame.payload for frame in self.frames]
 
     @property
-    def descriptors(self) -> list[tuple[bytes, bool, int, bool]]:
-        """Of each rank: the kind of its call, whether it was refused, its replicas, whether it has a plan."""
-        return [(one.kind, one.is_refused, one.replicas, one.number > 0) for one in self.frames]
+    def descriptors(self) -> list[tuple[bytes, bool, int, bool, bool]]:
+        """Of each rank: the kind of its call, whether refused, its replicas, whether it has a plan and is mixed."""
+        return [(one.kind, one.is_refused, one.replicas, one.number > 0, one.is_mixed) for one in self.frames]
 
     def view(self, at: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
         """Return a result."""
@@ -113,10 +113,11 @@ class HostsLink(Link):
         inline = _inline(given)
         with self._calling("a reduction"):
             until = self._deadline()
-            frame = Frame(form.kind, form.words, inline, len(rows[0].addresses) if rows else 1, plans.number)
+            own = plans.own
+            frame = Frame(form.kind, form.words, inline, max(own), plans.number, is_mixed=len(own) > 1)
             outcome = self._round(frame, until)
             if all(one.payload for one in outcome.frames):
-                results = _folded_here(outcome.frames, rows, fold)
+                results = _folded_here(outcome.frames, rows, fold, plans.counts)
             else:
                 results = self._walked(plans, memory, until)
         if targets is None and wants_lease:
@@ -177,10 +178,10 @@ class HostsLink(Link):
     def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> HostsOutcome:
         return self._round(Frame(kind, words, blob, is_refused=is_refused), self._deadline())
 
-    def _leave(self, *, has_failed: bool) -> None:
-        self._rounds.leave("failed" if has_failed else "left")
+    def _leave(self, cause: str) -> None:
+        self._rounds.leave(cause)
         if self._local is not None:
-            self._local.close(has_failed=has_failed)
+            self._local.close()
 
     @property
     def _sequence(self) -> int:
@@ -292,15 +293,18 @@ def _inline(given: Sequence[Sequence[HostArray]]) -> bytes:
     return b"".join(array.tobytes().ljust(_padded(array.nbytes), b"\0") for array in arrays)
 
 
-def _folded_here(frames: Sequence[Frame], rows: Sequence[Row], fold: Fold) -> list[HostArray]:
-    """Fold what all ranks have said in their frames, as one process would."""
+def _folded_here(frames: Sequence[Frame], rows: Sequence[Row], fold: Fold, counts: Sequence[Counts]) -> list[HostArray]:
+    """Fold what all ranks have said in their frames, as one process would.
+
+    ``counts``: of the replicas of each leaf, rank by rank, if some rank has leaves with different numbers of them.
+    """
     reads = [0] * len(frames)
     jobs = []
-    for row in rows:
+    for leaf, row in enumerate(rows):
         length = int(np.prod(row.shape, dtype=np.int64))
         sources = []
         for rank, frame in enumerate(frames):
-            for _ in range(frame.replicas):
+            for _ in range(counts[rank][leaf] if counts else frame.replicas):
                 sources.append(np.frombuffer(frame.payload, row.dtype, length, reads[rank]))
                 reads[rank] += _padded(length * row.dtype.itemsize)
         dtype = row.dtype.name

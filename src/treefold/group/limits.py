@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from treefold.errors import ArgumentError
@@ -13,6 +14,9 @@ _MOST_RESULTS = 1 << 30
 _SHARE = 8
 _MOST_ADDRESSES = 1 << 45
 _PAGE = 4096
+_ROOT = Path("/sys/fs/cgroup")
+#: Of the second and of the first version of control groups.
+_MEMORY_LIMITS = ("memory.max", "memory.limit_in_bytes")
 
 
 def result_bytes() -> int:
@@ -38,32 +42,39 @@ def arena_bytes(size: int) -> int:
 def usable_cores() -> float:
     """Return how many cores this process may use: its affinity, or less by the container's quota."""
     cores = float(len(os.sched_getaffinity(0)))
-    for folder in _control_groups():
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()
-        except (OSError, ValueError):
-            continue
-        if quota != "max":
-            cores = min(cores, int(quota) / int(period))
+    for folder in _control_groups("cpu"):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            numbers = _numbers(folder, names)
+            if len(numbers) == 2 and numbers[0] > 0:  # noqa: PLR2004 - a quota and its period; a quota of -1 is none
+                cores = min(cores, numbers[0] / numbers[1])
     return cores
 
 
 def _memory() -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for folder in _control_groups():
-        try:
-            memory = min(memory, int((folder / "memory.max").read_text()))
-        except (OSError, ValueError):
-            continue
-    return memory
+    limits = (_numbers(folder, [name]) for folder in _control_groups("memory") for name in _MEMORY_LIMITS)
+    return min([memory, *(number for limit in limits for number in limit)])
 
 
-def _control_groups() -> list[Path]:
-    """Return the folders of this process's control group and its parents."""
+def _numbers(folder: Path, names: Sequence[str]) -> list[int]:
+    """Return the numbers in some files of a control group; nothing if there is no such file, or it says "max"."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        return [int(word) for name in names for word in (folder / name).read_text().split()]
+    except (OSError, ValueError):
+        return []
+
+
+def _control_groups(controller: str) -> list[Path]:
+    """Return the folders of this process's control groups and their parents, of both versions."""
+    try:
+        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     except OSError:
         return []
-    found = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
-    root = Path("/sys/fs/cgroup")
-    return [folder for path in found for folder in (root / path, *(root / path).parents) if folder.is_relative_to(root)]
+    roots = {"": _ROOT, controller: _ROOT / controller}
+    found = [
+        (roots[name], roots[name] / path.lstrip("/"))
+        for _, names, path in lines
+        for name in names.split(",")
+        if name in roots
+    ]
+    return [folder for root, group in found for folder in (group, *group.parents) if folder.is_relative_to(root)]

@@ -47,8 +47,8 @@ class Outcome(Protocol):
         """What each rank has said, if the call is to agree."""
 
     @property
-    def descriptors(self) -> list[tuple[bytes, bool, int, bool]]:
-        """Of each rank: the kind of its call, whether it was refused, its replicas, whether it has a plan."""
+    def descriptors(self) -> list[tuple[bytes, bool, int, bool, bool]]:
+        """Of each rank: the kind of its call, whether it refuses, its replicas, whether it has a plan, and is mixed."""
 
     @property
     def missing_bytes(self) -> int:
@@ -115,8 +115,8 @@ class Link(abc.ABC):
         """Tell all ranks something, and raise what is wrong with the call."""
 
     @abc.abstractmethod
-    def _leave(self, *, has_failed: bool) -> None:
-        """Tell the others that this rank has left, waiting for nobody."""
+    def _leave(self, cause: str) -> None:
+        """Tell the others that this rank has left, and whether for an error, waiting for nobody."""
 
     @abc.abstractmethod
     def without(self, ranks: Collection[int], seconds: float) -> Link:
@@ -155,8 +155,12 @@ class Link(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Tell the others, unless they know, as the call itself has ended; an interrupted rank waits for nobody."""
-        if isinstance(error, Exception) and self._sequence == self._told:
+        if error is None or self._sequence != self._told:
+            return
+        if isinstance(error, Exception):
             self.refuse(str(error) or type(error).__name__)
+        else:
+            self.close(error)
 
     def refuse(self, sentence: str) -> None:
         """Tell the others, who are in a call, that this rank cannot make it, whatever becomes of that."""
@@ -164,12 +168,12 @@ class Link(abc.ABC):
         with contextlib.suppress(GroupError), self._calling("a call that it could not make"):
             self._agree(bytes(24), b"", words, is_refused=True)
 
-    def close(self, *, has_failed: bool = False) -> None:
-        """Leave the group, waiting for nobody. Results stay readable."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave the group, waiting for nobody; ``error``: because of what. Results stay readable."""
         if self._is_closed or os.getpid() != self._pid:
             return
         self._is_closed = True
-        self._leave(has_failed=has_failed)
+        self._leave(_cause_of(error))
 
     def _begin(self, doing: str) -> None:
         """Begin a call; whoever begins one releases the lock."""
@@ -198,13 +202,12 @@ class Link(abc.ABC):
 
     def _mismatch(self, outcome: Outcome) -> GroupError:
         """Return the error that every rank raises for a call that they do not all make alike."""
-        for rank, (_, is_refused, _, _) in enumerate(outcome.descriptors):
+        for rank, (_, is_refused, *_) in enumerate(outcome.descriptors):
             if is_refused:
                 return CallMismatchError.refused(rank, outcome.words[rank])
         if outcome.is_unplanned:
-            replicas = [replicas for _, _, replicas, _ in outcome.descriptors]
-            are_planned = all(has_plan for *_, has_plan in outcome.descriptors)
-            return UnplannedCallError.of(replicas, are_all_planned=are_planned)
+            _, _, replicas, have_plans, are_mixed = zip(*outcome.descriptors, strict=True)
+            return UnplannedCallError.of(replicas, are_all_planned=all(have_plans), are_mixed=any(are_mixed))
         kinds = [kind for kind, *_ in outcome.descriptors]
         if len(set(kinds)) > 1:
             return CallMismatchError.of(outcome.words, kinds)
@@ -215,6 +218,12 @@ class Link(abc.ABC):
         warnings.warn(
             f"Rank {self.rank} has waited for 30 s in {self._doing}; absent: {ranks}.", RuntimeWarning, stacklevel=6
         )
+
+
+def _cause_of(error: BaseException | None) -> str:
+    if error is None:
+        return "left"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()

@@ -10,14 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray
+from treefold.backends.tracing import Like
 from treefold.calls.entry import Entry, Part, as_distributed, read_entry
 from treefold.calls.leaves import read_copied_leaf, read_gathered_leaf
 from treefold.calls.reader import read_components
 from treefold.calls.wrap import component
 from treefold.errors import ArgumentError, MismatchError
+from treefold.errors.words import counted
 from treefold.execution import native
 from treefold.group.contributions import KIND, address_of, host_arrays, layout_of
 from treefold.group.folds import Joined
+from treefold.group.later import call_later, tracing_backend
 from treefold.group.link import Link
 from treefold.values import DistributedValues, PerReplica
 
@@ -49,11 +52,17 @@ class Moves:
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        self._link.agree(KIND.pack(_BARRIER, 0, 0, 0, bytes(16)), b"", words="barrier")
+        with self._link.telling():
+            self._link.agree(KIND.pack(_BARRIER, 0, 0, 0, bytes(16)), b"", words="barrier")
 
     def broadcast(self, value: Any, root: int) -> Any:
         """Return rank ``root``'s value on all ranks."""
         with self._link.telling():
+            backend = tracing_backend(value)
+            if backend is not None:
+                return call_later(
+                    backend, value, lambda given: self.broadcast(given, root), lambda array, _: Like(array)
+                )
             local = PerReplica([value])
             entry = read_entry(local, read_components(local.values), _DEVICE, read_copied_leaf)
             given = [host_arrays(part)[0] for part in entry.parts]
@@ -64,18 +73,32 @@ class Moves:
             pairs = zip(moved, made or [], strict=True)
             return component(entry, [one.backend.from_hosts([array], [_DEVICE])[0] for one, array in pairs])
 
-    def gather(self, value: Any, axis: int, root: int | None) -> Any:
-        """Return all ranks' arrays behind each other along ``axis``; None off the ``root``, if there is one."""
+    def gather(self, value: Any, axis: int, root: int | None, ends: str = "") -> Any:
+        """Return all ranks' arrays behind each other along ``axis``; None off the ``root``, if there is one.
+
+        ``ends``: destinations that name ranks, in which all ranks must agree.
+        """
         with self._link.telling():
             if isinstance(axis, bool) or not isinstance(axis, int):
                 raise ArgumentError.gather_axis(axis, "")
+            backend = tracing_backend(value)
+            if backend is not None:
+                is_wanted = root is None or root == self._link.rank
+                return call_later(
+                    backend,
+                    value,
+                    lambda given: self.gather(given, axis, root, ends),
+                    lambda array, _: Like(array, axis=axis),
+                    is_wanted=is_wanted,
+                )
             local = value if isinstance(value, DistributedValues) else PerReplica([value])
             read = as_distributed(local, "value")
             entry = read_entry(
                 read, read_components(read.values), _DEVICE, lambda path, leaves: read_gathered_leaf(path, leaves, axis)
             )
-        words = "all_gather" if root is None else f"gather to rank {root}"
-        joined = self.join(entry, f"{words} along axis {axis} of {len(entry.parts)} leaves", axis, root)
+        words = f"all_gather{f' to {ends}' * bool(ends)}" if root is None else f"gather to rank {root}"
+        leaves = counted(len(entry.parts), "leaf", "leaves")
+        joined = self.join(entry, f"{words} along axis {axis} of {leaves}", axis, root, ends)
         if joined is None:
             return None
         made = joined.arrays
@@ -85,7 +108,7 @@ class Moves:
             entry, [one.from_hosts([array], [_DEVICE])[0] for one, array in zip(backends, turned, strict=True)]
         )
 
-    def join(self, entry: Entry, words: str, axis: int = 0, root: int | None = None) -> Joined | None:
+    def join(self, entry: Entry, words: str, axis: int = 0, root: int | None = None, ends: str = "") -> Joined | None:
         """Return all ranks' arrays of each leaf behind each other along their first axis; None off the ``root``.
 
         Raises:
@@ -96,7 +119,7 @@ class Moves:
             given = [host_arrays(part) for part in entry.parts]
             pairs = zip(entry.parts, given, strict=True)
             own = [[part.dtype, [list(array.shape) for array in arrays]] for part, arrays in pairs]
-            where = (axis & 255, 0, 0 if root is None else root + 1, layout_of(entry, with_shapes=False))
+            where = (axis & 255, 0, 0 if root is None else root + 1, layout_of(entry, ends, with_shapes=False))
             blob = json.dumps(own).encode()
             said = [json.loads(blob) for blob in self._link.agree(KIND.pack(_SHAPES, *where), blob, words=words)]
             parts = enumerate(entry.parts)
@@ -111,8 +134,8 @@ class Moves:
             is_wanted = root is None or root == self._link.rank
             kind = KIND.pack(_GATHER, *where)
             made = self._place(kind, moved, pieces, words, is_wanted=is_wanted, may_keep=axis == 0)
-            count = sum(len(rank[0][1]) for rank in said) if moved else 0
-            return None if made is None else Joined(made, count)
+            counts = [sum(len(rank[index][1]) for rank in said) for index in range(len(moved))]
+            return None if made is None else Joined(made, counts)
 
     def _place(
         self,
@@ -168,4 +191,4 @@ def _joined(path: str, said: Sequence[tuple[str, list[list[int]]]], axis: int) -
 
 
 def _leaves(moved: Sequence[Moved]) -> str:
-    return ", ".join(f"{one.dtype.name} {one.shape}" for one in moved)[:300]
+    return ", ".join(f"{one.dtype.name} {one.shape}" for one in moved)[:300] or "nothing"

@@ -1,8 +1,8 @@
 """How the ranks of one host find each other: at a Unix socket where rank 0 lets in who shows the token.
 
-Every rank hands in a descriptor of its own process, by which the others see it end, and gets those of all others and
-the shared memory. Descriptors are sent, never fetched, so that no right over other processes is needed; and that they
-arrive proves that the ranks share a host. The folder and the socket are gone before the first call.
+Every rank hands in a lifeline, by which the others see it end, and gets those of all others and the shared memory.
+Descriptors are sent, never fetched, so that no right over other processes is needed; and that they arrive proves that
+the ranks share a host. The folder and the socket are gone before the first call.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from treefold.group.ticket import Ticket
 from treefold.group.wire import (
     HELLO,
     MAGIC,
-    NO_PIDFD,
     NO_ROOM,
     VERSION,
+    Lifeline,
     Met,
     check,
     close_all,
     met,
     namespace,
-    own_pidfd,
     peer,
     receive,
     receive_some,
@@ -53,7 +52,7 @@ class Member:
     rank: int
     pid: int
     namespace: str
-    pidfd: int
+    descriptors: list[int]
     connection: socket.socket | None = None
 
 
@@ -94,7 +93,8 @@ class Host:
     def _listen(self) -> None:
         _check_folder(self._ticket.folder)
         self._selector = self._open.enter_context(selectors.DefaultSelector())
-        self._members[0] = Member(0, os.getpid(), namespace(), own_pidfd())
+        self.lifeline = Lifeline()
+        self._members[0] = Member(0, os.getpid(), namespace(), [self.lifeline.other_end])
         self._listener = self._open.enter_context(
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         )
@@ -172,7 +172,6 @@ class Host:
         try:
             terms = json.loads(text)
             agreed, place, problem = dict(terms["agreed"]), str(terms["namespace"]), str(terms["problem"])
-            has_pidfd = bool(terms["has_pidfd"])
         except (ValueError, KeyError, TypeError, RecursionError):
             self._drop(arrival)
             return
@@ -182,13 +181,12 @@ class Host:
                 send(arrival.connection, {"problem": f"rank {rank} of {size} is in already, or no rank of this group."})
             self._drop(arrival)
             return
-        pidfd = arrival.descriptors[0] if arrival.descriptors else NO_PIDFD
-        member = Member(rank, peer(arrival.connection)[0], place, pidfd, arrival.connection)
+        member = Member(rank, peer(arrival.connection)[0], place, arrival.descriptors, arrival.connection)
         arrival.connection.settimeout(self._seconds)
         self._arrivals.remove(arrival)
         self._members[rank] = member
         self._selector.modify(arrival.connection, selectors.EVENT_READ, member)
-        if has_pidfd and pidfd == NO_PIDFD:  # there was no room for it
+        if not problem and not member.descriptors:  # there was no room for it
             problem = str(SharedMemoryError.of_system(OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
         if problem:
             self._fail(problem, is_memory=True)
@@ -211,14 +209,12 @@ class Host:
     def share(self, fd: int) -> Met:
         """Send everybody the shared memory and all processes."""
         members = [self._members[rank] for rank in range(self._ticket.size)]
-        known = [[member.pid, member.namespace, member.pidfd != NO_PIDFD] for member in members]
-        pidfds = [member.pidfd for member in members if member.pidfd != NO_PIDFD]
+        known = [[member.pid, member.namespace] for member in members]
+        lifelines = [member.descriptors.pop() for member in members]
         for member in members[1:]:
             with contextlib.suppress(OSError):  # he has gone, as will show
-                send(_connected(member), {"members": known}, [fd, *pidfds])
-        for member in members:
-            member.pidfd = NO_PIDFD
-        return met(0, fd, known, pidfds)
+                send(_connected(member), {"members": known}, [fd, *lifelines])
+        return met(0, fd, known, lifelines)
 
     def settle(self) -> None:
         """Wait until everybody has mapped the memory, and tell everybody so.
@@ -254,7 +250,7 @@ class Host:
         for arrival in list(self._arrivals):
             self._drop(arrival)
         for member in self._members.values():
-            close_all([member.pidfd])
+            close_all(member.descriptors)
             if member.connection is not None:
                 member.connection.close()
         self._open.close()

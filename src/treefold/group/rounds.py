@@ -14,7 +14,7 @@ from treefold.engines.channel import Channel, Transfer, Waiting
 from treefold.errors import DeadlineError, GroupError, PeerLostError
 
 #: Magic, sequence, kind, whether the call is refused, replicas, the plan's number, bytes of the words, of the payload.
-_HEAD = struct.Struct("<4sQ24sBxxxIQII")
+_HEAD = struct.Struct("<4sQ24s??xxIQII")
 _MAGIC = b"tfd1"
 _MOST_WORDS = 400
 #: What a frame has room for beside its head; longer payloads follow it.
@@ -40,6 +40,8 @@ class Frame(NamedTuple):
     replicas: int = 0
     number: int = 0
     is_refused: bool = False
+    #: Whether leaves have different numbers of replicas, at most so many.
+    is_mixed: bool = False
 
 
 class Said(NamedTuple):
@@ -177,6 +179,7 @@ class Rounds:
             self.sequence,
             frame.kind,
             frame.is_refused,
+            frame.is_mixed,
             frame.replicas,
             frame.number,
             len(words),
@@ -187,13 +190,13 @@ class Rounds:
     def _decoded(self, buffer: HostArray) -> tuple[Frame, int]:
         """Return a rank's frame, with what stands in it of the payload, and how long that is."""
         head = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
-        magic, sequence, kind, is_refused, replicas, number, words_bytes, payload_bytes = head
+        magic, sequence, kind, is_refused, is_mixed, replicas, number, words_bytes, payload_bytes = head
         if magic != _MAGIC or sequence != self.sequence or words_bytes > _MOST_WORDS:
             raise GroupError.garbled()
         start = _HEAD.size + words_bytes
         words = buffer[_HEAD.size : start].tobytes().decode(errors="replace")
         payload = buffer[start : start + min(payload_bytes, FRAME_ROOM)].tobytes()
-        return Frame(kind, words, payload, replicas, number, bool(is_refused)), payload_bytes
+        return Frame(kind, words, payload, replicas, number, is_refused, is_mixed), payload_bytes
 
 
 def _have_answered(told: Mapping[int, bytes]) -> bool:

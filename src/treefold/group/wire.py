@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ _LENGTH = struct.Struct("<I")
 _MOST_REPLY = 1 << 20
 #: A message carries 253 descriptors at most.
 _MOST_DESCRIPTORS = 200
-NO_PIDFD = -1
+_NONE = -1
 _RETRY_S = 0.001
 #: What the system answers where a process, or all of them, may open no more.
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
@@ -80,7 +81,7 @@ def receive_some(connection: socket.socket, nbytes: int, count: int) -> tuple[by
 def close_all(descriptors: Sequence[int]) -> None:
     """Close descriptors, but for those that are none."""
     for descriptor in descriptors:
-        if descriptor != NO_PIDFD:
+        if descriptor != _NONE:
             os.close(descriptor)
 
 
@@ -99,14 +100,31 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def own_pidfd() -> int:
-    """Return a descriptor of this process, by which others see it end."""
-    try:
-        return os.pidfd_open(os.getpid())
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise
-        return NO_PIDFD  # an old kernel, or one that forbids it: deaths are then seen by the deadline only
+class Lifeline:
+    """A pipe by which others see this process end, or become another program: then the system closes its own end.
+
+    A forked child would keep that end open, so it closes it first of all. ``other_end`` is for others; whoever makes a
+    lifeline sends it away and closes it.
+    """
+
+    def __init__(self) -> None:
+        """Open both ends, which no other program inherits."""
+        self.other_end, own_end = os.pipe()
+        self.cut = weakref.finalize(self, os.close, own_end)
+        self.cut.atexit = False  # until the process has ended, or its group has been closed
+        _lifelines.add(self)
+
+
+_lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for lifeline in list(_lifelines):
+        lifeline.cut()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def namespace() -> str:
@@ -120,12 +138,12 @@ def namespace() -> str:
 class Met(NamedTuple):
     """What a rank has after the rendezvous.
 
-    ``fd``: of the shared memory. ``pidfds``: by rank, -1 for this rank and where there is none. ``pids``: by rank, 0
-    where this process cannot see it.
+    ``fd``: of the shared memory. ``lifelines``: the others' by rank, -1 for this rank. ``pids``: by rank, 0 where this
+    process cannot see it.
     """
 
     fd: int
-    pidfds: list[int]
+    lifelines: list[int]
     pids: list[int]
 
 
@@ -144,12 +162,9 @@ def check(reply: Mapping[str, object]) -> None:
         raise ConnectError.refused(problem)
 
 
-def met(rank: int, fd: int, known: Sequence[Sequence[object]], pidfds: Sequence[int]) -> Met:
-    """Return what a rank has after the rendezvous; its own pidfd is closed."""
-    given = iter(pidfds)
-    by_rank = [next(given) if has_pidfd else NO_PIDFD for _, _, has_pidfd in known]
+def met(rank: int, fd: int, known: Sequence[Sequence[object]], lifelines: Sequence[int]) -> Met:
+    """Return what a rank has after the rendezvous; the other end of its own lifeline is closed."""
     own = namespace()
-    pids = [int(pid) if place == own else 0 for pid, place, _ in known]  # type: ignore[call-overload]
-    close_all([by_rank[rank]])
-    by_rank[rank] = NO_PIDFD
-    return Met(fd, by_rank, pids)
+    pids = [int(pid) if place == own else 0 for pid, place in known]  # type: ignore[call-overload]
+    close_all([lifelines[rank]])
+    return Met(fd, [*lifelines[:rank], _NONE, *lifelines[rank + 1 :]], pids)

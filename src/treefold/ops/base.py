@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from treefold.backends.tracing import as_written
 from treefold.calls.arguments import NO_OPTIONS, check_honoured, is_word, read_options, read_pairs
 from treefold.calls.entry import Entry, as_distributed, check_devices, read_entry
 from treefold.calls.fast_path import KnownCalls
@@ -38,9 +39,10 @@ class CrossDeviceOps(abc.ABC):
     Subclasses say how dense values are packed and along which trees they travel; everything else is the same for all.
     ``accumulate``: ``"wide"`` (the default) accumulates in the next wider dtype and rounds once, ``"native"`` adds in
     the dtype itself. ``group``: a ``Group``, or a ProcessGroup or communicator whose ranks are to be connected; values
-    are then this rank's replicas, and all ranks make the same calls. ``topology``: the machine whose links plans are to
-    follow, a ``Topology`` or what ``load_topology`` and ``known_topology`` take; only ops that reduce along trees take
-    one. An object keeps a bounded cache of plans and nothing else between calls, and may be used from many threads.
+    are then this rank's replicas, and all ranks make the same calls; only ``broadcast`` stays within this process.
+    ``topology``: the machine whose links plans are to follow, a ``Topology`` or what ``load_topology`` and
+    ``known_topology`` take; only ops that reduce along trees take one. An object keeps a bounded cache of plans and
+    nothing else between calls, and may be used from many threads.
 
     Source: ``tf.distribute.CrossDeviceOps``; README.md lists where treefold differs on purpose.
 
@@ -68,6 +70,7 @@ class CrossDeviceOps(abc.ABC):
 
         return GroupedOps(group, accumulate)
 
+    @as_written
     def reduce(
         self,
         reduce_op: ReduceOpLike,
@@ -113,6 +116,7 @@ class CrossDeviceOps(abc.ABC):
         ends = None if out is None else [out]
         return self._reduce(reduce_op, asked, [pair], call, ends, weights, is_batch=False)[0]
 
+    @as_written
     def batch_reduce(
         self,
         reduce_op: ReduceOpLike,
@@ -173,6 +177,8 @@ class CrossDeviceOps(abc.ABC):
         if isinstance(axis, bool) or not isinstance(axis, int):
             raise ArgumentError.gather_axis(axis, "")
         call = read_options(options, None)
+        if self._grouped is not None:
+            return self._grouped.gather(per_replica_value, destinations, axis)
         value = as_distributed(per_replica_value, "per_replica_value")
         reading = read_components(value.values)
         entry = read_entry(value, reading, destinations, lambda path, leaves: read_gathered_leaf(path, leaves, axis))
@@ -203,6 +209,8 @@ class CrossDeviceOps(abc.ABC):
         """
         is_batch = destinations is None and isinstance(per_replica_value, list | tuple)
         pairs = read_pairs(per_replica_value) if is_batch else [(per_replica_value, destinations)]
+        if self._grouped is not None:
+            return self._grouped.plan([value for value, _ in pairs])
         entries = _read_entries(pairs, [None] * len(pairs), None, is_batch=is_batch)
         return self.plan_entries(entries, read_options(options, None), is_walked=walked)
 
@@ -219,6 +227,14 @@ class CrossDeviceOps(abc.ABC):
         """
         request = self._request(entries, self._fold(ReduceOp.SUM, None), options)
         return self._plan_for(dataclasses.replace(request, is_walked=is_walked))
+
+    @property
+    def has_group(self) -> bool:
+        """Whether other processes take part: for ``treefold.tensorflow``, which reduces in graphs what none has.
+
+        :meta private:
+        """
+        return self._grouped is not None
 
     def terms(self, op: ReduceOp) -> Terms:
         """Return what holds without weights: for ``treefold.tensorflow``, which reduces in graphs what no plan carries.

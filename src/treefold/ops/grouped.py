@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from treefold.backends import backend_of
 from treefold.calls.arguments import read_destinations
-from treefold.calls.entry import as_distributed
+from treefold.calls.entry import as_distributed, check_devices
 from treefold.devices import Device
 from treefold.errors import ArgumentError, DeviceError, OutputError
 from treefold.group import Group, connect
+from treefold.group.batches import Batch
+from treefold.group.later import tracing_backend
+from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerReplica, flatten, unflatten
 
@@ -34,53 +37,139 @@ class GroupedOps:
         """
         with self.group.telling():
             values = [as_distributed(value, "per_replica_value") for value, _ in pairs]
-            if len({len(value) for value in values}) > 1:
+            is_mixed = len({len(value) for value in values}) > 1
+            if is_mixed and any(map(tracing_backend, values)):
                 raise ArgumentError.replica_counts([len(value) for value in values])
-            ends = [self._destinations(asked) for _, asked in pairs]
-            targets = None if out is None else [_components(one, len(end)) for one, end in zip(out, ends, strict=True)]
-            batch = PerReplica([list(one) for one in zip(*(value.values for value in values), strict=True)])
-        taken = None if targets is None or not all(targets) else [components[0] for components in targets]
-        reduced = self._folds.all_reduce(batch, op, out=taken, weights=weights)
-        given = targets or [()] * len(ends)
+            ends = self._ends([asked for _, asked in pairs], values)
+            targets = [()] * len(pairs) if out is None else _targets(out, ends.own)
+            columns = () if is_mixed else zip(*(value.values for value in values), strict=True)
+            batch = Batch(values) if is_mixed else PerReplica([list(one) for one in columns])
+        # In place, or copied from new results where this rank is not among the destinations of all values.
+        is_taken = all(targets)
+        taken = [components[0] for components in targets] if is_taken else None
+        reduced = self._folds.all_reduce(batch, op, out=taken, weights=weights, ends=ends.words)
         return [
-            Mirrored.made(_on_all(result, devices, into), devices, reduced.plan)
-            for result, devices, into in zip(reduced.value, ends, given, strict=True)
+            Mirrored.made(_on_all(result, devices, into, is_taken=is_taken), devices, reduced.plan)
+            for result, devices, into in zip(reduced.value, ends.own, targets, strict=True)
         ]
 
-    def _destinations(self, asked: object) -> tuple[str, ...]:
-        """Return this rank's destinations: all of them, or, where they name ranks, its own.
+    def gather(self, value: Any, asked: object, axis: int) -> Mirrored:
+        """Lay the arrays of all ranks' replicas behind each other, on this rank's destinations.
 
         Raises:
-            DeviceError: some name a rank and some do not, or a rank is not in the group.
+            TreefoldError: one of its kinds, on all ranks.
 
         """
+        with self.group.telling():
+            given = as_distributed(value, "per_replica_value")
+            ends = self._ends([asked], [given])
+        result = self.group.gathered(given, axis, ends.words)
+        return Mirrored.made(_on_all(result, ends.own[0], (), is_taken=False), ends.own[0], None)
+
+    def plan(self, values: Sequence[Any]) -> Plan:
+        """Return the plan of ``reduce`` if every rank brings as many replicas as this one; no rank takes part.
+
+        Raises:
+            TreefoldError: one of its kinds.
+
+        """
+        given = [as_distributed(value, "per_replica_value") for value in values]
+        counts = [len(value) for value in given]
+        if len(set(counts)) > 1:
+            return self._folds.plan(Batch(given), "sum")
+        return self._folds.plan(
+            PerReplica([list(one) for one in zip(*(one.values for one in given), strict=True)]), "sum"
+        )
+
+    def _ends(self, asked: Sequence[object], values: Sequence[DistributedValues]) -> _Ends:
+        """Return this rank's destinations of each value: all of them, or, where they name ranks, its own.
+
+        Raises:
+            DeviceError: some name a rank and some do not, a rank is not in the group, or a device is not there.
+
+        """
+        own, words = [], []
+        for destinations, value in zip(asked, values, strict=True):
+            devices, said = self._destinations(value if destinations is value else destinations)
+            for leaf in flatten(value.values[0])[0]:
+                backend = backend_of(leaf.values if isinstance(leaf, IndexedSlices) else leaf)
+                if backend is not None:
+                    check_devices(backend, devices)
+            own.append(devices)
+            words.append(said)
+        return _Ends(own, "; ".join(words) if any(words) else "")
+
+    def _destinations(self, asked: object) -> tuple[tuple[str, ...], str]:
+        """Return one value's destinations on this rank, and all of them in words if they name ranks."""
         names = [asked] if isinstance(asked, str) else asked
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-            return read_destinations(asked)
+            return read_destinations(asked), ""
         devices = [Device.parse(name) for name in names]
-        ranks = [device.rank for device in devices]
-        if set(ranks) <= {None}:
-            return read_destinations(asked)
-        for name, rank in zip(names, ranks, strict=True):
-            if rank is None or rank >= self.group.size:
-                raise DeviceError.not_of_group(name, rank, self.group.size)
-        return tuple(f"{device.type}:{device.index}" for device in devices if device.rank == self.group.rank)
+        if {device.rank for device in devices} <= {None}:
+            return read_destinations(asked), ""
+        for name, device in zip(names, devices, strict=True):
+            if device.rank is None or device.rank >= self.group.size:
+                raise DeviceError.not_of_group(name, device.rank, self.group.size)
+        own = [f"{device.type}:{device.index}" for device in devices if device.rank == self.group.rank]
+        return tuple(own), ", ".join(f"{device.rank}/{device.type}:{device.index}" for device in devices)
+
+
+class _Ends(NamedTuple):
+    """Destinations on this rank, value by value, and all of them in words, where they name ranks."""
+
+    own: list[tuple[str, ...]]
+    words: str
+
+
+def _targets(out: object, ends: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:
+    """Return the components of ``out`` that take each result.
+
+    Raises:
+        OutputError: they are not as many as the destinations, or not like the first of them.
+
+    """
+    if not isinstance(out, list | tuple):
+        words = f"a list with one entry per pair, {len(ends)} here"
+        raise OutputError.form(out, words)
+    if len(out) != len(ends):
+        raise OutputError.entries(len(out), len(ends))
+    targets = [_components(one, len(end)) for one, end in zip(out, ends, strict=True)]
+    for components in targets:
+        for index, component in enumerate(components[1:], start=1):
+            _check_like(components[0], component, index)
+    return targets
+
+
+def _check_like(first: Any, other: Any, index: int) -> None:
+    """Refuse a further component that could not take a copy of what the first one takes."""
+    (wanted, structure), (leaves, own) = flatten(first), flatten(other)
+    if own != structure:
+        raise OutputError.structure(index, str(own), str(structure))
+    for one, leaf in zip(wanted, leaves, strict=True):
+        backend, like = backend_of(leaf), backend_of(one)
+        if like is None or (one is None and leaf is None):
+            continue  # the call itself refuses what the first one is
+        shape, dtype = like.shape_dtype(one)
+        words = f"a writable {like.name} array of {dtype} {shape}"
+        if backend is not like or like.shape_dtype(leaf) != (shape, dtype) or not like.is_writable(leaf):
+            owner = f"Component {index} of out"
+            raise OutputError.leaf(owner, "", f"a {type(leaf).__name__}", words)
 
 
 def _components(out: Any, count: int) -> tuple[Any, ...]:
-    values = out.values if isinstance(out, DistributedValues) else (out,)
+    values = out.values if isinstance(out, DistributedValues) else () if out is None else (out,)
     if len(values) != count:
         raise OutputError.form(out, f"a PerReplica or Mirrored with {count} components, one for each destination")
     return tuple(values)
 
 
-def _on_all(result: Any, devices: Sequence[str], into: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a result on each device of this process; ``into``: arrays that take it, the first of which has it."""
+def _on_all(result: Any, devices: Sequence[str], into: Sequence[Any], *, is_taken: bool) -> tuple[Any, ...]:
+    """Return a result on each device of this process; ``into``: arrays that take it, of which the first may have it."""
     if not devices:
         return ()
     if not into:
         return (result, *(_copy(result, device) for device in devices[1:]))
-    for target in into[1:]:
+    for target in into[1:] if is_taken else into:
         for source, end in zip(flatten(result)[0], flatten(target)[0], strict=True):
             backend = backend_of(end)
             if backend is not None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from treefold.errors import PlanError
+from treefold.errors.words import counted
 from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
 from treefold.plan.store import Association, Piece, Store, replicas_in, start_of
 
@@ -116,7 +117,9 @@ class _SymbolicRun:
             raise PlanError.malformed("it acts on no elements")
         if isinstance(action, Copy):
             if action.source.length != action.target.length:
-                raise PlanError.malformed(f"it copies {action.source.length} elements into {action.target.length}")
+                raise PlanError.malformed(
+                    f"it copies {counted(action.source.length, 'element')} into {action.target.length}"
+                )
             self._check_same_kind(action.source, action.target)
             shift = action.target.start - action.source.start
             return [piece.moved(shift) for piece in self.stores[action.source.buffer].read(action.source)]
@@ -146,7 +149,7 @@ class _SymbolicRun:
             raise PlanError.malformed("a fold that is not the last one makes partial folds, and goes elsewhere")
         for source in action.sources:
             if source.length != target.length:
-                raise PlanError.malformed(f"it combines {source.length} elements into {target.length}")
+                raise PlanError.malformed(f"it combines {counted(source.length, 'element')} into {target.length}")
             columns.append((self.stores[source.buffer].read(source), target.start - source.start))
         cuts = sorted({piece.start + shift for pieces, shift in columns for piece in pieces})
         return [

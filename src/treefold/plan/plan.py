@@ -75,7 +75,7 @@ class Plan(Movement):
             if getattr(self, name) not in choices:
                 return f"{name} {getattr(self, name)!r} is not {listed(choices)}"
         if len(self.paths) != len(self.leaves):
-            return f"there are {len(self.paths)} paths for {len(self.leaves)} leaves"
+            return f"the number of paths is {len(self.paths)}, that of leaves {len(self.leaves)}"
         traits = executor_traits(self.executor)
         shares_memory = traits.shares_memory
         strangers = sorted({name for name in self.devices if not traits.reaches(device_type(name))})

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treefold.errors.words import counted
 from treefold.report.svg import drawing, element, text, titled
 
 _PLOT, _LEFT, _RIGHT, _BOTTOM = 250.0, 56.0, 20.0, 46.0
@@ -61,7 +62,7 @@ def draw_curves(curves: Sequence[Curve], *, title: str, width: float = 860.0) ->
         parts.append(element("g", titled(curve.name), line, class_=f"tf-curve tf-tone-{curve.tone}"))
         parts.append(draw_name(curve.name, curve.tone, spot, style))
     words = "; ".join(f"{c.name}: from {c.values[0]:.4g} to {c.values[-1]:.4g}" for c in curves)
-    said = f"{axes.steps} steps. {words}."
+    said = f"{counted(axes.steps, 'step')}. {words}."
     return drawing(parts, width=width, height=axes.bottom + _BOTTOM, title=title, description=said)
 
 

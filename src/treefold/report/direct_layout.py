@@ -14,6 +14,7 @@ import numpy.typing as npt
 from treefold.topology import Topology
 
 _APART = 120.0
+_IN_A_ROW, _LARGEST = 10, 570.0  # devices in a line, and the radius of a circle, that a screen is wide enough for
 _SQUEEZE = 0.72  # drawings are wider than they are high
 _ROUNDS, _STARTS = 300, 8
 _SAME = 1e-6
@@ -32,7 +33,7 @@ def lay_out_directly(topology: Topology, devices: Sequence[str]) -> Points:
         return _circle(_walk(devices[0], links))
     if degrees[-1] <= 2 and degrees.count(1) == 2:  # noqa: PLR2004 - a line
         ends = [name for name in devices if len(links[name]) == 1]
-        return {name: (_APART * i, 0.0) for i, name in enumerate(_walk(ends[0], links))}
+        return _line(_walk(ends[0], links))
     if count == 4:  # noqa: PLR2004 - a square
         corners = [(0.0, 0.0), (1.6, 0.0), (0.0, 1.1), (1.6, 1.1)]
         return {name: (x * _APART, y * _APART) for name, (x, y) in zip(devices, corners, strict=True)}
@@ -52,8 +53,17 @@ def _walk(start: str, links: dict[str, list[str]]) -> list[str]:
         order.append(at)
 
 
+def _line(devices: Sequence[str]) -> Points:
+    """Return a line that turns back where the screen ends."""
+    points = {}
+    for number, name in enumerate(devices):
+        row, column = divmod(number, _IN_A_ROW)
+        points[name] = (_APART * (_IN_A_ROW - 1 - column if row % 2 else column), _APART * row)
+    return points
+
+
 def _circle(devices: Sequence[str]) -> Points:
-    radius = max(1.0, len(devices) / (2 * math.pi)) * _APART * 1.15
+    radius = min(max(1.0, len(devices) / (2 * math.pi)) * _APART * 1.15, _LARGEST)
     angles = [2 * math.pi * (number - 0.5) / len(devices) - math.pi / 2 for number in range(len(devices))]
     return {
         name: (radius * math.cos(angle), radius * _SQUEEZE * math.sin(angle))

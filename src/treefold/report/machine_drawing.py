@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from treefold.report.machine_layout import Box, Layout, label, lay_out
+from treefold.report.boxes import Box, Layout, label
+from treefold.report.machine_layout import lay_out
 from treefold.report.svg import drawing, element, text, titled
 from treefold.topology import Topology
 
@@ -74,17 +75,19 @@ def _link(topology: Topology, layout: Layout, number: int, pair: tuple[str, str]
         d=layout.lines[pair], stroke_width=thickness(topology, max(there, back)),
     )  # fmt: skip
     ends = [layout.boxes[name] for name in pair]
-    # A dot where a line meets a bar: of lines that only pass behind it there is none.
     if {box.kind for box in ends} != {"nic", "switch"}:
         return path
-    dots = [_joint(layout.lines[pair], first=box is ends[0]) for box in ends if box.kind == "switch"]
-    return path + "".join(dots)
+    corners = [tuple(map(float, point.split())) for point in layout.lines[pair][1:].split("L")]
+    return path + "".join(_joint(x, y) for x, y in _joints(corners if ends[0].kind == "nic" else corners[::-1]))
 
 
-def _joint(line: str, *, first: bool) -> str:
-    points = line[1:].replace("L", " ").replace("C", " ").split()
-    x, y = points[:2] if first else points[-2:]
-    return element("circle", class_="tf-joint", cx=float(x), cy=float(y), r=2.2, fill="var(--tf-quiet)")
+def _joints(corners: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """Return where a NIC's line meets a bar or other lines: those that only pass get no dot."""
+    return [*corners[1:3], corners[-1]] if len(corners) > 2 else corners[-1:]  # noqa: PLR2004 - a lane and a trunk
+
+
+def _joint(x: float, y: float) -> str:
+    return element("circle", class_="tf-joint", cx=x, cy=y, r=2.2, fill="var(--tf-quiet)")
 
 
 def _box(name: str, box: Box) -> str:

@@ -6,55 +6,29 @@ of their own stand as their graph asks for (``direct_layout``).
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from treefold.report.boxes import (
+    BAR,
+    BETWEEN_HOSTS,
+    DEVICE,
+    GROUP,
+    LANE,
+    MARGIN,
+    ROW,
+    STEP,
+    Box,
+    Layout,
+    frame,
+    label,
+)
 from treefold.report.direct_layout import lay_out_directly
+from treefold.report.host_rows import WIDEST, Rows, in_rows
 from treefold.topology import Topology
 
-_ADDRESS = re.compile(r"(?:[0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})\.[0-9a-f]")
-DEVICE = (56.0, 34.0)  # width and height
-_NIC, _BAR = (48.0, 22.0), 26.0
-_STEP, _BETWEEN_SWITCHES, _BETWEEN_HOSTS = 64.0, 18.0, 24.0
-_ROW, _LANE, _MARGIN, _GROUP = 84.0, 40.0, 28.0, 26.0
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A node on paper: its middle and its size."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A frame around what one host holds."""
-
-    label: str
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Boxes by the nodes' names, frames, the size of the paper, and the lines between boxes.
-
-    ``lines``: by (source, target) in the direction that was mentioned first, the ``d`` of an SVG path.
-    """
-
-    width: float
-    height: float
-    boxes: dict[str, Box]
-    groups: tuple[Group, ...]
-    lines: dict[tuple[str, str], str]
+_NIC, _BETWEEN_SWITCHES = (48.0, 22.0), 18.0
 
 
 @dataclass(slots=True)
@@ -68,50 +42,48 @@ class _Island:
     def of_kind(self, *kinds: str) -> list[str]:
         return [name for name in self.names if self.topology.kinds[name] in kinds]
 
-    @property
-    def right(self) -> float:
-        return max(box.x + box.width / 2 for box in self.boxes.values())
-
 
 def lay_out(topology: Topology) -> Layout:
     """Return the layout of a machine; the same machine is always laid out alike."""
     network = _network(topology)
-    islands = _islands(topology, network)
-    is_grouped = len(islands) > 1
-    left, boxes, groups = _MARGIN + _GROUP * is_grouped, dict[str, Box](), list[Group]()
-    for number, island in enumerate(islands):
-        _lay_out_island(island, left)
-        boxes |= island.boxes
-        if is_grouped:
-            groups.append(_frame(f"host {number}", island.boxes.values()))
-        left = island.right + _MARGIN + (_GROUP + _BETWEEN_HOSTS) * is_grouped
-    bottom = max(box.y + box.height / 2 for box in boxes.values()) + _GROUP * is_grouped
-    boxes |= _bars(topology, [name for name in topology.kinds if name in network], boxes, bottom + _LANE)
+    hosts = [_lay_out_island(island) for island in _islands(topology, network)]
+    carriers = [name for name in topology.kinds if name in network]
+    rows = _in_one_row(hosts)
+    if len(hosts) > 1 and max(group.right for group in rows.groups) + MARGIN > WIDEST:
+        rows = in_rows(topology, hosts, carriers)
+    bottom = max(_ends(rows)) + (GROUP * 0.3 if rows.groups else 0.0)
+    left = [name for name in carriers if name not in rows.boxes]
+    boxes = rows.boxes | _bars(topology, left, rows.boxes, bottom + LANE)
     pairs = [pair for pair in topology.capacities if not _is_second(topology, *pair)]
-    arcs = [y for a, b in pairs for y in _reach(boxes, a, b)]
-    shift = _MARGIN - min([*(b.y - b.height / 2 for b in boxes.values()), *(g.top for g in groups), *arcs])
-    lowest = max([*(b.y + b.height / 2 for b in boxes.values()), *(g.bottom for g in groups), *arcs])
-    right = max([*(b.x + b.width / 2 for b in boxes.values()), *(g.right for g in groups)])
-    boxes = {name: _moved(boxes[name], shift) for name in topology.kinds}
-    groups = [Group(g.label, g.left, g.top + shift, g.right, g.bottom + shift) for g in groups]
-    lines = {(a, b): _line(boxes, a, b) for a, b in pairs}
-    return Layout(right + _MARGIN, lowest + shift + _MARGIN, boxes, tuple(groups), lines)
+    ends = [*_ends(Rows(boxes, rows.groups)), *(y for a, b in pairs for y in _reach(boxes, a, b))]
+    shift = MARGIN - min(ends)
+    rights = [*(box.x + box.width / 2 for box in boxes.values()), *(group.right for group in rows.groups)]
+    right = max(rights + [x for wire in rows.wires.values() for x, _ in wire])
+    boxes = {name: replace(boxes[name], y=boxes[name].y + shift) for name in topology.kinds}
+    groups = tuple(replace(g, top=g.top + shift, bottom=g.bottom + shift) for g in rows.groups)
+    wires = {pair: [(x, y + shift) for x, y in wire] for pair, wire in rows.wires.items()}
+    lines = {(a, b): _wire(wires, a, b) or _line(boxes, a, b) for a, b in pairs}
+    return Layout(right + MARGIN, max(ends) + shift + MARGIN, boxes, groups, lines)
 
 
-def label(name: str) -> str:
-    """Return what stands in a box: a name without what is the same in most of them.
+def _in_one_row(hosts: Sequence[Mapping[str, Box]]) -> Rows:
+    """Return hosts side by side, each in a frame; a machine of one host has none."""
+    is_grouped = len(hosts) > 1
+    left, rows = MARGIN + GROUP * is_grouped, Rows()
+    for number, host in enumerate(hosts):
+        right = left - min(box.x - box.width / 2 for box in host.values())
+        found = {name: replace(box, x=box.x + right) for name, box in host.items()}
+        rows.boxes |= found
+        if is_grouped:
+            rows.groups.append(frame(f"host {number}", found.values()))
+        left = max(box.x + box.width / 2 for box in found.values()) + MARGIN + (GROUP + BETWEEN_HOSTS) * is_grouped
+    return rows
 
-    >>> label("pci 0000:1b:00.0"), label("host0.nic3"), label("nic mlx5_0"), label("nic 0000:3b:00.0")
-    ('pci 1b:00', 'nic3', 'mlx5_0', 'nic')
-    """
-    kind, _, rest = name.partition(" ")
-    if _ADDRESS.search(rest):
-        return kind if kind == "nic" else _ADDRESS.sub(r"\1", name)
-    return rest if kind == "nic" and rest else name.partition(".")[2] or name
 
-
-def _moved(box: Box, down: float) -> Box:
-    return Box(box.x, box.y + down, box.width, box.height, box.kind)
+def _ends(rows: Rows) -> list[float]:
+    """Return the heights at which boxes and frames begin and end."""
+    ends = [y for box in rows.boxes.values() for y in (box.y - box.height / 2, box.y + box.height / 2)]
+    return ends + [y for group in rows.groups for y in (group.top, group.bottom)]
 
 
 def _is_second(topology: Topology, source: str, target: str) -> bool:
@@ -146,35 +118,36 @@ def _islands(topology: Topology, network: set[str]) -> list[_Island]:
     return islands
 
 
-def _lay_out_island(island: _Island, left: float) -> None:
-    """Give every node of an island its box, the devices at y = 0 or, where only links join them, around it."""
+def _lay_out_island(island: _Island) -> dict[str, Box]:
+    """Return the box of every node of an island, the devices at y = 0 or, where only links join them, around it."""
     topology = island.topology
     devices, carriers = island.of_kind("device"), island.of_kind("host", "switch")
     if not carriers:
         points = lay_out_directly(topology, devices)
         x0 = min((x for x, _ in points.values()), default=0.0)
         for name, (x, y) in points.items():
-            island.boxes[name] = Box(left + DEVICE[0] / 2 + x - x0, y, *DEVICE, "device")
-        _hang_nics(island, max(box.y for box in island.boxes.values()) + _ROW)
-        return
+            island.boxes[name] = Box(DEVICE[0] / 2 + x - x0, y, *DEVICE, "device")
+        _hang_nics(island, max(box.y for box in island.boxes.values()) + ROW)
+        return island.boxes
     fabrics = [name for name in carriers if set(topology.neighbours(name)) <= set(topology.devices)]
     upper = [name for name in carriers if name not in fabrics] or fabrics
     heights = _heights(topology, upper)
-    _lay_out_leaves(island, upper, left)
+    _lay_out_leaves(island, upper)
     rows: dict[int, list[str]] = defaultdict(list)
     for name in upper:
         rows[heights[name]].append(name)
     y = 0.0
     for height in sorted(rows):
-        bars = _bars(topology, rows[height], island.boxes, y - _ROW, up=True)
+        bars = _bars(topology, rows[height], island.boxes, y - ROW, up=True)
         island.boxes |= bars
         y = min(box.y for box in bars.values())
     below = max((box.y for box in _bars(topology, [], island.boxes, 0).values()), default=0.0)
     if upper is not fabrics:
-        lower = _bars(topology, fabrics, island.boxes, below + _ROW)
+        lower = _bars(topology, fabrics, island.boxes, below + ROW)
         island.boxes |= lower
         below = max((box.y for box in lower.values()), default=below)
-    _hang_nics(island, below + _ROW * 0.8)
+    _hang_nics(island, below + ROW * 0.8)
+    return island.boxes
 
 
 def _heights(topology: Topology, upper: Sequence[str]) -> dict[str, int]:
@@ -202,7 +175,7 @@ def _breadth_first(
     return order + lost, after | {name: [] for name in lost}
 
 
-def _lay_out_leaves(island: _Island, upper: Sequence[str], left: float) -> None:
+def _lay_out_leaves(island: _Island, upper: Sequence[str]) -> None:
     """Place devices, and NICs that hang on carriers, in a row; those below one carrier together."""
     topology = island.topology
     leaves = set(island.of_kind("device")) | {
@@ -211,7 +184,7 @@ def _lay_out_leaves(island: _Island, upper: Sequence[str], left: float) -> None:
     first = {name: number for number, name in enumerate(topology.kinds)}
     hosts = [name for name in upper if topology.kinds[name] == "host"]
     seen: set[str] = set()
-    x, last = left, tuple[str, ...]()
+    x, last = 0.0, tuple[str, ...]()
 
     def visit(name: str, above: tuple[str, ...]) -> None:
         nonlocal x, last
@@ -222,9 +195,9 @@ def _lay_out_leaves(island: _Island, upper: Sequence[str], left: float) -> None:
             kind = topology.kinds[name]
             width, height = DEVICE if kind == "device" else _NIC
             if last:
-                x += _BETWEEN_HOSTS * (last[:1] != above[:1]) + _BETWEEN_SWITCHES * (last != above)
+                x += BETWEEN_HOSTS * (last[:1] != above[:1]) + _BETWEEN_SWITCHES * (last != above)
             island.boxes[name] = Box(x + width / 2, 0.0, width, height, kind)
-            x, last = x + _STEP - DEVICE[0] + width, above
+            x, last = x + STEP - DEVICE[0] + width, above
             return
         below = [other for other in topology.neighbours(name) if other in leaves or other in upper]
         for other in sorted(below, key=first.__getitem__):
@@ -249,8 +222,6 @@ def _hang_nics(island: _Island, y: float) -> None:
         centres[number] = max(wanted[number], centres[number - 1] + _NIC[0] + 8)
     # Pushed to the right so that none overlap, then back by as much as they were pushed in the mean.
     shift = (sum(centres) - sum(wanted)) / max(len(centres), 1)
-    first = min((box.x for box in island.boxes.values() if box.kind == "device"), default=0.0)
-    shift = min(shift, max(0.0, min(centres, default=0.0) - first))
     for name, x in zip(nics, centres, strict=True):
         island.boxes[name] = Box(x - shift, y, *_NIC, "nic")
 
@@ -265,22 +236,21 @@ def _bars(
     for name in names:
         joined = [boxes[other] for other in topology.neighbours(name) if other in boxes]
         lows, highs = [b.x - b.width / 2 for b in joined], [b.x + b.width / 2 for b in joined]
-        low, high = (min(lows), max(highs)) if joined else (_MARGIN, _MARGIN + DEVICE[0])
-        wanted = max(high - low, min(24 + 7.2 * len(label(name)), _STEP - 8))
+        low, high = (min(lows), max(highs)) if joined else (MARGIN, MARGIN + DEVICE[0])
+        wanted = max(high - low, min(24 + 7.2 * len(label(name)), STEP - 8))
         spans.append(((low + high) / 2 - wanted / 2, wanted, name))
     for low, width, name in sorted(spans, key=lambda span: span[:2]) if up else spans:
         row = next((number for number, end in enumerate(ends) if end + 8 <= low), len(ends))
         ends[row:] = [low + width, *ends[row + 1 :]]
-        at = y - row * _LANE if up else y + row * _LANE
-        bars[name] = Box(low + width / 2, at, width, _BAR, topology.kinds[name])
+        at = y - row * LANE if up else y + row * LANE
+        bars[name] = Box(low + width / 2, at, width, BAR, topology.kinds[name])
     return bars
 
 
-def _frame(label: str, boxes: Iterable[Box]) -> Group:
-    found = list(boxes)
-    left, top = min(b.x - b.width / 2 for b in found), min(b.y - b.height / 2 for b in found)
-    right, bottom = max(b.x + b.width / 2 for b in found), max(b.y + b.height / 2 for b in found)
-    return Group(label, left - _GROUP, top - _GROUP - 14, right + _GROUP, bottom + _GROUP * 0.7)
+def _wire(wires: Mapping[tuple[str, str], Sequence[tuple[float, float]]], a: str, b: str) -> str:
+    """Return the line that has corners of its own, in the direction from one end to the other, or nothing."""
+    corners = wires.get((a, b)) or wires.get((b, a), ())[::-1]
+    return "L".join(f"{x:.1f} {y:.1f}" for x, y in corners).join(("M" * bool(corners), ""))
 
 
 def _line(boxes: dict[str, Box], a: str, b: str) -> str:

@@ -151,7 +151,7 @@ dt,.figures span,.checks span{color:var(--quiet);font-size:.86rem}
 table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
 th,td{padding:.35rem .55rem .35rem 0;text-align:right;white-space:nowrap;border-top:1px solid var(--rule)}
 thead th{border-top:0;color:var(--quiet);font-weight:400;vertical-align:bottom;white-space:normal;
-max-width:6.4rem}
+max-width:11rem}
 .long{text-align:left}td.long{white-space:normal;min-width:18rem}
 th:first-child{text-align:left;font-weight:400;position:sticky;left:0;background:var(--paper)}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;padding:.9rem 1rem;border-radius:8px;background:var(--ground);

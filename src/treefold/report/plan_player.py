@@ -14,8 +14,9 @@ from typing import Any
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.plan import Movement
 from treefold.plan.ir import Copy, Role
+from treefold.report.boxes import Layout
 from treefold.report.machine_drawing import STYLE, draw_legend, machine_marks, machine_title
-from treefold.report.machine_layout import Layout, lay_out
+from treefold.report.machine_layout import lay_out
 from treefold.report.packs import Group, Pack, group_packs
 from treefold.report.page import for_screens
 from treefold.report.svg import LIGHT, drawing, element

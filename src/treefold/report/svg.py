@@ -22,6 +22,7 @@ DARK = (
 QUIET = 7  # the grey among them: for what others are compared with
 #: Drawings are never narrower than this part of their size: text of 11 pixels keeps 9 of them.
 NARROWEST = 0.82
+PAGE = 1040  # nor wider, on a page of 1280 pixels, than its frames leave
 
 _INK = {"ink": ("#1a2027", "#e8ecf1"), "quiet": ("#5a6572", "#a3aebb"), "rule": ("#c9d0d9", "#3d4753")}
 _PAPER = {"paper": ("#ffffff", "#14181d")}
@@ -64,11 +65,11 @@ def titled(content: str) -> str:
 def drawing(parts: list[str], *, width: float, height: float, title: str, description: str, zoom: float = 1.0) -> str:
     """Return the whole SVG with its theme, its title and its description in words, shown ``zoom`` times its size.
 
-    On a phone a large drawing is scrolled rather than unreadable.
+    On a phone a large drawing is scrolled rather than unreadable; on a wide screen none is scrolled.
     """
     head = [titled(title), element("desc", html.escape(description)), element("style", theme())]
     paper = element("rect", class_="tf-paper", width="100%", height="100%", rx=8)
-    least = _number(round(width * NARROWEST))
+    least = _number(min(round(width * NARROWEST), PAGE))
     return element(
         "svg",
         *head,

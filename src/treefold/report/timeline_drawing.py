@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
 
-from treefold.errors.words import bytes_in_words, seconds_in_words
+from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.report.machine_drawing import gb_per_s
 from treefold.report.svg import drawing, element, text, titled
 from treefold.report.tree_drawing import tone
@@ -54,7 +54,9 @@ def timeline_marks(timeline: Timeline, topology: Topology, *, width: float, top:
     y += _MARGIN
     hidden = len(timeline.links) - len(parts) + 1
     if hidden > 0:
-        parts.append(text(f"{hidden} more links, less busy, not drawn.", _MARGIN, y, class_="tf-quiet", font_size=12))
+        parts.append(
+            text(f"{counted(hidden, 'more link')}, less busy, not drawn.", _MARGIN, y, class_="tf-quiet", font_size=12)
+        )
         y += _MARGIN
     return element("g", *parts, class_="tf-timeline"), y
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from treefold.devices import Device
 from treefold.errors.words import counted
 from treefold.planners.ring_search import host_groups
-from treefold.report.machine_layout import Layout
+from treefold.report.boxes import Layout
 from treefold.report.packs import Group, Pack, group_packs
 from treefold.report.svg import LIGHT, drawing, element, text, titled
 from treefold.topology import Topology
@@ -46,7 +46,9 @@ def tree_marks(
     bottom = top + _MARGIN + -(-len(groups[:MAX_TREES]) // columns) * pitch
     hidden = sum(len(group.packs) for group in groups[MAX_TREES:])
     if hidden:
-        parts.append(text(f"{hidden} more trees, of smaller shares, not drawn.", _MARGIN, bottom, class_="tf-quiet"))
+        parts.append(
+            text(f"{counted(hidden, 'more tree')}, with less to carry, not drawn.", _MARGIN, bottom, class_="tf-quiet")
+        )
         bottom += _HEAD
     return element("g", *parts, class_="tf-trees"), bottom
 

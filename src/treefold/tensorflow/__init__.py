@@ -12,6 +12,9 @@ close to denormal or to overflowing. Either has no gradient (``all_reduce`` of t
 and a SavedModel that contains a call runs only in the process that saved it, while the ops object or the traced
 function lives; a training step is not part of what Keras saves. Graphs for XLA or GPUs, and what is traced while a
 model is saved, run the plan as TensorFlow ops.
+
+Ops with a group, ``CrossDeviceOps(treefold.HierarchicalCopyAllReduce(group=group))``, reduce across its processes.
+Their traced calls, and those of the group's own methods, are made when the graph runs, in the order of the program.
 """
 
 from treefold.errors import FrameworkError

@@ -178,7 +178,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         op, call = ReduceOp.parse(reduce_op), read_options(options)
         read = [read_pair(value, destinations) for value, destinations in pairs]
         try:
-            if not tf.executing_eagerly():
+            if not tf.executing_eagerly() and not ops.has_group:
                 results = traced.reduced(ops, op, read, call, self._callbacks)
             else:
                 results = _reduced_eagerly(ops, op, read, call, is_batch=is_batch)

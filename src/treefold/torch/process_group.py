@@ -29,6 +29,7 @@ from treefold.group.folds import Folds
 from treefold.group.moves import Moves
 from treefold.group.pieces import Stream, move, tell_counts
 from treefold.group.sources import StoreRanks
+from treefold.torch.elsewhere import Elsewhere, or_elsewhere
 from treefold.torch.flat import Flat, cut, laid_out, piece, read_only
 from treefold.torch.lines import Transfer
 from treefold.torch.mailbox import Mailbox
@@ -48,6 +49,10 @@ _OLDER_NAMES = {
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
     "all_to_all_single": "alltoall_base",
 }
+_TAKING_TENSORS = (
+    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "broadcast", "allgather", "allgather_coalesced"),
+    *("gather", "scatter", "alltoall", "send", "recv", "recv_anysource", *_OLDER_NAMES),
+)
 
 
 class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # mypy does not read torch
@@ -62,6 +67,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         ranks.forget()
         self._moves, self._turns = Moves(self._link), Turns()
         self._folds = Folds(self._link, self._moves.join)
+        self._elsewhere = Elsewhere(_NAME)
         self._mailbox: Mailbox | None = None
         atexit.register(_close, weakref.ref(self))
 
@@ -80,12 +86,11 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
     def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Any:
         """Reduce lists of one tensor for each rank, and give each rank its own."""
         with self._call(opts) as flat:
-            with self._link.telling():
-                op = _op_of(opts, outputs)
-                columns = [[flat.source(part) for part in parts] for parts in inputs]
-                ends = [flat.target(output) for output in outputs]
-                for column, end in zip(columns, ends, strict=True):
-                    _check_sizes("reduce_scatter", [end], column[self._link.rank : self._link.rank + 1])
+            op = _op_of(opts, outputs)
+            columns = [[flat.source(part) for part in parts] for parts in inputs]
+            ends = [flat.target(output) for output in outputs]
+            for column, end in zip(columns, ends, strict=True):
+                _check_sizes("reduce_scatter", [end], column[self._link.rank : self._link.rank + 1])
             for batch in cut(
                 [[*column, end] for column, end in zip(columns, ends, strict=True)], self._link.result_bytes
             ):
@@ -104,9 +109,8 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
     def broadcast(self, tensors: list[Any], opts: Any) -> Any:
         """Copy one rank's tensors into those of the others."""
         with self._call(opts) as flat:
-            with self._link.telling():
-                is_root = opts.rootRank == self._link.rank
-                flats = [flat.source(tensor) if is_root else flat.target(tensor) for tensor in tensors]
+            is_root = opts.rootRank == self._link.rank
+            flats = [flat.source(tensor) if is_root else flat.target(tensor) for tensor in tensors]
             pieces = laid_out(flats)
             stream = Stream(sum(one.nbytes for one in flats), pieces if is_root else [], [] if is_root else pieces)
             move(self._link, stream, "broadcast", _words(flats), root=opts.rootRank)
@@ -115,11 +119,10 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
     def allgather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
         """Copy every rank's tensors into one list of tensors each, in order of ranks."""
         with self._call(opts) as flat:
-            with self._link.telling():
-                given = [flat.source(tensor) for tensor in inputs]
-                taken = [[flat.target(tensor) for tensor in column] for column in outputs]
-                for own, column in zip(given, taken, strict=True):
-                    _check_sizes("all_gather", column[self._link.rank : self._link.rank + 1], [own])
+            given = [flat.source(tensor) for tensor in inputs]
+            taken = [[flat.target(tensor) for tensor in column] for column in outputs]
+            for own, column in zip(given, taken, strict=True):
+                _check_sizes("all_gather", column[self._link.rank : self._link.rank + 1], [own])
             ends = [end for column in taken for end in column]
             pieces = laid_out(ends)
             own_pieces = pieces[self._link.rank :: self._link.size]
@@ -142,10 +145,9 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
     def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
         """Copy every rank's tensor into a list of them on one rank."""
         with self._call(opts) as flat:
-            with self._link.telling():
-                own = flat.source(inputs[0])
-                taken = [flat.target(output) for output in outputs[0]] if opts.rootRank == self._link.rank else []
-                _check_sizes("gather", taken, [own] * len(taken))
+            own = flat.source(inputs[0])
+            taken = [flat.target(output) for output in outputs[0]] if opts.rootRank == self._link.rank else []
+            _check_sizes("gather", taken, [own] * len(taken))
             given = [piece(self._link.rank * own.nbytes, own)]
             stream = Stream(self._link.size * own.nbytes, given, laid_out(taken))
             move(self._link, stream, "gather", _words([own]), root=opts.rootRank)
@@ -154,10 +156,9 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
     def scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Any:
         """Copy a list of tensors on one rank into one tensor on each."""
         with self._call(opts) as flat:
-            with self._link.telling():
-                own = flat.target(outputs[0])
-                given = [flat.source(value) for value in inputs[0]] if opts.rootRank == self._link.rank else []
-                _check_sizes("scatter", given, [own] * len(given))
+            own = flat.target(outputs[0])
+            given = [flat.source(value) for value in inputs[0]] if opts.rootRank == self._link.rank else []
+            _check_sizes("scatter", given, [own] * len(given))
             taken = [piece(self._link.rank * own.nbytes, own)]
             stream = Stream(self._link.size * own.nbytes, laid_out(given), taken)
             move(self._link, stream, "scatter", _words([own]), root=opts.rootRank)
@@ -195,11 +196,11 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def shutdown(self) -> None:
         """Leave the group, waiting for nobody."""
-        self._leave(has_failed=False)
+        self._leave()
 
     def abort(self) -> None:
         """Leave the group because something has failed."""
-        self._leave(has_failed=True)
+        self._leave(RuntimeError("abort"))
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Change how long calls wait for ranks that do not come."""
@@ -229,13 +230,19 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     @contextlib.contextmanager
     def _call(self, opts: Any) -> Iterator[Flat]:
-        """Wait for this thread's turn, and put into the tensors at the end what they are to hold."""
+        """Wait for this thread's turn, tell what fails, and put into the tensors at the end what they are to hold."""
         with self._turns:
             seconds = 0.0 if opts is None else opts.timeout.total_seconds()
             self._link.timeout_seconds = seconds if seconds > 0 else self._seconds
             flat = Flat()
-            yield flat
+            with self._link.telling():
+                yield flat
             flat.finish()
+
+    def elsewhere(self, device: str) -> Any:
+        """Return the group of the backend that has a device in this group's string of backends; None if none has."""
+        with self._turns:
+            return self._elsewhere.group(self, device, self._seconds)
 
     def shared_mean(self, tensor: Any) -> Any:
         """Return the mean of all ranks' tensors, flat, in memory that they share: it must not be written.
@@ -257,17 +264,16 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         self._mailbox.post(transfer, is_sent=is_sent)
         return transfer
 
-    def _leave(self, *, has_failed: bool) -> None:
-        self._link.close(has_failed=has_failed)
+    def _leave(self, error: Exception | None = None) -> None:
+        self._link.close(error)
         if self._mailbox is not None:
             self._mailbox.close()
 
     def _reduce(self, tensors: list[Any], opts: Any, root: int | None) -> Any:
         is_wanted = root is None or root == self._link.rank
         with self._call(opts) as flat:
-            with self._link.telling():
-                op = _op_of(opts, tensors)
-                flats = [flat.target(one, keeps=True) if is_wanted else flat.source(one) for one in tensors]
+            op = _op_of(opts, tensors)
+            flats = [flat.target(one, keeps=True) if is_wanted else flat.source(one) for one in tensors]
             for batch in cut([[one] for one in flats], self._link.result_bytes):
                 part = [one for [one] in batch]
                 self._folds.all_reduce(part, op, out=part, root=root)
@@ -277,11 +283,10 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Make an all-to-all of the tensors that ``find`` finds: those to send, and those to write."""
         rank, size = self._link.rank, self._link.size
         with self._call(opts) as flat:
-            with self._link.telling():
-                inputs, outputs = find()
-                given, taken = [flat.source(one) for one in inputs], [flat.target(one) for one in outputs]
-                if {len(given), len(taken)} != {size} or len({one.dtype for one in (*given, *taken)}) != 1:
-                    raise ProcessGroupError.exchange(size)
+            inputs, outputs = find()
+            given, taken = [flat.source(one) for one in inputs], [flat.target(one) for one in outputs]
+            if {len(given), len(taken)} != {size} or len({one.dtype for one in (*given, *taken)}) != 1:
+                raise ProcessGroupError.exchange(size)
             layout = str(given[0].dtype)
             sent, expected = [one.numel() for one in given], [one.numel() for one in taken]
             counts = tell_counts(self._link, sent, expected, layout)
@@ -302,8 +307,10 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return list(tensor.split(list(sizes)) if sizes else tensor.tensor_split(self._link.size))
 
 
-for _name, _older in _OLDER_NAMES.items():
-    setattr(TreefoldProcessGroup, _older, getattr(TreefoldProcessGroup, _name))
+for _name in _TAKING_TENSORS:
+    _method = getattr(TreefoldProcessGroup, _name)
+    for _one in filter(None, (_name, _OLDER_NAMES.get(_name))):
+        setattr(TreefoldProcessGroup, _one, or_elsewhere(_method, _one))
 
 
 def make(store: Any, rank: int, size: int, timeout: timedelta) -> TreefoldProcessGroup:

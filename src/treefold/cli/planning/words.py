@@ -128,8 +128,8 @@ def describe_plan(found: Findings) -> str:
     busbw = 2 * (count - 1) / count
     bound = packing.bound_bytes_per_s / 1e9
     lines = [
-        f"this plan:   {ours.method} over {count} devices in {counted(len(chosen.packs), 'pack')}: {ours.gb_per_s:.2f} "
-        f"GB/s all-reduce (S/t), busbw {ours.gb_per_s * busbw:.1f}",
+        f"this plan:   {ours.method} over {counted(count, 'device')} in {counted(len(chosen.packs), 'pack')}: "
+        f"{ours.gb_per_s:.2f} GB/s all-reduce (S/t), busbw {ours.gb_per_s * busbw:.1f}",
         f"optimum:     X* = {bound:.2f} GB/s for large values, busbw {bound * busbw:.1f}; "
         f"{_reached(topology, packing)}",
         f"model:       {_MODEL}",
@@ -163,7 +163,8 @@ def describe_certificate(found: Findings) -> str:
     if certificate.is_partition:
         edges = len(certificate.parts) - 1
         whole = gb_per_s(certificate.bound * edges)
-        proof = f"{whole} between {edges + 1} groups, which every tree crosses {edges} times: {whole} / {edges}"
+        often = "once" if edges == 1 else f"{edges} times: {whole} / {edges}"
+        proof = f"{whole} between {edges + 1} groups, which every tree crosses {often}"
     if found.bound_again is None:
         return f"{proof}; trees up and down apart, not checked again here"
     return f"{proof}; checked again: {'holds' if found.bound_again == certificate.bound else 'DOES NOT HOLD'}"
@@ -183,7 +184,7 @@ def tabulate_packs(packs: Sequence[Pack]) -> Table:
     ]
     more = len(packs) - _SHOWN_PACKS
     if more > 0:
-        rows.append(["…", "", "", "", f"{more} more packs"])
+        rows.append(["…", "", "", "", counted(more, "more pack")])
     return Table(("pack", "share", "root", "depth", "edges, up to the root"), rows, words=(0, 2, 4))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from treefold.errors.words import counted
 from treefold.packing import Pack
 from treefold.plan.ir import Range
 from treefold.planners.builder import PlanBuilder
@@ -21,7 +22,7 @@ def along(trees: Sequence[Tree], words: str, notes: tuple[str, ...] = ()) -> Met
 
 def along_packing(packing: TreePacking) -> Method:
     """Return the method of a packing: one pack per tree."""
-    words = f"{len(packing.trees)} trees packed into the links of the topology"
+    words = f"{counted(len(packing.trees), 'tree')} packed into the links of the topology"
     return along(packing.trees, words, packing.notes)
 
 

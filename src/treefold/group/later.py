@@ -1,0 +1,64 @@
+"""Calls on arrays of a graph that is being traced: they are made when it runs, in the order of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from treefold.backends import ArrayBackend, backend_of
+from treefold.backends.tracing import Like
+from treefold.values import DistributedValues, IndexedSlices, PerReplica, flatten, unflatten
+
+#: Says what a leaf's array will be in the result; ``is_rows``: it is the values or the indices of sparse rows.
+Describe = Callable[[Any, bool], Like]
+
+
+def tracing_backend(value: Any) -> ArrayBackend | None:
+    """Return the backend in whose graph some array of a value stands that is being traced; None if there is none."""
+    for component in value.values if isinstance(value, DistributedValues) else (value,):
+        for leaf in flatten(component)[0]:
+            backend = backend_of(leaf.values if isinstance(leaf, IndexedSlices) else leaf)
+            if backend is not None and backend.is_later(leaf):
+                return backend
+    return None
+
+
+def call_later(
+    backend: ArrayBackend, value: Any, call: Callable[[Any], Any], describe: Describe, *, is_wanted: bool = True
+) -> Any:
+    """Return what ``call`` will return for the value: the first component's structure with arrays as described.
+
+    ``is_wanted``: whether it returns anything but None on this rank.
+    """
+    components = value.values if isinstance(value, DistributedValues) else (value,)
+    flat = [flatten(component) for component in components]
+
+    def make(*arrays: Any) -> list[Any]:
+        given = iter(arrays)
+        made = [unflatten(structure, [_filled(leaf, given) for leaf in leaves]) for leaves, structure in flat]
+        result = call(PerReplica(made) if isinstance(value, DistributedValues) else made[0])
+        return [array for leaf in flatten(result)[0] for array in _arrays(leaf)] if is_wanted else []
+
+    leaves, structure = flat[0]
+    likes = [_like(leaf, describe, array) for leaf in leaves for array in _arrays(leaf)] if is_wanted else []
+    arrays = [array for leaves, _ in flat for leaf in leaves for array in _arrays(leaf)]
+    made = iter(backend.call_later(make, arrays, likes))
+    return unflatten(structure, [_filled(leaf, made) for leaf in leaves]) if is_wanted else None
+
+
+def _arrays(leaf: Any) -> Sequence[Any]:
+    """Return the arrays of a leaf: none for None, two for sparse rows."""
+    return (leaf.values, leaf.indices) if isinstance(leaf, IndexedSlices) else () if leaf is None else (leaf,)
+
+
+def _filled(leaf: Any, arrays: Any) -> Any:
+    """Return a leaf with the next of other arrays in the places of its own."""
+    if isinstance(leaf, IndexedSlices):
+        return IndexedSlices(next(arrays), next(arrays), leaf.dense_shape)
+    return None if leaf is None else next(arrays)
+
+
+def _like(leaf: Any, describe: Describe, array: Any) -> Like:
+    if isinstance(leaf, IndexedSlices) and array is leaf.indices:
+        return Like(array, axis=0)
+    return describe(array, isinstance(leaf, IndexedSlices))

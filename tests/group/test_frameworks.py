@@ -1,0 +1,303 @@
+"""Groups with the arrays of every framework: the same calls, the same bits, results of the framework's own kind."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+from rank_processes import RankProcesses, World
+
+import treefold
+import treefold.tensorflow
+from treefold import IndexedSlices, PerReplica, _native
+from treefold.errors import TreefoldError
+from treefold.testing import owned, owned_sum
+
+if not _native.HAS_SHARED_MEMORY:
+    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
+
+_SMALL, _LARGE = 12, 40_008  # elements: one meeting, and staged; 2 and 3 ranks divide both
+_DTYPES = ("float32", "bfloat16", "int64")
+#: Frameworks keep their threads.
+_MAY_LEAVE = ("threads", "Python", "descriptors")
+_MAKE = {
+    "numpy": lambda array: array,
+    "torch": lambda array: (
+        torch.from_numpy(array.astype("float32")).to(torch.bfloat16)
+        if array.dtype == "bfloat16"
+        else torch.from_numpy(array.copy())
+    ),
+    "jax": jnp.asarray,
+    "tensorflow": tf.constant,
+}
+_KIND = {"numpy": np.ndarray, "torch": torch.Tensor, "jax": jax.Array, "tensorflow": tf.Tensor}
+
+
+@pytest.fixture(scope="module")
+def framework_ranks():
+    """Ranks whose parent has imported every framework."""
+    processes = RankProcesses({"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1", "OMP_NUM_THREADS": "1"})
+    yield processes
+    processes.close()
+
+
+def run(processes, body, size, **arguments):
+    """Run a body on so many ranks; return what each has returned."""
+    ended = processes.run(World(body, size, arguments, seconds=45, may_leave=_MAY_LEAVE))
+    assert all(one.error is None for one in ended), ended
+    return [one.value for one in ended]
+
+
+def to_numpy(array):
+    """Return an array of any framework as NumPy's, bfloat16 as float32."""
+    if isinstance(array, torch.Tensor):
+        array = array.float() if array.dtype == torch.bfloat16 else array
+        return array.numpy()
+    made = np.asarray(array)
+    return made.astype(np.float32) if made.dtype.name == "bfloat16" else made
+
+
+def is_same(kind, array, expected):
+    """Tell whether an array is the framework's own and has these values."""
+    return isinstance(array, _KIND[kind]) and np.array_equal(to_numpy(array), to_numpy(expected))
+
+
+def call_everything(me, *, kind):
+    """Make every call of a group with small and large values of several dtypes; return those whose result is wrong."""
+    return [
+        (name, dtype, length)
+        for dtype in _DTYPES
+        for length in (_SMALL, _LARGE)
+        for name in wrong_calls(me, kind=kind, length=length, dtype=dtype)
+    ]
+
+
+def wrong_calls(me, *, kind, length, dtype):
+    """Make every call of a group; return the names of those whose result is wrong."""
+    group, size, make = me.group, me.size, _MAKE[kind]
+    mine = make(owned(me.rank, (length,), dtype))
+    total = owned_sum(size, (length,), dtype)
+    matrix = make(owned(me.rank, (6, length // 6), dtype))
+    whole = [owned(rank, (6, length // 6), dtype) for rank in range(size)]
+    part = slice(6 // size * me.rank, 6 // size * (me.rank + 1))
+    to_root, gathered = group.reduce(mine, root=1), group.gather(matrix, root=0)
+    found = {
+        "all_reduce": is_same(kind, group.all_reduce(mine), total),
+        "again": is_same(kind, group.all_reduce(mine), total),
+        "tree": is_same(kind, group.all_reduce({"a": [mine], "b": matrix})["a"][0], total),
+        "replicas": is_same(kind, group.all_reduce(PerReplica([mine, mine])), 2 * total),
+        "reduce": to_root is None if me.rank != 1 else is_same(kind, to_root, total),
+        "reduce_scatter": is_same(kind, group.reduce_scatter(matrix), owned_sum(size, (6, length // 6), dtype)[part]),
+        "broadcast": is_same(kind, group.broadcast(mine, root=1), owned(1, (length,), dtype)),
+        "all_gather": is_same(kind, group.all_gather(matrix), np.concatenate(whole)),
+        "all_gather along 1": is_same(kind, group.all_gather(matrix, axis=1), np.concatenate(whole, 1)),
+        "gather": gathered is None if me.rank else is_same(kind, gathered, np.concatenate(whole)),
+        "max": is_same(kind, group.all_reduce(mine, "max"), owned(size - 1, (length,), dtype)),
+    }
+    ops = treefold.HierarchicalCopyAllReduce(group=group)
+    made = ops.batch_reduce("sum", [(mine, "cpu:0"), (PerReplica([matrix]), "cpu:0")])
+    found["ops"] = is_same(kind, made[0][0], total) and is_same(kind, made[1][0], sum(whole[1:], whole[0]))
+    return [name for name, is_right in found.items() if not is_right]
+
+
+def weigh(me, *, kind):
+    """Take a mean in which rank 0 has no weight, and one in which no rank has any."""
+    mine = _MAKE[kind](np.full(5, np.nan if me.rank == 0 else 2.0**me.rank))
+    mean = me.group.all_reduce(mine, "mean", weights=[0.0, 1.0, 3.0][me.rank])
+    return to_numpy(mean).tolist(), told(lambda: me.group.all_reduce(mine, "mean", weights=0))
+
+
+def told(action):
+    """Return "done", or the class and the sentence of the error that an action raises."""
+    try:
+        action()
+    except TreefoldError as error:
+        return type(error).__name__, str(error)
+    return "done"
+
+
+def rows_of(kind, rank, count):
+    """Return sparse rows that name their owner."""
+    make = _MAKE[kind]
+    values = np.full((count, 2), 2.0**rank, np.float32)
+    return IndexedSlices(make(values), make(np.arange(count, dtype=np.int64)), (8, 2))
+
+
+def reduce_rows(me, *, kind, counts):
+    """Reduce sparse rows, of which each rank has another number, by the group and by ops; then dense against sparse."""
+    value = rows_of(kind, me.rank, counts[me.rank])
+    ops = treefold.ReductionToOneDevice(group=me.group)
+    made = [
+        me.group.all_reduce(value),
+        me.group.all_reduce(value, "mean"),
+        me.group.all_reduce([value, value.values])[0] if len(set(counts)) == 1 else value,
+        ops.reduce("sum", value, "cpu:0")[0],
+    ]
+    found = [(to_numpy(one.values)[:, 0].tolist(), to_numpy(one.indices).tolist(), one.dense_shape) for one in made]
+    mismatch = told(lambda: me.group.all_reduce(value if me.rank else _MAKE[kind](np.zeros((8, 2), np.float32))))
+    nothing = me.group.all_reduce(_MAKE[kind](np.zeros((0, 3), np.float32)))
+    return found[:2] + found[3:], mismatch, tuple(nothing.shape), told(me.group.barrier)
+
+
+class TestEveryFramework:
+    @pytest.mark.parametrize("kind", _MAKE)
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_every_call(self, framework_ranks, kind, size):
+        """Small and large, of several dtypes: the framework's own arrays with the expected values."""
+        assert run(framework_ranks, call_everything, size, kind=kind) == [[]] * size
+
+    @pytest.mark.parametrize("kind", _MAKE)
+    def test_a_weight_of_zero_leaves_a_rank_out(self, framework_ranks, kind):
+        """Even its NaN; and weights that are all zero are refused on all ranks."""
+        for mean, (error, sentence) in run(framework_ranks, weigh, 3, kind=kind):
+            assert mean == [3.5] * 5
+            assert error == "ArgumentError"
+            assert "weights" in sentence
+
+    @pytest.mark.parametrize("counts", [(2, 2), (3, 1), (0, 2), (0, 0)])
+    @pytest.mark.parametrize("kind", _MAKE)
+    def test_sparse_rows(self, framework_ranks, kind, counts):
+        """Lie behind each other in rank order, also where a rank has none; dense against sparse is a mismatch."""
+        values = [1.0] * counts[0] + [2.0] * counts[1]
+        indices = [*range(counts[0]), *range(counts[1])]
+        for found, mismatch, shape, story in run(framework_ranks, reduce_rows, 2, kind=kind, counts=counts):
+            halves = [value / 2 for value in values]
+            assert found == [(one, indices, (8, 2)) for one in (values, halves, values)]
+            assert (mismatch[0], shape, story) == ("CallMismatchError", (0, 3), "done")
+
+
+def reduce_in_jit(me):
+    """Reduce what is only traced."""
+    story = told(lambda: jax.jit(me.group.all_reduce)(jnp.ones(3)))
+    return story, float(me.group.all_reduce(jnp.float32(2**me.rank)))
+
+
+class TestJax:
+    def test_values_that_are_traced_are_refused(self, framework_ranks):
+        """A group waits for others, which XLA's programs cannot; outside of them the group goes on."""
+        for (kind, sentence), total in run(framework_ranks, reduce_in_jit, 2):
+            assert kind == "ArgumentError"
+            assert "jit" in sentence
+            assert total == 3
+
+
+def trace_many(me, *, turns):
+    """Make many calls in one traced function, none of which needs another's result, again and again."""
+    group, ops = me.group, treefold.tensorflow.CrossDeviceOps(treefold.HierarchicalCopyAllReduce(group=me.group))
+    seen = tf.Variable(0.0)
+
+    @tf.function
+    def inner(value):
+        return group.all_reduce(value, "max")
+
+    @tf.function
+    def step(base, rows):
+        # Shapes differ, so that two calls in another order are a mismatch.
+        made = [tf.reduce_max(group.all_reduce(base * tf.ones([length]))) for length in range(1, 7)]
+        made.append(tf.reduce_max(inner(base * tf.ones([9]))))
+        if tf.reduce_max(base) > 0:
+            chosen = tf.reduce_max(group.broadcast(base * tf.ones([11]), root=1))
+        else:
+            chosen = tf.reduce_max(group.all_reduce(base))
+        made.append(chosen)
+        total = tf.zeros([])
+        for turn in tf.range(3):
+            total += group.all_reduce(base * tf.cast(turn, tf.float32))[0]
+            seen.assign_add(1.0)
+        made.append(total)
+        made.append(tf.reduce_max(group.all_gather(base * tf.ones([me.rank + 1]))))
+        made.append(tf.reduce_max(group.reduce_scatter(base * tf.ones([4]))))
+        root = group.reduce(base * tf.ones([13]), root=0)
+        made.append(tf.zeros([]) if root is None else tf.reduce_max(root))
+        made.append(tf.reduce_max(ops.reduce("mean", base, "cpu:0")))
+        made.append(
+            tf.cast(
+                tf.size(ops.reduce("sum", tf.IndexedSlices(rows, tf.range(tf.size(rows))), "cpu:0").values), tf.float32
+            )
+        )
+        first, second = ops.batch_reduce("sum", [(base, "cpu:0"), (2 * base, "cpu:0")])
+        return [*made, first[0], second[0]]
+
+    rows = tf.ones([me.rank])
+    found = [[float(one) for one in step(tf.fill([1], 2.0**me.rank), rows)] for _ in range(turns)]
+    return found, float(seen), told(group.barrier)
+
+
+def trace_a_mismatch(me):
+    """Call something else on rank 1 in a traced function; then the same."""
+
+    @tf.function
+    def step(value):
+        return me.group.all_reduce(value)
+
+    try:
+        step(tf.ones([2 + me.rank]))
+    except tf.errors.OpError as error:
+        story = str(error)
+    return story, step(tf.fill([2], 2.0**me.rank)).numpy().tolist()
+
+
+def trace_with_unknown_shapes(me):
+    """Reduce tensors whose shapes are not known while tracing, and look at what is known of the results."""
+    shapes = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.int32)])
+    def step(value):
+        made = me.group.all_reduce(value), me.group.all_reduce(value, "mean"), me.group.all_gather(value)
+        shapes.extend((one.shape.as_list(), one.dtype.name) for one in made)
+        with tf.GradientTape() as tape:
+            tape.watch(value)
+            sums = me.group.all_reduce(tf.cast(value, tf.float32))
+        assert tape.gradient(sums, value) is None
+        return made
+
+    values = [step(tf.fill([rows, 4], 2**me.rank))[0][0, 0].numpy().item() for rows in (1, 3)]
+    return shapes, values
+
+
+def trace_a_mixed_batch(me):
+    """Reduce values with different numbers of replicas in a traced function."""
+    ops = treefold.HierarchicalCopyAllReduce(group=me.group)
+
+    @tf.function
+    def step(value):
+        return ops.batch_reduce("sum", [(value, "cpu:0"), (PerReplica([value, value]), "cpu:0")])
+
+    return told(lambda: step(tf.ones([2]))), told(me.group.barrier)
+
+
+class TestTensorflowGraphs:
+    def test_a_batch_has_one_number_of_replicas(self, framework_ranks):
+        """Other batches are refused while tracing, on all ranks."""
+        sentence = (
+            "The values of this batch have 1, 2 replicas on this rank. In a traced graph, all values that a group "
+            "reduces in one batch have as many; reduce the others in another call."
+        )
+        for (kind, said), story in run(framework_ranks, trace_a_mixed_batch, 2):
+            assert (kind, story) == ("ArgumentError", "done")
+            assert sentence in said
+
+    @pytest.mark.parametrize("size", [2, 4])
+    def test_calls_are_made_in_the_order_of_the_program(self, framework_ranks, size):
+        """Also in branches, loops, functions within functions, and through tf.distribute's ops."""
+        turns = 25
+        total, top = 2.0**size - 1, 2.0 ** (size - 1)
+        for rank, (found, seen, story) in enumerate(run(framework_ranks, trace_many, size, turns=turns)):
+            sparse = sum(range(size))
+            root = total if rank == 0 else 0.0
+            row = [*[total] * 6, top, 2.0, 3 * total, top, total, root, total / size, sparse, total, 2 * total]
+            assert found == [row] * turns
+            assert (seen, story) == (3.0 * turns, "done")
+
+    def test_a_mismatch_is_told_and_the_graph_goes_on(self, framework_ranks):
+        """TensorFlow raises its own error with treefold's sentence."""
+        for story, values in run(framework_ranks, trace_a_mismatch, 2):
+            assert "CallMismatchError: Rank 1 calls all_reduce, SUM, of float32 (3,), while rank 0" in story
+            assert values == [3.0, 3.0]
+
+    def test_shapes_may_be_unknown(self, framework_ranks):
+        """Results have the shapes and dtypes that are known, and no gradient."""
+        for shapes, values in run(framework_ranks, trace_with_unknown_shapes, 2):
+            assert shapes == [([None, 4], "int32"), ([None, 4], "float64"), ([None, 4], "int32")]
+            assert values == [3, 3]

@@ -1,0 +1,165 @@
+"""Ranks that are interrupted, or have no memory, in the middle of a call: the others are told."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from rank_processes import World, told
+
+from treefold import _native
+from treefold.errors import GroupError
+from treefold.execution import native
+
+if not _native.HAS_SHARED_MEMORY:
+    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
+
+
+def interrupt_where_it_waits(me, *, path, stage):
+    """Interrupt rank 1 while it waits in a meeting for rank 0, which comes when rank 1 was interrupted."""
+    values = np.full({"small": 10, "staged": 680_000}[path], 2**me.rank, np.float32)
+    me.group.all_reduce(values)
+    pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), words="pids")
+
+    def hook(at_stage, moment, sequence, chunk):
+        del sequence, chunk
+        if me.rank == 0 and (at_stage, moment) == (stage, "before") and not me.flag(0):
+            me.flag(0, 1)
+            time.sleep(0.05)
+            os.kill(int.from_bytes(pids[1], "little"), signal.SIGINT)
+            me.wait_flag(1)
+
+    _native.set_stage_hook(hook)
+    before = values.copy()
+    story = told(lambda: me.group.all_reduce(values, out=values))
+    assert (values == before).all()
+    if me.rank == 1:
+        me.flag(1, 1)
+    _native.set_stage_hook(None)
+    return story, told(me.group.barrier)
+
+
+def table(me):
+    """Return a contribution of three rows that names its owner."""
+    return np.full((3, 14_000), 2**me.rank, np.float32)
+
+
+class Interrupting:
+    """A value in the middle of whose reading Ctrl-C is pressed."""
+
+    @property
+    def shape(self):
+        """Be interrupted."""
+        raise KeyboardInterrupt
+
+
+CALLS = {
+    "all_reduce": lambda group, value: group.all_reduce(value),
+    "reduce_scatter": lambda group, value: group.reduce_scatter(value),
+    "broadcast": lambda group, value: group.broadcast(value, root=0),
+    "all_gather": lambda group, value: group.all_gather(value, axis=1),
+}
+
+
+def interrupt_while_it_reads(me, *, call):
+    """Interrupt rank 1 while it reads its value; it goes on without a group, while the others are told."""
+    me.group.barrier()
+    story = told(CALLS[call], me.group, [Interrupting()] if me.rank == 1 else table(me))
+    me.flag(me.rank, 1)
+    me.wait_flag(0)
+    me.wait_flag(2)
+    return story, told(me.group.barrier)
+
+
+def lack_memory_for_a_result(me, *, call):
+    """Let rank 1 have no memory for what it is to receive; then call again."""
+
+    def refuse(*_):
+        raise MemoryError("no memory for a result")
+
+    me.group.barrier()
+    real = native.new_result
+    native.new_result = refuse if me.rank == 1 else real
+    try:
+        CALLS[call](me.group, table(me))
+        story = "done", ""
+    except (MemoryError, GroupError) as error:
+        story = type(error).__name__, str(error)
+    native.new_result = real
+    return story, told(CALLS[call], me.group, table(me))
+
+
+def interrupt_at_any_time(me, *, seed):
+    """Interrupt rank 1 at any time of many calls."""
+    values = np.full(680_000 if seed % 2 else 10, 2**me.rank, np.float32)
+    me.group.all_reduce(values)
+    pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), words="pids")
+    if me.rank == 0:
+        pid = int.from_bytes(pids[1], "little")
+        delay = 0.0003 * (seed % 40)
+        threading.Thread(target=lambda: (me.wait_flag(1), time.sleep(delay), os.kill(pid, signal.SIGINT))).start()
+    done = 0
+    try:
+        me.flag(me.rank, 1)
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            me.group.all_reduce(values)
+            done += 1
+    except GroupError as error:
+        return done, str(error)
+    except KeyboardInterrupt:
+        return done, "interrupted"
+    return done, "never"
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize(
+        ("path", "stage"),
+        [("small", "meet_first"), ("staged", "meet_first"), ("staged", "meet"), ("staged", "meet_commit")],
+    )
+    def test_a_rank_that_waits_stops_at_once_and_the_others_are_told(self, ranks, path, stage):
+        """Outputs are as they were, and the group is broken for all."""
+        ended = ranks.run(World(interrupt_where_it_waits, 3, {"path": path, "stage": stage}))
+        assert all(one.value for one in ended), ended
+        assert ended[1].value[0] == "KeyboardInterrupt", ended
+        stories = {*ended[0].value, *ended[2].value, ended[1].value[1]}
+        assert len(stories) == 1, stories
+        ((name, sentence),) = stories
+        assert name == "PeerLostError"
+        assert sentence.startswith("Rank 1 was interrupted, so this call did not happen: outputs are as they were.")
+
+    @pytest.mark.parametrize("call", ["all_reduce", "broadcast", "all_gather"])
+    def test_a_rank_that_is_interrupted_while_it_reads_its_value_tells_the_others(self, ranks, call):
+        """They wait for it already; it has left the group, whatever its program does next."""
+        ended = ranks.run(World(interrupt_while_it_reads, 3, {"call": call}))
+        assert ended[1].value[0] == "KeyboardInterrupt", ended
+        assert ended[1].value[1][1].startswith("This group is closed."), ended
+        assert ended[0].value == ended[2].value, ended
+        (name, sentence), again = ended[0].value
+        assert name == "PeerLostError"
+        assert sentence.startswith("Rank 1 was interrupted"), sentence
+        assert again == (name, sentence)
+
+    def test_a_rank_that_is_interrupted_at_any_time_waits_for_nobody(self, ranks):
+        """It raises KeyboardInterrupt; the others hear that it was interrupted, or that it has left."""
+        worlds = [World(interrupt_at_any_time, 3, {"seed": seed}, seconds=30) for seed in range(40)]
+        for ended in ranks.run_all(worlds, 3):
+            assert ended[1].value[1] == "interrupted", ended
+            assert ended[0].value == ended[2].value, ended
+            assert ended[0].value[1].startswith(("Rank 1 was interrupted", "Rank 1 has closed", "Rank 1 has left")), (
+                ended
+            )
+
+
+class TestMemory:
+    @pytest.mark.parametrize("call", ["reduce_scatter", "all_gather"])
+    def test_a_rank_without_memory_for_its_result_tells_the_others(self, ranks, call):
+        """It raises MemoryError; all others hear of it at once, and the group goes on."""
+        ended = ranks.run(World(lack_memory_for_a_result, 3, {"call": call}))
+        assert [one.value[1] for one in ended] == ["done"] * 3, ended
+        assert ended[1].value[0] == ("MemoryError", "no memory for a result")
+        assert ended[0].value[0] == ended[2].value[0]
+        sentence = "Rank 1 could not make this call: no memory for a result Nothing was done, on no rank."
+        assert ended[0].value[0] == ("CallMismatchError", sentence)

@@ -1,0 +1,88 @@
+"""Groups under the launchers of others. MPI: ``make test`` brings MPICH; any other on PATH serves as well."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from treefold import _native
+
+if not _native.HAS_SHARED_MEMORY:
+    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "ranks.py"
+_MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+_TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    # What Open MPI needs where tests run: as root, with more ranks than cores.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+_SCRIPT = """
+import pathlib, sys
+import numpy as np
+import treefold
+{rank}
+group = {source}
+pathlib.Path(sys.argv[1], str(rank)).write_text(str(group.all_reduce(np.float32(2**rank))))
+group.close()
+"""
+_MPI_RANK = "from mpi4py import MPI; rank = MPI.COMM_WORLD.rank"
+_TORCH_RANK = "import os; rank = int(os.environ['RANK'])"
+_FOUR = ["15.0"] * 4
+_CONNECTED_THRICE = "[treefold.connect() for _ in range(3)][-1]"
+#: The source that connect is given, and what four ranks get; rank r brings 2**r.
+_SOURCES = {
+    "nothing": ("treefold.connect()", _FOUR),
+    "nothing, three times": (_CONNECTED_THRICE, _FOUR),
+    "the communicator of all": ("treefold.connect(MPI.COMM_WORLD)", _FOUR),
+    "every other rank's": ("treefold.connect(MPI.COMM_WORLD.Split(rank % 2))", ["5.0", "10.0", "5.0", "10.0"]),
+}
+
+
+def launch(*command):
+    """Run a launcher; return what is printed."""
+    done = subprocess.run(
+        command, env=os.environ | _ENVIRONMENT, capture_output=True, encoding="utf-8", timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def reduced(folder, *launcher, rank, source):
+    """Start four ranks that connect and reduce; return what each has got."""
+    script = folder / "script.py"
+    script.write_text(_SCRIPT.format(rank=rank, source=source))
+    launch(*launcher, script, folder)
+    return [(folder / str(rank)).read_text() for rank in range(4)]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+@pytest.mark.skipif(_MPIEXEC is None, reason="no mpiexec is installed")
+class TestMpi:
+    @pytest.mark.parametrize("source", _SOURCES)
+    def test_ranks_reduce_together(self, source, tmp_path):
+        """Those of the communicator that connect is given, or else of all."""
+        words, expected = _SOURCES[source]
+        assert reduced(tmp_path, _MPIEXEC, "-n", "4", sys.executable, rank=_MPI_RANK, source=words) == expected
+
+    def test_the_example_runs_as_it_stands(self):
+        """It does not import mpi4py itself."""
+        assert "all ranks hold the same bits: True" in launch(_MPIEXEC, "-n", "3", sys.executable, _EXAMPLE)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+class TestTorchrun:
+    def test_ranks_reduce_together(self, tmp_path):
+        """PyTorch's process groups are not initialised, and one group after the other can be made."""
+        assert reduced(tmp_path, *_TORCHRUN, "4", rank=_TORCH_RANK, source=_CONNECTED_THRICE) == _FOUR
+
+    def test_the_example_runs_as_it_stands(self):
+        """It does not import PyTorch itself."""
+        assert "all ranks hold the same bits: True" in launch(*_TORCHRUN, "3", _EXAMPLE)
