@@ -55,6 +55,11 @@ class Host:
         """A process in the host's network namespace."""
         return self._first.pid
 
+    @property
+    def memory(self) -> Path:
+        """The host's ``/dev/shm``, seen from outside: files there go with the host."""
+        return Path(f"/proc/{self._first.pid}/root/dev/shm")
+
     def popen(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[bytes]:
