@@ -127,7 +127,6 @@ def engine_variables(lab: Lab) -> dict[str, str]:
         "UCX_TLS": "tcp,self",
         "UCX_NET_DEVICES": nics,
         "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
     }
 
 
