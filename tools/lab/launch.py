@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from .hosts import LabError, end, signal_to
+from .hosts import LabError, end, signal_to, stop
 from .lab import Lab
 
 #: Where rank 0 of a job, or the launcher on its behalf, keeps the store of PyTorch's ranks.
@@ -58,7 +58,7 @@ class Job:
 
     def stop(self, number: int) -> None:
         """Stop a process by SIGSTOP: its connections stay, and nothing answers."""
-        signal_to(self.processes[number], signal.SIGSTOP)
+        stop(self.processes[number])
 
     def resume(self, number: int) -> None:
         """Let a stopped process go on."""
