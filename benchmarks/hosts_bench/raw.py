@@ -1,8 +1,8 @@
 """The bytes of an all-reduce between hosts, over plain sockets and without arithmetic: what the network gives here.
 
 Host i owns a slice of the value. It sends every other slice to its owner, and its own one to everybody: 2·(H−1)/H times
-the value, each way. All connections are used at once and evenly, the next host first, so that every port is busy in both
-directions until the end. Nobody waits for what a reduction would have to wait for, so this is a limit and not a peer.
+the value, each way. All connections are used at once and evenly, the next host first, so that every port is busy in
+both directions until the end. Nobody computes, or waits for what a reduction would have to wait for.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 _PORT = 4500
 _RETRY_S = 0.02
 #: What one call of the kernel moves at most, so that all connections have their turn.
 _MOST_BYTES = 256 << 10
+#: What one connection may have on its way: more would fill a port's queue, and what does not fit in is sent again.
+_BUFFER_BYTES = 64 << 10
 
 
 class Exchange:
@@ -32,7 +34,7 @@ class Exchange:
         self._lines: list[dict[int, socket.socket]] = []
         if hosts.index(self._host) != rank:
             return
-        servers = [socket.create_server((address, _PORT)) for address in addresses[self._host]]
+        servers = [_bounded(socket.create_server((address, _PORT))) for address in addresses[self._host]]
         for nic, server in enumerate(servers):
             lines = {other: _connected(addresses[other][nic], self._host) for other in range(self._host)}
             for _ in range(self._host + 1, self._hosts):
@@ -41,9 +43,9 @@ class Exchange:
             server.close()
             self._lines.append(lines)
 
-    def move(self, array: np.ndarray[Any, Any], shares: Sequence[int]) -> None:
+    def move(self, array: NDArray[np.float32], shares: Sequence[int]) -> None:
         """Send and receive as much as an all-reduce of the array whose slices have these shares."""
-        memory = memoryview(array.view(np.uint8)).cast("B")
+        memory = array.data.cast("B")
         ends = [int(end) for end in np.cumsum([0, *shares]) * len(memory) // sum(shares)]
         slices = [memory[begin:end] for begin, end in itertools.pairwise(ends)]
         nics = [threading.Thread(target=self._move, args=(nic, slices)) for nic in range(len(self._lines))]
@@ -92,10 +94,18 @@ def _receive_some(line: socket.socket, memory: memoryview) -> int:
 
 def _connected(address: str, host: int) -> socket.socket:
     while True:
+        line = _bounded(socket.socket())
         try:
-            line = socket.create_connection((address, _PORT))
+            line.connect((address, _PORT))
         except ConnectionRefusedError:  # the other one is not there yet; whoever runs the job limits its time
+            line.close()
             time.sleep(_RETRY_S)
         else:
             line.sendall(bytes([host]))
             return line
+
+
+def _bounded(line: socket.socket) -> socket.socket:
+    for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        line.setsockopt(socket.SOL_SOCKET, buffer, _BUFFER_BYTES)
+    return line

@@ -1,5 +1,4 @@
 import importlib.util
-import os
 import signal
 import subprocess
 import sys
@@ -81,9 +80,18 @@ class TestStart:
             cat.stdin.flush()
             assert cat.stdout.readline() == b"first\n"
             job.stop(0)
-            os.waitid(os.P_PID, cat.pid, os.WSTOPPED)
             job.resume(0)
             assert cat.communicate(b"second\n", timeout=PATIENCE_S)[0] == b"second\n"
+
+    def test_a_stopped_rank_keeps_no_host(self, pair):
+        """The lab is removed although one of its processes cannot react."""
+        job = launch.start(pair, ["cat"], (0,), **_pipes())
+        job.processes[0].stdin.write(b"up\n")
+        job.processes[0].stdin.flush()
+        assert job.processes[0].stdout.readline() == b"up\n"
+        job.stop(0)
+        pair.close()
+        assert job.processes[0].poll() == -signal.SIGKILL
 
     def test_a_job_ends_with_its_block(self, pair):
         """Whatever still runs is killed."""

@@ -55,6 +55,11 @@ class Host:
         """A process in the host's network namespace."""
         return self._first.pid
 
+    @property
+    def memory(self) -> Path:
+        """The host's ``/dev/shm``, seen from outside: files there go with the host."""
+        return Path(f"/proc/{self._first.pid}/root/dev/shm")
+
     def popen(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[bytes]:
@@ -100,11 +105,12 @@ class Host:
 
     def close(self) -> None:
         """End everything that runs on the host; without processes its namespaces are gone as well."""
+        for process in self._processes:  # first, for the kernel waits until their `nsenter`, stopped ones too, let go
+            end(process)
         if self._first.stdin is not None:
             self._first.stdin.close()
         self._first.wait()  # the kernel lets it end after all others of the host
-        for process in [self._first, *self._processes]:
-            end(process)
+        end(self._first)
 
     def _printed(self, command: Sequence[str], code: int, printed: bytes, errors: bytes) -> str:
         if code:
@@ -126,6 +132,16 @@ def signal_to(process: subprocess.Popen[bytes], number: int) -> None:
     """Send a signal to a command on a host and to its children, not only to the ``nsenter`` that has started it."""
     if process.poll() is None:
         os.killpg(process.pid, number)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop a command on a host, and return when its ``nsenter`` has noticed and stopped, too.
+
+    A SIGCONT to both then lets both go on. Were both stopped by signals, it could notice later, and stop once more.
+    """
+    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split():
+        os.kill(int(child), signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

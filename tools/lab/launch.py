@@ -9,14 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from .hosts import LabError, end, signal_to
+from .hosts import LabError, end, signal_to, stop
 from .lab import Lab
 
 #: Where rank 0 of a job, or the launcher on its behalf, keeps the store of PyTorch's ranks.
@@ -59,7 +58,7 @@ class Job:
 
     def stop(self, number: int) -> None:
         """Stop a process by SIGSTOP: its connections stay, and nothing answers."""
-        signal_to(self.processes[number], signal.SIGSTOP)
+        stop(self.processes[number])
 
     def resume(self, number: int) -> None:
         """Let a stopped process go on."""
@@ -128,7 +127,6 @@ def engine_variables(lab: Lab) -> dict[str, str]:
         "UCX_TLS": "tcp,self",
         "UCX_NET_DEVICES": nics,
         "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
     }
 
 
@@ -172,7 +170,6 @@ def torchrun(
     return Job([host.popen(line(number), told, **options) for number, host in enumerate(lab.hosts)])
 
 
-@contextlib.contextmanager
 def mpiexec(
     lab: Lab,
     command: Sequence[str],
@@ -181,7 +178,7 @@ def mpiexec(
     launcher: str | None = None,
     environment: Mapping[str, str] | None = None,
     **options: Any,
-) -> Iterator[Job]:
+) -> Job:
     """Start MPICH's own launcher, and by it ``command`` once per rank. One process: the launcher.
 
     Raises:
@@ -193,18 +190,16 @@ def mpiexec(
     if not in_turns and tuple(placement) != blocks(lab.network.hosts, per_host):
         message = f"mpiexec places ranks in blocks or round robin on all hosts, not on {list(placement)}."
         raise LabError(message)
-    with tempfile.TemporaryDirectory(prefix="lab-") as folder:
-        script = Path(folder, "into_host")
-        script.write_text(_into_host(lab))
-        script.chmod(0o700)
-        line = [launcher or find_mpiexec(), *("-n", str(len(placement)), "-ppn", "1" if in_turns else str(per_host))]
-        line += ["-hosts", ",".join(lab.address(host) for host in range(lab.network.hosts))]
-        line += ["-localhost", lab.switch_address, "-launcher", "ssh", "-launcher-exec", str(script), *command]
-        told = {**os.environ, "TMPDIR": "/dev/shm", **engine_variables(lab), **(environment or {})}  # noqa: S108
-        # In the switches' network, where all hosts reach it, and outside the other namespaces, or it could enter none.
-        enter = lab.switches.enter(network_only=True)
-        with Job([subprocess.Popen([*enter, *line], env=told, start_new_session=True, **options)]) as job:
-            yield job
+    script = lab.switches.memory / "into_host"
+    script.write_text(_into_host(lab))
+    script.chmod(0o700)
+    line = [launcher or find_mpiexec(), "-n", str(len(placement)), "-ppn", "1" if in_turns else str(per_host)]
+    line += ["-hosts", ",".join(lab.address(host) for host in range(lab.network.hosts))]
+    line += ["-localhost", lab.switch_address, "-launcher", "ssh", "-launcher-exec", str(script), *command]
+    told = {**os.environ, "TMPDIR": "/dev/shm", **engine_variables(lab), **(environment or {})}  # noqa: S108
+    # In the switches' network, where all hosts reach it, and outside the other namespaces, or it could enter none.
+    enter = lab.switches.enter(network_only=True)
+    return Job([subprocess.Popen([*enter, *line], env=told, start_new_session=True, **options)])
 
 
 def find_mpiexec() -> str:

@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+
+from hosts_bench import worker
+from hosts_bench.measure import Measured, measure
+from hosts_bench.page import make_page
+from hosts_bench.peers import PEERS, Peer, Rank
+from hosts_bench.scenes import SCENES, Row, Scene, optimum
+from lab import rails, star
+from treefold.errors import ConnectError
+
+PAYLOAD = 1448 / 1514
+PAIR = Scene("a pair", (Row(star(1000, 1000), 1 << 20, shares=(1, 1)),), (0, 1))
+
+
+def measured(**changes):
+    """Return a row of which one call should take 2 s, with what was measured of it."""
+    row = Row(star(100, 100), 1 << 20)
+    return Measured(PAIR, row, (1 << 20) / 2.0, **{"missing": {}, **changes})
+
+
+class TestOptimum:
+    def test_a_slow_port_bounds_all(self):
+        """Everything crosses it once each way; the other ports have room for the rest."""
+        assert optimum(star(100, 100, 100, 25)) == pytest.approx(25e6 / 8 * PAYLOAD)
+
+    def test_equal_ports(self):
+        """A host sends and receives 2·(H−1)/H times the value."""
+        assert optimum(star(100, 100, 100, 100)) == pytest.approx(100e6 / 8 * PAYLOAD * 4 / 6)
+
+    def test_two_nics(self):
+        """Twice as much as with one."""
+        assert optimum(rails(100, hosts=4, nics=2)) == pytest.approx(2 * optimum(star(100, 100, 100, 100)))
+
+
+class TestFigures:
+    def test_median_and_best(self):
+        """As parts of the optimum."""
+        assert measured(seconds={"gloo": [4.0, 2.5, 8.0]}).figures("gloo") == (0.5, 0.8)
+
+    def test_latency(self):
+        """In seconds, where a row times several calls as one."""
+        result = Measured(PAIR, Row(star(100, 100), 4096, calls=50), 1e6, {}, {"gloo": [3.0, 1.0, 2.0]})
+        assert result.figures("gloo") == (2.0, 1.0)
+
+    def test_not_measured(self):
+        """There are none."""
+        assert measured().figures("gloo") is None
+
+
+class TestPage:
+    def test_a_row(self):
+        """The network, where ranks are, the value, the optimum, and each peer's median and best."""
+        page = make_page([measured(seconds={"gloo": [4.0, 2.5, 8.0]})], ["gloo", "MPICH"])
+        assert "| star 100 100 | a pair | 1 MiB | 0.52 | 0.50 / 0.80 | – |" in page.splitlines()
+
+    def test_what_is_missing_and_what_is_wrong(self):
+        """A sentence each, below the table."""
+        page = make_page([measured(missing={"MPICH": "mpi4py is not installed"}, wrong={"gloo": 3, "raw": 0})], [])
+        assert page.splitlines()[-2:] == ["- MPICH: mpi4py is not installed", "- gloo got 3 elements wrong in a pair"]
+
+
+class TestWorker:
+    def test_counts_what_is_wrong(self, monkeypatch):
+        """Who returns what rank 0 of 2 has brought lacks all of rank 1; the first element is 0 on both."""
+        peer = Peer("variables", lambda _: lambda array: array)
+        monkeypatch.setitem(worker.PEERS, "forgetful", peer)
+        prepared = worker.Worker(Rank(0, (0, 1), ())).prepare(peer="forgetful", nbytes=400, shares=[1, 1])
+        assert prepared == {"wrong": 99}
+
+    def test_times_calls_on_zeros(self, monkeypatch):
+        """They are as many as asked for, after the one that is checked."""
+        seen = []
+        peer = Peer("variables", lambda _: lambda array: seen.append(array.copy()))
+        monkeypatch.setitem(worker.PEERS, "silent", peer)
+        rank = worker.Worker(Rank(1, (0, 1), ()))
+        rank.prepare(peer="silent", nbytes=12, shares=[1, 1])
+        times = rank.run(calls=2)
+        assert np.array_equal(seen, [[0, 2, 4], [0, 0, 0], [0, 0, 0]])
+        assert times["begin"] <= times["end"]
+
+    def test_a_refusal(self, monkeypatch):
+        """Is told in its own words, for the page."""
+
+        def refuse(rank):
+            raise ConnectError.other_host(rank.rank)
+
+        monkeypatch.setitem(worker.PEERS, "local", Peer("variables", refuse))
+        prepared = worker.Worker(Rank(1, (0, 1), ())).prepare(peer="local", nbytes=4, shares=[1, 1])
+        assert prepared["skipped"].startswith("Rank 1 runs on another host than rank 0")
+
+
+class TestMeasure:
+    def test_a_pair_of_hosts(self, build):
+        """Every peer reduces right, in every round; who lacks NICs or a package is left out."""
+        build(star(100))  # or the test is skipped
+        [result] = measure(PAIR, ["raw sockets", "gloo", "gloo, part per NIC"], 2, lambda _: None)
+        assert {name: len(seconds) for name, seconds in result.seconds.items()} == {"raw sockets": 2, "gloo": 2}
+        assert result.wrong == {"raw sockets": 0, "gloo": 0}
+
+    def test_scenes_fit_together(self):
+        """The rows of a scene have the same cables, for one lab serves them; there is a share for each host."""
+        for scene in SCENES:
+            ends = {tuple((cable.host, cable.nic, cable.switch) for cable in row.network.cables) for row in scene.rows}
+            assert len(ends) == 1
+            assert all(len(row.shares) == row.network.hosts == len(set(scene.placement)) for row in scene.rows)
+        assert all(peer.launcher in ("variables", "mpiexec") for peer in PEERS.values())
