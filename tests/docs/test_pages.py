@@ -49,6 +49,9 @@ def folder(tmp_path_factory):
     h100 = 'class="0x030200" vendor="0x10de" device="0x2330" link_speed="32 GT/s" link_width="16"'
     slots = "".join(f'<pci busid="0000:{number}0:00.0" {h100}/>' for number in range(1, 9))
     (top / "cloud.xml").write_text(f'<system version="1"><cpu numaid="0" arch="x86_64">{slots}</cpu></system>')
+    for block in (block for paper in having("json") for block in blocks_of(paper) if block.language == "json"):
+        if name := json.loads(block.text).get("name"):
+            (top / f"{name}.json").write_text(block.text)
     return top
 
 

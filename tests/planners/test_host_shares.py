@@ -64,6 +64,10 @@ class TestSharesOfPorts:
         assert shares == (Fraction(1, 3), Fraction(1, 3), Fraction(1, 3), 0)
         assert seconds(both_ways(20, 20, 20, 5), [1] * 4, shares) == Fraction(1, 5)
 
+    def test_follow_the_ports_where_several_are_best(self):
+        """A port of 5 decides the time; the others divide the values by their speeds."""
+        assert shares_of_ports(both_ways(100, 50, 5), [1] * 3) == (Fraction(2, 3), Fraction(1, 3), 0)
+
     def test_let_a_host_own_what_it_would_send_often(self):
         """With 8 replicas of its own, a host sends less by owning more."""
         first, *others = shares_of_ports(both_ways(1, 1, 1), [8, 1, 1])
