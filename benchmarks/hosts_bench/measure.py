@@ -56,14 +56,17 @@ def measure(scene: Scene, peers: Sequence[str], rounds: int, begin: Callable[[st
             lab.set_network(row.network)
             result = Measured(scene, row, optimum(row.network), missing)
             for _ in range(rounds):
-                for name in (name for name in peers if name not in missing and _suits(name, row)):
+                for name in (name for name in peers if name not in missing and _suits(name, scene, row)):
                     _turn(teams[PEERS[name].launcher], name, result)
             found.append(result)
     return found
 
 
-def _suits(name: str, row: Row) -> bool:
-    return row.network.nics >= PEERS[name].least_nics and not (row.is_latency and PEERS[name].is_limit)
+def _suits(name: str, scene: Scene, row: Row) -> bool:
+    peer = PEERS[name]
+    ranks = min(map(scene.placement.count, scene.placement))
+    has_use = row.network.nics >= peer.least_nics and ranks >= peer.least_ranks
+    return has_use and not (row.is_latency and peer.is_limit)
 
 
 def _lacks(name: str) -> str | None:
@@ -74,7 +77,7 @@ def _lacks(name: str) -> str | None:
 def _turn(team: Team, name: str, result: Measured) -> None:
     """Let one peer reduce once, to be checked, and then as often as the row says, to be timed."""
     row = result.row
-    prepared = team.ask(do="prepare", peer=name, nbytes=row.nbytes, shares=row.shares)
+    prepared = team.ask(do="prepare", peer=name, nbytes=row.nbytes, shares=row.shares, rates=row.rates)
     if refusals := [answer["skipped"] for answer in prepared if "skipped" in answer]:
         result.missing[name] = refusals[0]
         return

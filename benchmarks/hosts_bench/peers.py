@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,13 +28,15 @@ _CONNECT_SECONDS = 10
 class Rank:
     """One process of a job.
 
-    ``hosts``: of every rank. ``addresses``: of every NIC of every host. ``shares``: those of the row that is measured.
+    ``hosts``: of every rank. ``addresses``: of every NIC of every host. Of the row that is measured: ``shares``, and
+    ``rates`` of every host's port.
     """
 
     rank: int
     hosts: tuple[int, ...]
     addresses: tuple[tuple[str, ...], ...]
     shares: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
 
 
 def gloo(rank: Rank) -> AllReduce:
@@ -70,9 +73,13 @@ def gloo_by_parts(rank: Rank) -> AllReduce:
 
 
 def treefold_on_gloo(rank: Rank) -> AllReduce:
-    """Treefold between PyTorch's ranks."""
-    del rank
-    return _treefold(_torch()[1].group.WORLD)
+    """Treefold between PyTorch's ranks, over all NICs."""
+    return _treefold(_on_all_nics(rank), rank)
+
+
+def treefold_per_plan_on_gloo(rank: Rank) -> AllReduce:
+    """The same, folded on each host first."""
+    return _treefold(_on_all_nics(rank), rank, guarantee="per_plan")
 
 
 def mpich(rank: Rank) -> AllReduce:
@@ -89,8 +96,12 @@ def mpich(rank: Rank) -> AllReduce:
 
 def treefold_on_mpi(rank: Rank) -> AllReduce:
     """Treefold between MPI's ranks."""
-    del rank
-    return _treefold(_mpi().COMM_WORLD)
+    return _treefold(_mpi().COMM_WORLD, rank)
+
+
+def treefold_per_plan_on_mpi(rank: Rank) -> AllReduce:
+    """The same, folded on each host first."""
+    return _treefold(_mpi().COMM_WORLD, rank, guarantee="per_plan")
 
 
 def raw(rank: Rank) -> AllReduce:
@@ -107,13 +118,14 @@ def raw(rank: Rank) -> AllReduce:
 class Peer:
     """``make`` is called once by each rank that ``launcher`` starts.
 
-    ``least_nics``: hosts with fewer do not need it. ``is_limit``: it computes nothing, and calls of few bytes are
+    ``least_nics``, ``least_ranks``: hosts with fewer do not need it. ``is_limit``: it computes nothing, and calls of few bytes are
     nothing that it is for.
     """
 
     launcher: str
     make: Callable[[Rank], AllReduce]
     least_nics: int = 1
+    least_ranks: int = 1
     is_limit: bool = False
 
 
@@ -122,21 +134,44 @@ PEERS = {
     "gloo": Peer("variables", gloo),
     "gloo, part per NIC": Peer("variables", gloo_by_parts, least_nics=2),
     "treefold on gloo": Peer("variables", treefold_on_gloo),
+    "treefold on gloo, per_plan": Peer("variables", treefold_per_plan_on_gloo, least_ranks=2),
     "MPICH": Peer("mpiexec", mpich),
     "treefold on MPI": Peer("mpiexec", treefold_on_mpi),
+    "treefold on MPI, per_plan": Peer("mpiexec", treefold_per_plan_on_mpi, least_ranks=2),
 }
 #: What a launcher's ranks import.
 NEEDS = {"variables": "torch", "mpiexec": "mpi4py"}
 
 
-def _treefold(source: Any) -> AllReduce:
-    group = importlib.import_module("treefold").connect(source, connect_timeout_seconds=_CONNECT_SECONDS)
+def _treefold(source: Any, rank: Rank, guarantee: str = "replica_order") -> AllReduce:
+    """Return treefold's all-reduce, which is told the speeds of ports where they differ."""
+    connect = importlib.import_module("treefold").connect
+    groups: dict[tuple[float, ...], Any] = {}
 
     def all_reduce(array: Array) -> Array:
-        reduced: Array = group.all_reduce(array, "sum", out=array)
+        rates = rank.rates if len(set(rank.rates)) > 1 else ()
+        if rates not in groups:
+            topology = _switch(rates) if rates else None
+            seconds = _CONNECT_SECONDS
+            groups[rates] = connect(source, connect_timeout_seconds=seconds, guarantee=guarantee, topology=topology)
+        reduced: Array = groups[rates].all_reduce(array, "sum", out=array)
         return reduced
 
+    all_reduce(np.zeros(1, np.float32))  # refused now, if it is
     return all_reduce
+
+
+def _switch(rates: tuple[float, ...]) -> Any:
+    builder = importlib.import_module("treefold.topology").TopologyBuilder("cluster").switch("switch")
+    for host, rate in enumerate(rates):
+        builder = builder.device(f"cpu:{host}").link(f"cpu:{host}", "switch", kind="net", gb_per_s=rate / 8000)
+    return builder.build()
+
+
+def _on_all_nics(rank: Rank) -> Any:
+    world = _torch()[1].group.WORLD
+    os.environ["GLOO_SOCKET_IFNAME"] = ",".join(f"eth{nic}" for nic in range(len(rank.addresses[0])))
+    return world
 
 
 def _torch() -> tuple[Any, Any]:

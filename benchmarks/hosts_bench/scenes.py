@@ -29,6 +29,14 @@ class Row:
     calls: int = 1
 
     @property
+    def rates(self) -> list[float]:
+        """Of each host's ports together, in Mbit/s."""
+        found = [0.0] * self.network.hosts
+        for cable in self.network.cables:
+            found[cable.host] += cable.mbit_per_s
+        return found
+
+    @property
     def is_latency(self) -> bool:
         """Whether the time is shown instead of a part of what the network allows."""
         return self.calls > 1

@@ -35,9 +35,9 @@ class Worker:
         self._all_reduce: AllReduce | None = None
         self._array = np.zeros(0, np.float32)
 
-    def prepare(self, *, peer: str, nbytes: int, shares: list[int]) -> dict[str, Any]:
+    def prepare(self, *, peer: str, nbytes: int, shares: list[int], rates: list[float]) -> dict[str, Any]:
         """Set a peer up, reduce once and count the wrong elements; or say why it cannot."""
-        self._rank.shares = tuple(shares)
+        self._rank.shares, self._rank.rates = tuple(shares), tuple(rates)
         if peer not in self._peers:
             try:
                 self._peers[peer] = PEERS[peer].make(self._rank)
