@@ -92,3 +92,14 @@ class TestOut:
             out.data = broadcast()
             with pytest.raises(OutputError, match=r"^Component 0 of out has an array whose elements share memory\."):
                 OPS.reduce("sum", value, "gpu:0", out=out)
+
+
+class TestTurned:
+    @pytest.mark.parametrize("turn", [lambda square: (square, square.T), lambda square: (square.T, square)])
+    def test_memory_of_a_contribution_is_refused(self, turn):
+        """Its elements lie where those of the contribution lie, and in another order: they would be read too late."""
+        value, out = turn(memory(16).reshape(4, 4))
+        before = value.copy()
+        with pytest.raises(OutputError):
+            OPS.reduce("sum", PerReplica([value, np.ones((4, 4), np.float32)]), "cpu:0", out=out)
+        np.testing.assert_array_equal(value, before)

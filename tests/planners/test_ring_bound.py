@@ -13,13 +13,13 @@ from treefold.topology import TopologyBuilder, known_topology
 GB_PER_S = 25
 
 
-def joined_meshes(joints):
-    """Return two groups of four devices, all joined within, and ``joints`` links from one group to the other."""
+def joined_meshes(joints, within=1):
+    """Return two groups of four devices, all joined ``within`` times, and ``joints`` links from one to the other."""
     builder = TopologyBuilder("two meshes")
     for number in range(8):
         builder.device(f"gpu:{number}")
     pairs = [(a + group, b + group) for group in (0, 4) for a, b in itertools.combinations(range(4), 2)]
-    for a, b in [*pairs, *((device, device + 4) for device in range(joints))]:
+    for a, b in [*pairs * within, *((device, device + 4) for device in range(joints))]:
         builder.link(f"gpu:{a}", f"gpu:{b}", gb_per_s=GB_PER_S, kind="nvlink")
     return builder.build()
 
@@ -38,6 +38,12 @@ class TestMostFractionalRings:
     def test_sees_groups_that_few_links_join(self, joints):
         """Every ring leaves a group over one link and comes back over another, and no link is wider than the others."""
         assert bounds(joined_meshes(joints))[1] == (joints if joints > 1 else 0)
+
+    @pytest.mark.parametrize("joints", [1, 2, 3])
+    def test_by_groups_sees_the_links_between_wider_ones(self, joints):
+        """Devices that wider links join are a group, and few links leave it."""
+        machine = joined_meshes(joints, within=2)
+        assert bounds(machine)[0] == joints
 
     @pytest.mark.parametrize("joints", [2, 3])
     def test_is_what_the_search_finds(self, joints):

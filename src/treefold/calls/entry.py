@@ -26,7 +26,7 @@ class Part:
     goal: Goal
     lengths: tuple[int, ...]
     operand: Operand
-    is_in_host_memory: bool = True
+    is_in_host_memory: bool
 
 
 @dataclass(frozen=True, slots=True)

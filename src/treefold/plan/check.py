@@ -299,7 +299,7 @@ def _check_ranges(name: str, ranges: list[_Access]) -> None:
     A write may not begin before earlier reads end either.
     """
     written = read = 0
-    for start, stop, is_write in sorted(item for item in ranges if item[0] < item[1]):
+    for start, stop, is_write in sorted(ranges):
         if start < written or (is_write and start < read):
             raise PlanError.conflict(name, start, stop)
         written, read = (max(written, stop), read) if is_write else (written, max(read, stop))
