@@ -21,12 +21,13 @@ def connected(rank, hosts, *, chunk_bytes=None, **options):
 
 
 def bits(rank, size, hosts, seeds, chunks):
-    """Make the calls that these seeds draw; return how many there were, which is the same on all ranks."""
+    """Make the calls that these seeds draw; return what all ranks should have alike of each."""
     groups = [connected(rank, hosts, chunk_bytes=chunk) for chunk in chunks]
     ops = [bit_cases.ops_of(group) for group in groups]
+    alike = []
     for seed in seeds:
         which = seed % len(groups)
-        bit_cases.check(bit_cases.Case(seed, size, chunks[which]), groups[which], ops[which])
+        alike.append(bit_cases.check(bit_cases.Case(seed, size, chunks[which]), groups[which], ops[which]))
     for group in groups:
         group.close()
-    return len(seeds)
+    return alike
