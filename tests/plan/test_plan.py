@@ -19,7 +19,7 @@ from treefold.testing import FakeBackend, owned
 BROKEN = r"^The plan does not hold: out0\.0 does not end up with its 8 elements of the result\.$"
 WORDS = [
     ({"collective": "scatter"}, 'collective \'scatter\' is not "all_reduce", "reduce", "broadcast" or "gather".'),
-    ({"executor": "moon"}, 'executor \'moon\' is not "host", "local", "cuda", "nccl" or "shared_memory".'),
+    ({"executor": "moon"}, 'executor \'moon\' is not "host", "local", "cuda", "nccl", "shared_memory" or "hosts".'),
     ({"kernel": "fast"}, 'kernel \'fast\' is not "native", "numpy" or "".'),
     ({"accumulate": "narrow"}, 'accumulate \'narrow\' is not "wide", "native" or "callback".'),
     ({"paths": ("a", "b")}, "there are 2 paths for 1 leaves."),
