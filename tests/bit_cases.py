@@ -143,6 +143,29 @@ def check(case, group, ops):
         raise AssertionError(f"{case!r}\n{traceback.format_exc()}") from None
 
 
+def differences(group, dtype, replicas, count, *, length=(1 << 21) + 7):
+    """Sum at least ``count`` elements; return how many this rank compares with one process, and how many differ.
+
+    Every rank compares every so manieth sum. Values are windows of one pattern, in which 1e30, 1 and -1e30 meet.
+    """
+    generator = np.random.default_rng(5)
+    pattern = generator.normal(size=2 * length).astype(dtype)
+    pattern[::3] = generator.choice(np.array([1e30, 1, -1e30, 1e-30], dtype), len(pattern[::3]))
+    unsigned = f"u{pattern.itemsize}"
+    compared, differing = 0, 0
+    for call in range(-(-count // length)):
+        everyone = [
+            pattern[(replica * 7919 + call * 104729) % length :][:length] for replica in range(group.size * replicas)
+        ]
+        own = everyone[group.rank * replicas : (group.rank + 1) * replicas]
+        got = group.all_reduce(treefold.PerReplica(own))
+        if call % group.size == group.rank:
+            expected = treefold.all_reduce(everyone)[0]
+            compared += length
+            differing += int(np.count_nonzero(got.view(unsigned) != expected.view(unsigned)))
+    return compared, differing
+
+
 def ops_of(group):
     """Return ops objects of a group, and those of one process that say what is right, by accumulation."""
     kinds = (ReductionToOneDevice, AllReduceCrossDeviceOps, HierarchicalCopyAllReduce)

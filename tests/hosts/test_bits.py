@@ -2,14 +2,18 @@
 
 import itertools
 import os
+import re
 
 import bit_cases
 import fake_groups
 import numpy as np
 import pytest
+import torch
 from torch_ranks import Raised, hosts, run
 
 import treefold
+from treefold.group import plans
+from treefold.plan import from_json
 from treefold.testing import mixed_values, owned
 
 IS_FULL = os.environ.get("TREEFOLD_CASES") == "full"
@@ -33,7 +37,7 @@ LENGTH = 5003
 def finite(replica, dtype, length=LENGTH):
     """Return finite values of a replica whose sums round, and sometimes cancel."""
     values = mixed_values(replica, (length,), dtype, is_finite=True)
-    return np.clip(values, -1e9, 1e9).astype(dtype)
+    return values if dtype == "float16" else np.clip(values, -1e9, 1e9).astype(dtype)
 
 
 class TestGroup:
@@ -59,6 +63,105 @@ class TestGroup:
         _, outcomes = fake_groups.run(size, call, chunk_bytes=512)
         assert [len(alike) for alike in outcomes] == [CALLS] * size
         assert len(set(map(tuple, outcomes))) == 1
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not IS_FULL, reason="takes long: `make test-long` runs it")
+class TestManyElements:
+    @pytest.mark.parametrize("size", range(2, 9))
+    @pytest.mark.parametrize("replicas", [1, 2])
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_have_no_bit_that_differs(self, dtype, replicas, size):
+        """10**8 sums of values that cancel, in chunks of several sizes."""
+        layout = tuple((rank,) for rank in range(size))
+        done = run(hosts.many, size, layout, dtype, replicas, 10**8, backend="gloo", environment=ON_LOOPBACK)
+        assert not (failures := [answer.text for answer in done if isinstance(answer, Raised)]), failures[0]
+        assert {differing for _, differing in done} == {0}
+        assert sum(compared for compared, _ in done) >= 10**8
+
+
+class TestFrameworks:
+    def test_get_what_they_bring(self):
+        """Values of PyTorch, JAX and TensorFlow, in frames and in chunks; bfloat16 in place."""
+        answers = run(hosts.frameworks, 3, ((0, 2), (1,)), backend="gloo", environment=ON_LOOPBACK)
+        assert not (failures := [answer.text for answer in answers if isinstance(answer, Raised)]), failures[0]
+        expected = [
+            treefold.all_reduce([bit_cases.contribution(1, rank, 0, "float32", (length,)) for rank in range(3)], "mean")
+            for length in (5, 7001)
+        ]
+        halves = [torch.arange(20_000).to(torch.bfloat16) * 2**rank for rank in range(3)]
+        wanted = [(name, one[0].tobytes()) for name in ("torch", "jaxlib", "tensorflow") for one in expected]
+        wanted.append(("in place", treefold.all_reduce(halves)[0].view(torch.int16).tolist()))
+        assert answers == [wanted] * 3
+
+
+class TestEngine:
+    """``guarantee="engine"``."""
+
+    def test_is_refused_between_hosts(self):
+        """No engine's own all-reduce is used, and nothing else is given for it."""
+        answers = run(hosts.refused, 3, ((0, 1), (2,)), backend="gloo", environment=ON_LOOPBACK)
+        sentence = (
+            "The group did not form: guarantee='engine' is asked for over 2 hosts, between which treefold folds values "
+            "itself. Take 'replica_order' or 'per_plan', or call the engine's own all-reduce."
+        )
+        assert answers == [Raised("ConnectError", sentence)] * 3
+
+
+class TestPlan:
+    """``print(group.plan(value))``."""
+
+    @staticmethod
+    def plans(value, op, *, size=3, guarantee="replica_order"):
+        """Return the plan of a group in which every rank brings this value."""
+        return fake_groups.run(size, lambda group: group.plan(value, op), guarantee=guarantee)[1][0]
+
+    @pytest.mark.parametrize(
+        ("replicas", "op", "dtype", "guarantee", "times"),
+        [
+            (1, "sum", "float32", "replica_order", "1"),
+            (2, "sum", "float32", "replica_order", "1.5"),
+            (3, "mean", "float64", "replica_order", "2"),
+            (3, "min", "float32", "replica_order", "1"),
+            (3, "sum", "int32", "replica_order", "1"),
+            (3, "product", "uint8", "replica_order", "1"),
+            (3, "mean", "int32", "replica_order", "1.67"),
+        ],
+    )
+    def test_says_what_travels(self, replicas, op, dtype, guarantee, times):
+        """(R + 1) / 2 times the least for R replicas on each host; once, if no order changes a bit."""
+        value = treefold.PerReplica([np.zeros(60_000, dtype)] * replicas)
+        plan = self.plans(value, op)
+        assert plan.guarantee == guarantee
+        assert plan.notes == (f"between hosts travel {times} times the least bytes of an all-reduce",)
+        assert f"note:      {plan.notes[0]}" in str(plan)
+        assert from_json(plan.to_json()) == plan
+
+    @pytest.mark.parametrize(("dtype", "times"), [("float32", "1"), ("float16", "1.5")])
+    def test_of_per_plan(self, dtype, times):
+        """Sums of 16 bits travel as float32, because sums of a host may overflow where the result does not."""
+        plan = self.plans(treefold.PerReplica([np.zeros(60_000, dtype)] * 4), "sum", guarantee="per_plan")
+        assert (plan.guarantee, plan.algorithm) == ("per_plan", "direct, folded on each host first")
+        assert plan.notes == (f"between hosts travel {times} times the least bytes of an all-reduce",)
+
+    def test_of_small_values(self):
+        """They cross at once, each to all."""
+        plan = self.plans(np.zeros(10), "sum", guarantee="per_plan")
+        assert (plan.algorithm, plan.guarantee, plan.notes) == ("one shot", "replica_order", ())
+
+    def test_warns_once_of_much_more_than_must(self):
+        """More than twice the least, of three ranks in one process once; it names what needs less."""
+        value = treefold.PerReplica([np.zeros(60_000)] * 4)
+
+        sentence = (
+            "Between hosts travel 2.5 times the least bytes of an all-reduce: hosts have several replicas each, and all "
+            'go to where they are folded. connect(guarantee="per_plan") folds those of a host first; its bits depend on '
+            "the plan."
+        )
+        plans._warned.clear()
+        with pytest.warns(RuntimeWarning, match=f"^{re.escape(sentence)}$") as caught:
+            self.plans(value, "sum")
+        assert len(caught) == 1
 
 
 class TestPerPlan:

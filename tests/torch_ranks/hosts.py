@@ -3,7 +3,10 @@
 import dataclasses
 
 import bit_cases
+import numpy as np
+import torch
 from torch import distributed
+from torch_ranks import training
 
 import treefold
 from treefold.group import joining
@@ -31,3 +34,41 @@ def bits(rank, size, hosts, seeds, chunks):
     for group in groups:
         group.close()
     return alike
+
+
+def many(rank, size, hosts, dtype, replicas, count):
+    """Return how many elements this rank has compared with one process, and how many differ."""
+    compared, differing = 0, 0
+    for chunk in (1 << 20, 1 << 16, 100_000):
+        group = connected(rank, hosts, chunk_bytes=chunk)
+        found = bit_cases.differences(group, dtype, replicas, -(-count // 3))
+        compared, differing = compared + found[0], differing + found[1]
+        group.close()
+    return compared, differing
+
+
+def refused(rank, size, hosts):
+    """Ask for a guarantee that no group over hosts gives."""
+    connected(rank, hosts, guarantee="engine")
+
+
+def train(rank, size, hosts):
+    """Train under DDP over gloo, with the hook; return what was learnt."""
+    return training.train(rank, size, {}, "all_reduce_hook", state=connected(rank, hosts))
+
+
+def frameworks(rank, size, hosts):
+    """Reduce values of other frameworks, small and large; return for each the framework of the result, and its bytes."""
+    import jax.numpy as jnp  # noqa: PLC0415 - takes seconds
+    import tensorflow as tf  # noqa: PLC0415 - as above
+
+    found = []
+    with connected(rank, hosts) as group:
+        for make in (torch.from_numpy, jnp.asarray, tf.constant):
+            for length in (5, 7001):
+                got = group.all_reduce({"w": make(bit_cases.contribution(1, rank, 0, "float32", (length,)))}, "mean")
+                found.append((type(got["w"]).__module__.partition(".")[0], np.asarray(got["w"]).tobytes()))
+        half = torch.arange(20_000).to(torch.bfloat16) * 2**rank
+        group.all_reduce(half, out=half)
+        found.append(("in place", half.view(torch.int16).tolist()))
+    return found
