@@ -2,8 +2,8 @@
 
 All ranks draw the same calls, and each makes the values of all replicas, so that it knows what it should get. Values
 are windows of a pattern in which every kind of number meets every other: payloads of NaN, signed zeros, infinities,
-denormals, and replicas that bring 1e30, 1 and -1e30 in turn. Results are compared as bytes; but which NaN a fold makes of
-several, or of none, is nobody's promise, so there any is right if all ranks have the same.
+denormals, and replicas that bring 1e30, 1 and -1e30 in turn. Results are compared as bytes; but which NaN a fold makes
+of several, or of none, is nobody's promise, so there any is right if all ranks have the same.
 """
 
 import functools
@@ -84,7 +84,7 @@ class Case:
         specs = []
         for _ in range(count):
             dtype = self.dtype()
-            length = self.length(dtype) if count < 100 else self.random.randrange(70)  # noqa: PLR2004 - a model
+            length = self.length(dtype) if count < 100 else self.random.randrange(70)
             specs.append((dtype, self.shape(length)))
         return specs
 
@@ -138,9 +138,9 @@ def check(case, group, ops):
     calls = _Calls(case, group, ops)
     try:
         getattr(calls, case.method)()
-        return calls.common.hexdigest()
-    except Exception:
-        raise AssertionError(f"{case!r}\n{traceback.format_exc()}") from None
+    except Exception as error:
+        raise CaseError(case) from error
+    return calls.common.hexdigest()
 
 
 def differences(group, dtype, replicas, count, *, length=(1 << 21) + 7):
@@ -164,6 +164,13 @@ def differences(group, dtype, replicas, count, *, length=(1 << 21) + 7):
             compared += length
             differing += int(np.count_nonzero(got.view(unsigned) != expected.view(unsigned)))
     return compared, differing
+
+
+class CaseError(AssertionError):
+    """A call whose result is wrong, or that has failed; it says why itself, because ranks send back only its text."""
+
+    def __str__(self):
+        return f"{self.args[0]!r}\n{''.join(traceback.format_exception(self.__cause__))}"
 
 
 def ops_of(group):

@@ -154,9 +154,9 @@ class TestPlan:
         value = treefold.PerReplica([np.zeros(60_000)] * 4)
 
         sentence = (
-            "Between hosts travel 2.5 times the least bytes of an all-reduce: hosts have several replicas each, and all "
-            'go to where they are folded. connect(guarantee="per_plan") folds those of a host first; its bits depend on '
-            "the plan."
+            "Between hosts travel 2.5 times the least bytes of an all-reduce: hosts have several replicas each, and "
+            'all go to where they are folded. connect(guarantee="per_plan") folds those of a host first; its bits '
+            "depend on the plan."
         )
         plans._warned.clear()
         with pytest.warns(RuntimeWarning, match=f"^{re.escape(sentence)}$") as caught:

@@ -6,9 +6,9 @@ import bit_cases
 import numpy as np
 import torch
 from torch import distributed
-from torch_ranks import training
 
 import treefold
+from torch_ranks import training
 from treefold.group import joining
 
 
@@ -58,7 +58,7 @@ def train(rank, size, hosts):
 
 
 def frameworks(rank, size, hosts):
-    """Reduce values of other frameworks, small and large; return for each the framework of the result, and its bytes."""
+    """Reduce values of other frameworks, small and large; return the framework and the bytes of each result."""
     import jax.numpy as jnp  # noqa: PLC0415 - takes seconds
     import tensorflow as tf  # noqa: PLC0415 - as above
 

@@ -116,10 +116,8 @@ class HostsLink(Link):
             until = self._deadline()
             frame = Frame(form.kind, form.words, inline, len(rows[0].addresses) if rows else 1, plans.number)
             outcome = self._round(frame, until)
-            if plans.is_told:
-                results = _folded_here(outcome.frames, rows, fold)
-            else:
-                results = self._walked(plans, memory, until)
+            frames = outcome.frames
+            results = _folded_here(frames, rows, fold) if plans.is_told else self._walked(plans, memory, until)
         if targets is None and wants_lease:
             outcome.results = dict(zip(form.results_at, results, strict=True))
         for end, result in zip(ends, results, strict=True):

@@ -138,7 +138,8 @@ def plan_of(reduction: Reduction, replicas: Sequence[int], layout: Layout) -> Pl
     elif reduction.is_told(replicas):
         algorithm = "one shot"
         for items in _alike(builder):
-            add_one_shot(builder, *split_by_shares(items, _WHOLE))
+            [pack] = split_by_shares(items, _WHOLE)
+            add_one_shot(builder, pack)
     else:
         algorithm, is_exact = _add_direct(builder, reduction, replicas, layout)
         if reduction.collective == "all_reduce":
@@ -189,7 +190,8 @@ def _add_direct(
         are_exact += [reduction.fold.has_any_order(dtype)] * folds_first
         owner = rank_of(builder.work[items[0].leaf].destinations[0])
         if reduction.collective == "reduce_scatter" and owner is not None:
-            method.add_pack(builder, *split_by_shares(items, _WHOLE), owner)
+            [pack] = split_by_shares(items, _WHOLE)
+            method.add_pack(builder, pack, owner)
             continue
         for number, pack in enumerate(split_by_shares(items, method.shares)):
             if pack.length:

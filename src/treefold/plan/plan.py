@@ -103,9 +103,9 @@ class Plan(Movement):
         """Which promise about bits the plan keeps.
 
         ``"replica_order"`` where all contributions to an element meet at once, in replica order, so that every plan
-        gives the same bits, or no order changes any; ``"per_plan"`` where partial folds travel, so that the same plan gives the same bits on
-        every destination and every run (with NCCL: if it chooses the same algorithm); ``"callback"`` where an
-        ``accumulation_fn`` decides.
+        gives the same bits, or where no order changes any; ``"per_plan"`` where partial folds travel, so that the same
+        plan gives the same bits on every destination and every run (with NCCL: if it chooses the same algorithm);
+        ``"callback"`` where an ``accumulation_fn`` decides.
         """
         if self.accumulate == "callback":
             return "callback"
