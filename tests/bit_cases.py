@@ -11,6 +11,7 @@ import hashlib
 import random
 import traceback
 
+import ml_dtypes  # noqa: F401 - gives NumPy bfloat16
 import numpy as np
 
 import treefold
