@@ -118,8 +118,8 @@ def raw(rank: Rank) -> AllReduce:
 class Peer:
     """``make`` is called once by each rank that ``launcher`` starts.
 
-    ``least_nics``, ``least_ranks``: hosts with fewer do not need it. ``is_limit``: it computes nothing, and calls of few bytes are
-    nothing that it is for.
+    ``least_nics``, ``least_ranks``: hosts with fewer do not need it. ``is_limit``: it computes nothing, and calls of
+    few bytes are nothing that it is for.
     """
 
     launcher: str

@@ -1,7 +1,7 @@
 """DDP, FSDP2 and checkpoints on PyTorch's backend "treefold", between real processes."""
 
 import pytest
-from torch_ranks import run, training
+from torch_ranks import hosts, run, training
 
 
 class TestDistributedDataParallel:
@@ -46,6 +46,14 @@ class TestHooks:
         environment = {"TREEFOLD_GROUP_BYTES": "4096"}
         answers = run(training.train, 2, {}, hook, environment=environment)
         assert answers == [training.train_alone(2)] * 2
+
+
+class TestAllReduceHook:
+    @pytest.mark.parametrize("layout", [((0, 1, 2),), ((0,), (1,), (2,)), ((0, 2), (1,))], ids=str)
+    def test_gives_the_mean_of_one_process_over_gloo(self, layout):
+        """On one host as between hosts, bit by bit."""
+        answers = run(hosts.train, 3, layout, backend="gloo", environment={"GLOO_SOCKET_IFNAME": "lo"})
+        assert answers == [training.train_alone(3)] * 3
 
 
 class TestSharedMeanHook:

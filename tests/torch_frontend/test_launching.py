@@ -64,8 +64,8 @@ class TestRendezvous:
     def test_another_host(self):
         """A rank that runs under another kernel than rank 0 says so at once."""
         sentence = (
-            "Rank 1 runs on another host than rank 0, and ranks meet in the memory of one host. Use one host, or "
-            "PyTorch's backend gloo or nccl between hosts."
+            "Rank 1 runs on another host than rank 0, and ranks of this backend meet in the memory of one host. "
+            "Between hosts make the process group with gloo, and register treefold.torch.all_reduce_hook with DDP."
         )
         assert run(launching.elsewhere, 2)[1] == Raised("ConnectError", sentence)
 

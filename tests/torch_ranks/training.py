@@ -51,11 +51,14 @@ def bits_of(model):
     return [parameter.detach().view(torch.int32).flatten().tolist() for parameter in model.parameters()]
 
 
-def train(rank, size, options, hook):
-    """Train a model under DDP, of other parameters on each rank to begin with; return what it has learnt."""
+def train(rank, size, options, hook, state=None):
+    """Train a model under DDP, of other parameters on each rank to begin with; return what it has learnt.
+
+    ``hook``: the name of one in ``treefold.torch``, or empty; ``state``: what it gets.
+    """
     ddp = DistributedDataParallel(model_of(seed=rank), bucket_cap_mb=0.01, **options)
     if hook:
-        ddp.register_comm_hook(None, getattr(treefold.torch, hook))
+        ddp.register_comm_hook(state, getattr(treefold.torch, hook))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     for step in range(_STEPS):
         optimizer.zero_grad()

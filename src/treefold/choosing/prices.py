@@ -104,7 +104,7 @@ def _one_value(names: tuple[str, ...], nbytes: int) -> Entry:
     """Return an array of float32 on every device, as validation leaves it; whether they exist is not asked here."""
     shape = (max(1, nbytes // itemsize(_DTYPE)),)
     no_arrays = Operand(loaded_backends()[0], (None,) * len(names), shape)  # planning looks at none
-    part = Part("", _DTYPE, Goal.FOLD, shape * len(names), no_arrays)
+    part = Part("", _DTYPE, Goal.FOLD, shape * len(names), no_arrays, is_in_host_memory=True)
     return Entry(flatten(None)[1], (LeafForm(1),), (part,), names, names)
 
 

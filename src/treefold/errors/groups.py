@@ -266,6 +266,14 @@ class ConnectError(GroupError, ConnectionError):
         return cls(f"The group did not form: rank {rank} has {name} {got!r} where rank 0 has {own!r}.")
 
     @classmethod
+    def no_engine_sums(cls, hosts: int) -> Self:
+        """The guarantee of results that an engine makes is asked for, and engines only carry values."""
+        return cls(
+            f"The group did not form: guarantee='engine' is asked for over {hosts} hosts, between which treefold folds "
+            "values itself. Take 'replica_order' or 'per_plan', or call the engine's own all-reduce."
+        )
+
+    @classmethod
     def unknown_source(cls, source: object) -> Self:
         """``connect`` got something else than it takes."""
         return cls(
@@ -320,8 +328,8 @@ class ConnectError(GroupError, ConnectionError):
     def other_host(cls, rank: int) -> Self:
         """Rank 0 runs on another host."""
         error = cls(
-            f"Rank {rank} runs on another host than rank 0, and ranks meet in the memory of one host. Use one host, or "
-            "PyTorch's backend gloo or nccl between hosts."
+            f"Rank {rank} runs on another host than rank 0, and ranks of this backend meet in the memory of one host. "
+            "Between hosts make the process group with gloo, and register treefold.torch.all_reduce_hook with DDP."
         )
         error.ranks = (rank,)
         return error

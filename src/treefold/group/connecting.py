@@ -42,7 +42,8 @@ def connect(
     ``treefold run``, then PyTorch's initialised default group, ``torchrun``'s variables, and those of MPI's launchers.
     ``timeout_seconds``: how long a call waits for ranks that do not come. ``connect_timeout_seconds``: the same for
     this one. ``guarantee``: what results promise: ``"replica_order"``, the bits of one process; ``"per_plan"``, the
-    same bits whenever the plan is the same, and fewer bytes between hosts with several replicas. On one host all give
+    same bits whenever the plan is the same, and fewer bytes between hosts with several replicas; ``"engine"``, what the
+    engine's own all-reduce gives, which is refused over several hosts: engines carry values only. On one host all give
     the bits of one process. ``topology``: of the cluster, a ``Topology`` or the path of its file, with a device for
     each host in their order, or for each rank; without one all hosts are taken to be alike.
 

@@ -36,7 +36,7 @@ from treefold.group.contributions import (
 )
 from treefold.group.later import call_later, tracing_backend
 from treefold.group.link import Link, Outcome
-from treefold.group.plans import GroupPlans, plan_of
+from treefold.group.plans import GroupPlans, Reduction, plan_of
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
@@ -260,7 +260,7 @@ class Folds:
         fold = Fold(ReduceOp.parse(op), self._accumulate)
         _, entry = read_value(value, None, fold, None, _DEVICE, is_planned=True)
         counts = (tuple(len(part.lengths) for part in entry.parts),) * self._link.size
-        return plan_of(entry, fold, counts, self._link.layout)
+        return plan_of(Reduction(entry, fold), counts, self._link.layout)
 
     def _join_rows(self, entry: Entry, is_dense: Sequence[bool], fold: Fold, root: int | None) -> list[Any]:
         """Return the sparse rows of all ranks, laid behind each other as in one process."""
@@ -287,7 +287,7 @@ class Folds:
                 raise DeviceError.not_on_host(part.path)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
         kind = KIND.pack(collective, *how, 0 if root is None else root + 1, layout_of(entry, ends))
-        name = "reduce_scatter" if collective == _REDUCE_SCATTER else "all_reduce"
+        name = "reduce_scatter" if collective == _REDUCE_SCATTER else "all_reduce" if root is None else "reduce"
         words = words_of(name if root is None else f"reduce to rank {root}", fold, entry, ends)
         leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]
         form = core.GroupForm(kind, words, leaves, *how, native.level(), collective == _WEIGHTED)
@@ -296,7 +296,8 @@ class Folds:
         needs_copies = any(not one.backend.takes_read_only or one.dtype != one.narrow for one in results)
         is_private = form.stream_bytes <= core.SMALL_BYTES or needs_copies
         bare = without_arrays(entry)
-        plans = GroupPlans(bare, self._link.layout, self._link.rank, fold)
+        reduction = Reduction(bare, fold, name, root or 0, is_weighted=collective == _WEIGHTED)
+        plans = GroupPlans(reduction, self._link.layout, self._link.rank)
         return KnownCall(form, fold, results, bare, plans, is_private)
 
     def _with_weights(self, fold: Fold, own: Sequence[float]) -> Fold:

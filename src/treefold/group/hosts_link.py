@@ -22,8 +22,8 @@ from treefold.group.crossing import Crossing
 from treefold.group.host_link import HostLink
 from treefold.group.link import Link, Piece
 from treefold.group.memory import CallMemory, arrays_of, memory_at
-from treefold.group.plans import Counts, GroupPlans, Layout
-from treefold.group.rounds import FRAME_ROOM, ROUND_TAGS, Frame, Rounds
+from treefold.group.plans import Counts, GroupPlans, Layout, padded
+from treefold.group.rounds import ROUND_TAGS, Frame, Rounds
 from treefold.plan import Plan
 from treefold.plan.ir import Copy
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _VOTE = b"every rank has everything"
 _LINE = 64
-_ALIGNED = 16
 
 
 @dataclass(slots=True)
@@ -63,6 +62,8 @@ class HostsOutcome:
     def view(self, at: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
         """Return a result."""
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        if not nbytes:  # another result may begin where this one ends
+            return np.empty(shape, dtype)
         if at in self.results:
             return self.results[at].view(dtype).reshape(shape)
         whole = self.results[-1]
@@ -110,16 +111,15 @@ class HostsLink(Link):
             return None
         self._check_usable()
         memory = self._memory_for(plans, fold, given)
-        inline = _inline(given)
+        inline = _inline(given) if plans.is_told else b""
         with self._calling("a reduction"):
             until = self._deadline()
             own = plans.own
             frame = Frame(form.kind, form.words, inline, max(own), plans.number, is_mixed=len(own) > 1)
             outcome = self._round(frame, until)
-            if all(one.payload for one in outcome.frames):
-                results = _folded_here(outcome.frames, rows, fold, plans.counts)
-            else:
-                results = self._walked(plans, memory, until)
+            told = plans.is_told
+            frames = outcome.frames
+            results = _folded_here(frames, rows, fold, plans.counts) if told else self._walked(plans, memory, until)
         if targets is None and wants_lease:
             outcome.results = dict(zip(form.results_at, results, strict=True))
         for end, result in zip(ends, results, strict=True):
@@ -210,8 +210,8 @@ class HostsLink(Link):
         self._channel.settle()
 
     def _memory_for(self, plans: GroupPlans, fold: Fold, given: list[list[HostArray]]) -> CallMemory | None:
-        """Return memory for a call that has a plan already, before anything is told."""
-        if plans.plan is None or not plans.number:
+        """Return memory for a call whose plan is walked, before anything is told."""
+        if plans.plan is None or not plans.number or plans.is_told:
             return None
         return CallMemory(plans.plan, self._walk_of(plans.plan, plans.number), self.rank, fold, given)
 
@@ -286,11 +286,8 @@ def _no_end_overlaps(spans: Sequence[tuple[int, int, int, int]]) -> bool:
 
 
 def _inline(given: Sequence[Sequence[HostArray]]) -> bytes:
-    """Return contributions as a frame holds them, leaf by leaf; nothing if they are too large."""
-    arrays = [array for leaf in given for array in leaf]
-    if sum(_padded(array.nbytes) for array in arrays) > FRAME_ROOM:
-        return b""
-    return b"".join(array.tobytes().ljust(_padded(array.nbytes), b"\0") for array in arrays)
+    """Return contributions as a frame holds them, leaf by leaf."""
+    return b"".join(array.tobytes().ljust(padded(array.nbytes), b"\0") for leaf in given for array in leaf)
 
 
 def _folded_here(frames: Sequence[Frame], rows: Sequence[Row], fold: Fold, counts: Sequence[Counts]) -> list[HostArray]:
@@ -306,12 +303,8 @@ def _folded_here(frames: Sequence[Frame], rows: Sequence[Row], fold: Fold, count
         for rank, frame in enumerate(frames):
             for _ in range(counts[rank][leaf] if counts else frame.replicas):
                 sources.append(np.frombuffer(frame.payload, row.dtype, length, reads[rank]))
-                reads[rank] += _padded(length * row.dtype.itemsize)
+                reads[rank] += padded(length * row.dtype.itemsize)
         dtype = row.dtype.name
         jobs.append(Job(dtype, sources, [np.empty(length, fold.result_dtype(dtype))]))
     fold_batch(jobs, fold)
     return [job.targets[0] for job in jobs]
-
-
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNED) * _ALIGNED

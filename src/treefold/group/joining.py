@@ -59,6 +59,8 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
     said = [json.loads(one) for one in roster.exchange(json.dumps(own).encode(), deadline)]
     _check(said)
     hosts = _hosts([one["host"] for one in said])
+    if terms.guarantee == "engine" and len(hosts) > 1:
+        raise ConnectError.no_engine_sums(len(hosts))
     shares = None if cluster is None else _shares(cluster, hosts, terms.guarantee)
     layout = Layout(hosts, terms.guarantee, shares)
     local = _meet_on_host(roster, layout, deadline, meet)

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
+import operator
+import warnings
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from treefold.calls.entry import Entry
+from treefold.devices import rank_of
+from treefold.dtypes import WIDE_INTEGERS, itemsize
 from treefold.errors import UnplannedCallError
 from treefold.execution.registry import HOSTS, SHARED_MEMORY
 from treefold.fold import Fold
 from treefold.group.contributions import KIND
-from treefold.packing import Item, by_dtype, split_by_shares
+from treefold.group.rounds import FRAME_ROOM
+from treefold.packing import Item, split_by_shares
 from treefold.plan import Plan
-from treefold.plan.ir import Leaf
-from treefold.planners import LeafWork, PlanBuilder, add_one_pass
+from treefold.plan.actions import dtype_in
+from treefold.plan.ir import Copy, Leaf, Role
+from treefold.planners import LeafWork, PlanBuilder, add_one_pass, add_one_shot
 from treefold.planners.direct import direct
+from treefold.reduce_op import ReduceOp
 
 if TYPE_CHECKING:
     from treefold.group.link import Link
 
 _NUMBER_DIGITS = 16
 _COUNTS = 21
-
+_ALIGNED = 16
+_WHOLE = (Fraction(1),)
+#: Above so many times the least bytes between hosts, users are told of the guarantee that needs fewer.
+_MOST_TIMES = 2
 
 #: How many replicas a rank has: one number, or one for each leaf if they differ.
 Counts = tuple[int, ...]
@@ -50,26 +61,71 @@ class Layout:
         """Return the ranks of a rank's host."""
         return next(host for host in self.hosts if rank in host)
 
-    def folds_per_host(self, fold: Fold, dtypes: Sequence[str]) -> bool:
-        """Tell whether the replicas of a host may be folded before they travel.
 
-        Always where no order of the folds changes a bit; else if the guarantee says so.
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What ranks reduce, and which of them get the result.
+
+    ``collective``: ``"all_reduce"``, ``"reduce"`` to the rank ``root``, or ``"reduce_scatter"``, in which the leaves
+    are those of rank 0's part, then those of rank 1's, and so on. ``is_weighted``: whether replicas have weights, which
+    are not known before the call.
+    """
+
+    entry: Entry
+    fold: Fold
+    collective: str = "all_reduce"
+    root: int = 0
+    is_weighted: bool = False
+
+    def work(self, replicas: Sequence[Counts]) -> list[LeafWork]:
+        """Return what planners see, for so many replicas of each rank, leaf by leaf."""
+        everyone, parts = tuple(_device(rank, 0) for rank in range(len(replicas))), self.entry.parts
+        ends = [everyone] * len(parts)
+        if self.collective == "reduce":
+            ends = [(everyone[self.root],)] * len(parts)
+        elif self.collective == "reduce_scatter":
+            ends = [(device,) for device in everyone for _ in range(len(parts) // len(everyone))]
+        work = []
+        for leaf, (part, own) in enumerate(zip(parts, ends, strict=True)):
+            sources = tuple(_device(rank, one) for rank, counts in enumerate(replicas) for one in range(counts[leaf]))
+            work.append(LeafWork(Leaf(part.dtype, part.goal), part.lengths[:1] * len(sources), sources, own))
+        return work
+
+    def is_told(self, replicas: Sequence[Counts]) -> bool:
+        """Tell whether contributions are so small that ranks tell them all others when they compare their calls."""
+        nbytes = [padded(part.lengths[0] * itemsize(part.dtype)) for part in self.entry.parts]
+        most: int = max(sum(map(operator.mul, counts, nbytes)) for counts in replicas)
+        return 0 < most <= FRAME_ROOM
+
+    def folds_per_host(self, dtype: str, replicas: Sequence[Counts], layout: Layout) -> bool:
+        """Tell whether the replicas of a host are folded before they travel.
+
+        Always where no order of the folds changes a bit. Else if the guarantee allows it and fewer bytes travel then:
+        sums of 16-bit floats, and of integers for their mean, travel wide, because in their own dtype they overflow
+        where the result does not. Those of 64-bit integers overflow in any.
         """
-        if fold.weights is not None:
+        fold = self.fold
+        if self.is_weighted or fold.has_any_order(dtype):
+            return not self.is_weighted
+        if layout.guarantee != "per_plan" or (fold.op is ReduceOp.MEAN and dtype in WIDE_INTEGERS):
             return False
-        return self.guarantee == "per_plan" or all(fold.has_any_order(dtype) for dtype in dtypes)
+        counts = [sum(max(replicas[rank]) for rank in ranks) for ranks in layout.hosts]
+        one, partial = itemsize(dtype), itemsize(fold.partial_dtype(dtype))
+        return sum(partial if count > 1 else one for count in counts) < sum(counts) * one
 
 
 class GroupPlans:
     """The plan of one kind of call, for the numbers of replicas that the ranks had last."""
 
-    def __init__(self, entry: Entry, layout: Layout, rank: int, fold: Fold) -> None:
+    def __init__(self, reduction: Reduction, layout: Layout, rank: int) -> None:
         """Begin without a plan."""
-        self._entry, self._layout, self._rank, self._fold = entry, layout, rank, fold
+        self._reduction, self._layout, self._rank = reduction, layout, rank
         #: Of this rank.
-        self.own = counts_of(entry)
+        self.own = counts_of(reduction.entry)
         self.replicas: tuple[Counts, ...] = ()
         self.plan: Plan | None = None
+        #: Whether ranks tell each other all contributions, so that nothing else has to travel.
+        self.is_told = False
         self._number = 0
         #: Of each leaf, rank by rank, if some rank has leaves that differ; else nothing.
         self.counts: Sequence[Counts] = ()
@@ -86,9 +142,11 @@ class GroupPlans:
             own = json.dumps(self.own).encode()
             said = link.agree(KIND.pack(_COUNTS, 0, 0, 0, bytes(16)), own, words="numbers of replicas")
             self.replicas = tuple(tuple(json.loads(blob)) for blob in said)
-        of_leaves = [counts * len(self._entry.parts) if len(counts) == 1 else counts for counts in self.replicas]
+        num_leaves = len(self._reduction.entry.parts)
+        of_leaves = [counts * num_leaves if len(counts) == 1 else counts for counts in self.replicas]
         self.counts = of_leaves if unplanned.are_mixed else ()
-        self.plan = plan_of(self._entry, self._fold, of_leaves, self._layout)
+        self.plan = plan_of(self._reduction, of_leaves, self._layout)
+        self.is_told = self._reduction.is_told(of_leaves)
         self._number = int(self.plan.digest[:_NUMBER_DIGITS], 16)
 
 
@@ -98,41 +156,118 @@ def counts_of(entry: Entry) -> Counts:
     return counts if len(set(counts)) > 1 else counts[:1] or (entry.num_replicas,)
 
 
-def plan_of(entry: Entry, fold: Fold, replicas: Sequence[Counts], layout: Layout) -> Plan:
-    """Return the plan of an all-reduce of the entry's leaves, of which each rank has so many replicas each."""
-    ends = tuple(_device(rank, 0) for rank in range(len(replicas)))
-    work = []
-    for index, part in enumerate(entry.parts):
-        sources = tuple(_device(rank, one) for rank, counts in enumerate(replicas) for one in range(counts[index]))
-        work.append(LeafWork(Leaf(part.dtype, part.goal), part.lengths[:1] * len(sources), sources, ends))
-    builder = PlanBuilder(work)
-    if len(layout.hosts) == 1:
-        for index in range(len(work)):
-            add_one_pass(builder, index)
-    else:
-        _add_direct(builder, layout, fold)
+def plan_of(reduction: Reduction, replicas: Sequence[Counts], layout: Layout) -> Plan:
+    """Return the plan of a reduction of leaves of which each rank has so many replicas each."""
+    builder = PlanBuilder(reduction.work(replicas))
+    algorithm, is_exact, notes = "direct", False, tuple[str, ...]()
     executor = SHARED_MEMORY if len(layout.hosts) == 1 else HOSTS
+    if executor is SHARED_MEMORY:
+        for index in range(len(builder.work)):
+            add_one_pass(builder, index)
+    elif reduction.is_told(replicas):
+        algorithm = "one shot"
+        for items in _alike(builder):
+            [pack] = split_by_shares(items, _WHOLE)
+            add_one_shot(builder, pack)
+    else:
+        algorithm, is_exact = _add_direct(builder, reduction, replicas, layout)
+        if reduction.collective == "all_reduce":
+            notes = _bytes_in_words(builder, reduction, replicas, layout)
     return Plan(
         leaves=builder.leaves,
         buffers=builder.buffers,
         steps=builder.steps,
-        collective="all_reduce",
-        algorithm="direct",
-        paths=tuple(part.path for part in entry.parts),
+        collective="all_reduce" if reduction.collective == "all_reduce" else "reduce",
+        algorithm=algorithm,
+        paths=tuple(part.path for part in reduction.entry.parts),
         executor=executor.name,
         kernel=executor.kernel,
-        accumulate=fold.accumulate,
+        accumulate=reduction.fold.accumulate,
+        notes=notes,
+        is_exact=is_exact,
     )
 
 
-def _add_direct(builder: PlanBuilder, layout: Layout, fold: Fold) -> None:
-    folds_first = layout.folds_per_host(fold, [one.leaf.dtype for one in builder.work])
-    method = direct(layout.hosts, layout.shares, is_folded_per_host=folds_first)
-    for items in by_dtype(Item(index, one.leaf.dtype, one.result_length) for index, one in enumerate(builder.work)):
+def padded(nbytes: int) -> int:
+    """Return how much room so many bytes of a contribution take in a frame."""
+    return -(-nbytes // _ALIGNED) * _ALIGNED
+
+
+def _alike(builder: PlanBuilder) -> Collection[list[Item]]:
+    """Return the leaves that may travel together: of one dtype, to the same ranks."""
+    found: dict[tuple[str, tuple[str, ...]], list[Item]] = {}
+    for index, one in enumerate(builder.work):
+        if one.result_length:
+            item = Item(index, one.leaf.dtype, one.result_length)
+            found.setdefault((one.leaf.dtype, one.destinations), []).append(item)
+    return found.values()
+
+
+def _add_direct(
+    builder: PlanBuilder, reduction: Reduction, replicas: Sequence[Counts], layout: Layout
+) -> tuple[str, bool]:
+    """Let every rank own a slice; parts of a result that one rank gets are that rank's own.
+
+    Return the method in words, and whether partial folds travel of which no order changes a bit.
+    """
+    words, are_exact = ["direct"], list[bool]()
+    for items in _alike(builder):
+        dtype = items[0].dtype
+        folds_first = reduction.folds_per_host(dtype, replicas, layout)
+        method = direct(layout.hosts, layout.shares, is_folded_per_host=folds_first)
+        words.append(method.words)
+        are_exact += [reduction.fold.has_any_order(dtype)] * folds_first
+        owner = rank_of(builder.work[items[0].leaf].destinations[0])
+        if reduction.collective == "reduce_scatter" and owner is not None:
+            [pack] = split_by_shares(items, _WHOLE)
+            method.add_pack(builder, pack, owner)
+            continue
         for number, pack in enumerate(split_by_shares(items, method.shares)):
             if pack.length:
                 method.add_pack(builder, pack, number)
+    return max(words, key=len), bool(are_exact) and all(are_exact)
+
+
+def _bytes_in_words(
+    builder: PlanBuilder, reduction: Reduction, replicas: Sequence[Counts], layout: Layout
+) -> tuple[str, ...]:
+    """Return a note of what travels between hosts; warn, once for a group, if much less could."""
+    times = _times_the_least(builder, reduction.fold, layout)
+    if times is None:
+        return ()
+    words = f"{float(times):.3g} times the least bytes of an all-reduce"
+    folding = dataclasses.replace(layout, guarantee="per_plan")
+    could_fold = any(reduction.folds_per_host(one.leaf.dtype, replicas, folding) for one in builder.work)
+    if times > _MOST_TIMES and could_fold and layout.guarantee != "per_plan" and layout not in _warned:
+        _warned.add(layout)
+        warnings.warn(
+            f"Between hosts travel {words}: hosts have several replicas each, and all go to where they are folded. "
+            'connect(guarantee="per_plan") folds those of a host first; its bits depend on the plan.',
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return (f"between hosts travel {words}",)
+
+
+def _times_the_least(builder: PlanBuilder, fold: Fold, layout: Layout) -> Fraction | None:
+    """Return how many bytes travel between hosts for one that must: each slice once to its owner, and once back."""
+    host_of = {rank: host for host, ranks in enumerate(layout.hosts) for rank in ranks}
+    hosts = [host_of[rank_of(buffer.device) or 0] for buffer in builder.buffers]
+    moved, least = 0, 0
+    for step in builder.steps:
+        for action in step.actions:
+            if isinstance(action, Copy) and hosts[action.source.buffer] != hosts[action.target.buffer]:
+                buffer = builder.buffers[action.source.buffer]
+                moved += action.source.length * itemsize(dtype_in(buffer.role, builder.leaves[buffer.leaf], fold))
+    for one in builder.work:
+        there, back = (itemsize(dtype_in(role, one.leaf, fold)) for role in (Role.INPUT, Role.OUTPUT))
+        least += (len(layout.hosts) - 1) * one.result_length * (there + back)
+    return Fraction(moved, least) if least else None
 
 
 def _device(rank: int, index: int) -> str:
     return f"{rank}/cpu:{index}"
+
+
+#: The groups that were told.
+_warned: set[Layout] = set()

@@ -36,6 +36,7 @@ _GUARANTEES = {
     "per_plan": "the same bits on every destination and on every run of this plan",
     "callback": "what accumulation_fn returns, copied to every destination",
 }
+_EXACT = "no order of these folds changes a bit: the same bits whatever the packing or plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,8 @@ class Plan(Movement):
 
     ``collective``: ``"all_reduce"``, ``"reduce"``, ``"broadcast"`` or ``"gather"``. ``algorithm``: what planned it, in
     words. ``executor``: by its name. ``kernel``: what does the arithmetic on host memory, ``"native"`` or ``"numpy"``,
-    else empty. ``accumulate``: ``"wide"``, ``"native"`` or ``"callback"``.
+    else empty. ``accumulate``: ``"wide"``, ``"native"`` or ``"callback"``. ``is_exact``: whether no order of the folds
+    changes a bit, as of MIN, MAX, and sums of integers.
     ``paths``: where each leaf stands in the caller's structure. ``notes``: sentences a user should see, such as a
     fallback and its reason. ``print(plan)`` shows what runs: one line per step, or, where one memory holds everything,
     what its one pass does.
@@ -61,6 +63,7 @@ class Plan(Movement):
     kernel: str = ""
     accumulate: str = "wide"
     notes: tuple[str, ...] = ()
+    is_exact: bool = False
 
     def __post_init__(self) -> None:
         """Prove the movement, then check that it can run here."""
@@ -100,9 +103,9 @@ class Plan(Movement):
         """Which promise about bits the plan keeps.
 
         ``"replica_order"`` where all contributions to an element meet at once, in replica order, so that every plan
-        gives the same bits; ``"per_plan"`` where partial folds travel, so that the same plan gives the same bits on
-        every destination and every run (with NCCL: if it chooses the same algorithm); ``"callback"`` where an
-        ``accumulation_fn`` decides.
+        gives the same bits, or where no order changes any; ``"per_plan"`` where partial folds travel, so that the same
+        plan gives the same bits on every destination and every run (with NCCL: if it chooses the same algorithm);
+        ``"callback"`` where an ``accumulation_fn`` decides.
         """
         if self.accumulate == "callback":
             return "callback"
@@ -111,7 +114,7 @@ class Plan(Movement):
         own_promise = executor_traits(self.executor).own_promise
         if own_promise and any(isinstance(action, Combine) for step in self.steps for action in step.actions):
             return "per_plan"  # the executor chooses the order of the fold
-        return "replica_order" if self.proof.is_flat else "per_plan"
+        return "replica_order" if self.proof.is_flat or self.is_exact else "per_plan"
 
     @property
     def hops(self) -> tuple[Hop, ...]:
@@ -127,6 +130,7 @@ class Plan(Movement):
                 **{word: getattr(self, word) for word in _HEAD},
                 "num_packs": self.num_packs,
                 "notes": list(self.notes),
+                **({"is_exact": True} if self.is_exact else {}),
                 "leaves": [[path, leaf.dtype, leaf.goal.value] for path, leaf in pairs],
                 "buffers": [plain_buffer(buffer) for buffer in self.buffers],
                 "steps": plain_steps(self.steps),
@@ -153,6 +157,8 @@ class Plan(Movement):
 
     def _describe_guarantee(self) -> str:
         own_promise = executor_traits(self.executor).own_promise
+        if self.is_exact:
+            return _EXACT
         return own_promise if own_promise and self.guarantee == "per_plan" else _GUARANTEES[self.guarantee]
 
 
@@ -167,13 +173,14 @@ def from_json(text: str) -> Plan:
     if type(data.get("treefold_plan")) is not int or data["treefold_plan"] != _VERSION:
         raise PlanError.unreadable(f"it is not an object with treefold_plan: {_VERSION}")
     known = {*_HEAD, "treefold_plan", "num_packs", "notes", "leaves", "buffers", "steps"}
-    if data.keys() != known:
+    if data.keys() - {"is_exact"} != known or data.get("is_exact", True) is not True:
         raise PlanError.unreadable(f"fields {sorted(data.keys() ^ known)} are missing or unknown")
     num_packs = read_number(data["num_packs"])
     leaves = [read_leaf(leaf) for leaf in read_list(data["leaves"])]
     plan = Plan(
         **{word: read_text(data[word]) for word in _HEAD},
         notes=tuple(read_text(note) for note in read_list(data["notes"])),
+        is_exact="is_exact" in data,
         paths=tuple(path for path, _ in leaves),
         leaves=tuple(leaf for _, leaf in leaves),
         buffers=tuple(read_buffer(buffer) for buffer in read_list(data["buffers"])),

@@ -12,11 +12,11 @@ from treefold.torch.coalesced import all_reduce_coalesced, broadcast_coalesced, 
 from treefold.torch.in_place import all_reduce_
 
 if distributed.is_available():
-    from treefold.torch.hooks import mean_hook, shared_mean_hook
+    from treefold.torch.hooks import all_reduce_hook, mean_hook, shared_mean_hook
     from treefold.torch.process_group import register
 
     register()
 
 __all__ = ["all_reduce_", "all_reduce_coalesced", "average_models", "broadcast_coalesced", "reduce_add_coalesced"]
 if distributed.is_available():
-    __all__ += ["mean_hook", "shared_mean_hook"]  # some builds of PyTorch have no process groups
+    __all__ += ["all_reduce_hook", "mean_hook", "shared_mean_hook"]  # some builds of PyTorch have no process groups

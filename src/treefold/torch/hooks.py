@@ -7,7 +7,23 @@ import torch
 from torch import distributed
 
 from treefold.errors import ProcessGroupError
+from treefold.group import Group
 from treefold.torch.process_group import TreefoldProcessGroup
+
+
+def all_reduce_hook(group: Group, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Make the gradients of a bucket their mean over the ranks of a ``Group``, accumulated wide and rounded once.
+
+    For DDP over gloo, also between hosts: ``ddp.register_comm_hook(treefold.connect(dist.group.WORLD),
+    all_reduce_hook)``. DDP's own process group carries nothing but the first parameters then.
+
+    Raises:
+        TreefoldError: one of its kinds, on all ranks.
+
+    """
+    gradients = bucket.buffer()
+    group.all_reduce(gradients, "mean", out=gradients)
+    return _done(gradients)
 
 
 def mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:

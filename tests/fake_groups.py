@@ -1,0 +1,24 @@
+"""Groups on the fake network, one rank on each host: quick, and every byte is counted."""
+
+from treefold.engines.channel import Limits
+from treefold.group import Group
+from treefold.group.hosts_link import HostsLink
+from treefold.group.plans import Layout
+from treefold.testing import FakeNetwork
+
+
+def run(size, body, *, seed=1, guarantee="replica_order", chunk_bytes=1 << 12):
+    """Call ``body(group)`` on every rank; return the network, and what each call has returned."""
+    network = FakeNetwork(size, seed, limits=Limits(tags=1024, message_bytes=1 << 31, chunk_bytes=chunk_bytes))
+
+    def live(channel):
+        layout = Layout(tuple((rank,) for rank in range(size)), guarantee)
+        link = HostsLink(channel, layout, None, None, result_bytes=1 << 30, timeout_seconds=60.0)
+        with Group(link) as group:
+            return body(group)
+
+    outcomes = network.run(live)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return network, outcomes
