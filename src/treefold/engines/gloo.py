@@ -126,8 +126,10 @@ class GlooChannel(Channel):
             done.set()
 
         threading.Thread(target=converse, daemon=True).start()
-        told.wait(min(_TOLD_S, max(deadline - time.monotonic(), 0.0)))
-        self._disconnect()
+        try:
+            told.wait(min(_TOLD_S, max(deadline - time.monotonic(), 0.0)))
+        finally:
+            self._disconnect()
         done.wait(max(deadline - time.monotonic(), 0.0))
         return dict(answers)
 

@@ -114,16 +114,15 @@ class HostsLink(Link):
         with self._calling("a reduction"):
             until = self._deadline()
             frame = Frame(form.kind, form.words, inline, len(rows[0].addresses) if rows else 1, plans.number)
-            outcome = self._round(frame, until)
-            if all(one.payload for one in outcome.frames):
-                results = _folded_here(outcome.frames, rows, fold)
-            else:
-                results = self._walked(plans, memory, until)
-        if targets is None and wants_lease:
-            outcome.results = dict(zip(form.results_at, results, strict=True))
-        for end, result in zip(ends, results, strict=True):
-            if end is not None:
-                np.copyto(end, result.reshape(-1))
+            with self._rounds.failing():
+                outcome = self._round(frame, until)
+                is_small = all(one.payload for one in outcome.frames)
+                results = [] if is_small else self._walked(plans, memory, until)
+            self._rounds.complete()
+            results = _folded_here(outcome.frames, rows, fold) if is_small else results
+            if targets is None and wants_lease:
+                outcome.results = dict(zip(form.results_at, results, strict=True))
+            _hand_over([(end, result) for end, result in zip(ends, results, strict=True) if end is not None])
         return outcome
 
     def place(
@@ -145,13 +144,14 @@ class HostsLink(Link):
         with self._calling(words):
             until = self._deadline()
             crossing = Crossing(self._channel, own, made + staged)
-            outcome = self._round(Frame(kind, words, crossing.said), until)
             with self._rounds.failing():
+                outcome = self._round(Frame(kind, words, crossing.said), until)
                 waiting = crossing.begin(outcome.blobs)
                 self._rounds.wait_for(waiting, until, self._warn)
-            self._vote(until)
-        for (_, address, nbytes), (_, array) in zip(taken, staged, strict=True):
-            np.copyto(memory_at(address, nbytes), array)
+                self._vote(until)
+            self._rounds.complete()
+            ends = [memory_at(address, nbytes) for _, address, nbytes in taken]
+            _hand_over([(end, array) for end, (_, array) in zip(ends, staged, strict=True)])
         if whole is not None:
             outcome.results = {-1: whole}
         return outcome
@@ -228,14 +228,13 @@ class HostsLink(Link):
         if memory is None or plans.plan is None:
             raise AssertionError(plans)  # a round without plans has raised
         walk = self._walk_of(plans.plan, plans.number)
-        with self._rounds.failing():
-            walk.run(
-                memory.flat,
-                self._channel,
-                ROUND_TAGS,
-                lambda waiting: self._rounds.arrivals(waiting, until, self._warn),
-                lambda copies: self._share(copies, memory, walk, until),
-            )
+        walk.run(
+            memory.flat,
+            self._channel,
+            ROUND_TAGS,
+            lambda waiting: self._rounds.arrivals(waiting, until, self._warn),
+            lambda copies: self._share(copies, memory, walk, until),
+        )
         self._vote(until)
         return memory.results
 
@@ -257,7 +256,20 @@ class HostsLink(Link):
         except (PeerLostError, DeadlineError) as error:
             lost = [self._host[rank] for rank in error.ranks]
             cause = "late" if isinstance(error, DeadlineError) else "lost"
-            raise self._rounds.ended(cause, lost) from None
+            raise self._rounds.ended(cause, lost, until) from None
+
+
+def _hand_over(pairs: list[tuple[HostArray, HostArray]]) -> None:
+    """Copy results to where they belong: all of them, even if a signal interrupts."""
+    try:
+        while pairs:
+            end, result = pairs[-1]
+            np.copyto(end, result.reshape(-1))
+            pairs.pop()
+    except BaseException:
+        for end, result in pairs:
+            np.copyto(end, result.reshape(-1))
+        raise
 
 
 def _are_apart(given: Sequence[Sequence[HostArray]], ends: Sequence[HostArray | None]) -> bool:
