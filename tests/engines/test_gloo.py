@@ -11,7 +11,7 @@ from torch import distributed
 @pytest.fixture(scope="module")
 def ranks():
     """Ranks whose channels are on this machine's loopback."""
-    processes = RankProcesses({"GLOO_SOCKET_IFNAME": "lo"})
+    processes = RankProcesses({"GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"})
     yield processes
     processes.close()
 
@@ -26,7 +26,7 @@ def run(ranks):
         if isinstance(function, functools.partial):
             plain, options = function.func, function.keywords
         arguments = {"name": plain.__name__, "options": options, "port": store.port}
-        world = World(gloo_ranks.on_channel, size, arguments, timeout_seconds=None)
+        world = World(gloo_ranks.on_channel, size, arguments, timeout_seconds=None, may_leave=("folder",))
         ended = ranks.run(world)
         assert [(one.rank, one.error) for one in ended if one.error] == []
         return [one.value for one in ended]

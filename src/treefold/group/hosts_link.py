@@ -91,6 +91,7 @@ class HostsLink(Link):
         self._rounds = Rounds(channel)
         self._channel, self._local, self._rejoin = channel, local, rejoin
         self._host = layout.host_of(self.rank)
+        self._until: float | None = None
         self._walks: BoundedCache[int, Walk] = BoundedCache(64)
 
     def fold(
@@ -187,7 +188,16 @@ class HostsLink(Link):
         return self._rounds.sequence
 
     def _deadline(self) -> float:
-        return self._channel.now() + self.timeout_seconds
+        """Return the deadline of the call, which may have several rounds."""
+        if not self._depth or self._until is None:
+            self._until = self._channel.now() + self.timeout_seconds
+        return self._until
+
+    def __enter__(self) -> None:
+        """Begin a call, unless this is a part of one."""
+        if not self._depth:
+            self._until = None
+        super().__enter__()
 
     def _round(self, frame: Frame, until: float) -> HostsOutcome:
         """Tell all ranks a call, and raise what is wrong with it."""

@@ -25,6 +25,8 @@ _FRAME, _REST = range(2)
 #: The tags that rounds use; data has those from here on.
 ROUND_TAGS = 2
 _LOST, _LATE, _LEFT = "lost", "late", "left"
+#: Why ranks stop by themselves, the strongest first.
+_STOPPED = ("interrupted", "failed", _LEFT)
 #: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
 _GRACE_S, _GRACE_AT_DEADLINE_S = 0.2, 0.08
 _GRACE_AT_THE_END_S = 0.05
@@ -202,7 +204,7 @@ class Rounds:
         now = self.channel.now()
         until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
         answers = self._ask(cause, suspects, waiters, _have_answered, until)
-        self.broken = blamed(answers, self.channel.rank)
+        self.broken = error_of(answers, self.channel.rank)
         return self.broken
 
     def _ask(
@@ -247,7 +249,7 @@ def _have_answered(told: Mapping[int, bytes]) -> bool:
     return told.keys() >= frozenset().union(*(said.suspects | said.waiters for said in answers))
 
 
-def blamed(answers: Mapping[int, Said], rank: int) -> GroupError:
+def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     """Return the error of a rank's call, from what the ranks that are left have said.
 
     Those who say themselves that they have stopped in this call are to blame; else those whom others wait for and who
@@ -256,19 +258,22 @@ def blamed(answers: Mapping[int, Said], rank: int) -> GroupError:
     """
     sequence = answers[rank].ended + 1
     holders = sorted(other for other, said in answers.items() if said.holds and said.ended >= sequence)
-    for cause in ("interrupted", "failed", "left"):
-        stopped = sorted(other for other, said in answers.items() if said.cause == cause and said.ended < sequence)
-        if stopped:
-            return PeerLostError.between_hosts(cause, stopped, holders)
+    stopped = {other: said.cause for other, said in answers.items() if said.cause in _STOPPED}
+    now = {other for other in stopped if answers[other].ended < sequence}
     late = [said for said in answers.values() if said.cause == _LATE]
     suspects = frozenset().union(*(said.suspects for said in answers.values()))
     waiters = frozenset().union(*(said.waiters for said in answers.values()))
-    missing = sorted(suspects.difference(answers) or waiters.difference(answers) or _most_missed(late) or suspects)
-    if missing == [rank]:
+    missing = suspects.difference(answers) or waiters.difference(answers) or _most_missed(late)
+    if now or (stopped and not missing):  # who has stopped later may have taken along what it had sent
+        cause = min((stopped[other] for other in now or stopped), key=_STOPPED.index)
+        ranks = sorted(other for other in now or stopped if stopped[other] == cause)
+        return PeerLostError.between_hosts(cause, ranks, holders)
+    blamed = sorted(missing or suspects)
+    if blamed == [rank]:
         return DeadlineError.given_up(rank, holders)
     if late:
-        return DeadlineError.between_hosts(missing, holders)
-    return PeerLostError.between_hosts("lost", missing, holders)
+        return DeadlineError.between_hosts(blamed, holders)
+    return PeerLostError.between_hosts(_LOST, blamed, holders)
 
 
 def _most_missed(answers: Sequence[Said]) -> frozenset[int]:
