@@ -18,10 +18,10 @@ def ranks():
 
 @pytest.fixture
 def run(ranks):
-    """A way to run the suite, with a store that outlives the ranks."""
-    store = distributed.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
+    """A way to run the suite, each time with a store of its own, which outlives the ranks."""
 
     def run_function(function, size):
+        store = distributed.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
         plain, options = function, {}
         if isinstance(function, functools.partial):
             plain, options = function.func, function.keywords

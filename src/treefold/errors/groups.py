@@ -160,7 +160,6 @@ class DeadlineError(GroupError, TimeoutError):
         error.ranks = tuple(ranks)
         return error
 
-
     @classmethod
     def given_up(cls, rank: int, holders: Sequence[int]) -> Self:
         """The others have had to go on without this rank."""

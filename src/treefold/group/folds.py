@@ -135,17 +135,17 @@ class Folds:
             own = slice(len(parts[0]) * self._link.rank, len(parts[0]) * (self._link.rank + 1))
             end = read_components((list(out),)) if out else None
             ends = [] if end is None or end.key is None else rows_of(end)
-        results = known.results[own]
-        if ends and self._fold_own(known, rows, own, ends):
-            for result, target in zip(results, ends, strict=True):
-                result.backend.wrote(target.arrays)
-            return list(out)
-        made = _targets(results, None)
-        self._fold_own(known, rows, own, made)
-        arrays = [_adopted(one, target.arrays[0]) for one, target in zip(results, made, strict=True)]
-        for result, taker, array in zip(results, out, arrays, strict=False):
-            result.backend.assign(taker, array)
-        return list(out) or arrays
+            results = known.results[own]
+            if ends and self._fold_own(known, rows, own, ends):
+                for result, target in zip(results, ends, strict=True):
+                    result.backend.wrote(target.arrays)
+                return list(out)
+            made = _targets(results, None)
+            self._fold_own(known, rows, own, made)
+            arrays = [_adopted(one, target.arrays[0]) for one, target in zip(results, made, strict=True)]
+            for result, taker, array in zip(results, out, arrays, strict=False):
+                result.backend.assign(taker, array)
+            return list(out) or arrays
 
     def _read_parts(self, op: ReduceOp | str, values: list[Any]) -> tuple[KnownCall, list[Row]]:
         """Return what is known of a reduce-scatter of arrays, after validation if they are the first of their kind."""

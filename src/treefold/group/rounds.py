@@ -24,7 +24,7 @@ _FRAME_BYTES = _HEAD.size + _MOST_WORDS + FRAME_ROOM
 _FRAME, _REST = range(2)
 #: The tags that rounds use; data has those from here on.
 ROUND_TAGS = 2
-_LOST, _LATE, _LEFT = "lost", "late", "left"
+_LOST, _LATE, _AWAY, _LEFT = "lost", "late", "away", "left"
 #: Why ranks stop by themselves, the strongest first.
 _STOPPED = ("interrupted", "failed", _LEFT)
 #: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
@@ -166,7 +166,9 @@ class Rounds:
             elif transfer is not None:
                 yield transfer
             elif self.channel.now() >= deadline:
-                raise self.ended(_LATE, {one.peer for one in waiting if not one.is_derived}, deadline, absent)
+                # Whoever notices that late was away itself: stopped, for instance.
+                cause = _LATE if self.channel.now() < deadline + _GRACE_AT_DEADLINE_S else _AWAY
+                raise self.ended(cause, {one.peer for one in waiting if not one.is_derived}, deadline, absent)
             else:
                 warn(sorted(absent))
                 warn_at = deadline
@@ -271,7 +273,7 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     blamed = sorted(missing or suspects)
     if blamed == [rank]:
         return DeadlineError.given_up(rank, holders)
-    if late:
+    if late or answers[rank].cause == _AWAY:
         return DeadlineError.between_hosts(blamed, holders)
     return PeerLostError.between_hosts(_LOST, blamed, holders)
 
