@@ -194,14 +194,15 @@ def check_settle(run):
 
 
 def wait_for_nothing(channel):
-    """Wait for a message that nobody sends; return by how much too long."""
+    """Wait for a message that nobody sends before it is too late; return by how much too long."""
     never = channel.receive(1 - channel.rank, 0, row(0, 1))
     late = []
     for _ in range(5):
         deadline = channel.now() + BRIEF
         assert channel.wait(deadline) is None
         late.append(channel.now() - deadline)
-    assert not never.error
+    channel.send(1 - channel.rank, 0, row(1, 1))
+    assert not finish(channel, [never])
     leave(channel)
     return late
 

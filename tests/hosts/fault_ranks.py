@@ -10,7 +10,7 @@ from torch import distributed
 
 from treefold.engines.roster import StoreRoster
 from treefold.errors import GroupError
-from treefold.group import joining
+from treefold.group import connecting, joining
 from treefold.group.group import Group
 
 _CONNECT_S = 60.0
@@ -23,7 +23,14 @@ def joined(me, port, timeout_seconds, job="job"):
     joining.host_key = lambda: f"host {me.rank}"
     store = distributed.TCPStore("127.0.0.1", port, None, False, timedelta(seconds=_CONNECT_S), wait_for_workers=False)
     terms = joining.Terms("replica_order", None, 1 << 30, _CONNECT_S, timeout_seconds)
-    return Group(joining.join(StoreRoster(store, me.rank, me.size, job), terms, None))
+    agreed = connecting._agreed(terms.guarantee)
+    return Group(
+        joining.join(
+            StoreRoster(store, me.rank, me.size, job),
+            terms,
+            lambda ticket, left: connecting.meet(ticket, agreed, left, timeout_seconds),
+        )
+    )
 
 
 def call_with_fault(me, *, port, kind, at, victim, length, timeout_seconds):

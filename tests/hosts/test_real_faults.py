@@ -31,7 +31,9 @@ _OWN = {"raise": "RuntimeError", "interrupt": "KeyboardInterrupt", "stop": "Dead
 @pytest.fixture(scope="module")
 def gloo():
     """What starts ranks whose channels are on this machine's loopback."""
-    processes = RankProcesses({"GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"})
+    # Threads of the native core are the process's, and none are to be left.
+    loopback = {"GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
+    processes = RankProcesses({**loopback, "TREEFOLD_NUM_THREADS": "1"})
     yield processes
     processes.close()
 

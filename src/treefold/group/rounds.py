@@ -28,7 +28,7 @@ _LOST, _LATE, _AWAY, _LEFT = "lost", "late", "away", "left"
 #: Why ranks stop by themselves, the strongest first.
 _STOPPED = ("interrupted", "failed", _LEFT)
 #: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
-_GRACE_S, _GRACE_AT_DEADLINE_S = 0.2, 0.08
+_GRACE_S, _GRACE_AT_DEADLINE_S = 0.2, 0.06
 _GRACE_AT_THE_END_S = 0.05
 _FLUSH_S = 1.0
 #: What all ranks raise alike, and go on.
