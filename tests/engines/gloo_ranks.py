@@ -17,6 +17,6 @@ _SECONDS = 60.0
 
 def on_channel(me, *, name, options, port):
     """Call a function of the suite on a channel to the other ranks."""
-    store = distributed.TCPStore("127.0.0.1", port, None, False, timedelta(seconds=_SECONDS), wait_for_workers=False)
+    store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=_SECONDS), wait_for_workers=False)
     channel = GlooChannel(store, me.rank, me.size, "test", _SECONDS)
     return getattr(channel_conformance, name)(channel, **options)

@@ -17,4 +17,4 @@ rank = channel.rank
 returned = getattr(channel_conformance, sys.argv[1])(channel, **json.loads(sys.argv[2]))
 everything = MPI.COMM_WORLD.gather(repr(returned))
 if rank == 0:
-    print("returned", json.dumps(everything), flush=True)
+    sys.stdout.write(f"returned {json.dumps(everything)}\n")

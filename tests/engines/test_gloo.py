@@ -21,7 +21,9 @@ def run(ranks):
     """A way to run the suite, each time with a store of its own, which outlives the ranks."""
 
     def run_function(function, size):
-        store = distributed.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
+        store = distributed.TCPStore(
+            "127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60), wait_for_workers=False
+        )
         plain, options = function, {}
         if isinstance(function, functools.partial):
             plain, options = function.func, function.keywords

@@ -27,7 +27,7 @@ def run(function, size):
     script = Path(__file__).with_name("mpi_ranks.py")
     launcher = str(_MPIEXEC) if _MPIEXEC.exists() else "mpiexec"
     command = [launcher, "-n", str(size), sys.executable, str(script), plain.__name__, json.dumps(options)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)  # noqa: S603 - our own
     lines = [line for line in done.stdout.splitlines() if line.startswith("returned ")]
     assert len(lines) == 1, done.stderr
     return [ast.literal_eval(one) for one in json.loads(lines[0].removeprefix("returned "))]

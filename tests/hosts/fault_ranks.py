@@ -21,7 +21,7 @@ def joined(me, port, timeout_seconds, job="job"):
     """Return a group of ranks that share no host, on a store that outlives them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this test's shell has done
     joining.host_key = lambda: f"host {me.rank}"
-    store = distributed.TCPStore("127.0.0.1", port, None, False, timedelta(seconds=_CONNECT_S), wait_for_workers=False)
+    store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
     terms = joining.Terms("replica_order", None, 1 << 30, _CONNECT_S, timeout_seconds)
     agreed = connecting._agreed(terms.guarantee)
     return Group(

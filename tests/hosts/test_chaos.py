@@ -16,11 +16,21 @@ SEEDS = 100_000 if os.environ.get("TREEFOLD_CASES") == "full" else 10_000
 @pytest.mark.parametrize("part", range(_PARTS))
 class TestGroups:
     def test_end_in_whole_outputs_and_errors_that_name(self, part, is_prompt):
-        """No hang, no wrong number, nothing torn; every survivor raises in time, and where words are prompt names right."""
+        """No hang, no wrong number, nothing torn; survivors raise in time, and name right where words are prompt."""
         for seed in range(part, SEEDS // 2, _PARTS):
             scene = chaos.Scene(seed)
-            network, outcomes = chaos.run(scene, is_prompt=is_prompt)
+            _, outcomes = chaos.run(scene, is_prompt=is_prompt)
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
-                    raise AssertionError(scene) from outcome
-            chaos.check(scene, network, outcomes, is_prompt=is_prompt)
+                    raise AssertionError(scene) from outcome  # noqa: TRY004 - it is this test's
+            chaos.check(scene, outcomes, is_prompt=is_prompt)
+
+
+class TestPlans:
+    def test_follow_numbers_of_replicas_back_and_forth(self):
+        """A rank that brings as many replicas as ever has a plan of another time, when others bring others again."""
+        scene = chaos.Scene(0)
+        scene.size, scene.trouble, scene.faults = 2, "none", ()
+        scene.calls = [chaos.Call(method, 60, None, 0) for method in ("new", "replicas", "new", "replicas")]
+        _, outcomes = chaos.run(scene, is_prompt=True)
+        assert [(told.done, told.error) for told in outcomes] == [(5, None)] * 2

@@ -44,7 +44,9 @@ def stores():
     kept = []
 
     def make():
-        kept.append(distributed.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False))
+        kept.append(
+            distributed.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60), wait_for_workers=False)
+        )
         return kept[-1].port
 
     return make
@@ -53,7 +55,7 @@ def stores():
 def worlds_of(kind, stores):
     """Yield as many worlds as there are faults of a kind."""
     for seed in range(FAULTS // len(KINDS)):
-        draw = random.Random(f"{kind} {seed}")
+        draw = random.Random(f"{kind} {seed}")  # noqa: S311 - a test's choice
         size = draw.choice((2, 3, 3, 4))
         length = draw.choice((100, 5000, 200_000))
         arguments = {"kind": kind, "at": draw.randrange(80), "victim": draw.randrange(size), "length": length}

@@ -262,7 +262,7 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     holders = sorted(other for other, said in answers.items() if said.holds and said.ended >= sequence)
     stopped = {other: said.cause for other, said in answers.items() if said.cause in _STOPPED}
     now = {other for other in stopped if answers[other].ended < sequence}
-    late = [said for said in answers.values() if said.cause == _LATE]
+    late = {other: said for other, said in answers.items() if said.cause == _LATE}
     suspects = frozenset().union(*(said.suspects for said in answers.values()))
     waiters = frozenset().union(*(said.waiters for said in answers.values()))
     missing = suspects.difference(answers) or waiters.difference(answers) or _most_missed(late)
@@ -278,6 +278,8 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     return PeerLostError.between_hosts(_LOST, blamed, holders)
 
 
-def _most_missed(answers: Sequence[Said]) -> frozenset[int]:
-    counts = Counter(rank for said in answers for rank in said.suspects or said.waiters)
-    return frozenset(rank for rank, count in counts.items() if count == max(counts.values()))
+def _most_missed(late: Mapping[int, Said]) -> frozenset[int]:
+    """Return whom late ranks miss and who are not late themselves, but have come back; else whom most of them miss."""
+    counts = Counter(rank for said in late.values() for rank in said.suspects or said.waiters)
+    back = frozenset(counts).difference(late)
+    return back or frozenset(rank for rank, count in counts.items() if count == max(counts.values()))

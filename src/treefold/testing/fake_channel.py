@@ -31,7 +31,7 @@ class FakeNetwork:
     [0, 1, 2]
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two have defaults
         self,
         size: int,
         seed: object,
