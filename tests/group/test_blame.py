@@ -4,6 +4,7 @@ from treefold.group.rounds import Said, error_of
 
 
 def said(cause, suspects=(), ended=4, *, holds=True, waiters=()):
+    """Return what a rank says."""
     return Said(cause, frozenset(suspects), ended, holds, frozenset(waiters))
 
 
