@@ -14,6 +14,11 @@ PATIENCE = 600.0  # seconds; nothing here takes that long
 BRIEF = 0.2
 
 
+def from_all(ranks):
+    """Return what tells that all of these have spoken."""
+    return lambda said: said.keys() >= set(ranks)
+
+
 def row(value, length):
     """Return bytes that are all alike."""
     return np.full(length, value, np.uint8)
@@ -53,7 +58,7 @@ def leave(channel):
     for peer in others(channel):
         channel.send(peer, tag, row(1, 1))
     finish(channel, meeting)
-    channel.ask(b"left", [], channel.now())
+    channel.ask(b"left", from_all([]), channel.now())
     channel.close()
 
 
@@ -126,7 +131,6 @@ def check_all_to_all(run):
 
 
 def echo(channel):
-    """Send what the other has sent, back and forth."""
     """Use the same two buffers again and again, which is right as soon as the answer is there."""
     own, other = row(0, 1000), row(0, 1000)
     for index in range(1, 30):
@@ -149,15 +153,56 @@ def check_buffers_are_free_again(run):
     assert run(echo, 2) == [0, 1]
 
 
+def send_and_end(channel):
+    """Rank 1 ends as soon as what it has sent is out."""
+    if channel.rank:
+        for tag in range(3):
+            channel.send(0, tag, row(tag + 1, 1 << 16))
+        channel.flush(channel.now() + PATIENCE)
+        return None
+    sleep(channel, channel.now() + BRIEF)
+    buffers = [row(0, 1 << 16) for _ in range(3)]
+    failed = finish(channel, [channel.receive(1, tag, buffer) for tag, buffer in enumerate(buffers)])
+    channel.ask(b"left", from_all([]), channel.now())
+    channel.close()
+    return len(failed), [set(buffer.tolist()) for buffer in buffers]
+
+
+def check_flush(run):
+    """What was flushed arrives, although its sender ends."""
+    assert run(send_and_end, 2)[0] == (0, [{1}, {2}, {3}])
+
+
+def settle_often(channel):
+    """Send rows that nobody keeps, in rounds that end with settle; return what was received wrongly."""
+    wrong = 0
+    for number in range(1, 30):
+        buffers = {peer: row(0, 1 << 14) for peer in others(channel)}
+        taken = [channel.receive(peer, 1, buffer) for peer, buffer in buffers.items()]
+        for peer in buffers:
+            channel.send(peer, 1, row(number + peer, 1 << 14))
+        assert not finish(channel, taken)
+        channel.settle()
+        wrong += sum((buffer != number + channel.rank).any() for buffer in buffers.values())
+    leave(channel)
+    return int(wrong)
+
+
+def check_settle(run):
+    """Nothing is forgotten that a receiver still waits for."""
+    assert run(settle_often, 3) == [0] * 3
+
+
 def wait_for_nothing(channel):
-    """Wait for a message that nobody sends; return by how much too long."""
+    """Wait for a message that nobody sends before it is too late; return by how much too long."""
     never = channel.receive(1 - channel.rank, 0, row(0, 1))
     late = []
     for _ in range(5):
         deadline = channel.now() + BRIEF
         assert channel.wait(deadline) is None
         late.append(channel.now() - deadline)
-    assert not never.error
+    channel.send(1 - channel.rank, 0, row(1, 1))
+    assert not finish(channel, [never])
     leave(channel)
     return late
 
@@ -215,7 +260,7 @@ def check_a_death(run):
 
 def ask_all(channel):
     """Say something, and hear what the others say."""
-    heard = channel.ask(f"rank {channel.rank}".encode(), range(channel.size), channel.now() + PATIENCE)
+    heard = channel.ask(f"rank {channel.rank}".encode(), from_all(range(channel.size)), channel.now() + PATIENCE)
     channel.close()
     return dict(heard)
 
@@ -230,7 +275,7 @@ def wake_by_ask(channel):
     if channel.rank:
         taken = channel.receive((channel.rank - 1) % channel.size, 1, row(0, 8))
         assert finish(channel, [taken]) == [taken]
-    heard = channel.ask(b"%d" % channel.rank, range(channel.size), channel.now() + PATIENCE)
+    heard = channel.ask(b"%d" % channel.rank, from_all(range(channel.size)), channel.now() + PATIENCE)
     channel.close()
     return dict(heard)
 
@@ -246,7 +291,7 @@ def ask_for_a_silent_one(channel):
     if channel.rank == 2:
         channel.wait(start + 40 * BRIEF)  # it is alive, and busy
         return None
-    heard = channel.ask(b"here", range(channel.size), start + 20 * BRIEF)
+    heard = channel.ask(b"here", from_all(range(channel.size)), start + 20 * BRIEF)
     elapsed = channel.now() - start
     channel.close()
     return sorted(heard), elapsed >= 20 * BRIEF
@@ -264,9 +309,9 @@ def go_on_without(channel, *, lost):
     deadline = channel.now() + PATIENCE
     late = channel.receive(lost, 0, row(0, 4))
     finish(channel, [late])
-    channel.ask(b"", [rank for rank in range(channel.size) if rank != lost], deadline)
-    onward = channel.without([lost], deadline)
+    channel.ask(b"", from_all(set(range(channel.size)) - {lost}), deadline)
     channel.close()
+    onward = channel.without([lost], deadline)
     buffers = {peer: row(0, 4) for peer in others(onward)}
     taken = [onward.receive(peer, 0, buffer) for peer, buffer in buffers.items()]
     for peer in buffers:
@@ -286,7 +331,7 @@ def check_without(run):
 def leave_each_other_out(channel):
     """Go on as ranks 0 and 1, and as rank 2."""
     here = [0, 1] if channel.rank < 2 else [2]
-    channel.ask(b"", here, channel.now() + PATIENCE)
+    channel.ask(b"", from_all(here), channel.now() + PATIENCE)
     try:
         onward = channel.without([rank for rank in range(3) if rank not in here], channel.now() + PATIENCE)
     except RuntimeError as refused:
@@ -331,6 +376,8 @@ CHECKS = (
     check_many_in_flight,
     check_all_to_all,
     check_buffers_are_free_again,
+    check_flush,
+    check_settle,
     check_deadline,
     check_returns_each_once,
     check_ask,

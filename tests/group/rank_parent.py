@@ -259,6 +259,10 @@ def _live(rank: Rank, body: Any, arguments: dict[str, Any], timeout_seconds: flo
             rank.group.close()
         rank.group = None
         gc.collect()
+        until = time.monotonic() + _GRACE_S
+        while changes(before) and time.monotonic() < until:  # threads take a moment to end
+            time.sleep(0.005)
+            gc.collect()
         report["left"] = tuple(f"{now} {name} instead of {then}" for name, then, now in changes(before))
         if data:
             report["value"] = pickle.loads(data)

@@ -1,10 +1,15 @@
 """Labs for tests: emulated hosts, where this machine lets us make them."""
 
 import contextlib
+import sys
+from pathlib import Path
 
 import pytest
 
 import lab
+
+_FOLDER = Path(__file__).parent
+sys.path += [str(_FOLDER), str(_FOLDER.parent / "group")]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import threading
 import channel_conformance
 import numpy as np
 import pytest
-from channel_conformance import finish, leave, row
+from channel_conformance import finish, from_all, leave, row
 
 from treefold.engines.channel import Limits
 from treefold.errors import ChannelUseError, HangError
@@ -41,7 +41,7 @@ def ring(channel):
     taken = channel.receive((channel.rank - 1) % channel.size, 5, other := row(0, 40))
     channel.send((channel.rank + 1) % channel.size, 5, row(2**channel.rank, 40))
     failed = finish(channel, [taken])
-    heard = dict(channel.ask(b"failed" if failed else b"done", range(channel.size), channel.now() + 600))
+    heard = dict(channel.ask(b"failed" if failed else b"done", from_all(range(channel.size)), channel.now() + 600))
     channel.close()
     return heard, other.tolist()
 
@@ -89,7 +89,7 @@ class TestRun:
         def be_late(channel):
             channel.wait(5.0)
             assert channel.wait(1.0) is None
-            channel.ask(b"", range(3), 2.0)
+            channel.ask(b"", from_all(range(3)), 2.0)
             channel.wait(6.0)
             channel.close()
 
@@ -297,11 +297,11 @@ class TestBuffers:
         ("call", "sentence"),
         [
             (lambda channel: channel.send(1 - channel.rank, 0, row(0, 1)), "calls send after ask: nothing can be sent"),
-            (lambda channel: channel.ask(b"", [], 1.0), "calls ask twice."),
+            (lambda channel: channel.ask(b"", from_all([]), 1.0), "calls ask twice."),
             (lambda channel: channel.close() or channel.wait(1.0), "uses its channel after close: wait."),
         ],
     )
     def test_are_not_sent_after_ask(self, call, sentence):
         """Nothing but ``wait``, ``without`` and ``close`` can follow it."""
         with pytest.raises(ChannelUseError, match=sentence):
-            FakeNetwork(2, 4).run(lambda channel: (channel.ask(b"", [], 1.0), call(channel)))
+            FakeNetwork(2, 4).run(lambda channel: (channel.ask(b"", from_all([]), 1.0), call(channel)))

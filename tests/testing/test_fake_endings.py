@@ -1,4 +1,4 @@
-from channel_conformance import finish, leave, others, row, sleep
+from channel_conformance import finish, from_all, leave, others, row, sleep
 
 from treefold.errors import ConnectError, GroupError
 from treefold.testing import FakeNetwork, Kill
@@ -85,7 +85,7 @@ class TestClose:
             buffers = [row(1, 1), row(1, 1)]
             for tag, buffer in enumerate(buffers):
                 channel.send(0, tag, buffer)
-            channel.ask(b"", [], 0.0)
+            channel.ask(b"", from_all([]), 0.0)
             buffers[0][:] = 2
             channel.wait(0.01)
             channel.close()

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from channel_conformance import finish, leave, others, row, sleep
+from channel_conformance import finish, from_all, leave, others, row, sleep
 
 from treefold.engines.channel import Limits
 from treefold.errors import ConnectError, HangError
@@ -29,7 +29,7 @@ def say_each_other(channel):
     deadline = channel.now() + 60.0
     failed, received = exchange_rows(channel, 0, deadline)
     exchange_rows(channel, 1, deadline + 1.0)
-    heard = sorted(channel.ask(b"", others(channel), deadline + 8.0))
+    heard = sorted(channel.ask(b"", from_all(others(channel)), deadline + 8.0))
     channel.close()
     return failed, heard, received
 
@@ -265,7 +265,7 @@ class TestCut:
 
         def part(channel):
             mine = [0, 1] if channel.rank < 2 else [2]
-            channel.ask(b"", mine, channel.now() + 5.0)
+            channel.ask(b"", from_all(mine), channel.now() + 5.0)
             try:
                 return channel.without([rank for rank in range(3) if rank not in mine], channel.now() + 60.0).size
             except ConnectError as refused:
@@ -278,8 +278,8 @@ class TestCut:
             for rank in {0, 1, 2} - set(onward):
                 sentence, when = outcomes[rank]
                 assert sentence == (
-                    f"Rank {rank} cannot tell which ranks go on: it did not reach the store that decides before the "
-                    "deadline. Look at its network, and connect again."
+                    f"Rank {rank} cannot tell which ranks go on: it did not reach the store, or the ranks, that decide "
+                    "before the deadline. Look at its network, and connect again."
                 )
                 assert 60 <= when < 70
 

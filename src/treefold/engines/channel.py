@@ -80,7 +80,8 @@ class Channel(abc.ABC):
     def wait(self, deadline: float) -> Transfer | None:
         """Return a transfer that is done or has failed, each once; None at the deadline, a moment of ``now``.
 
-        Sends that went well need not be returned. A failed transfer's peer has ended or stopped using the channel.
+        What one peer sends may be returned in the order in which its receives have begun, and not as it arrives. Sends
+        that went well need not be returned. A failed transfer's peer has ended or stopped using the channel.
         Signal handlers run at least every 20 ms.
         """
 
@@ -108,7 +109,8 @@ class Channel(abc.ABC):
     def without(self, ranks: Collection[int], deadline: float) -> Channel:
         """Return a channel between all ranks but these, whose own numbers close up; all others call it alike.
 
-        It is decided once which ranks go on: of two parts that leave each other out, one does.
+        This channel may be closed. It is decided once which ranks go on: of two parts that leave each other out, one
+        does.
 
         Raises:
             GroupError: others go on without this one, or it cannot be decided.

@@ -45,13 +45,18 @@ class GlooChannel(Channel):
         """
         self.rank, self.size = rank, size
         self._store, self._name = store, name
+        deadline = time.monotonic() + seconds
+        self._meet("come", deadline)
         try:
-            self._group = ProcessGroupGloo(PrefixStore(name, store), rank, size, timedelta(seconds=seconds))
+            left = max(deadline - time.monotonic(), 1e-3)
+            self._group = ProcessGroupGloo(PrefixStore(name, store), rank, size, timedelta(seconds=left))
         except RuntimeError as error:
             raise ConnectError.engine(_NAME, str(error)) from None
+        self._meet("connected", deadline)  # who is connected may end, which would keep others from connecting
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
         self._receipts: dict[int, queue.SimpleQueue[Transfer | None]] = {}
+        self._waiters: list[threading.Thread] = []
         self._sent: list[Transfer] = []
         #: How many of these were sent before the last ``settle``.
         self._settled = 0
@@ -79,6 +84,7 @@ class GlooChannel(Channel):
             waiter = threading.Thread(target=self._wait_for, args=(self._receipts[peer],), daemon=True)
             waiter.name = f"treefold-{peer}"
             waiter.start()
+            self._waiters.append(waiter)
         self._receipts[peer].put(transfer)
         return transfer
 
@@ -126,8 +132,10 @@ class GlooChannel(Channel):
             done.set()
 
         threading.Thread(target=converse, daemon=True).start()
-        told.wait(min(_TOLD_S, max(deadline - time.monotonic(), 0.0)))
-        self._disconnect()
+        try:
+            told.wait(min(_TOLD_S, max(deadline - time.monotonic(), 0.0)))
+        finally:
+            self._disconnect()
         done.wait(max(deadline - time.monotonic(), 0.0))
         return dict(answers)
 
@@ -139,12 +147,18 @@ class GlooChannel(Channel):
             raise GroupError.decided_otherwise(self.rank, decided, wanted)
         seconds = max(deadline - time.monotonic(), 1e-3)
         name = f"{self._name}/{'.'.join(map(str, decided))}"
-        return GlooChannel(self._store, decided.index(self.rank), len(decided), name, seconds)
+        try:
+            return GlooChannel(self._store, decided.index(self.rank), len(decided), name, seconds)
+        except ConnectError as error:
+            raise (ConnectError.absent([decided[rank] for rank in error.ranks]) if error.ranks else error) from None
 
     def close(self) -> None:
-        """Let the waiting threads end."""
+        """Let the waiting threads end: once nothing is under way, or all connections are broken, they do at once."""
         for receipts in self._receipts.values():
             receipts.put(None)
+        until = time.monotonic() + _TOLD_S
+        for waiter in self._waiters:
+            waiter.join(max(until - time.monotonic(), 0.0))
 
     def _decided(self, wanted: str, deadline: float) -> list[int]:
         decided: list[int] = []
@@ -160,6 +174,20 @@ class GlooChannel(Channel):
         if not decided:
             raise ConnectError.undecided(self.rank)
         return decided
+
+    def _meet(self, where: str, deadline: float) -> None:
+        """Wait in the store until all are there."""
+        keys = [f"{where}/{rank}" for rank in range(self.size)]
+        store = PrefixStore(self._name, self._store)
+        left = max(deadline - time.monotonic(), 1e-3)
+        try:
+            store.set(keys[self.rank], b"")
+            store.wait(keys, timedelta(seconds=left))
+        except RuntimeError as error:  # PyTorch's errors of stores
+            missing = []
+            with contextlib.suppress(RuntimeError):
+                missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+            raise (ConnectError.late(missing, left) if missing else ConnectError.engine(_NAME, str(error))) from None
 
     def _wait_for(self, receipts: queue.SimpleQueue[Transfer | None]) -> None:
         while True:
@@ -178,14 +206,16 @@ class GlooChannel(Channel):
         self._ended.put(transfer)
 
     def _disconnect(self) -> None:
-        """Break all connections: gloo does so when a receive expires, and nothing else does."""
-        if self.size == 1:
-            return
+        """Break all connections: gloo does so when a receive expires, and nothing else does.
+
+        One from a rank that is gone does not expire, so each is tried; once all are broken, the rest fail at once.
+        """
         nowhere = torch.empty(1, dtype=torch.uint8)
         for rail in range(self.limits.rails):
-            with contextlib.suppress(RuntimeError):
-                peer = (self.rank + 1) % self.size
-                self._group.recv([nowhere], peer, _NOBODYS + rail).wait(timedelta(milliseconds=1))
+            for peer in range(self.size):
+                if peer != self.rank:
+                    with contextlib.suppress(RuntimeError):
+                        self._group.recv([nowhere], peer, _NOBODYS + rail).wait(timedelta(milliseconds=1))
 
 
 def _num_rails() -> int:

@@ -161,6 +161,16 @@ class DeadlineError(GroupError, TimeoutError):
         error.ranks = tuple(ranks)
         return error
 
+    @classmethod
+    def given_up(cls, rank: int, holders: Sequence[int]) -> Self:
+        """The others have had to go on without this rank."""
+        error = cls(
+            f"Rank {rank}, this one, was away until the deadlines of the others had passed, {_as_they_were(holders)} "
+            "The others may go on without it: connect again to come back."
+        )
+        error.ranks = (rank,)
+        return error
+
 
 class CallMismatchError(GroupError, ValueError):
     """Ranks of a group make calls that differ. Nothing has moved, and the group can be used."""

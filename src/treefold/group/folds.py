@@ -311,13 +311,16 @@ class Folds:
         self, known: KnownCall, rows: list[Row], targets: Sequence[Row | None] | None, fold: Fold, *, wants_lease: bool
     ) -> Outcome | None:
         """Make the call; the first time, and when numbers of replicas have changed, plan it with all ranks."""
+        made: tuple[int, ...] = ()
         while True:
             try:
                 return self._link.fold(known.form, rows, targets, wants_lease, fold, known.plans)
             except UnplannedCallError as unplanned:
-                if unplanned.are_all_planned:
+                # Ranks may all have plans, and some of them for numbers of replicas that others had before.
+                if unplanned.are_all_planned and made == unplanned.replicas:
                     raise CallMismatchError.plans() from None
                 self._link.expect_more()
+                made = tuple(unplanned.replicas)
                 known.plans.make(self._link, unplanned)
 
     def _wrapped(self, known: KnownCall, outcome: Outcome, targets: list[Row] | None, end: Reading | None) -> Any:

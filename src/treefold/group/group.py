@@ -42,7 +42,9 @@ class Group:
         self._link = link
         self._moves = Moves(link)
         self._folds = Folds(link, self._moves.join)
-        atexit.register(_close, weakref.ref(self))
+        _open.add(self)
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)  # the last to register is the first to run: before PyTorch and MPI end
 
     @property
     def rank(self) -> int:
@@ -239,7 +241,9 @@ class Group:
         return root
 
 
-def _close(group: weakref.ref[Group]) -> None:
-    found = group()
-    if found is not None:
-        found.close()
+_open: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for group in list(_open):
+        group.close()

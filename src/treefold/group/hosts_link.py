@@ -92,6 +92,7 @@ class HostsLink(Link):
         self._rounds = Rounds(channel)
         self._channel, self._local, self._rejoin = channel, local, rejoin
         self._host = layout.host_of(self.rank)
+        self._until: float | None = None
         self._walks: BoundedCache[int, Walk] = BoundedCache(64)
 
     def fold(
@@ -114,17 +115,16 @@ class HostsLink(Link):
         inline = _inline(given) if plans.is_told else b""
         with self._calling("a reduction"):
             until = self._deadline()
-            own = plans.own
+            own, told = plans.own, plans.is_told
             frame = Frame(form.kind, form.words, inline, max(own), plans.number, is_mixed=len(own) > 1)
-            outcome = self._round(frame, until)
-            told = plans.is_told
-            frames = outcome.frames
-            results = _folded_here(frames, rows, fold, plans.counts) if told else self._walked(plans, memory, until)
-        if targets is None and wants_lease:
-            outcome.results = dict(zip(form.results_at, results, strict=True))
-        for end, result in zip(ends, results, strict=True):
-            if end is not None:
-                np.copyto(end, result.reshape(-1))
+            with self._rounds.failing():
+                outcome = self._round(frame, until)
+                results = [] if told else self._walked(plans, memory, until)
+            self._rounds.complete()
+            results = _folded_here(outcome.frames, rows, fold, plans.counts) if told else results
+            if targets is None and wants_lease:
+                outcome.results = dict(zip(form.results_at, results, strict=True))
+            _hand_over([(end, result) for end, result in zip(ends, results, strict=True) if end is not None])
         return outcome
 
     def place(
@@ -146,13 +146,14 @@ class HostsLink(Link):
         with self._calling(words):
             until = self._deadline()
             crossing = Crossing(self._channel, own, made + staged)
-            outcome = self._round(Frame(kind, words, crossing.said), until)
             with self._rounds.failing():
+                outcome = self._round(Frame(kind, words, crossing.said), until)
                 waiting = crossing.begin(outcome.blobs)
                 self._rounds.wait_for(waiting, until, self._warn)
-            self._vote(until)
-        for (_, address, nbytes), (_, array) in zip(taken, staged, strict=True):
-            np.copyto(memory_at(address, nbytes), array)
+                self._vote(until)
+            self._rounds.complete()
+            ends = [memory_at(address, nbytes) for _, address, nbytes in taken]
+            _hand_over([(end, array) for end, (_, array) in zip(ends, staged, strict=True)])
         if whole is not None:
             outcome.results = {-1: whole}
         return outcome
@@ -188,7 +189,16 @@ class HostsLink(Link):
         return self._rounds.sequence
 
     def _deadline(self) -> float:
-        return self._channel.now() + self.timeout_seconds
+        """Return the deadline of the call, which may have several rounds."""
+        if not self._depth or self._until is None:
+            self._until = self._channel.now() + self.timeout_seconds
+        return self._until
+
+    def __enter__(self) -> None:
+        """Begin a call, unless this is a part of one."""
+        if not self._depth:
+            self._until = None
+        super().__enter__()
 
     def _round(self, frame: Frame, until: float) -> HostsOutcome:
         """Tell all ranks a call, and raise what is wrong with it."""
@@ -229,14 +239,13 @@ class HostsLink(Link):
         if memory is None or plans.plan is None:
             raise AssertionError(plans)  # a round without plans has raised
         walk = self._walk_of(plans.plan, plans.number)
-        with self._rounds.failing():
-            walk.run(
-                memory.flat,
-                self._channel,
-                ROUND_TAGS,
-                lambda waiting: self._rounds.arrivals(waiting, until, self._warn),
-                lambda copies: self._share(copies, memory, walk, until),
-            )
+        walk.run(
+            memory.flat,
+            self._channel,
+            ROUND_TAGS,
+            lambda waiting: self._rounds.arrivals(waiting, until, self._warn),
+            lambda copies: self._share(copies, memory, walk, until),
+        )
         self._vote(until)
         return memory.results
 
@@ -258,7 +267,20 @@ class HostsLink(Link):
         except (PeerLostError, DeadlineError) as error:
             lost = [self._host[rank] for rank in error.ranks]
             cause = "late" if isinstance(error, DeadlineError) else "lost"
-            raise self._rounds.ended(cause, lost) from None
+            raise self._rounds.ended(cause, lost, until) from None
+
+
+def _hand_over(pairs: list[tuple[HostArray, HostArray]]) -> None:
+    """Copy results to where they belong: all of them, even if a signal interrupts."""
+    try:
+        while pairs:
+            end, result = pairs[-1]
+            np.copyto(end, result.reshape(-1))
+            pairs.pop()
+    except BaseException:
+        for end, result in pairs:
+            np.copyto(end, result.reshape(-1))
+        raise
 
 
 def _are_apart(given: Sequence[Sequence[HostArray]], ends: Sequence[HostArray | None]) -> bool:

@@ -70,6 +70,8 @@ class Link(abc.ABC):
         self._under_way = threading.Lock()
         self._doing = ""
         self._told = 0
+        #: How many blocks of ``telling`` are open: all that stands in the outermost is one call.
+        self._depth = 0
         _links.add(self)
 
     @property
@@ -148,6 +150,7 @@ class Link(abc.ABC):
 
     def __enter__(self) -> None:
         """Begin what may fail. As methods, because a generator would take as long as the rest of a small call."""
+        self._depth += 1
         if not self._under_way.locked():
             self._told = self._sequence
 
@@ -155,6 +158,7 @@ class Link(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Tell the others, unless they know, as the call itself has ended; an interrupted rank waits for nobody."""
+        self._depth -= 1
         if error is None or self._sequence != self._told:
             return
         if isinstance(error, Exception):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from treefold.backends import HostArray
-from treefold.engines.channel import Channel, Transfer, Waiting
-from treefold.errors import DeadlineError, GroupError, PeerLostError
+from treefold.engines.channel import Channel, Enough, Transfer, Waiting
+from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError, UnplannedCallError
 
 #: Magic, sequence, kind, whether the call is refused, replicas, the plan's number, bytes of the words, of the payload.
 _HEAD = struct.Struct("<4sQ24s??xxIQII")
@@ -23,11 +24,15 @@ _FRAME_BYTES = _HEAD.size + _MOST_WORDS + FRAME_ROOM
 _FRAME, _REST = range(2)
 #: The tags that rounds use; data has those from here on.
 ROUND_TAGS = 2
-_LOST, _LATE, _LEFT = "lost", "late", "left"
+_LOST, _LATE, _AWAY, _LEFT = "lost", "late", "away", "left"
+#: Why ranks stop by themselves, the strongest first.
+_STOPPED = ("interrupted", "failed", _LEFT)
 #: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
-_GRACE_S = {_LOST: 0.2, _LATE: 0.08}
+_GRACE_S, _GRACE_AT_DEADLINE_S = 0.2, 0.06
 _GRACE_AT_THE_END_S = 0.05
 _FLUSH_S = 1.0
+#: What all ranks raise alike, and go on.
+_ALIKE = (CallMismatchError, UnplannedCallError)
 _WARN_AFTER_S = 30.0
 
 
@@ -50,18 +55,20 @@ class Said(NamedTuple):
     cause: str
     suspects: frozenset[int]
     ended: int
+    #: Whether that round has ended a call.
+    holds: bool
     #: Of those that it waits for, the others: they may themselves wait.
     waiters: frozenset[int] = frozenset()
 
     def encode(self) -> bytes:
         """Return it as others read it."""
-        return json.dumps([self.cause, sorted(self.suspects), self.ended, sorted(self.waiters)]).encode()
+        return json.dumps([self.cause, sorted(self.suspects), self.ended, self.holds, sorted(self.waiters)]).encode()
 
     @staticmethod
     def read(said: bytes) -> Said:
         """Read what another rank has said."""
-        cause, suspects, ended, waiters = json.loads(said)
-        return Said(str(cause), frozenset(map(int, suspects)), int(ended), frozenset(map(int, waiters)))
+        cause, suspects, ended, holds, waiters = json.loads(said)
+        return Said(str(cause), frozenset(suspects), int(ended), bool(holds), frozenset(waiters))
 
 
 class Rounds:
@@ -70,9 +77,12 @@ class Rounds:
     def __init__(self, channel: Channel) -> None:
         """Use a channel, alone."""
         self.channel = channel
-        self.sequence = 0
+        #: The rounds that have begun, and those that have ended on this rank; whether the last one has ended a call.
+        self.sequence, self._ended, self._holds = 0, 0, True
         self.broken: GroupError | None = None
         self._frames = np.empty((channel.size, _FRAME_BYTES), np.uint8)
+        #: What has not arrived of the next round, if it is expected.
+        self._coming: set[Transfer] | None = None
 
     @property
     def peers(self) -> list[int]:
@@ -90,10 +100,11 @@ class Rounds:
         with self.failing():
             self.sequence += 1
             own = np.frombuffer(self._encoded(frame), np.uint8).copy()
-            waiting = {self.channel.receive(peer, _FRAME, self._frames[peer]) for peer in self.peers}
+            coming = self._expected()
             for peer in self.peers:
                 self.channel.send(peer, _FRAME, own[:_FRAME_BYTES])
-            self.wait_for(waiting, deadline, warn)
+            self._wait_for(coming, deadline, warn)
+            self._coming = None
             said = {peer: self._decoded(self._frames[peer]) for peer in self.peers}
             long = {peer: length for peer, (_, length) in said.items() if length > FRAME_ROOM}
             rests = {peer: np.empty(length - FRAME_ROOM, np.uint8) for peer, length in long.items()}
@@ -102,11 +113,16 @@ class Rounds:
                 rest = np.frombuffer(frame.payload, np.uint8)[FRAME_ROOM:].copy()
                 for peer in self.peers:
                     self.channel.send(peer, _REST, rest)
-            self.wait_for(waiting, deadline, warn)
+            self._wait_for(waiting, deadline, warn)
             frames = {peer: one for peer, (one, _) in said.items()}
             for peer, rest in rests.items():
                 frames[peer] = frames[peer]._replace(payload=frames[peer].payload + rest.tobytes())
+            self._ended, self._holds = self.sequence, False
             return [frame if rank == self.channel.rank else frames[rank] for rank in range(self.channel.size)]
+
+    def complete(self) -> None:
+        """Note that the last round has ended a call: this rank has its result."""
+        self._holds = True
 
     def wait_for(self, waiting: Collection[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]) -> None:
         """Wait until all of these have arrived."""
@@ -117,25 +133,46 @@ class Rounds:
     def arrivals(self, waiting: Waiting, deadline: float, warn: Callable[[Sequence[int]], None]) -> Iterator[Transfer]:
         """Yield what arrives, as long as ``waiting``, which the caller keeps, is not empty.
 
+        The next round is expected meanwhile, so that whoever stops is noticed by all, whomever they wait for. All else
+        that is to arrive before it must have been begun: engines may tell what arrives in the order of its beginning.
+
         Raises:
             GroupError: a rank is gone, or late.
 
         """
+        if waiting:
+            self._expected()
+        return self._arrivals(waiting, deadline, warn)
+
+    def _expected(self) -> set[Transfer]:
+        """Return what has not arrived of the next round."""
+        if self._coming is None:
+            self._coming = {self.channel.receive(peer, _FRAME, self._frames[peer]) for peer in self.peers}
+        return self._coming
+
+    def _wait_for(self, waiting: set[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]) -> None:
+        for done in self._arrivals(waiting, deadline, warn):
+            waiting.discard(done)
+
+    def _arrivals(self, waiting: Waiting, deadline: float, warn: Callable[[Sequence[int]], None]) -> Iterator[Transfer]:
         warn_at = self.channel.now() + _WARN_AFTER_S
         while waiting:
             transfer = self.channel.wait(min(deadline, warn_at))
             if transfer is not None and transfer.is_send:
                 continue  # one that fails needs nothing more, or is missed by what it does not send
+            absent = {one.peer for one in waiting}
             if transfer is not None and transfer.error:
-                raise self.ended(_LOST, {transfer.peer})
-            if transfer is not None:
+                raise self.ended(_LOST, {transfer.peer}, deadline, absent)
+            if transfer is not None and self._coming is not None and transfer in self._coming:
+                self._coming.discard(transfer)
+            elif transfer is not None:
                 yield transfer
             elif self.channel.now() >= deadline:
-                raise self.ended(
-                    _LATE, {one.peer for one in waiting if not one.is_derived}, {one.peer for one in waiting}
-                )
+                # Whoever notices that late was away itself: stopped, for instance.
+                cause = _LATE if self.channel.now() < deadline + _GRACE_AT_DEADLINE_S else _AWAY
+                raise self.ended(cause, {one.peer for one in waiting if not one.is_derived}, deadline, absent)
             else:
-                warn(sorted({one.peer for one in waiting}))
+                warn(sorted(absent))
                 warn_at = deadline
 
     def failing(self) -> Rounds:
@@ -149,28 +186,40 @@ class Rounds:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Tell the others why this rank stops, unless they know."""
-        if error is not None and self.broken is None:
-            cause = "failed" if isinstance(error, Exception) else "interrupted"
-            self.leave(cause)
+        if error is not None and not isinstance(error, _ALIKE):
+            self.leave("failed" if isinstance(error, Exception) else "interrupted")
 
     def leave(self, cause: str) -> None:
         """Tell the others that this rank has stopped, waiting for nobody."""
-        if self.broken is None:
-            self.broken = GroupError.closed()
+        if self.broken is not None:
+            return
+        self.broken = GroupError.closed()
+        try:
             if cause == _LEFT:
                 self.channel.flush(self.channel.now() + _FLUSH_S)
-            said = Said(cause, frozenset(), self.sequence).encode()
-            self.channel.ask(said, lambda _: True, self.channel.now() + _GRACE_AT_THE_END_S)
-            self.channel.close()
+        finally:
+            self._ask(cause, (), (), lambda _: True, self.channel.now() + _GRACE_AT_THE_END_S)
 
-    def ended(self, cause: str, suspects: Collection[int], waiters: Collection[int] = ()) -> GroupError:
+    def ended(
+        self, cause: str, suspects: Collection[int], deadline: float, waiters: Collection[int] = ()
+    ) -> GroupError:
         """Ask the other ranks whom they miss, and return the error that all of them raise."""
-        said = Said(cause, frozenset(suspects), self.sequence - 1, frozenset(waiters).difference(suspects))
-        told = self.channel.ask(said.encode(), _have_answered, self.channel.now() + _GRACE_S[cause])
-        answers = {rank: Said.read(words) for rank, words in told.items()}
-        self.broken = blamed(answers, self.sequence)
-        self.channel.close()
+        self.broken = GroupError.closed()  # this rank may be interrupted while it asks
+        now = self.channel.now()
+        until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
+        answers = self._ask(cause, suspects, waiters, _have_answered, until)
+        self.broken = error_of(answers, self.channel.rank)
         return self.broken
+
+    def _ask(
+        self, cause: str, suspects: Collection[int], waiters: Collection[int], is_enough: Enough, until: float
+    ) -> dict[int, Said]:
+        own = Said(cause, frozenset(suspects), self._ended, self._holds, frozenset(waiters).difference(suspects))
+        try:
+            told = self.channel.ask(own.encode(), is_enough, until)
+        finally:
+            self.channel.close()
+        return {rank: Said.read(words) for rank, words in told.items()}
 
     def _encoded(self, frame: Frame) -> bytes:
         words = frame.words.encode(errors="replace")[:_MOST_WORDS]
@@ -205,20 +254,35 @@ def _have_answered(told: Mapping[int, bytes]) -> bool:
     return told.keys() >= frozenset().union(*(said.suspects | said.waiters for said in answers))
 
 
-def blamed(answers: Mapping[int, Said], sequence: int) -> GroupError:
-    """Return the error of a call, from what the ranks that are left have said.
+def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
+    """Return the error of a rank's call, from what the ranks that are left have said.
 
-    Those who say themselves that they have stopped are to blame; else those whom others wait for and who say nothing.
-    A rank that waits for a rank that waits is blameless.
+    Those who say themselves that they have stopped in this call are to blame; else those whom others wait for and who
+    say nothing. A rank that waits for a rank that waits is blameless. If all have answered, somebody was away until the
+    others had given up: whom most of these miss.
     """
-    holders = sorted(rank for rank, said in answers.items() if said.ended >= sequence)
-    for cause in ("interrupted", "failed", "left"):
-        stopped = sorted(rank for rank, said in answers.items() if said.cause == cause)
-        if stopped:
-            return PeerLostError.between_hosts(cause, stopped, holders)
+    sequence = answers[rank].ended + 1
+    holders = sorted(other for other, said in answers.items() if said.holds and said.ended >= sequence)
+    stopped = {other: said.cause for other, said in answers.items() if said.cause in _STOPPED}
+    now = {other for other in stopped if answers[other].ended < sequence}
+    late = {other: said for other, said in answers.items() if said.cause == _LATE}
     suspects = frozenset().union(*(said.suspects for said in answers.values()))
     waiters = frozenset().union(*(said.waiters for said in answers.values()))
-    missing = sorted(suspects.difference(answers) or waiters.difference(answers) or suspects or waiters)
-    if any(said.cause == "late" for said in answers.values()):
-        return DeadlineError.between_hosts(missing, holders)
-    return PeerLostError.between_hosts("lost", missing, holders)
+    missing = suspects.difference(answers) or waiters.difference(answers) or _most_missed(late)
+    if now or (stopped and not missing):  # who has stopped later may have taken along what it had sent
+        cause = min((stopped[other] for other in now or stopped), key=_STOPPED.index)
+        ranks = sorted(other for other in now or stopped if stopped[other] == cause)
+        return PeerLostError.between_hosts(cause, ranks, holders)
+    blamed = sorted(missing or suspects)
+    if blamed == [rank]:
+        return DeadlineError.given_up(rank, holders)
+    if late or answers[rank].cause == _AWAY:
+        return DeadlineError.between_hosts(blamed, holders)
+    return PeerLostError.between_hosts(_LOST, blamed, holders)
+
+
+def _most_missed(late: Mapping[int, Said]) -> frozenset[int]:
+    """Return whom late ranks miss and who are not late themselves, but have come back; else whom most of them miss."""
+    counts = Counter(rank for said in late.values() for rank in said.suspects or said.waiters)
+    back = frozenset(counts).difference(late)
+    return back or frozenset(rank for rank, count in counts.items() if count == max(counts.values()))

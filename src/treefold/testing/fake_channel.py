@@ -31,7 +31,7 @@ class FakeNetwork:
     [0, 1, 2]
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two have defaults
         self,
         size: int,
         seed: object,
@@ -42,12 +42,14 @@ class FakeNetwork:
         slow: Mapping[tuple[int, int], float] | None = None,
         limits: Limits | None = None,
         sends: SendReport | None = None,
+        is_prompt: bool = False,
     ) -> None:
         """Make a network for one run.
 
         ``hosts``: that of each rank, by default its own. ``store_host``: where the store is that survives the ranks; by
         default on none of their hosts. ``slow``: by what factor messages from one host to another take longer.
-        ``limits``: by default 64 tags. ``sends``: when they are reported as done, by default drawn.
+        ``limits``: by default 64 tags. ``sends``: when they are reported as done, by default drawn. ``is_prompt``:
+        whether no message, word, wake-up or pause takes longer than 10 ms.
         """
         self.hosts = tuple(range(size) if hosts is None else hosts)
         self.limits = limits or Limits(tags=64, message_bytes=1 << 31)
@@ -56,7 +58,7 @@ class FakeNetwork:
         random = Random(f"network {seed}")  # noqa: S311 - a test's choice
         self._random, self._scheduler = random.random, Scheduler(size, random)
         cuts = [fault for fault in faults if isinstance(fault, Cut)]
-        self._wire = Wire(self._scheduler, random, cuts=cuts, slow=dict(slow or {}))
+        self._wire = Wire(self._scheduler, random, cuts=cuts, slow=dict(slow or {}), is_prompt=is_prompt)
         self._store = Store(self._scheduler, self._wire, store_host)
         self._faults: dict[int, list[Kill | Stop]] = {rank: [] for rank in range(size)}
         for fault in faults:
@@ -82,6 +84,10 @@ class FakeNetwork:
         for sent in self._wire.sends:
             counts[sent.sender, sent.receiver] += sent.nbytes
         return counts
+
+    def paused_s(self, rank: int) -> float:
+        """Return for how long a rank has only been slow, so far."""
+        return self._processes[rank].paused_s
 
     def channel(self, rank: int) -> FakeChannel:
         """Return a rank's channel, for the function that ``run`` gives it to."""
@@ -141,7 +147,9 @@ class FakeNetwork:
                 raise SystemExit
         pause = process.calls + 1 + int(self._random() * _MOST_CALLS_BETWEEN_PAUSES)
         if process.calls > 1:
-            self._sleep(process, self._scheduler.now + self._wire.delay())
+            pause_s = self._wire.delay()
+            process.paused_s += pause_s
+            self._sleep(process, self._scheduler.now + pause_s)
         process.next_event = min(pause, *later) if later else pause
 
     def _stop(self, process: Process, fault: Stop) -> None:
@@ -247,7 +255,7 @@ class FakeChannel(Channel):
         return dict(sorted((end.heard | own).items()))
 
     def without(self, ranks: Collection[int], deadline: float) -> FakeChannel:
-        self._begin(f"without {sorted(ranks)}")
+        self._network.enter(self._end.process, f"without {sorted(ranks)}")  # after ``close`` as well
         survivors = tuple(rank for rank in range(self.size) if rank not in ranks)
         if self.rank not in survivors:
             self._refuse("leaves itself out.")

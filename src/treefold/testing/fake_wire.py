@@ -42,6 +42,8 @@ class Process:
     calls: int = 0
     #: The call before which something may happen to it.
     next_event: int = 1
+    #: For how long it was slow, in all.
+    paused_s: float = 0.0
     #: When it goes on, if it was stopped.
     stopped_until: float = 0.0
     ended_by: Fault | None = None
@@ -112,8 +114,13 @@ class Wire:
         *,
         cuts: Sequence[Cut],
         slow: dict[tuple[int, int], float],
+        is_prompt: bool = False,
     ) -> None:
-        """Begin with nothing on its way; ``slow``: by what factor messages between two hosts are slower."""
+        """Begin with nothing on its way.
+
+        ``slow``: by what factor messages between two hosts are slower. ``is_prompt``: without the few long delays.
+        """
+        self._rare = 0.0 if is_prompt else _RARE
         self._scheduler, self._random = scheduler, random.random
         self._cuts, self._slow, self._seconds_per_byte = cuts, slow, 1e-9
         self.sends: list[Sent] = []
@@ -123,8 +130,8 @@ class Wire:
         x = self._random()
         return (
             math.exp(_LN_SHORTEST + _LN_RANGE * x)
-            if x > _RARE
-            else 100.0 * math.exp(_LN_SHORTEST + _LN_RANGE * x / _RARE)
+            if x >= self._rare
+            else 100.0 * math.exp(_LN_SHORTEST + _LN_RANGE * x / self._rare)
         )
 
     def open_at(self, one: Process, other: Process | int | None) -> float:

@@ -1,0 +1,22 @@
+"""What ranks of gloo channels run: PyTorch is imported once, by the process that they are forked from."""
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from torch import distributed
+
+sys.path.append(str(Path(__file__).parent.parent))
+
+import channel_conformance
+
+from treefold.engines.gloo import GlooChannel
+
+_SECONDS = 60.0
+
+
+def on_channel(me, *, name, options, port):
+    """Call a function of the suite on a channel to the other ranks."""
+    store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=_SECONDS), wait_for_workers=False)
+    channel = GlooChannel(store, me.rank, me.size, "test", _SECONDS)
+    return getattr(channel_conformance, name)(channel, **options)

@@ -1,0 +1,53 @@
+import pytest
+
+from treefold.group.rounds import Said, error_of
+
+
+def said(cause, suspects=(), ended=4, *, holds=True, waiters=()):
+    """Return what a rank says."""
+    return Said(cause, frozenset(suspects), ended, holds, frozenset(waiters))
+
+
+class TestErrorOf:
+    @pytest.mark.parametrize(
+        ("answers", "named"),
+        [
+            ({0: said("lost", [2])}, (2,)),
+            ({0: said("lost", [1]), 1: said("lost", [2])}, (2,)),
+            ({0: said("lost", [1]), 1: said("interrupted")}, (1,)),
+            ({0: said("lost", [1]), 1: said("left")}, (1,)),
+            ({0: said("late", [2], waiters=[1]), 1: said("late", [2])}, (2,)),
+            ({0: said("late", waiters=[1, 2]), 1: said("lost", [0], waiters=[2])}, (2,)),
+        ],
+        ids=["death", "chain", "interrupt", "leaving", "late", "derived"],
+    )
+    def test_names_who_says_nothing_or_that_it_stops(self, answers, named):
+        """A rank that waits for a rank that waits is blameless."""
+        assert error_of(answers, 0).ranks == named
+
+    def test_does_not_name_who_has_left_after_this_call(self):
+        """It has its result; who died has not let this rank have it."""
+        error = error_of({0: said("lost", [2]), 1: said("left", ended=5)}, 0)
+        assert error.ranks == (2,)
+        assert "rank 1 had the result already" in str(error)
+
+    def test_names_who_has_left_with_what_it_had_sent(self):
+        """If nobody else is missing."""
+        assert error_of({0: said("lost", [1]), 1: said("left", ended=5)}, 0).ranks == (1,)
+
+    def test_says_of_nobody_in_a_call_that_it_has_its_result(self):
+        """A call of several rounds is over at the last of them."""
+        error = error_of({0: said("lost", [2]), 1: said("lost", [2], ended=5, holds=False)}, 0)
+        assert "had the result" not in str(error)
+
+    @pytest.mark.parametrize(
+        "own", [said("lost", [0], waiters=[1]), said("away", [0])], ids=["broken connections", "its own deadline"]
+    )
+    def test_tells_a_rank_that_it_was_away(self, own):
+        """Others had waited for it, directly or not, and have gone on."""
+        error = error_of({0: said("late", [2]), 1: said("late", [0]), 2: own}, 2)
+        assert str(error) == (
+            "Rank 2, this one, was away until the deadlines of the others had passed, so this call did not happen: "
+            "outputs are as they were. The others may go on without it: connect again to come back."
+        )
+        assert error.ranks == (2,)

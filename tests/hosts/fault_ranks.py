@@ -1,0 +1,86 @@
+"""Ranks of groups over gloo, each as if on a host of its own; the process they are forked from imports PyTorch once."""
+
+import os
+import signal
+import time
+from datetime import timedelta
+
+import numpy as np
+from torch import distributed
+
+from treefold.engines.roster import StoreRoster
+from treefold.errors import GroupError
+from treefold.group import connecting, joining
+from treefold.group.group import Group
+
+_CONNECT_S = 60.0
+CALLS = 40
+
+
+def joined(me, port, timeout_seconds, job="job"):
+    """Return a group of ranks that share no host, on a store that outlives them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this test's shell has done
+    joining.host_key = lambda: f"host {me.rank}"
+    store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
+    terms = joining.Terms("replica_order", None, 1 << 30, _CONNECT_S, timeout_seconds)
+    agreed = connecting._agreed(terms.guarantee)
+    return Group(
+        joining.join(
+            StoreRoster(store, me.rank, me.size, job),
+            terms,
+            lambda ticket, left: connecting.meet(ticket, agreed, left, timeout_seconds),
+        )
+    )
+
+
+def call_with_fault(me, *, port, kind, at, victim, length, timeout_seconds):
+    """Make calls, in one of which a rank fails; return how that ended, how late, and what the rest do without it."""
+    me.group = joined(me, port, timeout_seconds)
+    assert (me.group.all_reduce(np.full(length, 2.0**me.rank)) == 2**me.size - 1).all()
+    if me.rank == victim:
+        _fail_later(me, me.group._link._channel, kind, at)
+    for number in range(CALLS):
+        value = np.full(length, 2.0**me.rank + number, np.float64)
+        end = value if number % 2 else np.full(length, -1.0)
+        before = end.tobytes()
+        began = time.monotonic()
+        try:
+            me.group.all_reduce(value, out=end)
+        except (GroupError, RuntimeError, KeyboardInterrupt) as error:
+            me.settle()
+            late = time.monotonic() - began - timeout_seconds
+            is_whole = end.tobytes() == before
+            ranks = getattr(error, "ranks", None)
+            onward = _onward(me, ranks) if ranks and me.rank not in ranks else None
+            return type(error).__name__, ranks, is_whole, late, onward
+        assert (end == 2**me.size - 1 + me.size * number).all()
+    return None
+
+
+def _onward(me, ranks):
+    left = [rank for rank in range(me.size) if rank not in ranks]
+    began = time.monotonic()
+    me.group = me.group.without(ranks)
+    seconds = time.monotonic() - began
+    total = me.group.all_reduce(np.full(3, 2.0**me.rank))
+    return bool((total == sum(2**rank for rank in left)).all()), seconds
+
+
+def _fail_later(me, channel, kind, at):
+    """Fail at the nth call of the channel from here on."""
+    counts = iter(range(at, -1, -1))
+
+    def failing(call):
+        def counted(*arguments):
+            if next(counts, 1) == 0:
+                if kind == "interrupt":
+                    me.note_fault()
+                    os.kill(os.getpid(), signal.SIGINT)
+                else:
+                    me.fail(kind)
+            return call(*arguments)
+
+        return counted
+
+    for name in ("send", "receive", "wait"):
+        setattr(channel, name, failing(getattr(channel, name)))

@@ -1,0 +1,105 @@
+"""One rank of a group over gloo fails, in the middle of calls, as real processes do.
+
+``TREEFOLD_CASES=full`` draws 1,000 faults in place of 60.
+"""
+
+import os
+import random
+import signal
+import statistics
+from datetime import timedelta
+
+import fault_ranks
+import pytest
+from rank_processes import RankProcesses, World
+from torch import distributed
+
+from treefold import _native
+
+if not _native.HAS_SHARED_MEMORY:
+    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
+
+FAULTS = 1000 if os.environ.get("TREEFOLD_CASES") == "full" else 60
+KINDS = ("kill", "exit", "raise", "interrupt", "stop")
+#: For ranks that wait for one that is stopped: more than ranks that are only slow on a busy machine take.
+_DEADLINE_S = 5.0
+#: Worlds at once: those with a stopped rank mostly wait.
+_AT_ONCE = {"stop": 6}
+_OWN = {"raise": "RuntimeError", "interrupt": "KeyboardInterrupt", "stop": "DeadlineError"}
+
+
+@pytest.fixture(scope="module")
+def gloo():
+    """What starts ranks whose channels are on this machine's loopback."""
+    # Threads of the native core are the process's, and none are to be left.
+    loopback = {"GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
+    processes = RankProcesses({**loopback, "TREEFOLD_NUM_THREADS": "1"})
+    yield processes
+    processes.close()
+
+
+@pytest.fixture
+def stores():
+    """Return a function that makes a store of this process, which outlives the ranks, and returns its port."""
+    kept = []
+
+    def make():
+        kept.append(
+            distributed.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60), wait_for_workers=False)
+        )
+        return kept[-1].port
+
+    return make
+
+
+def worlds_of(kind, stores):
+    """Yield as many worlds as there are faults of a kind."""
+    for seed in range(FAULTS // len(KINDS)):
+        draw = random.Random(f"{kind} {seed}")  # noqa: S311 - a test's choice
+        size = draw.choice((2, 3, 3, 4))
+        length = draw.choice((100, 5000, 200_000))
+        arguments = {"kind": kind, "at": draw.randrange(80), "victim": draw.randrange(size), "length": length}
+        yield World(
+            fault_ranks.call_with_fault,
+            size,
+            {**arguments, "port": stores(), "timeout_seconds": _DEADLINE_S if kind == "stop" else 60.0},
+            timeout_seconds=None,
+            may_leave=("folder",),
+            seconds=120,
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestFault:
+    def test_is_named_by_all_others(self, request, gloo, stores, kind):
+        """They all raise an error that names that rank, their outputs are as they were, and they go on without it."""
+        worlds = list(worlds_of(kind, stores))
+        seconds, onward = [], []
+        for world, ended in zip(worlds, gloo.run_all(worlds, _AT_ONCE.get(kind, 3)), strict=True):
+            victim = world.arguments["victim"]
+            assert [(one.error, one.stack) for one in ended if one.error] == [], world
+            for one in ended:
+                if one.rank == victim:
+                    continue
+                name, ranks, is_whole, late, (is_right, took) = one.value
+                assert (ranks, is_whole, is_right) == ((victim,), True, True), (world, ended)
+                assert name == ("DeadlineError" if kind == "stop" else "PeerLostError"), (world, ended)
+                seconds.append(late if kind == "stop" else one.seconds_after)
+                onward.append(took)
+            self._check_victim(kind, ended[victim])
+        late = (statistics.median(seconds), max(seconds))
+        request.node.user_properties.append(("seconds until told, median and most", late))
+        request.node.user_properties.append(("seconds until the group without it, most", max(onward)))
+        print(f"{kind}: told after {late[0]:.3f} s, at most {late[1]:.3f}; without it after {max(onward):.3f}")
+
+    def _check_victim(self, kind, ended):
+        """Who comes back from a stop learns that it is out."""
+        if kind == "kill":
+            assert ended.signal == signal.SIGKILL
+        elif kind == "exit":
+            assert ended.code == 7
+        else:
+            assert ended.value[0] == _OWN[kind], ended
+            assert ended.value[2], ended
+        if kind == "stop":
+            assert ended.value[1] == (ended.rank,), ended
