@@ -6,7 +6,9 @@ A new engine is one file with a subclass of ``Channel``. Nothing else imports an
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -88,6 +90,10 @@ class Channel(abc.ABC):
     @abc.abstractmethod
     def settle(self) -> None:
         """Hear that all receivers are done with what was sent before the last time; the engine may forget it."""
+
+    def busy(self) -> AbstractContextManager[object]:
+        """Return a context in which transfers go on although this rank waits for something else."""
+        return contextlib.nullcontext()
 
     @abc.abstractmethod
     def flush(self, deadline: float) -> None:

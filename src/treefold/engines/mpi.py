@@ -5,8 +5,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,23 @@ class MpiChannel(Channel):
 
     def settle(self) -> None:
         """Do nothing: requests end by themselves."""
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Let another thread call MPI meanwhile: nothing moves where nobody does, not even what others wait for."""
+        is_over = threading.Event()
+
+        def go_on() -> None:
+            while not is_over.wait(_LONGEST_PAUSE_S):
+                self._test()
+
+        working = threading.Thread(target=go_on, daemon=True)
+        working.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            working.join()
 
     def flush(self, deadline: float) -> None:
         """Let MPI work until no send is under way."""

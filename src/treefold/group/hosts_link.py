@@ -263,7 +263,8 @@ class HostsLink(Link):
             at += -(-nbytes // _LINE) * _LINE
         self._local.timeout_seconds = max(until - self._channel.now(), 1e-3)
         try:
-            self._local.place(_VOTE[:24], max(at, 1), *pieces, words="copies within a host")
+            with self._channel.busy():
+                self._local.place(_VOTE[:24], max(at, 1), *pieces, words="copies within a host")
         except (PeerLostError, DeadlineError) as error:
             lost = [self._host[rank] for rank in error.ranks]
             cause = "late" if isinstance(error, DeadlineError) else "lost"
