@@ -65,7 +65,7 @@ class TestWorker:
         """Who returns what rank 0 of 2 has brought lacks all of rank 1; the first element is 0 on both."""
         peer = Peer("variables", lambda _: lambda array: array)
         monkeypatch.setitem(worker.PEERS, "forgetful", peer)
-        prepared = worker.Worker(Rank(0, (0, 1), ())).prepare(peer="forgetful", nbytes=400, shares=[1, 1])
+        prepared = worker.Worker(Rank(0, (0, 1), ())).prepare(peer="forgetful", nbytes=400, shares=[1, 1], rates=[1, 1])
         assert prepared == {"wrong": 99}
 
     def test_times_calls_on_zeros(self, monkeypatch):
