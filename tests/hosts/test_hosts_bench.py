@@ -74,7 +74,7 @@ class TestWorker:
         peer = Peer("variables", lambda _: lambda array: seen.append(array.copy()))
         monkeypatch.setitem(worker.PEERS, "silent", peer)
         rank = worker.Worker(Rank(1, (0, 1), ()))
-        rank.prepare(peer="silent", nbytes=12, shares=[1, 1])
+        rank.prepare(peer="silent", nbytes=12, shares=[1, 1], rates=[1, 1])
         times = rank.run(calls=2)
         assert np.array_equal(seen, [[0, 2, 4], [0, 0, 0], [0, 0, 0]])
         assert times["begin"] <= times["end"]
@@ -86,7 +86,7 @@ class TestWorker:
             raise ConnectError.other_host(rank.rank)
 
         monkeypatch.setitem(worker.PEERS, "local", Peer("variables", refuse))
-        prepared = worker.Worker(Rank(1, (0, 1), ())).prepare(peer="local", nbytes=4, shares=[1, 1])
+        prepared = worker.Worker(Rank(1, (0, 1), ())).prepare(peer="local", nbytes=4, shares=[1, 1], rates=[1, 1])
         assert prepared["skipped"].startswith("Rank 1 runs on another host than rank 0")
 
 
