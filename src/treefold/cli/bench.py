@@ -22,6 +22,7 @@ from treefold.bench.sweep import Progress, measure
 from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
 from treefold.bench.work import Work, named_size, shapes_of_model, shapes_of_size
 from treefold.cli import bench_options as options
+from treefold.cli.bench_hosts import bench_hosts
 from treefold.cli.bench_ranks import bench_ranks
 from treefold.cli.console import echo
 from treefold.cli.outputs import check_output
@@ -56,8 +57,17 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     csv: options.Csv = None,
     plot: options.Plot = None,
     report: options.Report = None,
+    hosts: options.Hosts = False,
+    words: options.OfHosts = None,
 ) -> None:
-    """Measure all-reduce on host memory: against the memory's limit, and against other libraries."""
+    """Measure all-reduce on host memory: against the memory's limit, and against other libraries.
+
+    With --hosts, between emulated hosts, beside gloo and MPICH: in a clone of the repository, on Linux, as root.
+    """
+    if hosts:
+        return bench_hosts(words or [])
+    if words:
+        raise BenchError.words_without_hosts(words[0])
     if ranks is not None:
         sizes = sweep_sizes(parse_size(begin, "-b"), parse_size(end, "-e"), factor)
         return bench_ranks(ranks, list(sizes), against, iterations)
