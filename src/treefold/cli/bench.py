@@ -60,14 +60,9 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     hosts: options.Hosts = False,
     words: options.OfHosts = None,
 ) -> None:
-    """Measure all-reduce on host memory: against the memory's limit, and against other libraries.
-
-    With --hosts, between emulated hosts, beside gloo and MPICH: in a clone of the repository, on Linux, as root.
-    """
-    if hosts:
-        return bench_hosts(words or [])
-    if words:
-        raise BenchError.words_without_hosts(words[0])
+    """Measure all-reduce on host memory: against the memory's limit, and against other libraries."""
+    if hosts or words:
+        return bench_hosts(words or [], is_asked_for=hosts)
     if ranks is not None:
         sizes = sweep_sizes(parse_size(begin, "-b"), parse_size(end, "-e"), factor)
         return bench_ranks(ranks, list(sizes), against, iterations)
@@ -77,8 +72,7 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     placement = _placement({"--in-place": in_place, "--out-of-place": given, "--new": new, "--shared": shared})
     base = Work("", (), cast("ReduceOpName", op), dtype, devices, placement, accumulate, threads)
     base.check()  # refuses what is no op
-    works = list(_works(base, model, (begin, end, factor)))
-    peers = _read_peers(against)
+    works, peers = list(_works(base, model, (begin, end, factor))), _read_peers(against)
     _check_outputs({"--json": json, "--csv": csv, "--plot": plot})
     run = _run(works, peers, pace, threads)
     _print(run)

@@ -1,4 +1,4 @@
-"""``treefold bench --hosts``: runs the benchmark of emulated hosts, which is in the repository and not in the package."""
+"""``treefold bench --hosts``: runs the benchmark of emulated hosts, which stands in the repository only."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _PROGRAM = Path("benchmarks", "hosts.py")
 _LAB = Path("tools", "lab")
 
 
-def bench_hosts(options: Sequence[str]) -> None:
+def bench_hosts(options: Sequence[str], *, is_asked_for: bool) -> None:
     """Run ``benchmarks/hosts.py`` with these options of its own, and end with its exit code.
 
     Raises:
-        BenchError: there is no clone, neither above this package nor in the current folder.
+        BenchError: there is no clone, neither above this package nor in the current folder; or options without --hosts.
 
     """
+    if not is_asked_for:
+        raise BenchError.words_without_hosts(options[0])
     above = Path(treefold.__file__).parents[2]
     clone = next((one for one in (above, Path.cwd()) if (one / _PROGRAM).is_file() and (one / _LAB).is_dir()), None)
     if clone is None:

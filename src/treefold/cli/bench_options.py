@@ -38,7 +38,8 @@ Ranks = Annotated[
     typer.Option(min=2, help="Measure between so many processes instead, float32; --against gloo, mpi, or both."),
 ]
 Hosts = Annotated[
-    bool, typer.Option("--hosts", help="Measure between emulated hosts instead; its own options stand behind --.")
+    bool,
+    typer.Option("--hosts", help="Measure between emulated hosts instead: in a clone, on Linux, as root."),
 ]
 OfHosts = Annotated[
     list[str] | None, typer.Argument(metavar="WORDS", help="Behind --, the options of --hosts; -- --help lists them.")

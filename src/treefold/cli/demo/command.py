@@ -71,10 +71,7 @@ def demo(  # noqa: PLR0913 - every option of a command is one
     ranks: Annotated[
         int | None, typer.Option(help="Train with so many processes instead, and compare with as many devices.")
     ] = None,
-    connect: Annotated[
-        bool,
-        typer.Option("--connect", help="Train as one of the processes that torchrun, mpiexec or treefold run starts."),
-    ] = False,
+    connect: Annotated[bool, typer.Option("--connect", help="Train as one of a launcher's processes instead.")] = False,
 ) -> None:
     """Train on 3 devices with treefold, with TensorFlow's rule and on one device, and show which weights are right.
 
