@@ -61,7 +61,8 @@ class TestDemo:
 
 def assert_same_bits(text, digest, hosts):
     """Rank 0 alone has printed, and what it checks holds."""
-    lines = text.splitlines()
+    # MPICH's UCX warns at the end, on stdout, of the words with which ranks have left, which nobody needs any more.
+    lines = [line for line in text.splitlines() if " UCX  WARN " not in line]
     assert re.fullmatch(rf"{STEPS} steps on {hosts} hosts: loss \d\.\d{{4}} at first, \d\.\d{{4}} at last", lines[0])
     assert lines[1:] == [
         f"ok     All {RANKS} processes end with the same bits: {digest}…",

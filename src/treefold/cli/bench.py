@@ -64,8 +64,7 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     if hosts or words:
         return bench_hosts(words or [], is_asked_for=hosts)
     if ranks is not None:
-        sizes = sweep_sizes(parse_size(begin, "-b"), parse_size(end, "-e"), factor)
-        return bench_ranks(ranks, list(sizes), against, iterations)
+        return bench_ranks(ranks, _read_sizes(begin, end, factor), against, iterations)
     pace, threads = _read_pace(iterations, warmup, threads)
     if report is not None:
         return _report(report, pace, threads)
@@ -74,9 +73,7 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     base.check()  # refuses what is no op
     works, peers = list(_works(base, model, (begin, end, factor))), _read_peers(against)
     _check_outputs({"--json": json, "--csv": csv, "--plot": plot})
-    run = _run(works, peers, pace, threads)
-    _print(run)
-    return _write(run, json=json, csv=csv, plot=plot)
+    return _show_and_write(_run(works, peers, pace, threads), json=json, csv=csv, plot=plot)
 
 
 def _read_pace(iterations: int, warmup: int, threads: int | None) -> tuple[Pace, int]:
@@ -86,7 +83,8 @@ def _read_pace(iterations: int, warmup: int, threads: int | None) -> tuple[Pace,
     return Pace(iterations, warmup), native.num_threads() if threads is None else threads
 
 
-def _write(run: Run, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:
+def _show_and_write(run: Run, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:
+    _print(run)
     if json is not None:
         write_atomically(json, run.to_json())
     if csv is not None:
@@ -107,11 +105,15 @@ def _placement(given: dict[str, bool]) -> str:
     return (chosen or ["--in-place"])[0].removeprefix("--")
 
 
+def _read_sizes(begin: str, end: str, factor: int) -> list[int]:
+    return sweep_sizes(parse_size(begin, "-b"), parse_size(end, "-e"), factor)
+
+
 def _works(base: Work, model: str | None, sizes: tuple[str, str, int]) -> Iterator[Work]:
     if model is not None:
         yield replace(base, name=model, shapes=shapes_of_model(model))
         return
-    for nbytes in sweep_sizes(parse_size(sizes[0], "-b"), parse_size(sizes[1], "-e"), sizes[2]):
+    for nbytes in _read_sizes(*sizes):
         yield replace(base, name=named_size(nbytes), shapes=shapes_of_size(nbytes, base.dtype))
 
 
