@@ -88,6 +88,7 @@ class TestDemoRefusals:
             (["--steps", 0], "--steps got 0. It takes a number of at least 1."),
             (["--steps", 3, "--epochs", 3], "--epochs and --steps both say how long to train; give one of them."),
             (["--seed", -1], "--seed got -1. It takes 0 or a positive number."),
+            (["--connect", "--ranks", 2], "--ranks starts processes and --connect joins those of a launcher; give one"),
             (["--ops", "one-device", "--num-packs", 2], "--num-packs means nothing to --ops one-device"),
             (["--num-packs", -1], "HierarchicalCopyAllReduce got num_packs=-1."),
         ],

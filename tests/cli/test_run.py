@@ -81,6 +81,36 @@ class TestDemoOfRanks:
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("[0] ok  ") == 2
 
+    def test_joins_the_ranks_of_a_launcher(self):
+        """Here those of `treefold run`; under torchrun and mpiexec it is the same line."""
+        pytest.importorskip("sklearn")
+        done = run("run", "-n", "3", "-m", "treefold.cli", "demo", "--connect", "--steps", "3")
+        assert done.returncode == 0, done.stderr
+        assert [line.split()[1] for line in done.stdout.splitlines()] == ["3", "ok", "ok"]
+
+    def test_is_refused_for_one_process(self):
+        """Each holds some of the digits, and one has nothing to reduce."""
+        pytest.importorskip("sklearn")
+        done = run("run", "-n", "1", "-m", "treefold.cli", "demo", "--connect")
+        assert done.returncode == 2
+        sentence = "--connect found 1 process. The demo takes 2 to 10: each holds at least one of the 10 digits."
+        assert f"[0] treefold: {sentence}\n" in done.stderr
+
+    def test_names_a_rank_that_ends(self, tmp_path):
+        """By the sentence of those that are left, which is a command's and no traceback."""
+        script = tmp_path / "script.py"
+        script.write_text(
+            "import sys, treefold\nfrom treefold.cli import main\ngroup = treefold.connect()\n"
+            "def quit_or_wait(*_, **__):\n    sys.exit(7) if group.rank == 1 else group.barrier()\n"
+            "import treefold.cli.demo.command as command\ncommand.train_connected = quit_or_wait\n"
+            "main(['demo', '--connect'])\n"
+        )
+        pytest.importorskip("sklearn")
+        done = run("run", "-n", "2", str(script))
+        assert "[0] treefold: Rank 1 has " in done.stderr
+        assert "treefold run: rank 1 exited with code 7" in done.stderr
+        assert done.returncode == 7
+
 
 class TestBenchOfRanks:
     def test_shows_every_path_beside_one_process(self):

@@ -11,6 +11,8 @@ import pytest
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 PRINTS = {
     "federated": ["round 5: loss", "the server found y = 1.92x + 0.94; the data say y = 2x + 1"],
+    "hosts_numpy": ["40 means over 3 ranks: 280.00 K, humidity 0.500", "all ranks hold the same bits: True"],
+    "hosts_torch": ["step  0: mean loss of 3 ranks", "all ranks hold the same bits: True"],
     "jax_optax": ["step  0: mean loss of 4 replicas 1.84", "step 59: mean loss of 4 replicas 0.008"],
     "measure_machine": ["8192 KiB each:", "memory of 4 results: 32.0 MiB in use", "32.0 MiB kept for the next call"],
     "numpy_gradients": [
@@ -29,8 +31,12 @@ PRINTS = {
     "torch_processes": ["step  0: mean loss of 2 ranks", "all ranks hold the same bits: True"],
     "torch_training": ["step  0: mean loss of 4 replicas", "all replicas hold the same bits: True"],
 }
-#: Those that a launcher starts several times.
-LAUNCHED = {"ranks"}
+#: Those that a launcher starts several times, and the command that they tell; here `treefold run` starts them.
+LAUNCHED = {
+    "hosts_numpy": "mpiexec -hosts host0,host1,host2 -n 3 python",
+    "hosts_torch": "torchrun --nnodes 3 --rdzv-backend c10d --rdzv-endpoint host0:29500",
+    "ranks": "treefold run -n 4",
+}
 
 
 class TestExamples:
@@ -58,5 +64,5 @@ class TestExamples:
         """At most 60 lines, which begin with what the program shows."""
         text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 60
-        command = "treefold run -n 4" if name in LAUNCHED else "python"
+        command = LAUNCHED.get(name, "python")
         assert f"Run it: {command} examples/{name}.py" in ast.get_docstring(ast.parse(text))

@@ -50,6 +50,7 @@ COMMANDS = (
         (
             "treefold bench -b 4K -e 256M --against numpy,torch",
             "treefold bench --model resnet50 --op mean --json run.json",
+            "treefold bench --hosts -- --rounds 3 --scenes switch",
         ),
     ),
     Command(

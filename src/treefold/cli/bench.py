@@ -22,6 +22,7 @@ from treefold.bench.sweep import Progress, measure
 from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
 from treefold.bench.work import Work, named_size, shapes_of_model, shapes_of_size
 from treefold.cli import bench_options as options
+from treefold.cli.bench_hosts import bench_hosts
 from treefold.cli.bench_ranks import bench_ranks
 from treefold.cli.console import echo
 from treefold.cli.outputs import check_output
@@ -56,23 +57,23 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     csv: options.Csv = None,
     plot: options.Plot = None,
     report: options.Report = None,
+    hosts: options.Hosts = False,
+    words: options.OfHosts = None,
 ) -> None:
     """Measure all-reduce on host memory: against the memory's limit, and against other libraries."""
+    if hosts or words:
+        return bench_hosts(words or [], is_asked_for=hosts)
     if ranks is not None:
-        sizes = sweep_sizes(parse_size(begin, "-b"), parse_size(end, "-e"), factor)
-        return bench_ranks(ranks, list(sizes), against, iterations)
+        return bench_ranks(ranks, _read_sizes(begin, end, factor), against, iterations)
     pace, threads = _read_pace(iterations, warmup, threads)
     if report is not None:
         return _report(report, pace, threads)
     placement = _placement({"--in-place": in_place, "--out-of-place": given, "--new": new, "--shared": shared})
     base = Work("", (), cast("ReduceOpName", op), dtype, devices, placement, accumulate, threads)
     base.check()  # refuses what is no op
-    works = list(_works(base, model, (begin, end, factor)))
-    peers = _read_peers(against)
+    works, peers = list(_works(base, model, (begin, end, factor))), _read_peers(against)
     _check_outputs({"--json": json, "--csv": csv, "--plot": plot})
-    run = _run(works, peers, pace, threads)
-    _print(run)
-    return _write(run, json=json, csv=csv, plot=plot)
+    return _show_and_write(_run(works, peers, pace, threads), json=json, csv=csv, plot=plot)
 
 
 def _read_pace(iterations: int, warmup: int, threads: int | None) -> tuple[Pace, int]:
@@ -82,7 +83,8 @@ def _read_pace(iterations: int, warmup: int, threads: int | None) -> tuple[Pace,
     return Pace(iterations, warmup), native.num_threads() if threads is None else threads
 
 
-def _write(run: Run, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:
+def _show_and_write(run: Run, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:
+    _print(run)
     if json is not None:
         write_atomically(json, run.to_json())
     if csv is not None:
@@ -103,11 +105,15 @@ def _placement(given: dict[str, bool]) -> str:
     return (chosen or ["--in-place"])[0].removeprefix("--")
 
 
+def _read_sizes(begin: str, end: str, factor: int) -> list[int]:
+    return sweep_sizes(parse_size(begin, "-b"), parse_size(end, "-e"), factor)
+
+
 def _works(base: Work, model: str | None, sizes: tuple[str, str, int]) -> Iterator[Work]:
     if model is not None:
         yield replace(base, name=model, shapes=shapes_of_model(model))
         return
-    for nbytes in sweep_sizes(parse_size(sizes[0], "-b"), parse_size(sizes[1], "-e"), sizes[2]):
+    for nbytes in _read_sizes(*sizes):
         yield replace(base, name=named_size(nbytes), shapes=shapes_of_size(nbytes, base.dtype))
 
 

@@ -37,6 +37,13 @@ Ranks = Annotated[
     int | None,
     typer.Option(min=2, help="Measure between so many processes instead, float32; --against gloo, mpi, or both."),
 ]
+Hosts = Annotated[
+    bool,
+    typer.Option("--hosts", help="Measure between emulated hosts instead: in a clone, on Linux, as root."),
+]
+OfHosts = Annotated[
+    list[str] | None, typer.Argument(metavar="WORDS", help="Behind --, the options of --hosts; -- --help lists them.")
+]
 InPlace = Annotated[
     bool, typer.Option("--in-place", help="Into the contributions (the default).", rich_help_panel=_WHERE)
 ]

@@ -27,8 +27,8 @@ from treefold.group.ticket import MOST_RANKS
 _GRACE_S, _END_S = 2.0, 5.0
 _LOOK_S = 0.02
 _SIGNALED = 128
-#: How an uncaught error of a group ends a program, and the rank that it names.
-_BLAME = re.compile(rb"\b(?:PeerLostError|DeadlineError): Rank (\d{1,3})\b")
+#: How an uncaught error of a group ends a program, or a command of ours, and the rank that it names.
+_BLAME = re.compile(rb"\b(?:PeerLostError|DeadlineError|treefold): Rank (\d{1,3})\b")
 #: Libraries that start a thread per core in every process; ranks share the cores instead.
 _THREADS = ("OMP_NUM_THREADS", "TREEFOLD_NUM_THREADS")
 

@@ -50,6 +50,17 @@ class BenchError(CommandError):
         return cls(f'{option} needs {module}, which is not installed. Run pip install "treefold[bench]".')
 
     @classmethod
+    def no_clone(cls, program: str) -> Self:
+        return cls(
+            f"--hosts runs {program}, which is in treefold's repository and not in the package. Run it in a clone, as"
+            " root on Linux."
+        )
+
+    @classmethod
+    def words_without_hosts(cls, word: str) -> Self:
+        return cls(f"treefold bench got {short(word)}. Only --hosts takes words behind --; options begin with -.")
+
+    @classmethod
     def memory(cls, name: str, needed: int, available: int) -> Self:
         return cls(
             f"{name} needs {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are free;"

@@ -37,6 +37,17 @@ class CommandError(TreefoldError, ValueError):
         return cls("--epochs and --steps both say how long to train; give one of them.")
 
     @classmethod
+    def connect_and_ranks(cls) -> Self:
+        return cls("--ranks starts processes and --connect joins those of a launcher; give one of them.")
+
+    @classmethod
+    def demo_ranks(cls, ranks: int, most: int) -> Self:
+        return cls(
+            f"--connect found {counted(ranks, 'process', 'processes')}. The demo takes 2 to {most}: each holds at least"
+            f" one of the {most} digits."
+        )
+
+    @classmethod
     def packs_without_packing(cls, ops: str) -> Self:
         return cls(f"--num-packs means nothing to --ops {ops}, which reduces value by value; leave it out.")
 

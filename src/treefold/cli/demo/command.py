@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import importlib.metadata
-import json
 import os
 import platform
 import sys
@@ -31,7 +30,7 @@ from treefold.cli.console import echo
 from treefold.cli.demo.checks import check_result
 from treefold.cli.demo.data import CLASSES, Digits, load_split_digits
 from treefold.cli.demo.figures import describe_work, make_page, tabulate
-from treefold.cli.demo.ranks import TASK_VARIABLE
+from treefold.cli.demo.ranks import train_connected
 from treefold.cli.demo.speed import Speed, measure_speed
 from treefold.cli.demo.train import BATCH_SIZE, DemoResult, train_all
 from treefold.cli.outputs import check_output
@@ -72,12 +71,15 @@ def demo(  # noqa: PLR0913 - every option of a command is one
     ranks: Annotated[
         int | None, typer.Option(help="Train with so many processes instead, and compare with as many devices.")
     ] = None,
+    connect: Annotated[bool, typer.Option("--connect", help="Train as one of a launcher's processes instead.")] = False,
 ) -> None:
     """Train on 3 devices with treefold, with TensorFlow's rule and on one device, and show which weights are right.
 
     TensorFlow's rule is written in NumPy, so that TensorFlow is not needed. Then the speed, beside a NumPy loop. Exit
     code 0 means that all checks hold, 1 that one does not.
     """
+    if connect and ranks is not None:
+        raise CommandError.connect_and_ranks()
     _check_arguments(devices if ranks is None else ranks, epochs=epochs, steps=steps, seed=seed)
     chosen = _make_ops(ops, num_packs)
     if report is not None:
@@ -85,8 +87,10 @@ def demo(  # noqa: PLR0913 - every option of a command is one
     digits = load_split_digits()
     steps = steps or (epochs or DEFAULT_EPOCHS) * (len(digits.train) // BATCH_SIZE)
     if ranks is not None:
-        task = json.dumps({"steps": steps, "seed": seed, "shuffle": shuffle})
-        raise typer.Exit(run_ranks([sys.executable, "-m", "treefold.cli.demo.ranks"], ranks, {TASK_VARIABLE: task}))
+        words = ["demo", "--connect", f"--steps={steps}", f"--seed={seed}", *(["--shuffle"] if shuffle else [])]
+        raise typer.Exit(run_ranks([sys.executable, "-m", "treefold.cli", *words], ranks))
+    if connect:
+        raise typer.Exit(0 if train_connected(digits, steps=steps, seed=seed, shuffle=shuffle) else 1)
     result = _train(digits, ops=chosen, devices=devices, steps=steps, seed=seed, shuffle=shuffle)
     checks = check_result(result)
     speed = measure_speed(chosen, devices=devices, clock=time.perf_counter)

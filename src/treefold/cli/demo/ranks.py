@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import sys
 
 import numpy as np
 
 from treefold import HierarchicalCopyAllReduce
-from treefold.cli.demo.data import Digits, draw_batches, load_split_digits
+from treefold.cli.demo.data import CLASSES, Digits, draw_batches
 from treefold.cli.demo.network import Parameters, copy_parameters, differentiate, digest, draw_parameters, zeros_like
 from treefold.cli.demo.train import BATCH_SIZE, OPTIMIZER, SIZES, deal, digits_of, train_all
+from treefold.errors import CommandError
+from treefold.errors.words import counted
 from treefold.group import Group, connect
 
-#: Where the parent leaves steps, seed and shuffle, as JSON.
-TASK_VARIABLE = "TREEFOLD_DEMO_RANKS"
 
+def train_connected(digits: Digits, *, steps: int, seed: int, shuffle: bool) -> bool:
+    """Train as one of the processes that a launcher has started; rank 0 compares with as many devices of one process.
 
-def main() -> int:
-    """Train as one of several processes; rank 0 compares with as many devices of one process."""
+    Raises:
+        CommandError: there are too few processes, or too many.
+
+    """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra
 
-    task = json.loads(os.environ[TASK_VARIABLE])
-    digits = load_split_digits()
     with connect() as group, threadpool_limits(1, user_api="blas"):
-        parameters, losses = train_rank(digits, group, **task)
+        if not 2 <= group.size <= CLASSES:  # noqa: PLR2004 - one process has nothing to reduce
+            raise CommandError.demo_ranks(group.size, CLASSES)
+        parameters, losses = train_rank(digits, group, steps=steps, seed=seed, shuffle=shuffle)
         own = np.frombuffer(bytes.fromhex(digest(parameters)), np.uint8)
         everyone = group.all_gather(own[None])
     if group.rank:
-        return 0
-    alone = train_all(digits, ops=HierarchicalCopyAllReduce(), devices=group.size, **task).treefold
+        return True
+    ops = HierarchicalCopyAllReduce()
+    alone = train_all(digits, ops=ops, devices=group.size, steps=steps, seed=seed, shuffle=shuffle).treefold
     same = bool((everyone == own).all())
     equal = digest(alone.parameters[0]) == digest(parameters) and alone.losses == losses
-    print(f"{task['steps']} steps: loss {losses[0]:.4f} at first, {losses[-1]:.4f} at last")
+    where = counted(len(group.hosts), "host")
+    print(f"{counted(steps, 'step')} on {where}: loss {losses[0]:.4f} at first, {losses[-1]:.4f} at last")
     print(f"{_verdict(holds=same)} All {group.size} processes end with the same bits: {digest(parameters)[:16]}…")
     print(f"{_verdict(holds=equal)} These, and all losses, are those of {group.size} devices of one process")
-    return 0 if same and equal else 1
+    return same and equal
 
 
 def train_rank(
@@ -60,7 +63,3 @@ def train_rank(
 
 def _verdict(*, holds: bool) -> str:
     return "ok    " if holds else "failed"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
