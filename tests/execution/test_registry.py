@@ -102,7 +102,7 @@ class TestAdditionalExecutor:
             plan = HierarchicalCopyAllReduce().plan(value, value)
             assert from_json(plan.to_json()) == plan
         with pytest.raises(
-            PlanError, match='executor \'elsewhere\' is not "host", "local", "cuda", "nccl" or "shared_memory"'
+            PlanError, match='executor \'elsewhere\' is not "host", "local", "cuda", "nccl", "shared_memory" or "hosts"'
         ):
             from_json(plan.to_json())
 

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from treefold.backends import HostArray
 
+#: Tags below are of messages by which ranks meet, and are waited for beside everything else.
+CONTROL_TAGS = 2
 #: Tells whether what ranks have said, by rank, is enough to know.
 Enough = Callable[[Mapping[int, bytes]], bool]
 
@@ -82,9 +84,9 @@ class Channel(abc.ABC):
     def wait(self, deadline: float) -> Transfer | None:
         """Return a transfer that is done or has failed, each once; None at the deadline, a moment of ``now``.
 
-        What one peer sends may be returned in the order in which its receives have begun, and not as it arrives. Sends
-        that went well need not be returned. A failed transfer's peer has ended or stopped using the channel.
-        Signal handlers run at least every 20 ms.
+        What one peer sends, above or below ``CONTROL_TAGS``, may be returned in the order in which its receives have
+        begun. Sends that went well need not be returned. A failed transfer's peer has ended or stopped using the
+        channel. Signal handlers run at least every 20 ms.
         """
 
     @abc.abstractmethod

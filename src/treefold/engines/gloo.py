@@ -16,7 +16,7 @@ import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo
 
 from treefold.backends import HostArray
-from treefold.engines.channel import Channel, Enough, Limits, Transfer
+from treefold.engines.channel import CONTROL_TAGS, Channel, Enough, Limits, Transfer
 from treefold.errors import ConnectError, GroupError
 
 _NAME = "gloo"
@@ -26,12 +26,13 @@ _TAGS = 1 << 30
 #: The last tags are nobody's: their receives only expire.
 _NOBODYS = _TAGS
 _MESSAGE_BYTES = 1 << 30
+_CHUNK_BYTES = 1 << 18
 _POLL_S = 0.005
 _TOLD_S = 0.05
 
 
 class GlooChannel(Channel):
-    """gloo's sends and receives. Its transfers cannot be asked whether they are done, so a thread per peer waits.
+    """gloo's sends and receives. Its transfers cannot be asked whether they are done, so threads wait: two per peer.
 
     ``store``: any of PyTorch's stores, on which nobody else uses ``name``. It must survive the ranks that may be lost.
     """
@@ -53,9 +54,9 @@ class GlooChannel(Channel):
         except RuntimeError as error:
             raise ConnectError.engine(_NAME, str(error)) from None
         self._meet("connected", deadline)  # who is connected may end, which would keep others from connecting
-        self.limits = Limits(_TAGS, _MESSAGE_BYTES, rails=_num_rails())
+        self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
-        self._receipts: dict[int, queue.SimpleQueue[Transfer | None]] = {}
+        self._receipts: dict[tuple[int, bool], queue.SimpleQueue[Transfer | None]] = {}
         self._waiters: list[threading.Thread] = []
         self._sent: list[Transfer] = []
         #: How many of these were sent before the last ``settle``.
@@ -79,13 +80,14 @@ class GlooChannel(Channel):
         except RuntimeError as error:
             self._fail(transfer, error)
             return transfer
-        if peer not in self._receipts:
-            self._receipts[peer] = queue.SimpleQueue()
-            waiter = threading.Thread(target=self._wait_for, args=(self._receipts[peer],), daemon=True)
+        way = peer, tag < CONTROL_TAGS
+        if way not in self._receipts:
+            self._receipts[way] = queue.SimpleQueue()
+            waiter = threading.Thread(target=self._wait_for, args=(self._receipts[way],), daemon=True)
             waiter.name = f"treefold-{peer}"
             waiter.start()
             self._waiters.append(waiter)
-        self._receipts[peer].put(transfer)
+        self._receipts[way].put(transfer)
         return transfer
 
     def wait(self, deadline: float) -> Transfer | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +20,9 @@ from treefold.plan.ir import Buffer, Concat, Copy, Range, Role
 
 #: No part is cut into more chunks than this.
 _MOST_CHUNKS = 256
+#: From each peer at once: one arrives while the next one is asked for. More would crowd each other out of the queue in
+#: front of a network port, and what is lost there is sent again late.
+_MOST_UNDER_WAY = 2
 #: Waits for some of these transfers: yields each that arrives, until there are none left.
 Arrivals = Callable[[Waiting], Iterator[Transfer]]
 #: Hands copies to the ranks of this host, which all call it alike.
@@ -88,7 +91,7 @@ class Walk:
 
         """
         state = _State(self._operations, memory, channel, first_tag)
-        state.receive_all()
+        state.begin_to_receive()
         state.start(position for position, one in enumerate(self._operations) if not one.needs)
         for step, copies in self.shares:
             for transfer in arrivals(state.needed_by(step)):
@@ -173,18 +176,30 @@ class _State:
         self._channel, self._first_tag = channel, first_tag
         self._needs = [one.needs for one in operations]
         self._of: dict[Transfer, int] = {}
-        self._open_gives = {position for position, one in enumerate(operations) if isinstance(one.part, Give)}
-
-    def receive_all(self) -> None:
-        """Begin to receive everything: nothing that arrives has to wait."""
-        in_turn = sorted(enumerate(self._operations), key=lambda item: item[1].wave)
+        #: What is not yet asked of each peer, by steps: a message comes after what it is made of, so no circle waits.
+        self._expected: dict[int, deque[tuple[int, Receive]]] = defaultdict(deque)
+        self._under_way: dict[int, int] = defaultdict(int)
+        in_turn = sorted(enumerate(operations), key=lambda item: (item[1].step, item[1].wave))
         for position, one in in_turn:
             if isinstance(one.part, Receive):
-                where = self._bytes(one.part.target)
-                transfer = self._channel.receive(one.part.peer, self._first_tag + one.tag, where)
-                transfer.is_derived = one.is_derived
-                self._of[transfer] = position
-                self.waiting.add(transfer)
+                self._expected[one.part.peer].append((position, one.part))
+        self._open_gives = {position for position, one in enumerate(operations) if isinstance(one.part, Give)}
+
+    def begin_to_receive(self) -> None:
+        """Begin to receive from every peer as much as may be under way at once."""
+        for peer in self._expected:
+            self._receive_from(peer)
+
+    def _receive_from(self, peer: int) -> None:
+        expected = self._expected[peer]
+        while expected and self._under_way[peer] < _MOST_UNDER_WAY:
+            position, part = expected.popleft()
+            one = self._operations[position]
+            transfer = self._channel.receive(peer, self._first_tag + one.tag, self._bytes(part.target))
+            transfer.is_derived = one.is_derived
+            self._of[transfer] = position
+            self._under_way[peer] += 1
+            self.waiting.add(transfer)
 
     def needed_by(self, step: int) -> Needed:
         """Return what this rank waits for as long as it cannot give what others of its host take in a step."""
@@ -203,6 +218,8 @@ class _State:
     def arrived(self, transfer: Transfer) -> None:
         """Go on with what has waited for a transfer."""
         self.waiting.discard(transfer)
+        self._under_way[transfer.peer] -= 1
+        self._receive_from(transfer.peer)
         self.start(self._done(self._of.pop(transfer)))
 
     def shared(self, step: int) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treefold.backends import HostArray
-from treefold.engines.channel import Channel, Enough, Transfer, Waiting
+from treefold.engines.channel import CONTROL_TAGS, Channel, Enough, Transfer, Waiting
 from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError, UnplannedCallError
 
 #: Magic, sequence, kind, whether the call is refused, replicas, the plan's number, bytes of the words, of the payload.
@@ -23,7 +23,7 @@ FRAME_ROOM = 16384
 _FRAME_BYTES = _HEAD.size + _MOST_WORDS + FRAME_ROOM
 _FRAME, _REST = range(2)
 #: The tags that rounds use; data has those from here on.
-ROUND_TAGS = 2
+ROUND_TAGS = CONTROL_TAGS
 _LOST, _LATE, _AWAY, _LEFT = "lost", "late", "away", "left"
 #: Why ranks stop by themselves, the strongest first.
 _STOPPED = ("interrupted", "failed", _LEFT)
@@ -133,8 +133,7 @@ class Rounds:
     def arrivals(self, waiting: Waiting, deadline: float, warn: Callable[[Sequence[int]], None]) -> Iterator[Transfer]:
         """Yield what arrives, as long as ``waiting``, which the caller keeps, is not empty.
 
-        The next round is expected meanwhile, so that whoever stops is noticed by all, whomever they wait for. All else
-        that is to arrive before it must have been begun: engines may tell what arrives in the order of its beginning.
+        The next round is expected meanwhile, so that whoever stops is noticed by all, whomever they wait for.
 
         Raises:
             GroupError: a rank is gone, or late.
