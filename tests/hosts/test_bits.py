@@ -80,6 +80,13 @@ class TestManyElements:
         assert sum(compared for compared, _ in done) >= 10**8
 
 
+class TestLittleRoom:
+    def test_is_used_several_times(self):
+        """What three ranks of a host hand each other is more than their memory for results holds."""
+        answers = run(hosts.in_little_room, 4, ((0, 1, 2), (3,)), 300_000, backend="gloo", environment=ON_LOOPBACK)
+        assert answers == [[15.0]] * 4
+
+
 class TestFrameworks:
     def test_get_what_they_bring(self):
         """Values of PyTorch, JAX and TensorFlow, in frames and in chunks; bfloat16 in place."""

@@ -1,6 +1,7 @@
 """Ranks on one machine, as if they were on several hosts: between these, only gloo carries anything."""
 
 import dataclasses
+import os
 
 import bit_cases
 import numpy as np
@@ -45,6 +46,13 @@ def many(rank, size, hosts, dtype, replicas, count):
         compared, differing = compared + found[0], differing + found[1]
         group.close()
     return compared, differing
+
+
+def in_little_room(rank, size, hosts, length):
+    """Sum values of which the host's memory for results holds one and no more; return the sums that were found."""
+    os.environ["TREEFOLD_GROUP_BYTES"] = str(4 * length + 4096)
+    with connected(rank, hosts) as group:
+        return np.unique(group.all_reduce(np.full(length, 2.0**rank, np.float32))).tolist()
 
 
 def refused(rank, size, hosts):

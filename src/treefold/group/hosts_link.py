@@ -250,21 +250,29 @@ class HostsLink(Link):
         return memory.results
 
     def _share(self, copies: Sequence[Copy], memory: CallMemory, walk: Walk, until: float) -> None:
-        """Hand copies to the ranks of this host, through its shared memory."""
+        """Hand copies to the ranks of this host, through its shared memory, as many at a time as it has room for."""
         if self._local is None:
             raise AssertionError(copies)
-        pieces: tuple[list[Piece], list[Piece]] = [], []
-        at = 0
+        given, taken, at = list[Piece](), list[Piece](), 0
         for copy in copies:
             nbytes = copy.source.length * memory.itemsize(copy.source.buffer)
-            for part, own in zip((copy.source, copy.target), pieces, strict=True):
+            if at and at + nbytes > self._local.result_bytes:
+                self._place_on_host(given, taken, at, until)
+                given, taken, at = [], [], 0
+            for part, own in ((copy.source, given), (copy.target, taken)):
                 if walk.holder(part.buffer) == self.rank:
                     own.append((at, address_of(memory.flat.part(part)), nbytes))
             at += -(-nbytes // _LINE) * _LINE
+        self._place_on_host(given, taken, at, until)
+
+    def _place_on_host(self, given: list[Piece], taken: list[Piece], nbytes: int, until: float) -> None:
+        """Lay pieces of the ranks of this host into its memory, and take pieces out; all of them call this alike."""
+        if self._local is None:
+            raise AssertionError(given)
         self._local.timeout_seconds = max(until - self._channel.now(), 1e-3)
         try:
             with self._channel.busy():
-                self._local.place(_VOTE[:24], max(at, 1), *pieces, words="copies within a host")
+                self._local.place(_VOTE[:24], max(nbytes, 1), given, taken, words="copies within a host")
         except (PeerLostError, DeadlineError) as error:
             lost = [self._host[rank] for rank in error.ranks]
             cause = "late" if isinstance(error, DeadlineError) else "lost"
