@@ -21,6 +21,7 @@ class TestErrors:
         missing = {kind.__name__ for kind in kinds if issubclass(kind, ImportError)}
         assert missing == {"FrameworkError", "InstallationError", "MissingExtraError"}
         others = {"ConformanceError", "FakeOutOfMemoryError", "GpuError", "MissingImplementationError", "PeerError"}
+        others |= {"ChannelUseError", "HangError"}
         groups = {kind.__name__ for kind in kinds if issubclass(kind, errors.GroupError)} - {"CallMismatchError"}
         not_values = {kind.__name__ for kind in kinds if not issubclass(kind, ValueError)}
         assert not_values == {"CallError"} | missing | others | groups

@@ -8,7 +8,7 @@ import itertools
 import os
 from collections import Counter
 
-import bit_cases
+import cases_of_bits
 import numpy as np
 import pytest
 from rank_processes import World
@@ -197,7 +197,7 @@ def make_calls(me, *, seed, count):
     callers = {size: Caller(group) for size, group in groups.items()}
     made, whole, wrong = {}, {}, []
     for number in range(count):
-        case = bit_cases.draw(seed, number)
+        case = cases_of_bits.draw(seed, number)
         if case.size not in callers:
             continue
         caller = callers[case.size]
@@ -240,24 +240,24 @@ class TestAnyCall:
         assert not wrong, wrong[:_SHOWN]
         expected = {number: found for _, whole, _ in calls for number, found in whole.items()}
         differ = {n for made, *_ in calls for n, found in made.items() if found not in (None, expected[n])}
-        assert not differ, [bit_cases.draw(_SEED, number) for number in sorted(differ)[:_SHOWN]]
+        assert not differ, [cases_of_bits.draw(_SEED, number) for number in sorted(differ)[:_SHOWN]]
 
     def test_is_made_by_all_ranks_that_belong_to_it(self, calls):
         """As often as there are ranks in its group."""
         counts = Counter(number for made, *_ in calls for number in made)
-        assert counts == {number: bit_cases.draw(_SEED, number).size for number in range(CASES)}
+        assert counts == {number: cases_of_bits.draw(_SEED, number).size for number in range(CASES)}
 
     def test_meets_every_choice_with_every_other(self):
         """Each pair of two choices out of ranks, replicas, layouts, structures, paths and values is called."""
-        cases = [bit_cases.draw(_SEED, number) for number in range(CASES)]
+        cases = [cases_of_bits.draw(_SEED, number) for number in range(CASES)]
         axes = {
-            "path": bit_cases.PATHS,
+            "path": cases_of_bits.PATHS,
             "size": range(1, _RANKS + 1),
-            "layout": bit_cases.LAYOUTS,
-            "shape": bit_cases.SHAPES,
-            "values": bit_cases.VALUES,
+            "layout": cases_of_bits.LAYOUTS,
+            "shape": cases_of_bits.SHAPES,
+            "values": cases_of_bits.VALUES,
         }
         for first, second in itertools.combinations(axes, 2):
             met = {(getattr(case, first), getattr(case, second)) for case in cases}
-            missing = set(itertools.product(axes[first], axes[second])) - met - bit_cases.NEVER
+            missing = set(itertools.product(axes[first], axes[second])) - met - cases_of_bits.NEVER
             assert not missing, (first, second)

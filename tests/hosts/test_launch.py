@@ -143,7 +143,8 @@ class TestMpiexec:
         """MPICH's own launcher places ranks as asked."""
         body = (
             "from mpi4py import MPI; import socket; world = MPI.COMM_WORLD\n"
-            "print(world.rank, socket.gethostname(), world.allreduce(2 ** world.rank), flush=True)"
+            "line = f'{world.rank} {socket.gethostname()} {world.allreduce(2 ** world.rank)}'\n"
+            "print(line + '\\n', end='', flush=True)"  # in one piece, as ranks print at once
         )
         placement = order(2, 2)
         with launch.mpiexec(pair, [sys.executable, "-c", body], placement, stdout=subprocess.PIPE) as job:

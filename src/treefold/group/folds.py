@@ -321,7 +321,7 @@ class Folds:
                     raise CallMismatchError.plans() from None
                 self._link.expect_more()
                 made = tuple(unplanned.replicas)
-                known.plans.make(self._link, unplanned)
+                known.plans.make(self._link.agree, unplanned)
 
     def _wrapped(self, known: KnownCall, outcome: Outcome, targets: list[Row] | None, end: Reading | None) -> Any:
         """Return results in the structure of the value: what was written, or views on the area that the ranks share."""

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from treefold.calls.entry import Entry
 from treefold.devices import rank_of
@@ -27,9 +27,6 @@ from treefold.planners import LeafWork, PlanBuilder, add_one_pass, add_one_shot
 from treefold.planners.direct import direct
 from treefold.reduce_op import ReduceOp
 
-if TYPE_CHECKING:
-    from treefold.group.link import Link
-
 _NUMBER_DIGITS = 16
 _COUNTS = 21
 _ALIGNED = 16
@@ -39,6 +36,13 @@ _MOST_TIMES = 2
 
 #: How many replicas a rank has: one number, or one for each leaf if they differ.
 Counts = tuple[int, ...]
+
+
+class Agree(Protocol):
+    """Tells all ranks a blob in a call of a kind, and returns what each of them says."""
+
+    def __call__(self, kind: bytes, blob: bytes, *, words: str) -> list[bytes]:
+        """Return what each rank says, by rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +139,12 @@ class GroupPlans:
         """The number by which ranks compare their plans; 0 if there is none for this rank's numbers of replicas."""
         return self._number if self.replicas and self.replicas[self._rank] == self.own else 0
 
-    def make(self, link: Link, unplanned: UnplannedCallError) -> None:
-        """Plan the call, and prove the plan, for as many replicas as each rank has."""
+    def make(self, agree: Agree, unplanned: UnplannedCallError) -> None:
+        """Plan the call, and prove the plan, for as many replicas as each rank has; ``agree``: of the link."""
         self.replicas = tuple((count,) for count in unplanned.replicas)
         if unplanned.are_mixed:
             own = json.dumps(self.own).encode()
-            said = link.agree(KIND.pack(_COUNTS, 0, 0, 0, bytes(16)), own, words="numbers of replicas")
+            said = agree(KIND.pack(_COUNTS, 0, 0, 0, bytes(16)), own, words="numbers of replicas")
             self.replicas = tuple(tuple(json.loads(blob)) for blob in said)
         num_leaves = len(self._reduction.entry.parts)
         of_leaves = [counts * num_leaves if len(counts) == 1 else counts for counts in self.replicas]
