@@ -259,6 +259,7 @@ def fail_while_connecting(me, *, kind, victim):
 
         def hear(*arguments):
             finder(*arguments)
+            connecting.Host._hear = finder  # once: whoever goes on hears the others out
             me.fail(kind)
 
         connecting.Host._hear = hear
