@@ -31,6 +31,7 @@ from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome
 PACKAGE = Path("src/treefold")
 BUILD = Path("build/mutants")
 SURVIVORS = BUILD / "survived.json"
+OUTCOMES = BUILD / "outcomes.jsonl"  # a line for each that was tried, so that a run which was cut short can go on
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 COPIED = ("src", "tests", "docs", "tools", "benchmarks", "conftest.py", "pyproject.toml", "README.md", "CHANGELOG.md")
 
@@ -69,6 +70,12 @@ class Mutant:
     def name(self) -> tuple[str, str, str]:
         """The file in the package, the line before and after: what stays when other lines change."""
         return self.spec.module_path.relative_to(PACKAGE).as_posix(), self.before, self.after
+
+    @property
+    def key(self) -> str:
+        """What no other mutant of this state of the code shares."""
+        start = self.spec.start_pos
+        return f"{self.spec.module_path}:{start[0]}:{start[1]} {self.spec.operator_name} {self.spec.occurrence}"
 
     def __str__(self) -> str:
         """Write it as a line of a diff, with its place in the code."""
@@ -197,19 +204,31 @@ def try_all(mutants: Sequence[Mutant], python: Path, arguments: argparse.Namespa
     for number in range(1, arguments.workers):  # with the bytecode
         shutil.rmtree(BUILD / str(number), ignore_errors=True)
         copies.append(Path(shutil.copytree(first, first.with_name(str(number)))))
-    outcomes: list[tuple[Mutant, str]] = []
-    left = iter(mutants)
+    known = read_outcomes() if arguments.resume else {}
+    outcomes = [(mutant, known[mutant.key]) for mutant in mutants if mutant.key in known]
+    left = iter([mutant for mutant in mutants if mutant.key not in known])
 
     def work(copy: Path) -> None:
         with concurrent.futures.ProcessPoolExecutor(1, initializer=enter, initargs=(copy,)) as process:
             for mutant in left:  # a list's iterator may be shared by threads
                 command = command_for(python, tests[mutant.room])
                 outcomes.append((mutant, process.submit(try_one, mutant, command, PATIENCE * took_s).result()))
+                lines.write(json.dumps([mutant.key, outcomes[-1][1]]) + "\n")
                 print(f"[{len(outcomes)}/{len(mutants)}] {outcomes[-1][1]}: {mutant}", flush=True)
 
-    with concurrent.futures.ThreadPoolExecutor(len(copies)) as threads:
+    with (
+        OUTCOMES.open("a" if arguments.resume else "w", encoding="utf-8", buffering=1) as lines,
+        concurrent.futures.ThreadPoolExecutor(len(copies)) as threads,
+    ):
         list(threads.map(work, copies))
     return outcomes
+
+
+def read_outcomes() -> dict[str, str]:
+    """Return what became of the mutants that an earlier run tried."""
+    if not OUTCOMES.exists():
+        return {}
+    return dict(json.loads(line) for line in OUTCOMES.read_text(encoding="utf-8").splitlines())
 
 
 def read_equivalent() -> set[tuple[str, str, str]]:
@@ -249,6 +268,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--own", action="store_true", help="run the tests of the changed room only: quicker, stricter")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="copies that are tried at once")
     parser.add_argument("--again", action="store_true", help="try those alone that survived the last run")
+    parser.add_argument("--resume", action="store_true", help="go on with a run of this code that was cut short")
     parser.add_argument("--list", action="store_true", help="print the sample, and try nothing")
     return parser.parse_args()
 
