@@ -2,7 +2,7 @@
 
 from treefold.engines.channel import Limits
 from treefold.group import Group
-from treefold.group.hosts_link import HostsLink
+from treefold.group.channel_link import HostsLink
 from treefold.group.plans import Layout
 from treefold.testing import FakeNetwork
 

@@ -7,7 +7,7 @@ import pytest
 from rank_processes import World, told
 
 from treefold import _native
-from treefold.group import connect, limits
+from treefold.group import connect, memory_limits
 
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
@@ -60,7 +60,7 @@ def count_cores(me, *, folder):
     """Return how many cores this process may use."""
     del me
     os.environ["TREEFOLD_TEST_CGROUPS"] = folder
-    return limits.usable_cores()
+    return memory_limits.usable_cores()
 
 
 @pytest.mark.parametrize("version", _VERSIONS)

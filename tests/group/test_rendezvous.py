@@ -17,8 +17,8 @@ from rank_processes import World
 from treefold import _native
 from treefold.errors import ConnectError, GroupError
 from treefold.group import Group, Ticket, connect, connecting
-from treefold.group.guest import Guest
-from treefold.group.wire import HELLO, MAGIC, VERSION
+from treefold.group.descriptor_passing import HELLO, MAGIC, VERSION
+from treefold.group.rendezvous_client import Client
 
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
@@ -28,7 +28,7 @@ _NOBODY = 65534
 
 
 def terms(**changes):
-    """Return what a rank says of itself, as a guest says it."""
+    """Return what a rank says of itself, as a client says it."""
     agreed = connecting._agreed("replica_order")
     return json.dumps({"agreed": agreed, "namespace": "", "problem": "", **changes}).encode()
 
@@ -189,11 +189,11 @@ def meet_a_second_rank_1(me):
         said = answer_to(ticket, hello(ticket, rank=1))
         assert b"in already" in said
         return finish(me)
-    guest = Guest(ticket, connecting._agreed("replica_order"), 30)
+    client = Client(ticket, connecting._agreed("replica_order"), 30)
     me.flag(0, 1)
-    link = connecting._link(ticket, guest.join(), guest.lifeline, "replica_order", 60, guest.settle)
-    guest.settle()
-    guest.close()
+    link = connecting._link(ticket, client.join(), client.lifeline, "replica_order", 60, client.settle)
+    client.settle()
+    client.close()
     me.group = Group(link)
     return float(me.group.all_reduce(np.float32(2**me.rank)))
 
@@ -255,16 +255,16 @@ def connect_with_guarantees(me):
 def fail_while_connecting(me, *, kind, victim):
     """Connect; one rank says who it is, or listens, and ends then. The last rank comes when that has happened."""
     if me.rank == victim == 0:
-        finder = connecting.Host._hear
+        finder = connecting.Listener._hear
 
         def hear(*arguments):
             finder(*arguments)
-            connecting.Host._hear = finder  # once: whoever goes on hears the others out
+            connecting.Listener._hear = finder  # once: whoever goes on hears the others out
             me.fail(kind)
 
-        connecting.Host._hear = hear
+        connecting.Listener._hear = hear
     elif me.rank == victim:
-        Guest(Ticket.read(me.ticket), connecting._agreed("replica_order"), 30)
+        Client(Ticket.read(me.ticket), connecting._agreed("replica_order"), 30)
         me.flag(0, 1)
         me.fail(kind)
     elif me.rank == 2 and victim == 1:
@@ -276,7 +276,7 @@ def fail_while_connecting(me, *, kind, victim):
 def fail_after_mapping(me, *, kind):
     """Connect; rank 1 ends when it has mapped the memory and has not said so."""
     if me.rank == 1:
-        Guest.settle = lambda *_: me.fail(kind)
+        Client.settle = lambda *_: me.fail(kind)
     me.group = connect(me.ticket, connect_timeout_seconds=2)
 
 

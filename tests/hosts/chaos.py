@@ -16,8 +16,8 @@ import pytest
 from treefold import IndexedSlices, PerReplica
 from treefold.engines.channel import Limits
 from treefold.errors import CallMismatchError, ConnectError, GroupError, PeerLostError
+from treefold.group.channel_link import HostsLink
 from treefold.group.group import Group
-from treefold.group.hosts_link import HostsLink
 from treefold.group.plans import Layout
 from treefold.group.rounds import ROUND_TAGS
 from treefold.testing import Cut, FakeNetwork, Kill, Stop

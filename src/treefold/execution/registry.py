@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 
 from treefold.execution.gpus import CudaExecutor
-from treefold.execution.host import HostExecutor
-from treefold.execution.hosts import HostsExecutor
+from treefold.execution.group_between_hosts import HostsExecutor
+from treefold.execution.group_on_one_host import SharedMemoryExecutor
+from treefold.execution.host_memory import HostExecutor
 from treefold.execution.interface import CallSummary, Executor
 from treefold.execution.local import LocalExecutor
 from treefold.execution.nccl import NcclExecutor
-from treefold.execution.ranks import SharedMemoryExecutor
 from treefold.plan import executors
 
 HOST, LOCAL, NCCL = HostExecutor(), LocalExecutor(), NcclExecutor()

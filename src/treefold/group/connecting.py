@@ -9,17 +9,17 @@ from typing import Any
 
 from treefold.errors import ArgumentError, GroupError, SharedMemoryError
 from treefold.errors.words import listed
-from treefold.group import core, limits
+from treefold.group import memory_limits, native_core
+from treefold.group.descriptor_passing import Lifeline, Met, close_all
+from treefold.group.discovery import find_ranks
 from treefold.group.group import Group
-from treefold.group.guest import Guest
-from treefold.group.host_link import HostLink
 from treefold.group.joining import Terms, join
 from treefold.group.link import Link
 from treefold.group.plans import Layout
-from treefold.group.rendezvous import Host
-from treefold.group.sources import find_ranks
+from treefold.group.rendezvous_client import Client
+from treefold.group.rendezvous_listener import Listener
+from treefold.group.shared_memory_link import HostLink
 from treefold.group.ticket import Ticket
-from treefold.group.wire import Lifeline, Met, close_all
 
 #: What a socket can wait for.
 _MOST_SECONDS = 1e6
@@ -75,7 +75,7 @@ def connect_link(
     """
     _check_seconds(timeout_seconds, "timeout_seconds")
     _check_seconds(connect_timeout_seconds, "connect_timeout_seconds")
-    if not core.HAS_SHARED_MEMORY:
+    if not native_core.HAS_SHARED_MEMORY:
         system = f"{sys.platform} has no memory that can be shared and sealed without a name"
         raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")
     seconds = min(connect_timeout_seconds, _MOST_SECONDS)
@@ -83,7 +83,7 @@ def connect_link(
     agreed = _agreed(guarantee)
     if isinstance(ranks, Ticket):
         return meet(ranks, agreed, seconds, timeout_seconds)
-    terms = Terms(guarantee, topology, limits.result_bytes(), seconds, timeout_seconds)
+    terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds)
     return join(ranks, terms, lambda ticket, left: meet(ticket, agreed, max(left, 1e-3), timeout_seconds))
 
 
@@ -100,29 +100,34 @@ def meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seco
 def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> HostLink:
     guarantee = str(agreed["guarantee"])
     if ticket.rank == 0:
-        host = Host(ticket, agreed, seconds)
+        listener = Listener(ticket, agreed, seconds)
         try:
-            host.gather()
+            listener.gather()
             try:
-                fd = core.create_segment(ticket.size, *_sizes(ticket))
+                fd = native_core.create_segment(ticket.size, *_sizes(ticket))
             except OSError as error:
                 sentence = str(SharedMemoryError.of_system(error))
-                host.refuse(sentence, is_memory=True)
+                listener.refuse(sentence, is_memory=True)
                 raise SharedMemoryError(sentence) from None
-            met = host.share(fd)
+            met = listener.share(fd)
             link = _link(
-                ticket, met, host.lifeline, guarantee, timeout_seconds, lambda words: host.refuse(words, is_memory=True)
+                ticket,
+                met,
+                listener.lifeline,
+                guarantee,
+                timeout_seconds,
+                lambda words: listener.refuse(words, is_memory=True),
             )
-            _settle(link, host.settle)
+            _settle(link, listener.settle)
         finally:
-            host.close()
+            listener.close()
         return link
-    guest = Guest(ticket, agreed, seconds)
+    client = Client(ticket, agreed, seconds)
     try:
-        link = _link(ticket, guest.join(), guest.lifeline, guarantee, timeout_seconds, guest.settle)
-        _settle(link, guest.settle)
+        link = _link(ticket, client.join(), client.lifeline, guarantee, timeout_seconds, client.settle)
+        _settle(link, client.settle)
     finally:
-        guest.close()
+        client.close()
     return link
 
 
@@ -139,9 +144,9 @@ def _link(
 ) -> HostLink:
     """Map the shared memory; what fails here is told to the other ranks before it is raised."""
     peers = list(zip(met.lifelines, met.pids, strict=True))
-    spins = ticket.size <= limits.usable_cores()
+    spins = ticket.size <= memory_limits.usable_cores()
     try:
-        native = core.HostGroup(met.fd, ticket.rank, ticket.size, *_sizes(ticket), peers, spins)
+        native = native_core.HostGroup(met.fd, ticket.rank, ticket.size, *_sizes(ticket), peers, spins)
     except OSError as error:
         close_all(met.lifelines)
         sentence = str(SharedMemoryError.of_system(error))
@@ -156,7 +161,7 @@ def _link(
 
 
 def _sizes(ticket: Ticket) -> tuple[int, int]:
-    return limits.result_bytes(), limits.arena_bytes(ticket.size)
+    return memory_limits.result_bytes(), memory_limits.arena_bytes(ticket.size)
 
 
 def _agreed(guarantee: str) -> dict[str, object]:
@@ -165,8 +170,8 @@ def _agreed(guarantee: str) -> dict[str, object]:
         "treefold": sys.modules["treefold"].__version__,
         "byte order": sys.byteorder,
         "guarantee": guarantee,
-        "bytes for results": limits.result_bytes(),
-        "memory": limits.arena_bytes(1),
+        "bytes for results": memory_limits.result_bytes(),
+        "memory": memory_limits.arena_bytes(1),
     }
 
 

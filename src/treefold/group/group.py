@@ -17,11 +17,11 @@ from treefold.backends.tracing import Like, as_written
 from treefold.calls.reader import read_shape
 from treefold.errors import ArgumentError
 from treefold.fold import Fold
-from treefold.group.folds import Folds
-from treefold.group.later import call_later, tracing_backend
+from treefold.group.collectives import Moves
 from treefold.group.link import Link
-from treefold.group.moves import Moves
-from treefold.group.parts import cut_equally
+from treefold.group.rank_parts import cut_equally
+from treefold.group.reductions import Folds
+from treefold.group.traced_calls import call_later, tracing_backend
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import flatten, unflatten

@@ -14,11 +14,11 @@ from typing import Any
 
 from treefold.engines.roster import ChannelRoster, Roster
 from treefold.errors import ConnectError, TopologyError
-from treefold.group.host_link import HostLink
-from treefold.group.hosts_link import HostsLink
+from treefold.group.channel_link import HostsLink
+from treefold.group.discovery import host_key
 from treefold.group.link import Link
 from treefold.group.plans import Layout
-from treefold.group.sources import host_key
+from treefold.group.shared_memory_link import HostLink
 from treefold.group.ticket import Ticket
 from treefold.planners.host_shares import host_shares
 from treefold.topology import Topology

@@ -12,7 +12,7 @@ from treefold.backends import HostArray, Row
 from treefold.backends.numpy import NumpyBackend
 from treefold.execution import native
 from treefold.execution.actions import FlatMemory, LeafActions
-from treefold.execution.walk import Walk
+from treefold.execution.program_walk import Walk
 from treefold.fold import Fold
 from treefold.plan import Plan
 from treefold.plan.ir import Buffer, Role

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError
-from treefold.group.wire import peer as process_at
+from treefold.group.descriptor_passing import peer as process_at
 from treefold.torch.lines import Line, Transfer
 
 #: Token, rank of the sender.

@@ -24,11 +24,11 @@ from torch._C import _distributed_c10d  # what torch.testing's own process group
 
 from treefold.backends.torch_memory import memory
 from treefold.errors import ProcessGroupError
+from treefold.group.byte_streams import Stream, move, tell_counts
+from treefold.group.collectives import Moves
 from treefold.group.connecting import connect_link
-from treefold.group.folds import Folds
-from treefold.group.moves import Moves
-from treefold.group.pieces import Stream, move, tell_counts
-from treefold.group.sources import StoreRanks
+from treefold.group.discovery import StoreRanks
+from treefold.group.reductions import Folds
 from treefold.torch.elsewhere import Elsewhere, or_elsewhere
 from treefold.torch.flat import Flat, cut, laid_out, piece, read_only
 from treefold.torch.lines import Transfer

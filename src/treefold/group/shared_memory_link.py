@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from treefold._native import GroupForm, GroupOutcome, HostGroup
     from treefold.backends import HostArray, Row
     from treefold.fold import Fold
-    from treefold.group.wire import Lifeline
+    from treefold.group.descriptor_passing import Lifeline
 
 
 class HostLink(Link):

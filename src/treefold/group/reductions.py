@@ -24,7 +24,7 @@ from treefold.calls.wrap import component
 from treefold.errors import CallMismatchError, DeviceError, UnplannedCallError
 from treefold.execution import native
 from treefold.fold import Fold
-from treefold.group import core
+from treefold.group import native_core
 from treefold.group.batches import Batch, read_value, without_arrays
 from treefold.group.contributions import (
     KIND,
@@ -34,9 +34,9 @@ from treefold.group.contributions import (
     rows_of,
     words_of,
 )
-from treefold.group.later import call_later, tracing_backend
 from treefold.group.link import Link, Outcome
 from treefold.group.plans import GroupPlans, Reduction, plan_of
+from treefold.group.traced_calls import call_later, tracing_backend
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
@@ -290,11 +290,11 @@ class Folds:
         name = "reduce_scatter" if collective == _REDUCE_SCATTER else "all_reduce" if root is None else "reduce"
         words = words_of(name if root is None else f"reduce to rank {root}", fold, entry, ends)
         leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]
-        form = core.GroupForm(kind, words, leaves, *how, native.level(), collective == _WEIGHTED)
+        form = native_core.GroupForm(kind, words, leaves, *how, native.level(), collective == _WEIGHTED)
         pairs = zip(entry.parts, form.results_at, strict=True)
         results = [_result(part.operand.backend, part.dtype, part.operand.shape, fold, at) for part, at in pairs]
         needs_copies = any(not one.backend.takes_read_only or one.dtype != one.narrow for one in results)
-        is_private = form.stream_bytes <= core.SMALL_BYTES or needs_copies
+        is_private = form.stream_bytes <= native_core.SMALL_BYTES or needs_copies
         bare = without_arrays(entry)
         reduction = Reduction(bare, fold, name, root or 0, is_weighted=collective == _WEIGHTED)
         plans = GroupPlans(reduction, self._link.layout, self._link.rank)

@@ -15,15 +15,15 @@ from treefold.errors import DeadlineError, GroupError, PeerLostError
 from treefold.execution import native
 from treefold.execution.host_fold import Job, fold_batch
 from treefold.execution.program import program_of
-from treefold.execution.walk import Walk
+from treefold.execution.program_walk import Walk
 from treefold.fold import Fold
 from treefold.group.contributions import address_of
-from treefold.group.crossing import Crossing
-from treefold.group.host_link import HostLink
 from treefold.group.link import Link, Piece
 from treefold.group.memory import CallMemory, arrays_of, memory_at
+from treefold.group.messages import Crossing
 from treefold.group.plans import Counts, GroupPlans, Layout, padded
 from treefold.group.rounds import ROUND_TAGS, Frame, Rounds
+from treefold.group.shared_memory_link import HostLink
 from treefold.plan import Plan
 from treefold.plan.ir import Copy
 

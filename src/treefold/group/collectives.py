@@ -19,9 +19,9 @@ from treefold.errors import ArgumentError, MismatchError
 from treefold.errors.words import counted
 from treefold.execution import native
 from treefold.group.contributions import KIND, address_of, host_arrays, layout_of
-from treefold.group.folds import Joined
-from treefold.group.later import call_later, tracing_backend
 from treefold.group.link import Link
+from treefold.group.reductions import Joined
+from treefold.group.traced_calls import call_later, tracing_backend
 from treefold.values import DistributedValues, PerReplica
 
 _BARRIER, _BROADCAST, _GATHER, _SHAPES = range(16, 20)

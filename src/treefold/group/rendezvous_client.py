@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from treefold.errors import ConnectError, SharedMemoryError
-from treefold.group.ticket import Ticket
-from treefold.group.wire import (
+from treefold.group.descriptor_passing import (
     HELLO,
     MAGIC,
     NO_ROOM,
@@ -28,11 +27,12 @@ from treefold.group.wire import (
     send,
     send_some,
 )
+from treefold.group.ticket import Ticket
 
 _RETRY_S, _GRACE_S = 0.02, 1.0
 
 
-class Guest:
+class Client:
     """The side of all other ranks."""
 
     def __init__(self, ticket: Ticket, agreed: dict[str, object], seconds: float) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from treefold.engines.roster import Roster, StoreRoster, of_communicator
 from treefold.errors import ConnectError
-from treefold.group.guest import is_listening
+from treefold.group.rendezvous_client import is_listening
 from treefold.group.ticket import Ticket
 
 #: Where ``treefold run`` leaves the ticket of a rank.

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from treefold.errors import ConnectError, SharedMemoryError
-from treefold.group.ticket import Ticket
-from treefold.group.wire import (
+from treefold.group.descriptor_passing import (
     HELLO,
     MAGIC,
     NO_ROOM,
@@ -38,6 +37,7 @@ from treefold.group.wire import (
     receive_some,
     send,
 )
+from treefold.group.ticket import Ticket
 
 _MOST_TERMS = 4096
 #: Whoever does not say who he is in this time is turned away; and the first of them, where more than so many wait.
@@ -66,7 +66,7 @@ class _Arrival:
     descriptors: list[int] = field(default_factory=list)
 
 
-class Host:
+class Listener:
     """Rank 0's side: it listens, lets the others in, and sends them what they need."""
 
     def __init__(self, ticket: Ticket, agreed: dict[str, object], seconds: float) -> None:
