@@ -1,7 +1,7 @@
 """Reductions between processes of one host beside gloo and MPI: every size, a model's gradients, steps under DDP.
 
 ``python benchmarks/ranks.py [--ranks 4 8] [--rounds 9] [--against gloo,mpi]`` writes ``results/ranks-<date>.md``. It
-takes some minutes; leave the machine alone meanwhile. How it measures stands in ``treefold.bench.ranks`` and ``ddp.py``.
+takes some minutes; leave the machine alone meanwhile. ``treefold.bench.ranks`` and ``ddp.py`` say how they measure.
 """
 
 from __future__ import annotations

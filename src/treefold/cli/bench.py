@@ -71,8 +71,7 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     if hosts or words:
         return bench_hosts(words or [], is_asked_for=hosts)
     if ranks is not None:
-        _refuse_with_ranks(context)
-        return bench_ranks(ranks, list(_works_of_ranks(model, (begin, end, factor))), against, iterations, json)
+        return bench_ranks(ranks, _works_of_ranks(context, model, (begin, end, factor)), against, iterations, json)
     pace, threads = _read_pace(iterations, warmup, threads)
     if report is not None:
         return _report(report, pace, threads)
@@ -84,20 +83,20 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     return _show_and_write(_run(works, peers, pace, threads), json=json, csv=csv, plot=plot)
 
 
-def _refuse_with_ranks(context: typer.Context) -> None:
-    """Refuse what ranks would not heed."""
+def _works_of_ranks(
+    context: typer.Context, model: str | None, sizes: tuple[str, str, int]
+) -> list[tuple[str, list[int]]]:
+    """Return works by name, with the lengths of their arrays. Options that ranks would not heed are refused."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if source is not None and source.name == "COMMANDLINE" and option.name not in _WITH_RANKS:
             raise BenchError.not_with_ranks(option.opts[0], [f"--{name}" for name in _WITH_RANKS[1:]])
-
-
-def _works_of_ranks(model: str | None, sizes: tuple[str, str, int]) -> Iterator[tuple[str, list[int]]]:
     if model is not None:
-        yield model, [math.prod(shape) for shape in shapes_of_model(model)]
-        return
-    for nbytes in _read_sizes(*sizes):
-        yield named_size(nbytes), [math.prod(shape) for shape in shapes_of_size(nbytes, "float32")]
+        return [(model, [math.prod(shape) for shape in shapes_of_model(model)])]
+    return [
+        (named_size(nbytes), [math.prod(shape) for shape in shapes_of_size(nbytes, "float32")])
+        for nbytes in _read_sizes(*sizes)
+    ]
 
 
 def _read_pace(iterations: int, warmup: int, threads: int | None) -> tuple[Pace, int]:
