@@ -206,9 +206,8 @@ def try_one(mutant: Mutant, command: str, timeout_s: float) -> str:
 def try_all(mutants: Sequence[Mutant], python: Path, arguments: argparse.Namespace) -> list[tuple[Mutant, str]]:
     """Return what became of every mutant, tried in several copies at once."""
     others = [] if arguments.own else TESTS
-    tests = {mutant: [*mutant.tests, *others] for mutant in mutants}
     first = make_copy(0)
-    took_s = run_without_mutant(first, python, sorted({test for own in tests.values() for test in own}))
+    took_s = run_without_mutant(first, python, sorted({*others, *(test for one in mutants for test in one.tests)}))
     print(f"the tests take {took_s:.0f} s without a mutant", flush=True)
     copies = [first]
     for number in range(1, arguments.workers):  # with the bytecode
@@ -221,7 +220,7 @@ def try_all(mutants: Sequence[Mutant], python: Path, arguments: argparse.Namespa
     def work(copy: Path) -> None:
         with concurrent.futures.ProcessPoolExecutor(1, initializer=enter, initargs=(copy,)) as process:
             for mutant in left:  # a list's iterator may be shared by threads
-                command = command_for(python, tests[mutant])
+                command = command_for(python, [*mutant.tests, *others])
                 outcomes.append((mutant, process.submit(try_one, mutant, command, PATIENCE * took_s).result()))
                 lines.write(json.dumps([mutant.key, outcomes[-1][1]]) + "\n")
                 print(f"[{len(outcomes)}/{len(mutants)}] {outcomes[-1][1]}: {mutant}", flush=True)
