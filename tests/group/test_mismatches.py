@@ -232,6 +232,12 @@ class TestCallsThatAllRefuse:
         assert len({one.value for one in ended}) == 1
         assert ended[0].value[0] != "CallMismatchError"
 
+    def test_says_how_many_replicas_a_rank_may_bring(self, ranks):
+        """There is room for so many."""
+        ended = ranks.run(World(refuse_on_all, 2, {"call": "too many replicas"}, seconds=30))
+        sentence = "This rank brings 1025 replicas. In a group, a rank brings 1024 at most; reduce them first."
+        assert [one.value for one in ended] == [("ArgumentError", sentence)] * 2
+
 
 def plan_again_and_again(me):
     """Bring arrays that rank 1 cannot recognise, because they are not contiguous, and other numbers of replicas."""
@@ -296,9 +302,3 @@ class TestMissingCalls:
         ended = ranks.run(World(call_once_more, 3, {"calls": [2, 3, 2]}))
         assert {one.error[0] for one in ended} == {"CallMismatchError"}, ended
         assert "Rank 1 calls all_reduce, SUM, of float32 (6,), while rank 0 calls barrier." in ended[0].error[1]
-
-    def test_says_how_many_replicas_a_rank_may_bring(self, ranks):
-        """There is room for so many."""
-        ended = ranks.run(World(refuse_on_all, 2, {"call": "too many replicas"}, seconds=30))
-        sentence = "This rank brings 1025 replicas. In a group, a rank brings 1024 at most; reduce them first."
-        assert [one.value for one in ended] == [("ArgumentError", sentence)] * 2
