@@ -6,7 +6,7 @@ import pytest
 
 from treefold import PerReplica
 from treefold.engines.channel import Transfer
-from treefold.errors import CallMismatchError, GroupError, OutputError, PeerLostError
+from treefold.errors import CallMismatchError, DtypeError, GroupError, OutputError, PeerLostError
 from treefold.group.rounds import ROUND_TAGS
 
 LENGTHS = (3, 5003)  # in a frame, and in chunks
@@ -99,3 +99,18 @@ class TestWithout:
             return float(group.all_reduce(2.0**group.rank))
 
         assert fake_groups.run(3, call)[1] == [7, 7, 7]
+
+
+class TestEmpty:
+    """``group.empty(shape, dtype)``."""
+
+    def test_holds_no_python_objects(self):
+        """Their addresses mean nothing in another process."""
+
+        def call(group):
+            with pytest.raises(DtypeError) as raised:
+                group.empty(3, object)
+            return str(raised.value)
+
+        sentence = "object has elements that are Python objects, which no other process can read. Take numbers."
+        assert fake_groups.run(2, call)[1] == [sentence] * 2

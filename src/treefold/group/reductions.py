@@ -26,15 +26,7 @@ from treefold.execution import native
 from treefold.fold import Fold
 from treefold.group import native_core
 from treefold.group.batches import Batch, read_value, without_arrays
-from treefold.group.contributions import (
-    KIND,
-    address_of,
-    dense_shape_of,
-    layout_of,
-    plain_rows,
-    rows_of,
-    words_of,
-)
+from treefold.group.contributions import KIND, address_of, dense_shape_of, layout_of, plain_rows, rows_of, words_of
 from treefold.group.link import Link, Outcome
 from treefold.group.plans import GroupPlans, Reduction, plan_of
 from treefold.group.traced_calls import call_later, tracing_backend
