@@ -7,19 +7,15 @@ takes some minutes; leave the machine alone meanwhile. ``treefold.bench.ranks`` 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import math
-import os
-from pathlib import Path
 
 import ddp
-from treefold.bench.machine import describe_machine, describe_versions
+import result_pages
 from treefold.bench.models import resnet50
 from treefold.cli.bench_ranks import Work, measure_ranks, table_of
 from treefold.report.tables import markdown_table
 
 _KIB, _MIB = 256, 1 << 18  # elements of float32
-_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 _ONE_ARRAY: list[Work] = [
     ("4 KiB", [4 * _KIB]),
     ("64 KiB", [64 * _KIB]),
@@ -32,22 +28,16 @@ _BATCHES: list[Work] = [
 ]
 
 
-def page(ranks: list[int], rounds: int, against: list[str]) -> str:
-    """Measure, and return the page."""
-    today = dt.datetime.now(tz=dt.UTC).date().isoformat()
-    facts = describe_machine() | describe_versions(["torch", "mpi4py"])
-    if _HUGE_PAGES.exists():
-        facts["huge pages of shared memory"] = _HUGE_PAGES.read_text(encoding="ascii").strip()
-    facts["load before"] = f"{os.getloadavg()[0]:.1f}"
-    parts = [f"# Between processes of one host, {today}", markdown_table(["", ""], [[*fact] for fact in facts.items()])]
+def measure(ranks: list[int], rounds: int, against: list[str]) -> list[str]:
+    """Measure, and return the parts of the page."""
+    parts = [result_pages.describe(["torch", "mpi4py", "mpich"])]
     for size in ranks:
         parts += [f"## {size} ranks", _EXPLANATION]
-        for works in (_ONE_ARRAY, _BATCHES):
-            table = table_of(measure_ranks(size, works, against, rounds))
-            parts.append(markdown_table(table.header, table.rows))
+        parts += [
+            table_of(measure_ranks(size, works, against, rounds)).to_markdown() for works in (_ONE_ARRAY, _BATCHES)
+        ]
     parts += ["## Steps under DDP", ddp.__doc__.split("\n\n")[1].replace("``", "`")]
-    parts += [markdown_table(ddp.HEADER, [row for size in (2, 4) for row in ddp.measure(size, 4 * rounds)])]
-    return "\n\n".join(parts) + "\n"
+    return [*parts, markdown_table(ddp.HEADER, [row for size in (2, 4) for row in ddp.measure(size, 4 * rounds)])]
 
 
 _EXPLANATION = (
@@ -65,11 +55,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--against", default="gloo,mpi")
     arguments = parser.parse_args()
-    text = page(arguments.ranks, arguments.rounds, arguments.against.split(","))
-    today = dt.datetime.now(tz=dt.UTC).date().isoformat()
-    output = Path(__file__).with_name("results") / f"ranks-{today}.md"
-    output.write_text(text, encoding="utf-8")
-    print(text)
+    parts = measure(arguments.ranks, arguments.rounds, arguments.against.split(","))
+    print(result_pages.save("ranks", "Between processes of one host", parts).read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,11 @@ class TestMostFractionalRings:
         slots["gpu:0", "gpu:2"] = 0
         assert most_rings(machine, {ends[::-1] if is_turned else ends: count for ends, count in slots.items()}) == 2
 
+    def test_is_nothing_for_one_device(self):
+        """It has no links: its ring is itself, and carries nothing."""
+        packing = pack_rings(known_topology("mesh:3").restricted(("gpu:1",)))
+        assert (packing.orders, packing.total) == ((("gpu:1",),), 0)
+
     @pytest.mark.parametrize("joints", [2, 3])
     def test_is_what_the_search_finds(self, joints):
         """It is a proof, then: there are no more rings of this width."""
