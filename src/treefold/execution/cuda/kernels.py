@@ -37,7 +37,7 @@ def fold_batch(
     at = tl.multiple_of(tl.load(block + 1), BLOCK) + tl.arange(0, BLOCK)
     mask = at < tl.load(row + N + D)
     total = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
-    low, high = _first_bounds(total, ELEMENT, OP, WIDE)
+    low, high = _first_bounds(total, OP, WIDE)
     if UNROLLED:
         for r in tl.static_range(1, N):
             total, low, high = _step(total, low, high, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
@@ -72,30 +72,12 @@ def _element(row, at, mask, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr, FULL: 
     if ELEMENT == "bfloat16":
         bits = _read(row, at, mask, tl.uint16, ALIGNED, FULL)
         value = (bits.to(tl.uint32) << 16).to(tl.float32, bitcast=True)
-    elif ELEMENT == "float16":
-        value = _read(row, at, mask, tl.float16, ALIGNED, FULL).to(tl.float32)
-    elif ELEMENT == "float32":
-        value = _read(row, at, mask, tl.float32, ALIGNED, FULL)
-    elif ELEMENT == "float64":
-        value = _read(row, at, mask, tl.float64, ALIGNED, FULL)
-    elif ELEMENT == "int8":
-        value = _read(row, at, mask, tl.int8, ALIGNED, FULL)
-    elif ELEMENT == "int16":
-        value = _read(row, at, mask, tl.int16, ALIGNED, FULL)
-    elif ELEMENT == "int32":
-        value = _read(row, at, mask, tl.int32, ALIGNED, FULL)
-    elif ELEMENT == "int64":
-        value = _read(row, at, mask, tl.int64, ALIGNED, FULL)
-    elif ELEMENT == "uint8":
-        value = _read(row, at, mask, tl.uint8, ALIGNED, FULL)
-    elif ELEMENT == "uint16":
-        value = _read(row, at, mask, tl.uint16, ALIGNED, FULL)
-    elif ELEMENT == "uint32":
-        value = _read(row, at, mask, tl.uint32, ALIGNED, FULL)
-    elif ELEMENT == "uint64":
-        value = _read(row, at, mask, tl.uint64, ALIGNED, FULL)
-    else:  # bool: any byte but 0 is true
+    elif ELEMENT == "bool":  # any byte but 0 is true
         value = (_read(row, at, mask, tl.uint8, ALIGNED, FULL) != 0).to(tl.uint8)
+    else:
+        value = _read(row, at, mask, getattr(tl, ELEMENT), ALIGNED, FULL)
+        if ELEMENT == "float16":
+            value = value.to(tl.float32)
     return value
 
 
@@ -111,26 +93,20 @@ def _value(
     FULL: tl.constexpr,
 ):
     """Read a block in the dtype in which it is accumulated."""
-    is_float: tl.constexpr = (
-        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
-    )
     value = _element(row, at, mask, ELEMENT, ALIGNED, FULL)
     if OP != "min" and OP != "max":
         if ELEMENT == "float32" and WIDE:
             value = value.to(tl.float64)
-        elif not is_float and OP == "mean":
+        elif not value.dtype.is_floating() and OP == "mean":
             value = value.to(tl.int64)
     return value
 
 
 @triton.jit
-def _first_bounds(total, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.constexpr):
+def _first_bounds(total, OP: tl.constexpr, WIDE: tl.constexpr):
     """Return, of a MEAN, its hull; of a PRODUCT, as ``low``, the smallest partial one of no zero: none yet."""
-    is_float: tl.constexpr = (
-        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
-    )
     low, high = total, total
-    if WIDE and OP == "product" and is_float:
+    if WIDE and OP == "product" and total.dtype.is_floating():
         low = tl.full(total.shape, float("inf"), total.dtype)
     return low, high
 
@@ -150,14 +126,11 @@ def _step(
     FULL: tl.constexpr,
 ):
     """Take one more contribution into the fold, and into its bounds."""
-    is_float: tl.constexpr = (
-        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
-    )
     value = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     combined = _combine(total, value, ELEMENT, OP, WIDE)
     if WIDE and ELEMENT == "float64" and OP == "mean":
         low, high = tl.where(value < low, value, low), tl.where(value > high, value, high)
-    elif WIDE and OP == "product" and is_float:
+    elif WIDE and OP == "product" and total.dtype.is_floating():
         size = tl.abs(combined)
         low = tl.where((size < low) & (total != 0) & (value != 0), size, low)
     return combined, low, high
@@ -181,11 +154,8 @@ def _combine(total, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.con
 @triton.jit
 def _extreme(a, b, ELEMENT: tl.constexpr, OP: tl.constexpr):
     """NaN wins from either side; of two zeros the one with (MIN) or without (MAX) a sign."""
-    is_float: tl.constexpr = (
-        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
-    )
     chosen = tl.where((a < b) == (OP == "min"), a, b)
-    if is_float:
+    if a.dtype.is_floating():
         if ELEMENT == "float64":
             x, y = a.to(tl.uint64, bitcast=True), b.to(tl.uint64, bitcast=True)
         else:
@@ -224,14 +194,11 @@ def _settled(
     UP: tl.constexpr,
 ):
     """Repeat the fold of elements that overflowed or underflowed; blocks without such elements skip this."""
-    is_float: tl.constexpr = (
-        ELEMENT == "float16" or ELEMENT == "bfloat16" or ELEMENT == "float32" or ELEMENT == "float64"
-    )
     if WIDE and (ELEMENT == "float64" or ELEMENT == "bfloat16") and (OP == "sum" or OP == "mean"):
         bad = total - total != 0
         if tl.max(bad.to(tl.int32)) > 0:
             total = tl.where(bad, _settled_sum(total, row, at, mask, N, ELEMENT, OP, UP), total)
-    if WIDE and OP == "product" and is_float:
+    if WIDE and OP == "product" and total.dtype.is_floating():
         if total.dtype == tl.float64:
             bad = (total - total != 0) | (low < 2.2250738585072014e-308)
         else:
