@@ -35,6 +35,14 @@ class BoundedCache(Generic[Key, Value]):
                 continue
             self._entries.pop(oldest, None)
 
+    def made(self, key: Key, make: Callable[[], Value]) -> Value:
+        """Return the value for a key, made now if it is not there; either is the newest then: what is used stays."""
+        value = self.get(key)
+        if value is None:
+            value = make()
+        self.put(key, value)
+        return value
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -18,7 +18,7 @@ from treefold.bench.picture import make_figure
 from treefold.bench.schema import Rival, Row, Run, rows_to_csv
 from treefold.bench.sizes import parse_size, sweep_sizes
 from treefold.bench.sweep import Progress, Variant, measure
-from treefold.bench.work import PLACEMENTS, Work, named_size, shapes_of_size
+from treefold.bench.work import PLACEMENTS, Work, shapes_of_size
 from treefold.errors import BenchError
 from treefold.errors.words import bytes_in_words
 from treefold.execution import native
@@ -308,4 +308,4 @@ class TestPage:
         assert figure.judge({key: ROW}).is_reached
         worse = dataclasses.replace(ROW, of_limit=Spread(0.89, 0.8, 0.9, 1.0))
         assert figure.judge({key: worse}).is_reached is False
-        assert named_size(1 << 26) in figure.work
+        assert bytes_in_words(1 << 26) in figure.work

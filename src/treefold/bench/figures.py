@@ -11,7 +11,8 @@ from treefold.bench.clock import Pace
 from treefold.bench.schema import Rival, Row
 from treefold.bench.sweep import Variant
 from treefold.bench.tables import format_spread
-from treefold.bench.work import Work, named_size, shapes_of_model, shapes_of_size
+from treefold.bench.work import Work, shapes_of_model, shapes_of_size
+from treefold.errors.words import bytes_in_words
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 _EVERYONE = ("numpy", "torch", "tensorflow", "jax", "gloo", "mpi")
@@ -84,7 +85,7 @@ def make_entries(pace: Pace, *, threads: int = 2) -> list[Entry]:
 
 
 def _sized(work: Work, nbytes: int) -> Work:
-    return replace(work, name=named_size(nbytes), shapes=shapes_of_size(nbytes, work.dtype))
+    return replace(work, name=bytes_in_words(nbytes), shapes=shapes_of_size(nbytes, work.dtype))
 
 
 def make_figures() -> list[Figure]:
@@ -92,7 +93,7 @@ def make_figures() -> list[Figure]:
     big = (16 * _MIB, 64 * _MIB)
     figures = []
     for nbytes in reversed(big):
-        name = f"8 × {named_size(nbytes)}"
+        name = f"8 × {bytes_in_words(nbytes)}"
         figures += [
             Figure(f"{name} float32 SUM in place, wide", "≥ 0.90 of the limit", _limit(f"in-place {nbytes}", 0.9)),
             Figure(f"{name} float32 SUM into 8 given arrays", "≥ 0.90 of the limit", _limit(f"given {nbytes}", 0.9)),

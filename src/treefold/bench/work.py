@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from treefold.bench.models import MODELS
 from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE, itemsize
 from treefold.errors import BenchError
-from treefold.errors.words import bytes_in_words
 from treefold.reduce_op import ReduceOp, ReduceOpName
 
 #: Where results go: into the inputs, into given arrays, into new arrays, or one new array that all replicas share.
@@ -73,11 +72,6 @@ def shapes_of_size(nbytes: int, dtype: str, option: str = "-b") -> tuple[tuple[i
     if length < 1:
         raise BenchError.too_small(option, nbytes, dtype, itemsize(dtype))
     return ((length,),)
-
-
-def named_size(nbytes: int) -> str:
-    """Return the name of work of one size."""
-    return bytes_in_words(nbytes)
 
 
 def shapes_of_model(name: str) -> tuple[tuple[int, ...], ...]:

@@ -23,14 +23,14 @@ from treefold.bench.schema import Row, Run, rows_to_csv
 from treefold.bench.sizes import parse_size, sweep_sizes
 from treefold.bench.sweep import Progress, measure
 from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
-from treefold.bench.work import Work, named_size, shapes_of_model, shapes_of_size
+from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.cli import bench_options as options
 from treefold.cli.bench_hosts import bench_hosts
 from treefold.cli.bench_ranks import bench_ranks
 from treefold.cli.console import echo
 from treefold.cli.outputs import check_output
 from treefold.errors import BenchError
-from treefold.errors.words import counted
+from treefold.errors.words import bytes_in_words, counted
 from treefold.execution import native
 from treefold.files import check_writable, write_atomically
 from treefold.reduce_op import ReduceOpName
@@ -94,7 +94,7 @@ def _works_of_ranks(
     if model is not None:
         return [(model, [math.prod(shape) for shape in shapes_of_model(model)])]
     return [
-        (named_size(nbytes), [math.prod(shape) for shape in shapes_of_size(nbytes, "float32")])
+        (bytes_in_words(nbytes), [math.prod(shape) for shape in shapes_of_size(nbytes, "float32")])
         for nbytes in _read_sizes(*sizes)
     ]
 
@@ -137,7 +137,7 @@ def _works(base: Work, model: str | None, sizes: tuple[str, str, int]) -> Iterat
         yield replace(base, name=model, shapes=shapes_of_model(model))
         return
     for nbytes in _read_sizes(*sizes):
-        yield replace(base, name=named_size(nbytes), shapes=shapes_of_size(nbytes, base.dtype))
+        yield replace(base, name=bytes_in_words(nbytes), shapes=shapes_of_size(nbytes, base.dtype))
 
 
 def _read_peers(against: str) -> list[PeerInfo]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 import typer
 
 from treefold.bench.machine import describe_machine
+from treefold.bench.peers.registry import find_mpiexec
 from treefold.bench.ranks import IN_PLACE, NEW, ONE_PROCESS, PEERS, SHARED, TASK_VARIABLE, Figure
 from treefold.cli.console import echo
 from treefold.cli.outputs import check_output
@@ -67,8 +67,7 @@ def _start(ranks: int, peers: Sequence[str], environment: dict[str, str]) -> int
     """Run the ranks to their end; MPI's are started by its own launcher."""
     if "mpi" not in peers:
         return run_ranks([sys.executable, *_MODULE], ranks, environment)
-    beside = Path(sys.executable).with_name("mpiexec")
-    launcher = str(beside) if beside.exists() else shutil.which("mpiexec")
+    launcher = find_mpiexec()
     if launcher is None:
         raise BenchError.needs("--against mpi", "mpiexec")
     command = [launcher, "-n", str(ranks), sys.executable, *_MODULE]

@@ -27,6 +27,11 @@ class GroupError(TreefoldError, RuntimeError):
     #: The ranks that are to blame.
     ranks: tuple[int, ...] = ()
 
+    def blaming(self, *ranks: int) -> Self:
+        """Return the error itself, which says that these ranks are to blame."""
+        self.ranks = ranks
+        return self
+
     @classmethod
     def closed(cls) -> Self:
         """A group is used after it was closed."""
@@ -104,27 +109,25 @@ class PeerLostError(GroupError, ConnectionError):
     @classmethod
     def mail(cls, rank: int) -> Self:
         """The other end of a send or a receive is gone."""
-        error = cls(
+        return cls(
             f"Rank {rank} has ended or left the group while a message between it and this rank was under way. What it "
             "should have sent is not whole; the ranks that are left can make a new group."
-        )
-        error.ranks = (rank,)
-        return error
+        ).blaming(rank)
 
     @classmethod
     def of(cls, cause: str, rank: int) -> Self:
         """Rank ``rank`` is gone, for one of the causes of the protocol."""
-        error = cls(f"Rank {rank} {_CAUSES[cause]}, so this call did not happen: outputs are as they were. {_AGAIN}")
-        error.ranks = (rank,)
-        return error
+        return cls(
+            f"Rank {rank} {_CAUSES[cause]}, so this call did not happen: outputs are as they were. {_AGAIN}"
+        ).blaming(rank)
 
     @classmethod
     def between_hosts(cls, cause: str, ranks: Sequence[int], holders: Sequence[int]) -> Self:
         """These ranks are gone, and these of the others have the result nevertheless."""
         words = "have ended, or their hosts cannot be reached" if cause == "lost" else _CAUSES[cause]
-        error = cls(f"{_ranks(ranks)} {_number(words, ranks)}, {_as_they_were(holders)} {_AGAIN_WITHOUT}")
-        error.ranks = tuple(ranks)
-        return error
+        return cls(f"{_ranks(ranks)} {_number(words, ranks)}, {_as_they_were(holders)} {_AGAIN_WITHOUT}").blaming(
+            *ranks
+        )
 
 
 class DeadlineError(GroupError, TimeoutError):
@@ -134,42 +137,34 @@ class DeadlineError(GroupError, TimeoutError):
     def mail(cls, rank: int | None) -> Self:
         """The other end of a send or a receive has not come."""
         who = "No rank has" if rank is None else f"Rank {rank} has not"
-        error = cls(
+        return cls(
             f"{who} sent or received what this rank waits for, by the deadline. Every send needs a receive with "
             "the same tag; give the group a longer timeout if the other rank is only slow."
-        )
-        error.ranks = () if rank is None else (rank,)
-        return error
+        ).blaming(*([] if rank is None else [rank]))
 
     @classmethod
     def of(cls, rank: int, state: str) -> Self:
         """Rank ``rank``, whose process is in that state, is late."""
-        error = cls(
+        return cls(
             f"Rank {rank}{_STATES.get(state, '')} had not come by the deadline, so this call did not happen: outputs "
             f"are as they were. {_AGAIN} Give connect a larger timeout_seconds if that rank is only slow."
-        )
-        error.ranks = (rank,)
-        return error
+        ).blaming(rank)
 
     @classmethod
     def between_hosts(cls, ranks: Sequence[int], holders: Sequence[int]) -> Self:
         """These ranks are late, and these of the others have the result nevertheless."""
-        error = cls(
+        return cls(
             f"{_ranks(ranks)} had not come by the deadline, {_as_they_were(holders)} {_AGAIN_WITHOUT} Give connect a "
             "larger timeout_seconds if they are only slow."
-        )
-        error.ranks = tuple(ranks)
-        return error
+        ).blaming(*ranks)
 
     @classmethod
     def given_up(cls, rank: int, holders: Sequence[int]) -> Self:
         """The others have had to go on without this rank."""
-        error = cls(
+        return cls(
             f"Rank {rank}, this one, was away until the deadlines of the others had passed, {_as_they_were(holders)} "
             "The others may go on without it: connect again to come back."
-        )
-        error.ranks = (rank,)
-        return error
+        ).blaming(rank)
 
 
 class CallMismatchError(GroupError, ValueError):
@@ -182,9 +177,9 @@ class CallMismatchError(GroupError, ValueError):
         sides = f"Rank {first} calls {words[first]}, while rank 0 calls {words[0]}."
         if words[first] == words[0]:
             sides = f"Ranks {first} and 0 both call {words[0]}, of other leaves, options or names."
-        error = cls(f"{sides} All ranks of a group make the same calls in the same order. Nothing was done.")
-        error.ranks = tuple(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
-        return error
+        return cls(f"{sides} All ranks of a group make the same calls in the same order. Nothing was done.").blaming(
+            *(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
+        )
 
     @classmethod
     def mail(cls, sender: int, receiver: int, nbytes: int, room: int | None) -> Self:
@@ -203,9 +198,7 @@ class CallMismatchError(GroupError, ValueError):
     @classmethod
     def refused(cls, rank: int, sentence: str) -> Self:
         """Another rank could not make its call."""
-        error = cls(f"Rank {rank} could not make this call: {sentence} Nothing was done, on no rank.")
-        error.ranks = (rank,)
-        return error
+        return cls(f"Rank {rank} could not make this call: {sentence} Nothing was done, on no rank.").blaming(rank)
 
 
 class UnplannedCallError(GroupError):
@@ -294,12 +287,10 @@ class ConnectError(GroupError, ConnectionError):
     @classmethod
     def late(cls, ranks: Sequence[int], seconds: float) -> Self:
         """Some ranks did not come."""
-        error = cls(
-            f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} did not connect within {seconds:g} s. Start "
-            "all ranks, or give connect a larger connect_timeout_seconds."
-        )
-        error.ranks = tuple(ranks)
-        return error
+        return cls(
+            f"{_ranks(ranks)} did not connect within {seconds:g} s. Start all ranks, or give connect a larger "
+            "connect_timeout_seconds."
+        ).blaming(*ranks)
 
     @classmethod
     def undecided(cls, rank: int) -> Self:
@@ -312,12 +303,10 @@ class ConnectError(GroupError, ConnectionError):
     @classmethod
     def absent(cls, ranks: Sequence[int]) -> Self:
         """Some of the ranks that should go on did not come."""
-        error = cls(
-            f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} should go on in a smaller group, and did not "
-            "come before the deadline. Leave them out as well, by connecting again without them."
-        )
-        error.ranks = tuple(ranks)
-        return error
+        return cls(
+            f"{_ranks(ranks)} should go on in a smaller group, and did not come before the deadline. Leave them out as "
+            "well, by connecting again without them."
+        ).blaming(*ranks)
 
     @classmethod
     def refused(cls, sentence: str) -> Self:
@@ -337,12 +326,10 @@ class ConnectError(GroupError, ConnectionError):
     @classmethod
     def other_host(cls, rank: int) -> Self:
         """Rank 0 runs on another host."""
-        error = cls(
+        return cls(
             f"Rank {rank} runs on another host than rank 0, and ranks of this backend meet in the memory of one host. "
             "Between hosts make the process group with gloo, and register treefold.torch.all_reduce_hook with DDP."
-        )
-        error.ranks = (rank,)
-        return error
+        ).blaming(rank)
 
     @classmethod
     def ticket(cls, text: str) -> Self:

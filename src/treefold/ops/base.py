@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treefold.backends.tracing import as_written
+from treefold.bounded_cache import BoundedCache
 from treefold.calls.arguments import NO_OPTIONS, check_honoured, is_word, read_options, read_pairs
 from treefold.calls.entry import Entry, as_distributed, check_devices, read_entry
 from treefold.calls.fast_path import KnownCalls
@@ -19,7 +20,6 @@ from treefold.calls.wrap import moved_axis, wrap
 from treefold.errors import ArgumentError, TreefoldError
 from treefold.execution import CallSummary, Executor, execute
 from treefold.fold import Fold
-from treefold.ops.cache import PlanCache
 from treefold.ops.planning import Request, Router, Terms, make_plan, summarise
 from treefold.ops.trees import read_topology
 from treefold.options import CommunicationOptions
@@ -31,6 +31,8 @@ from treefold.values import Bare, DistributedValues, Mirrored, PerReplica, T, We
 
 if TYPE_CHECKING:
     from treefold.ops.grouped import GroupedOps
+
+_MOST_PLANS = 64
 
 
 class CrossDeviceOps(abc.ABC):
@@ -60,7 +62,7 @@ class CrossDeviceOps(abc.ABC):
         self._topology = read_topology(topology)
         self._accumulate = accumulate
         self._own_device: str | None = None  # where values meet, instead of on the first destination
-        self._plans = PlanCache()
+        self._plans: BoundedCache[Hashable, Plan] = BoundedCache(_MOST_PLANS)
         self._calls = KnownCalls()
         self._grouped = None if group is None else self._join(group, accumulate)
 
@@ -334,7 +336,7 @@ class CrossDeviceOps(abc.ABC):
 
     def _plan_for(self, request: Request) -> Plan:
         check_honoured(request.options, request.executor)
-        return self._plans.get(request.key, lambda: make_plan(request, self._router(request)))
+        return self._plans.made(request.key, lambda: make_plan(request, self._router(request)))
 
 
 def _read_batch(asked: Sequence[tuple[Any, Any]], out: object) -> list[Pair]:

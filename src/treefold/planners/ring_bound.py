@@ -12,6 +12,7 @@ from treefold.errors import MissingExtraError
 from treefold.planners.tree_packing.columns import load_scipy_optimize
 from treefold.planners.tree_packing.network import Array
 from treefold.topology import Topology
+from treefold.topology.graph import reached_from
 
 Ends = tuple[str, str]
 Route = tuple[str, ...]
@@ -48,14 +49,13 @@ def most_rings(topology: Topology, slots: Slots) -> int:
 
 def _reached(topology: Topology, start: str, above: Fraction) -> frozenset[str]:
     """Return what links wider than ``above`` join with a node, both ways."""
-    seen, todo = {start}, [start]
-    while todo:
-        name = todo.pop()
+
+    def near(name: str) -> Iterator[str]:
         for other in topology.neighbours(name):
-            if other not in seen and min(topology.capacity(name, other), topology.capacity(other, name)) > above:
-                seen.add(other)
-                todo.append(other)
-    return frozenset(seen)
+            if min(topology.capacity(name, other), topology.capacity(other, name)) > above:
+                yield other
+
+    return frozenset(reached_from([start], near))
 
 
 def most_fractional_rings(topology: Topology, hops: Mapping[Ends, Route], slots: Slots) -> int:

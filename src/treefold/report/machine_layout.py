@@ -27,6 +27,7 @@ from treefold.report.boxes import (
 from treefold.report.direct_layout import lay_out_directly
 from treefold.report.host_rows import WIDEST, Rows, in_rows
 from treefold.topology import Topology
+from treefold.topology.graph import reached_from
 
 _NIC, _BETWEEN_SWITCHES = (48.0, 22.0), 18.0
 
@@ -94,13 +95,11 @@ def _is_second(topology: Topology, source: str, target: str) -> bool:
 
 def _network(topology: Topology) -> set[str]:
     """Return the carriers that devices reach through NICs only."""
-    reached, todo = set(topology.devices), list(topology.devices)
-    while todo:
-        name = todo.pop()
-        if topology.kinds[name] != "nic":
-            fresh = set(topology.neighbours(name)) - reached
-            reached |= fresh
-            todo += fresh
+
+    def around(name: str) -> Sequence[str]:
+        return topology.neighbours(name) if topology.kinds[name] != "nic" else ()
+
+    reached: set[str] = reached_from(topology.devices, around)
     return set(topology.kinds) - reached
 
 
@@ -108,11 +107,7 @@ def _islands(topology: Topology, network: set[str]) -> list[_Island]:
     left = [name for name in topology.kinds if name not in network]
     islands = []
     while left:
-        reached, todo = {left[0]}, [left[0]]
-        while todo:
-            fresh = set(topology.neighbours(todo.pop())) - reached - network
-            reached |= fresh
-            todo += fresh
+        reached = reached_from(left[:1], lambda name: set(topology.neighbours(name)) - network)
         islands.append(_Island(topology, [name for name in left if name in reached]))
         left = [name for name in left if name not in reached]
     return islands

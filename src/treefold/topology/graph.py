@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from treefold.devices import canonical_device
 from treefold.errors import DeviceError, TopologyError
@@ -23,6 +23,7 @@ from treefold.topology.gpus import MissingLinks
 
 KINDS = ("device", "host", "switch", "nic")
 _GIGA, _MICRO = 10**9, Fraction(1, 10**6)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +342,7 @@ def _check_connected(topology: Topology) -> None:
     for source, target in topology.capacities:
         back[target].append(source)
     start = topology.devices[0]
-    there, here = _reached(start, topology.neighbours), _reached(start, back.__getitem__)
+    there, here = reached_from([start], topology.neighbours), reached_from([start], back.__getitem__)
     for reached, is_there in ((there, True), (here, False)):
         part = [device for device in topology.devices if device in reached]
         rest = [device for device in topology.devices if device not in reached]
@@ -349,8 +350,10 @@ def _check_connected(topology: Topology) -> None:
             raise TopologyError.disconnected(*((part, rest) if is_there else (rest, part)))
 
 
-def _reached(start: str, neighbours: Callable[[str], Iterable[str]]) -> set[str]:
-    reached, todo = {start}, [start]
+def reached_from(starts: Iterable[T], neighbours: Callable[[T], Iterable[T]]) -> set[T]:
+    """Return the starts, and all that is reached from one of them."""
+    todo = list(starts)
+    reached = set(todo)
     while todo:
         fresh = set(neighbours(todo.pop())) - reached
         reached |= fresh

@@ -147,12 +147,9 @@ _schedules: BoundedCache[tuple[int, bool, int], tuple[Plan, Schedule]] = Bounded
 def _schedule(plan: Plan, *, is_pinned: bool) -> Schedule:
     """Return the plan's schedule, made once for each state of the links; it keeps the plan, so that ids stay unique."""
     key = id(plan), is_pinned, links.version()
-    found = _schedules.get(key)
-    if found is None:
-        is_direct = functools.partial(_is_direct, is_pinned=is_pinned)
-        found = plan, make_schedule(plan, chunk_bytes=_chunk_bytes(plan), is_direct=is_direct)
-    _schedules.put(key, found)  # also one that was found: the most recently used stay
-    return found[1]
+    is_direct = functools.partial(_is_direct, is_pinned=is_pinned)
+    make = functools.partial(make_schedule, plan, chunk_bytes=_chunk_bytes(plan), is_direct=is_direct)
+    return _schedules.made(key, lambda: (plan, make()))[1]
 
 
 def _chunk_bytes(plan: Plan) -> int:

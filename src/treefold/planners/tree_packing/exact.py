@@ -12,6 +12,7 @@ import numpy.typing as npt
 from treefold.planners.tree_packing.columns import Oracle
 from treefold.planners.tree_packing.network import Array, Network
 from treefold.planners.tree_packing.packing import Certificate
+from treefold.topology.graph import reached_from
 
 _DENOMINATORS = (64, 1024, 10_000)  # tried in turn: the corners of small programs have small denominators
 _FINE_SHARE, _FINE_PRICE = 2**32, 2**28  # used if none fits; sums stay exact in 64 bits and in floats
@@ -125,15 +126,8 @@ def _parts(network: Network, prices: Array) -> tuple[tuple[str, ...], ...]:
     parts: list[list[int]] = []
     left = set(range(len(network.devices)))
     while left:
-        part, todo = list[int](), [min(left)]
-        left.discard(todo[0])
-        while todo:
-            device = todo.pop()
-            part.append(device)
-            near = {int(other) for other in np.flatnonzero(free[device] | free[:, device])} & left
-            left -= near
-            todo += sorted(near)
-        parts.append(sorted(part))
+        parts.append(sorted(reached_from([min(left)], lambda i: np.flatnonzero(free[i] | free[:, i]).tolist())))
+        left -= set(parts[-1])
     return tuple(tuple(network.devices[device] for device in part) for part in parts)
 
 
