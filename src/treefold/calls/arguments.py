@@ -56,7 +56,7 @@ def read_pairs(pairs: object) -> list[tuple[Any, Any]]:
     """
     is_unordered = isinstance(pairs, str | bytes | Mapping | AbstractSet | DistributedValues)
     if is_unordered or not isinstance(pairs, Iterable) or backend_of(pairs) is not None:
-        raise ArgumentError.not_pairs(pairs)
+        raise ArgumentError.option(value_destination_pairs=pairs)
     read = list(pairs)
     for index, pair in enumerate(read):
         if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004
@@ -83,7 +83,7 @@ def read_options(options: object, experimental_hints: object) -> CommunicationOp
     if given is None:
         return NO_OPTIONS
     if not isinstance(given, CommunicationOptions):
-        raise ArgumentError.not_options(given)
+        raise ArgumentError.option(options=given)
     return given
 
 

@@ -28,13 +28,13 @@ def read_weights(weights: object, op: ReduceOp) -> tuple[float, ...] | None:
     if op is not ReduceOp.MEAN:
         raise ArgumentError.weights_of_op(op.name)
     if not _is_row(weights):
-        raise ArgumentError.weights(weights)
+        raise ArgumentError.option(weights=weights)
     try:
         read = tuple(_read_number(weights[replica]) for replica in range(len(weights)))
     except (TypeError, ValueError, OverflowError):  # no number; too large for a float; more than fit into memory
-        raise ArgumentError.weights(weights) from None
+        raise ArgumentError.option(weights=weights) from None
     if any(weight < 0 for weight in read) or not 0 < sum(read) < math.inf:
-        raise ArgumentError.weights(weights)
+        raise ArgumentError.option(weights=weights)
     # Only ratios count, and the products of tiny weights and values would vanish. Powers of two change nothing else.
     exponent = min(0, math.frexp(sum(read))[1])
     return tuple(math.ldexp(weight, -exponent) for weight in read)

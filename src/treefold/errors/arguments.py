@@ -22,9 +22,14 @@ _ALLOWED = {
     "accumulation_fn": "a function of the list of arrays, or None",
     "bytes_per_pack": "a whole number of bytes; 0 leaves packing to num_packs",
     "nbytes": "the bytes that each replica brings: a whole number, 1 or more",
+    "ops": "an ops object of treefold, such as treefold.HierarchicalCopyAllReduce(), or None for a subclass that reduces "
+    "by itself",
+    "options": "a CommunicationOptions, or None",
     "timeout_seconds": "a number of seconds above 0, or None for no limit",
     "topology": 'a treefold.Topology, the name of a known machine such as "dgx1_v100", the path of a topology file, '
     "or None",
+    "value_destination_pairs": "a sequence of (value, destinations) tuples",
+    "weights": "a list, tuple or one-dimensional array of one finite number ≥ 0 per replica, not all of them 0",
 }
 
 
@@ -125,24 +130,6 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"{name}={words} cannot be honoured by {owner}. Leave {name} out.")
 
     @classmethod
-    def not_ops(cls, value: object) -> Self:
-        return cls(
-            f"ops is {short(value)}. It takes an ops object of treefold, such as "
-            f"treefold.HierarchicalCopyAllReduce(), or None for a subclass that reduces by itself."
-        )
-
-    @classmethod
-    def not_options(cls, value: object) -> Self:
-        return cls(f"options is {short(value)}. It takes a CommunicationOptions, or None.")
-
-    @classmethod
-    def weights(cls, value: object) -> Self:
-        return cls(
-            f"weights is {short(value)}. It takes a list, tuple or one-dimensional array of one finite number ≥ 0 per "
-            f"replica, not all of them 0."
-        )
-
-    @classmethod
     def weights_of_op(cls, op: str) -> Self:
         return cls(f"weights goes with MEAN and the op is {op}. Leave weights out, or multiply the values yourself.")
 
@@ -216,10 +203,6 @@ class ArgumentError(TreefoldError, ValueError):
     def device_count(cls, owner: str, num_values: int, num_devices: int) -> Self:
         values, devices = counted(num_values, "value"), counted(num_devices, "device")
         return cls(f"{owner} got {values} and {devices}. Name one device for each value.")
-
-    @classmethod
-    def not_pairs(cls, value: object) -> Self:
-        return cls(f"value_destination_pairs is {short(value)}. It takes a sequence of (value, destinations) tuples.")
 
     @classmethod
     def not_a_pair(cls, index: int, value: object) -> Self:

@@ -43,16 +43,12 @@ class ParseError(TreefoldError, ValueError):
         return cls(f"The topology has {number} {what}; at most {allowed} are read. Cut it to one machine or cluster.")
 
     @classmethod
-    def broken_xml(cls, problem: str) -> Self:
-        return cls(f"The XML is broken or cut off: {problem}. Save the whole file and give that.")
+    def broken(cls, kind: str, problem: str) -> Self:
+        return cls(f"The {kind} is broken or cut off: {problem}. Save the whole file and give that.")
 
     @classmethod
     def forbidden_xml(cls) -> Self:
         return cls("The XML defines entities, which no topology does and which can be bombs. Remove them.")
-
-    @classmethod
-    def broken_json(cls, problem: str) -> Self:
-        return cls(f"The JSON is broken or cut off: {problem}. Save the whole file and give that.")
 
     @classmethod
     def bad_field(cls, where: str, got: object, allowed: str) -> Self:

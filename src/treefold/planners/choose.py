@@ -89,15 +89,12 @@ def _reasons(comparison: Comparison, rows: Sequence[SizeRow]) -> list[str]:
         size = max(size for size in comparison.seconds if low < size <= row.up_to_bytes)
         mine = comparison.seconds[size][row.method]
         others = sorted((seconds, name) for name, seconds in comparison.seconds[size].items() if name != row.method)
-        text = f"{_range(low, row.up_to_bytes)}: {row.method}, {entry_of(row.method).reason}; "
+        sizes = f"Above {size_text(low)}B" if row.up_to_bytes == math.inf else f"Up to {size_text(row.up_to_bytes)}B"
+        text = f"{sizes}: {row.method}, {entry_of(row.method).reason}; "
         text += f"{mine * 1e6:.4g} µs at {size_text(size)}B"
         sentences.append(f"{text}, {others[0][1]} {others[0][0] * 1e6:.4g} µs." if others else f"{text}.")
         low = row.up_to_bytes
     return sentences
-
-
-def _range(low: float, high: float) -> str:
-    return f"Above {size_text(low)}B" if high == math.inf else f"Up to {size_text(high)}B"
 
 
 def size_text(nbytes: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 
 from treefold.report.boxes import Box, Layout, label
@@ -134,8 +133,5 @@ def describe(topology: Topology) -> str:
     for name, kind in topology.kinds.items():
         kinds.setdefault(kind, []).append(name)
     nodes = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
-    return f"{nodes}. {_links_in_words(topology, list(topology.capacities))}"
-
-
-def _links_in_words(topology: Topology, pairs: Sequence[tuple[str, str]]) -> str:
-    return " ".join(f"{source} to {target} {gb_per_s(topology.capacity(source, target))}." for source, target in pairs)
+    links = (f"{source} to {target} {gb_per_s(width)}." for (source, target), width in topology.capacities.items())
+    return f"{nodes}. {' '.join(links)}"

@@ -61,7 +61,7 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc] # Tens
         """Take the ops that plan and reduce."""
         super().__init__()
         if ops is not None and not isinstance(ops, treefold.ops.CrossDeviceOps):
-            raise ArgumentError.not_ops(ops)
+            raise ArgumentError.option(ops=ops)
         self._ops = ops
         self._callbacks = Callbacks()
 

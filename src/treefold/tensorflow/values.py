@@ -158,7 +158,7 @@ def read_options(options: Any) -> CommunicationOptions | None:
         if not isinstance(options, CommunicationOptions):
             return _made_options(options.bytes_per_pack)
     except AttributeError:
-        raise ArgumentError.not_options(options) from None
+        raise ArgumentError.option(options=options) from None
     return options if seconds is None else dataclasses.replace(options, timeout_seconds=None)
 
 

@@ -113,8 +113,8 @@ class DistributedValues(Generic[T_co]):
             raise DeviceError.several(index, positions, "")
         for device, position in real.items():
             if said is not None and said != device:
-                paths = leaf_paths(flatten(self._values[index])[1])
-                raise DeviceError.contradicted(index, said, device, _at(paths[position]))
+                path = leaf_paths(flatten(self._values[index])[1])[position]
+                raise DeviceError.contradicted(index, said, device, f" at {path}" if path else "")
         return said or next(iter(real), None) or f"cpu:{index}"
 
     def __len__(self) -> int:
@@ -188,7 +188,3 @@ def _real_device(leaf: object) -> str | None:
     array = leaf.values if isinstance(leaf, IndexedSlices) else leaf
     backend = backend_of(array)
     return None if backend is None else backend.device_of(array)
-
-
-def _at(path: str) -> str:
-    return f" at {path}" if path else ""

@@ -159,15 +159,11 @@ def _print_result(result: DemoResult, checks: tuple[Check, ...], speed: Speed) -
 
 def _list_facts(*, ops: CrossDeviceOps, seed: int) -> tuple[tuple[str, str], ...]:
     """Return the small print of a report: what ran, where and when."""
-    versions = {name: importlib.metadata.version(name) for name in ("numpy", "scikit-learn")}
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "scikit-learn")]
     return (
         ("ops", repr(ops)),
         ("seed", str(seed)),
-        ("versions", f"treefold {__version__}, Python {platform.python_version()}, {_listed(versions)}"),
+        ("versions", f"treefold {__version__}, Python {platform.python_version()}, {', '.join(versions)}"),
         ("machine", f"{platform.platform()}, {os.cpu_count()} cores"),
         ("written", f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC"),
     )
-
-
-def _listed(versions: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())

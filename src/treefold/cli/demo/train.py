@@ -92,7 +92,10 @@ def train_all(
     held = None if shuffle else digits_of(devices)
     treefold = _Treefold(ops, start, devices)
     alone = _Team(start, 1, lambda gradients: gradients)
-    teams = (_Team(start, devices, treefold.sum), _Team(start, devices, _sum_by_tensorflows_rule))
+    teams = (
+        _Team(start, devices, treefold.sum),
+        _Team(start, devices, lambda gradients: [sum_in_two_halves(gradients)] * devices),
+    )
     for indices in batches:
         batch = digits.train.pick(indices)
         alone.step([batch], beside=alone)
@@ -138,10 +141,6 @@ class _Treefold:
         mirrored = self._ops.reduce(ReduceOp.SUM, value, destinations=value, out=value)
         self.plan = cast("Plan", mirrored.plan)  # None only in a Mirrored made by hand
         return mirrored.values
-
-
-def _sum_by_tensorflows_rule(gradients: list[Parameters]) -> Sequence[Parameters]:
-    return [sum_in_two_halves(gradients)] * len(gradients)
 
 
 class _Team:

@@ -150,7 +150,8 @@ class Packer:
         """Return the pricing for a bound on the depth (None: all trees), and the solution of its linear program."""
         if max_depth not in self._solutions:
             network, shifts = self._network, self._shifts
-            oracle, start = _oracle(network), InitialColumns((), 1 / network.width)
+            oracle = mirrored_trees(network) if _has_cheap_trees(network) else directed_trees(network)
+            start = InitialColumns((), 1 / network.width)
             if max_depth is not None:
                 oracle = shallow_trees(network, max_depth)
             elif not shifts:  # with shifts, one tree and its images are enough
@@ -162,10 +163,6 @@ class Packer:
 def _check_count(name: str, number: object) -> None:
     if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
         raise TopologyError.count(name, number)
-
-
-def _oracle(network: Network) -> Oracle:
-    return mirrored_trees(network) if _has_cheap_trees(network) else directed_trees(network)
 
 
 def _has_cheap_trees(network: Network) -> bool:

@@ -70,7 +70,7 @@ def read_xml(text: str) -> Element:
     except DefusedXmlException:
         raise ParseError.forbidden_xml() from None
     except (XmlSyntaxError, ValueError, AssertionError) as error:
-        raise ParseError.broken_xml(str(error) or "it has no element") from None
+        raise ParseError.broken("XML", str(error) or "it has no element") from None
     if not isinstance(root, Element):
-        raise ParseError.broken_xml("it has no element")
+        raise ParseError.broken("XML", "it has no element")
     return root

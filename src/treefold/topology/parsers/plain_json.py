@@ -36,7 +36,7 @@ def parse(text: str) -> Topology:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ParseError.broken_json(str(error) or "it is too deep") from None
+        raise ParseError.broken("JSON", str(error) or "it is too deep") from None
     if isinstance(data, dict) and "devices" in data:
         return _machine(data)
     return matrix.machine_of(data)
