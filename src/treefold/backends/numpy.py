@@ -51,7 +51,6 @@ class NumpyBackend(ArrayBackend):
         return fold_block(arrays, fold, dtype=dtype, divisor=divisor, result=result)
 
     def scale(self, array: Any, divisor: int, result: str) -> HostArray:
-        """Divide wide and round once."""
         return scale_block(array, divisor, result)
 
     def ravel_concat(self, arrays: Sequence[Any]) -> HostArray:
@@ -78,7 +77,6 @@ class NumpyBackend(ArrayBackend):
         return add_rows(values, indices, shape)
 
     def index_bounds(self, indices: Any) -> tuple[int, int]:
-        """Look at all of them."""
         return int(np.min(indices)), int(np.max(indices))
 
     def assign(self, target: Any, source: Any) -> None:
@@ -101,9 +99,7 @@ class NumpyBackend(ArrayBackend):
         return array
 
     def new_row(self, like: Row, dtype: np.dtype[Any], count: int) -> Row:
-        """Return new arrays."""
         return new_arrays(self, like, dtype, count)
 
     def read(self, arrays: tuple[Any, ...]) -> Row | None:
-        """Read the arrays themselves."""
         return read_arrays(self, arrays, arrays)

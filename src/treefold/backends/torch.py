@@ -113,7 +113,6 @@ class TorchBackend(ArrayBackend):
         return self._back(folded, arrays[0])
 
     def scale(self, array: Any, divisor: int, result: str) -> Any:
-        """Divide wide and round once."""
         if not array.is_cpu and array.dtype not in {torch.int64, torch.uint64}:
             return scale_on_device(array, divisor, DTYPES[result])
         return self._back(scale_block(on_host(array), divisor, result), array)
@@ -140,7 +139,6 @@ class TorchBackend(ArrayBackend):
         return self._back(_numpy.densify(on_host(values), on_host(indices), shape), values)
 
     def index_bounds(self, indices: Any) -> tuple[int, int]:
-        """Look at all of them."""
         return int(indices.min()), int(indices.max())
 
     def assign(self, target: Any, source: Any) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import operator
 from dataclasses import dataclass, field
+
+_start_of = operator.attrgetter("start")
 
 
 @dataclass(slots=True)
@@ -29,7 +32,7 @@ class Accesses:
 
     def read(self, start: int, stop: int, by: int) -> set[int]:
         """Note a read, and return the writers that must be done before it (read after write)."""
-        parts = self._between(start, stop)
+        parts = self._parts[self._between(start, stop)]
         for part in parts:
             part.readers.add(by)
         return {part.writer for part in parts if part.writer >= 0}
@@ -39,22 +42,22 @@ class Accesses:
 
         Earlier readers count as well: the write reuses memory that they still need.
         """
-        parts = self._between(start, stop)
+        written = self._between(start, stop)
+        parts = self._parts[written]
         found = {part.writer for part in parts if part.writer >= 0}.union(*(part.readers for part in parts))
-        first = bisect.bisect_left(self._parts, start, key=lambda part: part.start)
-        self._parts[first : first + len(parts)] = [_Part(start, by)]
+        # One part takes the place of all: whoever comes later waits for this write, which has waited for the others.
+        self._parts[written] = [_Part(start, by)]
         return found - {by}
 
-    def _between(self, start: int, stop: int) -> list[_Part]:
+    def _between(self, start: int, stop: int) -> slice:
+        """Return where the parts from ``start`` to ``stop`` stand, after splitting those that reach across these."""
         self._split_at(start)
         self._split_at(stop)
-        key = lambda part: part.start  # noqa: E731
-        return self._parts[
-            bisect.bisect_left(self._parts, start, key=key) : bisect.bisect_left(self._parts, stop, key=key)
-        ]
+        return slice(*(bisect.bisect_left(self._parts, at, key=_start_of) for at in (start, stop)))
 
     def _split_at(self, position: int) -> None:
-        index = bisect.bisect_right(self._parts, position, key=lambda part: part.start) - 1
+        index = bisect.bisect_right(self._parts, position, key=_start_of) - 1
         part = self._parts[index]
         if part.start != position:
+            # The readers are copied: from now on each half has its own.
             self._parts.insert(index + 1, _Part(position, part.writer, set(part.readers)))
