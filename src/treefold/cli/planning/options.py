@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,16 +11,13 @@ from treefold.cli import completion
 
 _OUTPUT = "Output"
 
-Machine = Annotated[
-    str | None,
-    typer.Option(
-        "--topology",
-        "-t",
-        metavar="FILE|NAME|-",
-        help="A file, a known machine, or - for a pipe; else this machine.",
-        autocompletion=completion.machine,
-    ),
-]
+#: Of the machine, whether it is an option or an argument.
+MACHINE: dict[str, Any] = {
+    "metavar": "FILE|NAME|-",
+    "help": "A file, a known machine, or - for a pipe; else this machine.",
+    "autocompletion": completion.machine,
+}
+Machine = Annotated[str | None, typer.Option("--topology", "-t", **MACHINE)]
 Devices = Annotated[
     str | None, typer.Option(metavar="DEVICES", help="Those that take part: 0-3,6 or gpu:0,gpu:1; all if not given.")
 ]

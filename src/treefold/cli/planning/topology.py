@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from treefold.cli import completion
 from treefold.cli.console import echo
 from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
@@ -24,14 +23,7 @@ from treefold.report.machine_drawing import but_missing, draw_machine, machine_t
 from treefold.report.page import Page, Section, render_page
 from treefold.topology import Topology
 
-Given = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE|NAME|-",
-        help="A file, a known machine, or - for a pipe; else this machine.",
-        autocompletion=completion.machine,
-    ),
-]
+Given = Annotated[str | None, typer.Argument(**options.MACHINE)]
 Known = Annotated[bool, typer.Option("--list", help="List the machines known by name.")]
 VerifyFile = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Say whether a file can be read, and what it leaves open.")
