@@ -104,10 +104,7 @@ class MachineTrees:
         from treefold.planners.choose import LARGEST, SMALLEST  # noqa: PLC0415 - only for who plans by a machine
         from treefold.planners.compare import Comparison  # noqa: PLC0415 - as above
 
-        comparison = self._comparisons.get(devices)
-        if comparison is None:
-            comparison = Comparison(self._topology.restricted(devices))
-            self._comparisons.put(devices, comparison)
+        comparison = self._comparisons.made(devices, lambda: Comparison(self._topology.restricted(devices)))
         if self._packs is not None:
             return comparison.methods[f"trees#{self._packs}"]
         if len(devices) == 1:
