@@ -78,6 +78,7 @@ void take(Lane* lanes, std::size_t count, std::size_t own, const std::atomic<boo
   for (std::size_t turn = 0; turn < count; ++turn) {
     Lane& lane = lanes[(own + turn) % count];
     while (!stopped.load(std::memory_order_relaxed)) {
+      // Each number is drawn once, whoever draws it. Numbers beyond the end stand for no task.
       const std::size_t i = lane.next.fetch_add(1);
       if (i >= lane.end) break;
       task(i);
@@ -130,6 +131,8 @@ void Pool::start_workers(std::size_t count) noexcept {
 
 void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task, std::size_t helpers) noexcept {
   start_workers(helpers);
+  // All of this is written before the store to `state_` below, by which a worker learns of the job: it needs no order of
+  // its own. No worker reads it meanwhile, because those of the last job have left.
   stopped_.store(false, std::memory_order_relaxed);
   task_ = &task;
   helpers_ = helpers;
@@ -143,6 +146,7 @@ void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task
   // is counted below and woken.
   state_.store(number << 32 | 1);
   if (sleepers_.load() > 0) {
+    // Under the lock: a worker that has looked at `state_` and does not wait yet would miss the call.
     const std::lock_guard<std::mutex> sleeping(sleep_);
     wake_.notify_all();
   }
@@ -150,6 +154,7 @@ void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task
 
 void Pool::wait_for_workers() noexcept {
   state_.fetch_and(~std::uint64_t{1});
+  // Acquire, for what the workers wrote before they left, with release: the caller reads the results next.
   for (int turn = 1; (state_.load(std::memory_order_acquire) & 0xffffffffu) != 0; ++turn) {
     // With more threads than cores, the worker may need this core to finish.
     turn % 1024 != 0 ? pause() : std::this_thread::yield();
