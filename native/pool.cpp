@@ -131,8 +131,8 @@ void Pool::start_workers(std::size_t count) noexcept {
 
 void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task, std::size_t helpers) noexcept {
   start_workers(helpers);
-  // All of this is written before the store to `state_` below, by which a worker learns of the job: it needs no order of
-  // its own. No worker reads it meanwhile, because those of the last job have left.
+  // All of this is written before the store to `state_` below, by which a worker learns of the job: it needs no order
+  // of its own. No worker reads it meanwhile, because those of the last job have left.
   stopped_.store(false, std::memory_order_relaxed);
   task_ = &task;
   helpers_ = helpers;
