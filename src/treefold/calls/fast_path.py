@@ -42,6 +42,7 @@ class KnownCalls:
 
     def repeat_row(self, op: object, pair: Pair) -> Mirrored | None:
         """Repeat a call of one value that is one row, without options: what ``repeat`` does, without its loops."""
+        # Classes are compared by identity: objects of a subclass may hash and compare as they like, and keys must not.
         key, value, target = pair
         if (
             key is None
@@ -50,6 +51,7 @@ class KnownCalls:
             or (type(op) is not str and type(op) is not ReduceOp)
         ):
             return None
+        # What ``call_key`` makes of one pair; None stands for no options.
         known = self._known.get((op, None, key))
         if known is None:
             return None
@@ -83,6 +85,7 @@ class KnownCalls:
     ) -> None:
         """Keep what the slow path found out, with what ``out`` was; beyond a bound the oldest is forgotten."""
         backends = [part.operand.backend for entry in entries for part in entry.parts]
+        # Repeating is one pass in replica order: it stands for the plan only where that gives the plan's own bits.
         if plan.guarantee != "replica_order" or not _are_reached(plan, backends, targets or []):
             return
         repeat = repeater(plan, fold, backends)

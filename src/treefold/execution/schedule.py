@@ -127,6 +127,7 @@ class _Chunks:
         """Yield the operations of a step in an order that a single thread could run them in."""
         for action in self.plan.steps[step].actions:
             for chunk, piece in enumerate(self._cut(action)):
+                # If every operation took one turn, chunk c of step s could run in turn s + c: that is the pipeline.
                 yield from self._staged(piece, step + chunk)
 
     def _cut(self, action: Action) -> Iterator[Action]:
@@ -192,6 +193,7 @@ def _needs(drafts: Sequence[Operation], num_buffers: int) -> list[frozenset[int]
             found |= accesses[source.buffer].read(source.start, source.stop, position)
         target = draft.action.target
         found |= accesses[target.buffer].write(target.start, target.stop, position)
+        # A fold into one of its own sources reads before it writes, and does not wait for itself.
         needs.append(frozenset(found - {position}))
     return needs
 

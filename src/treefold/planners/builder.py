@@ -71,6 +71,7 @@ class PlanBuilder:
     def packed_input(self, pack: Pack, number: int, replica: int, stage: int) -> Range:
         """Return one replica's contributions to a pack as one range on its device, where they lie if they can."""
         parts = tuple(_part(self.inputs[f.leaf, replica], f.start, f.stop) for f in pack.fragments)
+        # What is one piece already stays where it lies: a copy would cost memory and a step, and give the same numbers.
         if len(parts) == 1:
             return parts[0]
         device = self.device_of(parts[0])
@@ -100,6 +101,7 @@ class PlanBuilder:
 
         ``held``: contributions and partial folds, each with its first replica. One alone is returned as it is.
         """
+        # The proof asks for replica order, which the order of arrival says nothing about.
         in_order = sorted(held, key=lambda item: item[0])
         first, part = in_order[0]
         if len(in_order) == 1:
@@ -110,6 +112,7 @@ class PlanBuilder:
     def landing(self, pack: Pack, device: str) -> Range:
         """Return where a pack's result is to arrive on a device: in an output if that is one piece, else in scratch."""
         first = pack.fragments[0]
+        # Several fragments are apart in the outputs: they arrive in one piece of scratch, and are unpacked from there.
         if len(pack.fragments) == 1:
             components = self._components(first.leaf, device)
             if components:
@@ -146,6 +149,7 @@ class PlanBuilder:
     @property
     def steps(self) -> tuple[Step, ...]:
         """The steps, by their stages."""
+        # Stages may have gaps, for planners number them generously: only their order counts.
         return tuple(Step(tuple(self._stages[stage])) for stage in sorted(self._stages))
 
     def movement(self) -> Movement:

@@ -53,6 +53,7 @@ def choose(comparison: Comparison) -> SizeTable:
         return SizeTable((SizeRow("star", math.inf),), ("There is one device: nothing travels.",))
     sizes = [SMALLEST * 4**power for power in range(round(math.log(LARGEST / SMALLEST, 4)) + 1)]
     borders = list[tuple[float, str]]()
+    # Which method is the best changes between sizes slowly: where two neighbours agree, nothing is asked in between.
     for low, high in zip([SMALLEST, *sizes], sizes, strict=False):
         borders += [*_borders(comparison, low, high), (high, comparison.best(high))]
     rows = joined_rows(borders)
@@ -86,6 +87,7 @@ def _reasons(comparison: Comparison, rows: Sequence[SizeRow]) -> list[str]:
     """Return a sentence per row: what the method is good at, and by how much at the row's upper end."""
     sentences, low = [], 0.0
     for row in rows:
+        # Only sizes that were compared have prices; the largest of the row is its upper end, or next to it.
         size = max(size for size in comparison.seconds if low < size <= row.up_to_bytes)
         mine = comparison.seconds[size][row.method]
         others = sorted((seconds, name) for name, seconds in comparison.seconds[size].items() if name != row.method)

@@ -100,6 +100,7 @@ def pack_rings(topology: Topology) -> RingPacking:
         # A link has room for as many rings of this width as fit into it side by side.
         slots = {ends: int(capacity // width) for ends, capacity in topology.capacities.items()}
         most = most_rings(topology, {link: slots[link] for link in used})
+        # The bound is quick and the search is not: widths that cannot win are not searched.
         if most * width > best.total:
             fewest = int(best.total // width) + 1
             found = find_rings(topology, hops, slots, most=most, fewest=fewest, inner=inner)

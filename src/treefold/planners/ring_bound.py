@@ -83,9 +83,11 @@ def most_fractional_rings(topology: Topology, hops: Mapping[Ends, Route], slots:
     balance = np.hstack(
         [np.vstack([ends[:, 0] == np.c_[:count], ends[:, 1] == np.c_[:count]]), -np.ones((2 * count, 1))]
     )
+    # Two devices alone do make a ring of their two hops; they have no pair to forbid.
     rows = [_inside(ends, pair) for pair in itertools.combinations(range(count), 2) if count > len(pair)]
     while True:
         rates = optimize.linprog(
+            # linprog minimises, so R, the last column, counts as −1.
             np.append(np.zeros(len(hops)), -1.0),
             A_ub=np.vstack([loads, *rows]),
             b_ub=np.append([float(slots[link]) for link in used], np.zeros(len(rows))),

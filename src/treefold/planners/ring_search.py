@@ -55,6 +55,7 @@ def find_rings(
     likely = list(_opened(inner, hosts))
     room = _Room(topology.devices, hops)
     for attempt in range(_MOST_ATTEMPTS):
+        # Seeded by the attempt, so that a machine has the same rings in every process.
         rng = random.Random(attempt)  # noqa: S311 - no secret
         room.empty(slots, rng if attempt else None)
         found: list[Order] = []
@@ -143,6 +144,7 @@ class _Room:
         left = _STEPS_PER_DEVICE * len(self._devices)
         while todo:
             device = next(todo[-1], None) if left else None
+            # At 0 it stays: no device is tried any more, so the path is given back hop by hop, and the search ends.
             left -= bool(left)
             if device is not None and next(self._steps, None) is not None:
                 self._use((path[-1], device), 1)
@@ -168,6 +170,7 @@ class _Room:
                 for other in used:
                     self._use(other, -1)
                 return False
+            # Hops of one ring may share a link, so each is taken before the room for the next is looked at.
             self._use(pair, 1)
             used.append(pair)
         return True

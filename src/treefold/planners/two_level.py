@@ -45,7 +45,9 @@ def add_two_level(builder: PlanBuilder, pack: Pack, index: int) -> None:
     devices = tuple(replicas)
     root, head = two_level_roots(len(devices), index)
     half = (len(devices) + 1) // 2
+    # One device makes one group; its second half is empty.
     groups = [group for group in (devices[:half], devices[half:]) if group]
+    # Each group is folded on one of its own: the root in its group, and the device that faces it in the other.
     heads = [devices[root] if devices[root] in group else devices[head or 0] for group in groups]
     folds = packed
     if len(devices) > 1:

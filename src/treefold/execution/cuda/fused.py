@@ -106,6 +106,7 @@ def fold_rows(rows: Sequence[Row], fold: Fold, device: Any) -> int:
             if element in REAL:
                 element, length = REAL[element], 2 * length
             addresses = (*row.sources, *row.targets)
+            # One address that is no multiple of 16 leaves a low bit in the union of all.
             is_aligned = functools.reduce(operator.or_, addresses) % 16 == 0
             key = (element, len(row.sources), len(row.targets), is_aligned)
             groups.setdefault(key, []).append((*addresses, length))
@@ -155,6 +156,7 @@ def _blocks(lengths: tuple[int, ...], device: Any) -> list[tuple[Any, bool]]:
     sizes = np.array(lengths)
     whole = sizes // _BLOCK
     rows = np.repeat(np.arange(len(sizes)), whole)
+    # The number of a block less that of its row's first block: its number within the row.
     starts = np.arange(len(rows)) - np.repeat(np.cumsum(whole) - whole, whole)
     ends = np.flatnonzero(sizes % _BLOCK)
     full = np.stack([rows, starts * _BLOCK], axis=1)
@@ -176,6 +178,7 @@ class _Upload:
         if stream.cuda_stream not in self.streams:
             self.streams.add(stream.cuda_stream)
             for array in (self.table, *(blocks for blocks, _ in self.blocks)):
+                # The allocator knows only the stream that memory came from, and would give away what this one reads.
                 array.record_stream(stream)
 
 

@@ -83,6 +83,7 @@ class _Walk(Walk):
     def __init__(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None) -> None:
         super().__init__(plan, inputs, fold)
         actions = [action for step in plan.steps for action in step.actions]
+        # NCCL moves contributions itself: what copies bring to other devices is left out, and their own parts are sent.
         self.brought = {action.target.buffer for action in actions if self._crosses(action)}
         folds: dict[int, list[Combine]] = defaultdict(list)
         for action in actions:
@@ -129,6 +130,7 @@ class _Walk(Walk):
         leaf = self.leaves[self.plan.buffers[folds[0].target.buffer].leaf]
         wire = getattr(torch, self.wires[folds[0].pack])
         sent = [_as_wire(self.read(self._own(fold)[0]), wire) for fold in folds]
+        # Not in place: a contribution may be the caller's own tensor, and a plan never writes an input.
         received = [torch.empty_like(tensor) for tensor in sent]
         devices = tuple(self.plan.buffers[fold.target.buffer].device for fold in folds)
         _call(sent, received, _OPS[self.fold.op], devices)

@@ -35,6 +35,7 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
             job = _job(leaf, operand, counts[index], given)
             jobs.append(job)
             made.append(tuple(job.targets))
+            # The kernel writes row-major memory; other targets get a copy behind it, on the same stream.
             copies += [(end, part) for end, part in zip(given or (), job.targets, strict=False) if end is not part]
         else:
             result = _result(leaf, operand)

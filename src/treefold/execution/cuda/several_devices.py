@@ -107,6 +107,7 @@ class TorchStreams(Driver):
                 event = stream.record_event()
                 for device in self._gpus:
                     torch.cuda.current_stream(torch_device(device)).wait_event(event)
+                # The host has no stream that could wait: its results are there when the call returns.
                 if "cpu" in {device_type(device) for device in self.schedule.plan.devices}:
                     event.synchronize()
 

@@ -39,6 +39,7 @@ def balanced_trees(network: Network, packs: int) -> tuple[Column, ...]:
     loads, columns = np.zeros(len(network.capacities)), list[Column]()
     for pack in range(min(packs, max(1, _MOST_EDGES // count))):
         is_in = np.zeros(count, bool)
+        # Each tree grows from another device: all from one would crowd the links near it.
         is_in[pack % count] = True
         edges = list[tuple[int, int, Route, Route]]()
         for _ in range(count - 1):
@@ -72,6 +73,7 @@ def _largest_remainders(shares: Array, packs: int) -> Counts:
     exact = shares * packs
     counts = np.floor(exact).astype(np.int64)
     missing = packs - int(counts.sum())
+    # The most negative difference is the largest remainder; stable, so that equal machines get equal packings.
     counts[np.argsort(counts - exact, kind="stable")[:missing]] += 1
     return counts
 

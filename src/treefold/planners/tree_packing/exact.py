@@ -53,6 +53,7 @@ def _corner(network: Network, loads: Array, shares: Array) -> Counts | None:
     capacities = [network.capacities[row] / network.widest for row in full]
     table = [[Fraction(int(n)) for n in loads[row, used]] + [c] for row, c in zip(full, capacities, strict=True)]
     for column in range(len(used)):
+        # Any pivot that is not 0 will do: fractions lose no digits, so there is no best one.
         pivot = next((line for line in table[column:] if line[column]), None)
         if pivot is None:
             return None
@@ -76,6 +77,7 @@ def reached(network: Network, loads: Array, weights: Counts) -> Fraction:
     """Return the exact bytes per second of trees with these weights; the row of the highest relative load limits it."""
     per_row = loads.astype(np.int64) @ weights
     total = int(weights.sum())
+    # A set, because rows of regular machines are mostly alike, and fractions are slow.
     full = {(capacity, int(load)) for capacity, load in zip(network.capacities, per_row, strict=True) if load}
     return total * min(capacity / load for capacity, load in full)
 
@@ -91,6 +93,7 @@ def certify(network: Network, oracle: Oracle, prices: Array, *, is_directed: boo
         scaled = some / some.max()
         scaled[scaled < _NEGLIGIBLE] = 0
         candidates += [_rationalised(scaled, most, _FINE_PRICE) for most in _DENOMINATORS]
+        # A fine grid always fits: it stands for prices that are no small fractions.
         candidates.append(np.rint(scaled * _FINE_PRICE).astype(np.int64))
     found = []
     for whole in candidates:

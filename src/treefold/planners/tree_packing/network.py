@@ -122,6 +122,7 @@ class Routes:
             inner, self._inner, self._hop = _through(network, span_cost)
             self._enter = np.zeros((count, network.num_carriers), np.int64)
             reach = np.full((count, network.num_carriers), np.inf)
+            # The k-th span of all devices at once: a device has few spans, and a machine many devices.
             for k in range(network.leaving.shape[1]):
                 other = span_cost[network.leaving[:, k], None] + inner[network.carrier_after[:, k]]
                 better = other < reach
@@ -145,6 +146,7 @@ class Routes:
     def route(self, source: int, target: int) -> Route:
         """Return the nodes on the cheapest route between two devices."""
         network, out = self._network, int(self._exit[source, target])
+        # Routes through carriers are taken only where they are cheaper than the span that joins the two directly.
         if out < 0:
             return network.span(int(self._direct[source, target]))
         last = int(network.carrier_before[target, out])

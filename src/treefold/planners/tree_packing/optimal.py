@@ -121,6 +121,7 @@ class Packer:
         if packs is None:
             weights, algbw = exact_shares(self._network, pool.loads, pool.rates)
         else:
+            # With shifts the pool has all images of its trees, which are enough to choose from.
             if not self._shifts:
                 further = richer_pool(self._network, oracle, solution)
                 if max_depth is None:

@@ -28,6 +28,7 @@ def cheapest_tree(cost: Array, root: int = 0, max_depth: int | None = None) -> t
             break
         pairs.append((int(parent[child]), child))
         depth[child] = depth[int(parent[child])] + 1
+        # At infinity a device that is in the tree is never the nearest again.
         is_open[child], best[child] = False, np.inf
         if max_depth is None or depth[child] < max_depth:
             better = is_open & (cost[child] < best)
@@ -109,6 +110,7 @@ def _cycle(parents: list[int], root: int) -> list[int]:
     seen = [-1] * len(parents)
     for start in range(len(parents)):
         node = start
+        # Every node has one edge in: a walk against these edges ends at the root, at an older walk, or in a cycle.
         while node != root and seen[node] < 0:
             seen[node] = start
             node = parents[node]

@@ -61,6 +61,7 @@ def _heights(pairs: Sequence[tuple[str, str]]) -> Mapping[str, int]:
 def _spread(builder: PlanBuilder, pack: Pack, tree: Tree, result: Range, number: int, stage: int) -> None:
     here, depth = {tree.root: result}, {tree.root: 0}
     builder.unpack(result, pack, number, stage)
+    # All copies to one depth share a step: what has arrived in it is passed on, and unpacked, in the next.
     for route in tree.down:
         parent, child = route[0], route[-1]
         depth[child] = depth[parent] + 1

@@ -147,6 +147,7 @@ def _refined(topology: Topology, start: Mapping[str, int], palette: dict[object,
             for name, colour in colours.items()
         }
         colours = {name: palette.setdefault(sight, len(palette)) for name, sight in seen.items()}
+        # Colours only split. A round that splits none leaves nothing for the next one to tell apart.
         if len(set(colours.values())) == number:
             return colours
         number = len(set(colours.values()))
@@ -165,6 +166,7 @@ def _extended(topology: Topology, devices: Names) -> Names | None:
     for name, colour in before.items():
         if not unused.get(colour):
             return None
+        # Any node of the colour: all links are checked below, so that a wrong choice gives None, and no wrong map.
         names[name] = unused[colour].pop(0)
     moved = {(names[source], names[target]): width for (source, target), width in topology.capacities.items()}
     return names if moved == dict(topology.capacities) else None
