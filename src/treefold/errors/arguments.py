@@ -22,8 +22,8 @@ _ALLOWED = {
     "accumulation_fn": "a function of the list of arrays, or None",
     "bytes_per_pack": "a whole number of bytes; 0 leaves packing to num_packs",
     "nbytes": "the bytes that each replica brings: a whole number, 1 or more",
-    "ops": "an ops object of treefold, such as treefold.HierarchicalCopyAllReduce(), or None for a subclass that reduces "
-    "by itself",
+    "ops": "an ops object of treefold, such as treefold.HierarchicalCopyAllReduce(), or None for a subclass that "
+    "reduces by itself",
     "options": "a CommunicationOptions, or None",
     "timeout_seconds": "a number of seconds above 0, or None for no limit",
     "topology": 'a treefold.Topology, the name of a known machine such as "dgx1_v100", the path of a topology file, '

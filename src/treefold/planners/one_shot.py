@@ -20,6 +20,7 @@ def add_one_shot(builder: PlanBuilder, pack: Pack) -> None:
     number = builder.new_pack()
     work = builder.work[pack.fragments[0].leaf]
     packed = [builder.packed_input(pack, number, replica, _PACK) for replica in range(len(work.sources))]
+    # Every device folds all contributions in replica order: all get the same bits, though nobody sends a result.
     for device in dict.fromkeys(work.destinations):
         arrived = [builder.send(source, device, number, _SEND) for source in packed]
         result = builder.combine(arrived, builder.landing(pack, device), number, _COMBINE, final=True)

@@ -47,11 +47,13 @@ def _multiplicative_weights(network: Network, oracle: Oracle) -> InitialColumns:
     best, bound = 1 / network.width, np.inf
     for _ in range(min(_ROUNDS_PER_DEVICE * len(network.devices), _MOST_ROUNDS)):
         fullness = load / network.width
+        # Less the fullest, so that the exponential does not overflow: only the ratios of prices count.
         prices = np.exp((fullness - fullness.max()) * _STEEPNESS) / network.width
         cheapest = oracle(prices)[0]
         if network.width @ prices / cheapest.cost < bound:
             best, bound = prices, network.width @ prices / cheapest.cost
         column = cheapest.column()
         columns.setdefault(tuple(column.loads), column)
+        # The tree carries as much as fills its narrowest row, and loads its others in proportion.
         load += column.loads / (column.loads / network.width).max()
     return InitialColumns(tuple(columns.values()), best)

@@ -42,6 +42,7 @@ def _centres(adjacent: Adjacent) -> set[str]:
     from_end = _walk(adjacent, _farthest(from_start))
     eccentricity = {device: max(from_start[device][1], from_end[device][1]) for device in adjacent}
     least = min(eccentricity.values())
+    # Sums of the same latencies in another order differ in their last digits, and mean the same.
     return {device for device, value in eccentricity.items() if value <= least * (1 + 1e-9)}
 
 
