@@ -17,6 +17,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo
 
 from treefold.backends import HostArray
 from treefold.engines.channel import CONTROL_TAGS, Channel, Enough, Limits, Transfer
+from treefold.engines.stores import asked
 from treefold.errors import ConnectError, GroupError
 
 _NAME = "gloo"
@@ -163,18 +164,11 @@ class GlooChannel(Channel):
             waiter.join(max(until - time.monotonic(), 0.0))
 
     def _decided(self, wanted: str, deadline: float) -> list[int]:
-        decided: list[int] = []
-
-        def ask() -> None:
-            with contextlib.suppress(Exception):
-                store = PrefixStore(self._name, self._store)
-                decided.extend(json.loads(store.compare_set("without", "", wanted)))
-
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(max(deadline - time.monotonic(), 0.0))
-        if not decided:
-            raise ConnectError.undecided(self.rank)
+        store = PrefixStore(self._name, self._store)
+        try:
+            decided: list[int] = json.loads(asked(lambda: store.compare_set("without", "", wanted), deadline))
+        except ConnectError:
+            raise ConnectError.undecided(self.rank) from None
         return decided
 
     def _meet(self, where: str, deadline: float) -> None:
@@ -182,14 +176,17 @@ class GlooChannel(Channel):
         keys = [f"{where}/{rank}" for rank in range(self.size)]
         store = PrefixStore(self._name, self._store)
         left = max(deadline - time.monotonic(), 1e-3)
-        try:
+
+        def missing() -> list[int]:
             store.set(keys[self.rank], b"")
-            store.wait(keys, timedelta(seconds=left))
-        except RuntimeError as error:  # PyTorch's errors of stores
-            missing = []
-            with contextlib.suppress(RuntimeError):
-                missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-            raise (ConnectError.late(missing, left) if missing else ConnectError.engine(_NAME, str(error))) from None
+            with contextlib.suppress(RuntimeError):  # PyTorch's errors of stores
+                store.wait(keys, timedelta(seconds=left))
+                return []
+            return [rank for rank, key in enumerate(keys) if not store.check([key])]
+
+        absent = asked(missing, deadline)
+        if absent:
+            raise ConnectError.late(absent, left)
 
     def _wait_for(self, receipts: queue.SimpleQueue[Transfer | None]) -> None:
         while True:

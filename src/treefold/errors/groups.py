@@ -162,13 +162,27 @@ class DeadlineError(GroupError, TimeoutError):
         return error
 
     @classmethod
-    def given_up(cls, rank: int, holders: Sequence[int]) -> Self:
-        """The others have had to go on without this rank."""
+    def given_up(cls, rank: int, ranks: Sequence[int], holders: Sequence[int]) -> Self:
+        """The others have had to go on without these ranks, of which this rank is one."""
+        who = f"{_ranks(ranks)}, {'this one' if len(ranks) == 1 else f'rank {rank} being this one'},"
         error = cls(
-            f"Rank {rank}, this one, was away until the deadlines of the others had passed, {_as_they_were(holders)} "
-            "The others may go on without it: connect again to come back."
+            f"{who} {_number('was', ranks)} away until the deadlines of the others had passed, "
+            f"{_as_they_were(holders)} The others may go on without {'it' if len(ranks) == 1 else 'them'}: connect "
+            "again to come back."
         )
-        error.ranks = (rank,)
+        error.ranks = tuple(ranks)
+        return error
+
+    @classmethod
+    def slow(cls, ranks: Sequence[int], holders: Sequence[int]) -> Self:
+        """These ranks are missed by others, and were waiting in the call themselves."""
+        they = "it sends" if len(ranks) == 1 else "they send"
+        error = cls(
+            f"{_ranks(ranks)} {_number('was', ranks)} there, but what {they} had not arrived by the deadline, "
+            f"{_as_they_were(holders)} The network is too slow for this value, or was cut for a while: give connect a "
+            "larger timeout_seconds, and let all ranks connect again."
+        )
+        error.ranks = tuple(ranks)
         return error
 
 
@@ -271,6 +285,14 @@ class ConnectError(GroupError, ConnectionError):
         return cls(f"{name} did not connect the hosts: {problem[:300]}")
 
     @classmethod
+    def store(cls, problem: str) -> Self:
+        """PyTorch's store, by which ranks find each other, does not do its part."""
+        return cls(
+            f"The group did not form: PyTorch's store has failed this rank: {problem.rstrip('.')[:300]}. Look at the "
+            "network to whoever holds the store, usually rank 0 or torchrun, and at whether it still runs."
+        )
+
+    @classmethod
     def differs(cls, name: str, rank: int, got: object, own: object) -> Self:
         """Ranks do not fit together."""
         return cls(f"The group did not form: rank {rank} has {name} {got!r} where rank 0 has {own!r}.")
@@ -366,7 +388,7 @@ def _number(words: str, ranks: Sequence[int]) -> str:
     one, several = words.replace("have ", "has ").replace("their hosts", "its host"), words
     if len(ranks) == 1:
         return one
-    return several.replace("has ", "have ").replace("was ", "were ")
+    return several.replace("has ", "have ").replace("was", "were")
 
 
 def _as_they_were(holders: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from treefold.engines.roster import Roster, StoreRoster, of_communicator
+from treefold.engines.stores import asked
 from treefold.errors import ConnectError
 from treefold.group.rendezvous_client import is_listening
 from treefold.group.ticket import Ticket
@@ -125,7 +126,7 @@ def _from_process_group(group: Any) -> Roster:
 
     store = distributed.distributed_c10d._get_process_group_store(group)  # noqa: SLF001 - there is no other way to it
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
-    return StoreRoster(store, rank, size, _name_of(str(group.group_name)))
+    return StoreRoster(store, rank, size, f"treefold/{group.group_name}")
 
 
 def _from_torchrun(seconds: float) -> Roster:
@@ -135,19 +136,15 @@ def _from_torchrun(seconds: float) -> Roster:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = TCPStore(address, port, None, is_host, timedelta(seconds=seconds), wait_for_workers=False)
+    is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and not _kept_stores
+    wait = timedelta(seconds=seconds)
+    store = asked(
+        lambda: TCPStore(address, port, None, is_host, wait, wait_for_workers=False), time.monotonic() + seconds
+    )
     _kept_stores.append(store)  # the others may still have to ask
-    return StoreRoster(store, rank, size, _name_of(f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{restart}"))
+    return StoreRoster(store, rank, size, f"treefold/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{restart}")
 
 
-def _name_of(job: str) -> str:
-    """Return what a group's keys begin with. Ranks connect in one order, so each counts for itself."""
-    _counts[job] = _counts.get(job, 0) + 1
-    return f"treefold/{job}/{_counts[job]}"
-
-
-_counts: dict[str, int] = {}
 _kept_stores: list[object] = []
 
 

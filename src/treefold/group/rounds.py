@@ -258,7 +258,7 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
 
     Those who say themselves that they have stopped in this call are to blame; else those whom others wait for and who
     say nothing. A rank that waits for a rank that waits is blameless. If all have answered, somebody was away until the
-    others had given up: whom most of these miss.
+    others had given up: whom most of these miss; or nobody was, and what they sent was too slow.
     """
     sequence = answers[rank].ended + 1
     holders = sorted(other for other, said in answers.items() if said.holds and said.ended >= sequence)
@@ -273,8 +273,10 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
         ranks = sorted(other for other in now or stopped if stopped[other] == cause)
         return PeerLostError.between_hosts(cause, ranks, holders)
     blamed = sorted(missing or suspects)
-    if blamed == [rank]:
-        return DeadlineError.given_up(rank, holders)
+    if late.keys() >= set(blamed):
+        return DeadlineError.slow(blamed, holders)
+    if rank in blamed:
+        return DeadlineError.given_up(rank, blamed, holders)
     if late or answers[rank].cause == _AWAY:
         return DeadlineError.between_hosts(blamed, holders)
     return PeerLostError.between_hosts(_LOST, blamed, holders)
