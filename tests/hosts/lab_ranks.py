@@ -25,7 +25,11 @@ class Ranks:
                 stack.enter_context(launch.outside_store(lab))
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
             command = [sys.executable, SCRIPT]
-            options = {"store_outside": store_outside, "environment": environment, **pipes}
+            told = {
+                "TORCH_CPP_LOG_LEVEL": "FATAL",
+                **(environment or {}),
+            }  # it prints C++ stacks of each lost connection
+            options = {"store_outside": store_outside, "environment": told, **pipes}
             self.job = stack.enter_context(launch.start(lab, command, self.all, **options))
             self._ends = stack.pop_all()
 

@@ -116,6 +116,8 @@ class Lab:
         return found
 
     def _build(self) -> None:
+        # Only the first switch has an address: else all answer for it, and what hosts send there would use no trunk.
+        self.switches.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore")
         self.switches.configure("ip", "-batch", "-", lines="".join(map(_bridge, range(self.network.switches))))
         for number in range(self.network.hosts):
             self.hosts.append(Host(f"host{number}", self.addresses))

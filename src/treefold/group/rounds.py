@@ -208,6 +208,8 @@ class Rounds:
         until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
         answers = self._ask(cause, suspects, waiters, _have_answered, until)
         self.broken = error_of(answers, self.channel.rank)
+        if cause == _LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *suspects}):
+            self.broken = PeerLostError.unexplained(sorted(suspects))  # it may be theirs who are lost in turn
         return self.broken
 
     def _ask(

@@ -56,12 +56,20 @@ _PACKING_OPS: dict[DemoOps, Callable[..., CrossDeviceOps]] = {
     DemoOps.ALL_REDUCE: AllReduceCrossDeviceOps,
     DemoOps.NCCL: NcclAllReduce,
 }
+#: How many devices train unless told.
+_DEVICES = 3
 
 
 def demo(  # noqa: PLR0913 - every option of a command is one
     *,
-    devices: Annotated[int, typer.Option(help=f"Devices to train on, 2 to {CLASSES}, each with its digits.")] = 3,
-    ops: Annotated[DemoOps, typer.Option(help="What reduces the gradients of every step.")] = DemoOps.HIERARCHICAL,
+    devices: Annotated[
+        int | None,
+        typer.Option(help=f"Devices to train on, 2 to {CLASSES}, each with its digits; {_DEVICES} if not given."),
+    ] = None,
+    ops: Annotated[
+        DemoOps | None,
+        typer.Option(help=f"What reduces the gradients of every step; {DemoOps.HIERARCHICAL.value} if not given."),
+    ] = None,
     num_packs: Annotated[int | None, typer.Option(help="Packs that the gradients travel in; 0 for none.")] = None,
     epochs: Annotated[int | None, typer.Option(help=f"Passes over the data; {DEFAULT_EPOCHS} if not given.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to train for, instead of --epochs.")] = None,
@@ -80,8 +88,12 @@ def demo(  # noqa: PLR0913 - every option of a command is one
     """
     if connect and ranks is not None:
         raise CommandError.connect_and_ranks()
+    if connect or ranks is not None:
+        mine = {"--devices": devices, "--ops": ops, "--num-packs": num_packs, "--report": report}
+        _check_alone("--connect" if connect else "--ranks", mine)
+    devices = _DEVICES if devices is None else devices
     _check_arguments(devices if ranks is None else ranks, epochs=epochs, steps=steps, seed=seed)
-    chosen = _make_ops(ops, num_packs)
+    chosen = _make_ops(ops or DemoOps.HIERARCHICAL, num_packs)
     if report is not None:
         check_output("--report", report)
     digits = load_split_digits()
@@ -113,6 +125,13 @@ def _check_arguments(devices: int, *, epochs: int | None, steps: int | None, see
             raise CommandError.not_positive(option, count)
     if seed < 0:
         raise CommandError.seed(seed)
+
+
+def _check_alone(mode: str, given: dict[str, object]) -> None:
+    """Refuse options that a training by several processes would not heed."""
+    for option, value in given.items():
+        if value is not None:
+            raise CommandError.not_between_processes(option, mode)
 
 
 def _make_ops(ops: DemoOps, num_packs: int | None) -> CrossDeviceOps:
