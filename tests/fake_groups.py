@@ -7,9 +7,10 @@ from treefold.group.plans import Layout
 from treefold.testing import FakeNetwork
 
 
-def run(size, body, *, seed=1, guarantee="replica_order", chunk_bytes=1 << 12):
+def run(size, body, *, seed=1, guarantee="replica_order", chunk_bytes=1 << 12, is_prompt=False):
     """Call ``body(group)`` on every rank; return the network, and what each call has returned."""
-    network = FakeNetwork(size, seed, limits=Limits(tags=1024, message_bytes=1 << 31, chunk_bytes=chunk_bytes))
+    limits = Limits(tags=1024, message_bytes=1 << 31, chunk_bytes=chunk_bytes)
+    network = FakeNetwork(size, seed, limits=limits, is_prompt=is_prompt)
 
     def live(channel):
         layout = Layout(tuple((rank,) for rank in range(size)), guarantee)

@@ -151,6 +151,6 @@ class ChannelRoster(Roster):
 
 def of_communicator(communicator: Any) -> Roster:
     """Return the ranks of an mpi4py communicator, which is duplicated, so that the user's messages are not met."""
-    from treefold.engines.mpi import MpiChannel  # noqa: PLC0415 - mpi4py, which the user has chosen
+    from treefold.engines.mpi import duplicate  # noqa: PLC0415 - mpi4py, which the user has chosen
 
-    return ChannelRoster(MpiChannel(communicator.Dup()))
+    return ChannelRoster(duplicate(communicator))
