@@ -20,7 +20,7 @@ from treefold.engines.channel import CONTROL_TAGS, Channel, Enough, Limits, Tran
 from treefold.engines.stores import asked
 from treefold.errors import ConnectError, GroupError
 
-_NAME = "gloo"
+_INTERFACES = "GLOO_SOCKET_IFNAME"
 _FOREVER = timedelta(days=365)
 #: gloo keeps tags in 32 bits with a sign.
 _TAGS = 1 << 30
@@ -53,7 +53,7 @@ class GlooChannel(Channel):
             left = max(deadline - time.monotonic(), 1e-3)
             self._group = ProcessGroupGloo(PrefixStore(name, store), rank, size, timedelta(seconds=left))
         except RuntimeError as error:
-            raise ConnectError.engine(_NAME, str(error)) from None
+            raise ConnectError.gloo(str(error), os.environ.get(_INTERFACES, "")) from None
         self._meet("connected", deadline)  # who is connected may end, which would keep others from connecting
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
@@ -219,4 +219,4 @@ class GlooChannel(Channel):
 
 def _num_rails() -> int:
     """Return over how many network interfaces gloo spreads tags."""
-    return len([name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]) or 1
+    return len([name for name in os.environ.get(_INTERFACES, "").split(",") if name]) or 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import os
+import socket
 import time
 from typing import Any
 
@@ -40,6 +42,10 @@ class Roster(abc.ABC):
 
         """
 
+    def missing_interfaces(self) -> list[str]:
+        """Return the network interfaces that the engine is told to use, and that this host does not have."""
+        return []
+
     @abc.abstractmethod
     def close(self) -> None:
         """Give back what is not needed without a channel."""
@@ -75,6 +81,11 @@ class StoreRoster(Roster):
 
         seconds = max(deadline - time.monotonic(), 1e-3)
         return GlooChannel(self._store, self.rank, self.size, f"{self._job}/{self._attempt}/channel", seconds)
+
+    def missing_interfaces(self) -> list[str]:
+        """Return what gloo will not find."""
+        named = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
+        return sorted({*filter(None, named)}.difference(name for _, name in socket.if_nameindex()))
 
     def close(self) -> None:
         """Leave the keys: others may still read them."""

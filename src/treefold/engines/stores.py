@@ -14,7 +14,7 @@ T = TypeVar("T")
 #: What stores raise: PyTorch's are RuntimeErrors, those of users' own stores may be the system's.
 STORE_ERRORS = (RuntimeError, OSError)
 #: A question that ends at the deadline by itself is not cut off.
-_GRACE_S = 0.05
+_GRACE_S = 0.2
 
 
 def asked(question: Callable[[], T], deadline: float) -> T:
@@ -26,17 +26,21 @@ def asked(question: Callable[[], T], deadline: float) -> T:
         ConnectError: there is no answer, or the store has failed.
 
     """
-    answers, problems = list[T](), list[str]()
+    answers, errors = list[T](), list[Exception]()
 
     def ask() -> None:
         try:
             answers.append(question())
-        except STORE_ERRORS as error:
-            problems.append(str(error).partition("\n")[0] or type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - raised by the thread that asks
+            errors.append(error)
 
     asking = threading.Thread(target=ask, daemon=True, name="treefold-store")
     asking.start()
     asking.join(max(deadline - time.monotonic(), 0.0) + _GRACE_S)
     if answers:
         return answers[0]
-    raise ConnectError.store(problems[0] if problems else "it has not answered by the deadline")
+    if not errors:
+        raise ConnectError.store("it has not answered by the deadline")
+    if not isinstance(errors[0], STORE_ERRORS):
+        raise errors[0]
+    raise ConnectError.store(str(errors[0]) or type(errors[0]).__name__)

@@ -291,15 +291,29 @@ class ConnectError(GroupError, ConnectionError):
         )
 
     @classmethod
-    def engine(cls, name: str, problem: str) -> Self:
-        """What carries values between hosts has not connected."""
-        return cls(f"{name} did not connect the hosts: {problem[:300]}")
+    def gloo(cls, problem: str, interfaces: str) -> Self:
+        """PyTorch's gloo has not connected, by the network interfaces that its variable names."""
+        told = f"GLOO_SOCKET_IFNAME is {interfaces!r}" if interfaces else "GLOO_SOCKET_IFNAME is not set"
+        return cls(
+            f"gloo did not connect the hosts: {_first_line(problem)}. {told} on this rank: it names the network "
+            "interface by which the others are reached, such as 'eth0'."
+        )
+
+    @classmethod
+    def no_interface(cls, rank: int, missing: Sequence[str], present: Sequence[str]) -> Self:
+        """What gloo is to use on a rank is not there."""
+        error = cls(
+            f"The group did not form: GLOO_SOCKET_IFNAME names {', '.join(missing)} on rank {rank}, whose host has the "
+            f"network interfaces {', '.join(present)}. Name the one by which the other hosts are reached."
+        )
+        error.ranks = (rank,)
+        return error
 
     @classmethod
     def store(cls, problem: str) -> Self:
         """PyTorch's store, by which ranks find each other, does not do its part."""
         return cls(
-            f"The group did not form: PyTorch's store has failed this rank: {problem.rstrip('.')[:300]}. Look at the "
+            f"The group did not form: PyTorch's store has failed this rank: {_first_line(problem)}. Look at the "
             "network to whoever holds the store, usually rank 0 or torchrun, and at whether it still runs."
         )
 
@@ -392,6 +406,11 @@ class ConnectError(GroupError, ConnectionError):
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _first_line(problem: str) -> str:
+    """Return what an engine says, without the stack that may follow."""
+    return problem.partition("\n")[0].rstrip(". ")[:300]
 
 
 def _number(words: str, ranks: Sequence[int]) -> str:

@@ -156,7 +156,7 @@ class Link(abc.ABC):
             self._begin_outermost()
         self._depth += 1  # last, with no call behind it: an interrupt comes before, or is one within
 
-    def _begin_outermost(self) -> None:
+    def _begin_outermost(self) -> None:  # noqa: B027 - most links have nothing to note
         """Note that a call begins, of which all that is told until it ends is a part."""
 
     def __exit__(
