@@ -39,8 +39,6 @@ def asked(question: Callable[[], T], deadline: float) -> T:
     asking.join(max(deadline - time.monotonic(), 0.0) + _GRACE_S)
     if answers:
         return answers[0]
-    if not errors:
-        raise ConnectError.store("it has not answered by the deadline")
-    if not isinstance(errors[0], STORE_ERRORS):
+    if errors and not isinstance(errors[0], STORE_ERRORS):
         raise errors[0]
-    raise ConnectError.store(str(errors[0]) or type(errors[0]).__name__)
+    raise ConnectError.store(str(errors[0]) if errors else "it has not answered by the deadline")

@@ -131,8 +131,8 @@ class PeerLostError(GroupError, ConnectionError):
         """Connections to these ranks are broken, and no other rank says why."""
         error = cls(
             f"The connections to {_ranks(ranks).lower()} and others broke, and nobody says why, so this call did not "
-            "happen: outputs are as they were. On gloo ranks tell each other by PyTorch's store: whoever held it, usually "
-            "rank 0 or torchrun, may have ended. Let all ranks connect again."
+            "happen: outputs are as they were. On gloo ranks tell each other by PyTorch's store: whoever held it, "
+            "usually rank 0 or torchrun, may have ended. Let all ranks connect again."
         )
         error.ranks = tuple(ranks)
         return error
