@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
+import result_pages
 from hosts_bench.measure import measure
 from hosts_bench.page import make_page
 from hosts_bench.peers import PEERS
@@ -26,13 +27,18 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which every peer has its turn (5)")
     parser.add_argument("--scenes", nargs="+", choices=[scene.name for scene in SCENES], help="these only")
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS), help="these only")
+    parser.add_argument("--save", action="store_true", help="write results/hosts-<date>.md, too")
     asked = parser.parse_args(words)
     if reason := missing():
         print(reason, file=sys.stderr)
         return 2
+    machine = result_pages.describe(["torch", "mpi4py", "mpich"])
     chosen = [scene for scene in SCENES if asked.scenes is None or scene.name in asked.scenes]
     results = [result for scene in chosen for result in measure(scene, asked.peers, asked.rounds, _say)]
-    print(make_page(results, asked.peers))
+    page = make_page(results, asked.peers)
+    print(page)
+    if asked.save:
+        _say(f"written: {result_pages.save('hosts', 'Between emulated hosts', [machine, page])}")
     return 1 if any(any(result.wrong.values()) for result in results) else 0
 
 

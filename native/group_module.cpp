@@ -90,7 +90,7 @@ class HostGroup {
   HostGroup(int fd, std::size_t rank, std::size_t ranks, std::size_t result_bytes, std::size_t arena_bytes,
             const std::vector<std::tuple<int, int>>& peers, bool spins)
       : mapping_(std::make_shared<Mapping>(fd, tg::Layout::of(ranks, result_bytes, arena_bytes))),
-        arena_(std::make_shared<tg::Arena>(mapping_->fd, mapping_->layout.arena(rank), mapping_->layout.arena_bytes)),
+        arena_(std::make_shared<tg::Arena>(mapping_->base, mapping_->fd, mapping_->layout.arena(rank), mapping_->layout.arena_bytes)),
         meetings_(mapping_->base, mapping_->layout, rank, peers_of(peers), spins),
         areas_(mapping_->base, mapping_->fd, mapping_->layout),
         operation_(meetings_, areas_, mapping_->base, mapping_->layout) {

@@ -48,6 +48,11 @@ ROOMS = {
     "planners/tree_packing": ["tests/planners/test_tree_packing.py", "tests/planners/test_tree_packing_plans.py"],
     "values": ["tests/api/test_values.py", "tests/properties/test_structures.py", "tests/api"],
 }
+#: Files that are tested outside of their room's tests.
+ELSEWHERE = {
+    "ops/grouped.py": ["tests/group/test_ops.py", "tests/group/test_mismatches.py"],
+    "planners/direct.py": ["tests/planners/test_direct.py", "tests/planners/test_host_shares.py"],
+}
 TESTS = ["tests/plan", "tests/packing", "tests/cost", "tests/api", "tests/properties", "tests/planners"]
 CASES = "3"  # what random examples find is what more of them would find
 #: A mutant that takes so many times as long as the tests without it will not end.
@@ -70,6 +75,11 @@ class Mutant:
     def name(self) -> tuple[str, str, str]:
         """The file in the package, the line before and after: what stays when other lines change."""
         return self.spec.module_path.relative_to(PACKAGE).as_posix(), self.before, self.after
+
+    @property
+    def tests(self) -> list[str]:
+        """The tests that notice first."""
+        return [*ELSEWHERE.get(self.spec.module_path.relative_to(PACKAGE).as_posix(), ()), *ROOMS[self.room]]
 
     @property
     def key(self) -> str:
@@ -196,9 +206,8 @@ def try_one(mutant: Mutant, command: str, timeout_s: float) -> str:
 def try_all(mutants: Sequence[Mutant], python: Path, arguments: argparse.Namespace) -> list[tuple[Mutant, str]]:
     """Return what became of every mutant, tried in several copies at once."""
     others = [] if arguments.own else TESTS
-    tests = {room: [*ROOMS[room], *others] for room in arguments.rooms}
     first = make_copy(0)
-    took_s = run_without_mutant(first, python, sorted({test for own in tests.values() for test in own}))
+    took_s = run_without_mutant(first, python, sorted({*others, *(test for one in mutants for test in one.tests)}))
     print(f"the tests take {took_s:.0f} s without a mutant", flush=True)
     copies = [first]
     for number in range(1, arguments.workers):  # with the bytecode
@@ -211,7 +220,7 @@ def try_all(mutants: Sequence[Mutant], python: Path, arguments: argparse.Namespa
     def work(copy: Path) -> None:
         with concurrent.futures.ProcessPoolExecutor(1, initializer=enter, initargs=(copy,)) as process:
             for mutant in left:  # a list's iterator may be shared by threads
-                command = command_for(python, tests[mutant.room])
+                command = command_for(python, [*mutant.tests, *others])
                 outcomes.append((mutant, process.submit(try_one, mutant, command, PATIENCE * took_s).result()))
                 lines.write(json.dumps([mutant.key, outcomes[-1][1]]) + "\n")
                 print(f"[{len(outcomes)}/{len(mutants)}] {outcomes[-1][1]}: {mutant}", flush=True)

@@ -43,13 +43,12 @@ bool Areas::lease(std::size_t nbytes, Choice& choice) {
     }
     const std::size_t offset = gap(nbytes);
     if (free < most_areas && offset != 0) {
-      if (allocate(fd_, offset, nbytes) == 0) {
+      if (allocate(base_, fd_, offset, nbytes) == 0) {
         areas[free] = {offset, nbytes};
         choice.area = static_cast<std::uint32_t>(free);
         choice.area_offset = offset;
         return true;
       }
-      release(fd_, offset, nbytes);  // what was allocated of it
     }
     drop_unleased();
   }
@@ -58,7 +57,7 @@ bool Areas::lease(std::size_t nbytes, Choice& choice) {
 
 // Returns the offset of the first gap between the areas that has so many bytes; 0 if there is none.
 std::size_t Areas::gap(std::size_t nbytes) const {
-  std::size_t begin = layout_.leased();
+  std::size_t begin = aligned(layout_.leased(), nbytes);
   const std::size_t end = begin + layout_.result_bytes;
   if (nbytes > layout_.result_bytes) return 0;
   // At most most_areas moves: every one of them passes an area for good.
@@ -67,7 +66,7 @@ std::size_t Areas::gap(std::size_t nbytes) const {
     for (const Area& area : control().areas) {
       // Only ever onwards, whatever another process has written there.
       if (area.nbytes != 0 && area.offset < begin + nbytes && begin < area.offset + area.nbytes) {
-        begin = area.offset + area.nbytes;
+        begin = aligned(area.offset + area.nbytes, nbytes);
         is_moved = true;
       }
     }
@@ -90,7 +89,7 @@ bool Areas::use_scratch(std::size_t nbytes, Choice& choice) {
   std::uint64_t& allocated = control().scratch_bytes;
   if (nbytes <= allocated) return true;
   const std::size_t wanted = std::min(rounded(nbytes), layout_.result_bytes);
-  if (nbytes > wanted || allocate(fd_, layout_.scratch() + allocated, wanted - allocated) != 0) {
+  if (nbytes > wanted || allocate(base_, fd_, layout_.scratch() + allocated, wanted - allocated) != 0) {
     choice.missing_bytes = nbytes;
     return false;
   }

@@ -5,21 +5,17 @@
 
 namespace treefold::group {
 
-std::size_t Arena::whole_pages(std::size_t nbytes) {
-  return (std::max<std::size_t>(nbytes, 1) + page_bytes - 1) / page_bytes * page_bytes;
-}
-
 int Arena::take(std::size_t nbytes, std::size_t& offset) {
   if (nbytes > nbytes_) return ENOMEM;
-  const std::size_t wanted = whole_pages(nbytes);
+  const std::size_t wanted = aligned(std::max<std::size_t>(nbytes, 1), page_bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
-  offset = offset_;
+  offset = aligned(offset_, nbytes);
   for (const auto& [begin, size] : taken_) {
     if (offset + wanted <= begin) break;
-    offset = begin + size;
+    offset = aligned(begin + size, nbytes);
   }
   if (offset + wanted > offset_ + nbytes_) return ENOMEM;
-  const int error = allocate(fd_, offset, wanted);
+  const int error = allocate(base_, fd_, offset, wanted);
   if (error == 0) taken_[offset] = wanted;
   return error;
 }

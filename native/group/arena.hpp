@@ -10,15 +10,15 @@ namespace treefold::group {
 
 class Arena {
  public:
-  Arena(int fd, std::size_t offset, std::size_t nbytes) : fd_(fd), offset_(offset), nbytes_(nbytes) {}
+  Arena(std::byte* base, int fd, std::size_t offset, std::size_t nbytes)
+      : base_(base), fd_(fd), offset_(offset), nbytes_(nbytes) {}
 
   // Puts the offset of `nbytes` bytes, in the segment and at a whole page, into `offset`. Returns 0 or an error number.
   int take(std::size_t nbytes, std::size_t& offset);
   void give_back(std::size_t offset);
 
  private:
-  static std::size_t whole_pages(std::size_t nbytes);
-
+  std::byte* const base_;
   const int fd_;
   const std::size_t offset_, nbytes_;
   std::mutex mutex_;

@@ -84,6 +84,15 @@ std::uint64_t room_in_control_groups() {
   return room;
 }
 
+// Returns 0 or an error number.
+int allocate_pages(int fd, std::size_t offset, std::size_t nbytes) {
+  if (nbytes > room_in_control_groups()) return ENOMEM;
+  for (;;) {
+    const int error = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(nbytes)) == 0 ? 0 : errno;
+    if (error != EINTR) return error;
+  }
+}
+
 }  // namespace
 
 Layout Layout::of(std::size_t ranks, std::size_t result_bytes, std::size_t arena_bytes) {
@@ -99,7 +108,7 @@ int create_segment(const Layout& layout) {
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     error = errno;
   }
-  if (error == 0) error = allocate(fd, 0, layout.allocated());
+  if (error == 0) error = allocate_pages(fd, 0, layout.allocated());
   if (error == 0) {
     void* const page = mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED) {
@@ -128,6 +137,7 @@ std::byte* map_segment(int fd, const Layout& layout) {
   void* const base = mmap(nullptr, layout.total(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (base == MAP_FAILED) return nullptr;
   madvise(base, layout.total(), MADV_DONTDUMP);
+  madvise(base, layout.total(), MADV_HUGEPAGE);  // a wish, which the system's setting for shared memory may grant
   const auto* const control = static_cast<const Control*>(base);
   if (control->magic == magic && control->ranks == layout.ranks) return static_cast<std::byte*>(base);
   munmap(base, layout.total());
@@ -137,12 +147,18 @@ std::byte* map_segment(int fd, const Layout& layout) {
 
 void unmap_segment(std::byte* base, const Layout& layout) { munmap(base, layout.total()); }
 
-int allocate(int fd, std::size_t offset, std::size_t nbytes) {
-  if (nbytes > room_in_control_groups()) return ENOMEM;
-  for (;;) {
-    const int error = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(nbytes)) == 0 ? 0 : errno;
-    if (error != EINTR) return error;
+int allocate(std::byte* base, int fd, std::size_t offset, std::size_t nbytes) {
+#if defined(MADV_POPULATE_WRITE)
+  // By the mapping, whose pages may be huge by madvise alone; fallocate knows of no mapping, and says what is missing.
+  if (nbytes >= huge_page_bytes && aligned(nbytes, nbytes) <= room_in_control_groups()) {
+    madvise(base + offset, nbytes, MADV_POPULATE_WRITE);
   }
+#else
+  static_cast<void>(base);
+#endif
+  const int error = allocate_pages(fd, offset, nbytes);
+  if (error != 0) release(fd, offset, nbytes);  // what was allocated of it
+  return error;
 }
 
 void release(int fd, std::size_t offset, std::size_t nbytes) {

@@ -3,7 +3,8 @@
 //   control | a block per rank | staging, two halves per rank | results: scratch, then areas | an arena per rank
 //
 // The file is sparse. Control, blocks and staging are allocated when it is made; results and arenas when they are first
-// needed, by fallocate, so that a machine without memory says so instead of killing whoever touches the page.
+// needed, by fallocate, so that a machine without memory says so instead of killing whoever touches the page. What is
+// large begins at a huge page, for systems whose shared memory may have them.
 #pragma once
 
 #include <atomic>
@@ -17,6 +18,7 @@ namespace treefold::group {
 constexpr std::size_t most_ranks = 255;
 constexpr std::size_t most_areas = 64;
 constexpr std::size_t page_bytes = 4096;
+constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 constexpr std::size_t words_bytes = 400;        // of a rank's own description of its call
 constexpr std::size_t blob_bytes = 32 << 10;    // of whatever else it says
 constexpr std::size_t most_replicas = 1024;     // of one rank in one call: each has a cache line of staging at least
@@ -71,15 +73,23 @@ struct Block {
   alignas(64) unsigned char blobs[2][blob_bytes];
 };
 
+// Returns the first place from `offset` on where `nbytes` may begin.
+constexpr std::size_t aligned(std::size_t offset, std::size_t nbytes) {
+  const std::size_t step = nbytes >= huge_page_bytes ? huge_page_bytes : page_bytes;
+  return (offset + step - 1) / step * step;
+}
+
 // Where things are in the segment; the same on all ranks, because it follows from these numbers.
 struct Layout {
   std::size_t ranks = 0, result_bytes = 0, arena_bytes = 0, half_bytes = 0;
   std::size_t blocks() const { return page_bytes; }
   std::size_t staging() const { return blocks() + ranks * block_bytes; }
-  std::size_t scratch() const { return staging() + ranks * 2 * half_bytes; }
-  std::size_t leased() const { return scratch() + result_bytes; }
-  std::size_t arena(std::size_t rank) const { return leased() + result_bytes + rank * arena_bytes; }
-  std::size_t allocated() const { return scratch(); }
+  std::size_t allocated() const { return staging() + ranks * 2 * half_bytes; }
+  std::size_t scratch() const { return aligned(allocated(), result_bytes); }
+  std::size_t leased() const { return aligned(scratch() + result_bytes, result_bytes); }
+  std::size_t arena(std::size_t rank) const {
+    return aligned(leased() + result_bytes, arena_bytes) + rank * aligned(arena_bytes, arena_bytes);
+  }
   std::size_t total() const { return arena(ranks); }
 
   static constexpr std::size_t block_bytes = (sizeof(Block) + page_bytes - 1) / page_bytes * page_bytes;
@@ -94,9 +104,10 @@ int create_segment(const Layout& layout);
 std::byte* map_segment(int fd, const Layout& layout);
 void unmap_segment(std::byte* base, const Layout& layout);
 
-// Allocates the pages of a range. Returns 0 or an error number; ENOMEM also where a control group has no room for them,
-// which the kernel would answer by killing a process.
-int allocate(int fd, std::size_t offset, std::size_t nbytes);
+// Allocates the pages of a range of the file, which is mapped at `base`; huge ones if the range is large and the system
+// has them for shared memory. Returns 0 or an error number; ENOMEM also where a control group has no room for them,
+// which the kernel would answer by killing a process; none of the range is allocated then.
+int allocate(std::byte* base, int fd, std::size_t offset, std::size_t nbytes);
 // Gives the pages of a range back.
 void release(int fd, std::size_t offset, std::size_t nbytes);
 

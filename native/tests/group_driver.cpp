@@ -53,7 +53,7 @@ class Rank {
   Rank(const World& world, std::size_t rank)
       : world_(world), rank_(rank), meetings_(world.base, world.layout, rank, std::vector<Peer>(world.ranks), rank % 2 == 0),
         areas_(world.base, world.fd, world.layout), operation_(meetings_, areas_, world.base, world.layout),
-        arena_(world.fd, world.layout.arena(rank), world.layout.arena_bytes) {}
+        arena_(world.base, world.fd, world.layout.arena(rank), world.layout.arena_bytes) {}
 
   Phase call(Kind kind, std::size_t length, const Patience& patience) {
     const bool folds = kind != Kind::agree && kind != Kind::placed;

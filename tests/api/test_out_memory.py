@@ -93,6 +93,17 @@ class TestOut:
             with pytest.raises(OutputError, match=r"^Component 0 of out has an array whose elements share memory\."):
                 OPS.reduce("sum", value, "gpu:0", out=out)
 
+    def test_on_a_device_may_not_share_memory_with_another_component(self):
+        """As in host memory: what was written first would be lost."""
+        with additional_backend(FakeBackend(1)) as fake:
+            value = PerReplica([fake.array(owned(r, (4,)), "gpu:0") for r in range(2)])
+            both = memory()
+            out = [fake.array(np.zeros(4, np.float32), "gpu:0") for _ in range(2)]
+            out[0].data, out[1].data = both[:4], both[2:6]
+            with pytest.raises(OutputError, match=r"^Component 1 of out overlaps component 0's array\."):
+                OPS.reduce("sum", value, ["gpu:0", "gpu:0"], out=PerReplica(out))
+            np.testing.assert_array_equal(both, memory())
+
 
 class TestTurned:
     @pytest.mark.parametrize("turn", [lambda square: (square, square.T), lambda square: (square.T, square)])

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from treefold import CommunicationOptions, HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
+from treefold.errors import ArgumentError, OutputError
 
 
 def arrays(count, length=6):
@@ -32,6 +33,25 @@ class TestRepeatedCalls:
         assert again.devices == first.devices
         assert all(np.array_equal(component, np.full(6, 7.0)) for component in again)
         assert not any(np.shares_memory(component, array) for component in again for array in value)
+
+    def test_refuse_what_out_lacks(self, ops):
+        """A batch that was seen without ``out`` is another call than one whose ``out`` has nothing for a value."""
+        value, out = PerReplica(arrays(3)), PerReplica(arrays(3))
+        ops.batch_reduce("sum", [(value, value), (value, value)])
+        for given in ([out, None], [None, out], [None, None]):
+            with pytest.raises(OutputError, match=r"^out.* is None\."):
+                ops.batch_reduce("sum", [(value, value), (value, value)], out=given)
+        assert all(np.array_equal(array, fresh) for array, fresh in zip(out, arrays(3), strict=True))
+
+    @pytest.mark.parametrize("op", [[], {}, None, b"sum"])
+    def test_refuse_what_is_no_op(self, ops, op):
+        """In words, whatever it is, for one value and for a batch."""
+        value = PerReplica(arrays(3))
+        ops.reduce("sum", value, value)
+        with pytest.raises(ArgumentError, match=r"^The reduce op is "):
+            ops.reduce(op, value, value)
+        with pytest.raises(ArgumentError, match=r"^The reduce op is "):
+            ops.batch_reduce(op, [(value, value)])
 
     def test_work_in_place(self, ops):
         """The arrays themselves hold the result."""

@@ -119,6 +119,16 @@ def test_packs_of_bytes_are_spread_over_the_trees(fake):
     assert len({plan.buffers[index].device for index in roots}) > 1
 
 
+def test_packs_of_bytes_go_by_the_bytes_of_all_of_them(fake):
+    """4 KiB a device go at once to everybody; one element more, and few packs no longer do."""
+    ops = HierarchicalCopyAllReduce("auto", topology=MACHINE)
+    options = CommunicationOptions(bytes_per_pack=2**20)
+    for lengths, is_direct in (((512, 512), True), ((512, 513), False)):
+        batch = [(value, value) for value in (values(fake, (length,)) for length in lengths)]
+        plan = ops.plan(batch, None, options)
+        assert (len({(hop.source, hop.target) for hop in plan.hops}) == 8 * 7) == is_direct
+
+
 def test_may_be_named_or_read_from_a_file(fake, tmp_path):
     """A ``Topology``, a known name, a path: the same plan."""
     path = tmp_path / "machine.json"

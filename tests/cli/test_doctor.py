@@ -263,3 +263,27 @@ class TestGpus:
         monkeypatch.delitem(sys.modules, "torch", raising=False)
         monkeypatch.setattr(sys, "path", [str(tmp_path)])
         assert torch_build() == build
+
+
+class TestSharedMemory:
+    @pytest.mark.parametrize(
+        ("text", "fact"),
+        [
+            (
+                "always within_size advise [never] deny force\n",
+                "pages of 4 KiB; for huge ones: echo advise | sudo tee {}",
+            ),
+            ("always within_size [advise] never deny force\n", "huge pages"),
+            ("[always] within_size advise never deny force\n", "huge pages"),
+        ],
+    )
+    def test_says_how_groups_get_huge_pages(self, tmp_path, text, fact):
+        """The command is the one to paste; nothing counts as broken."""
+        setting = tmp_path / "shmem_enabled"
+        setting.write_text(text)
+        findings = found(looks._shared_memory, setting=setting)
+        assert (findings.facts, findings.to_mend) == ({"shared memory": fact.format(setting)}, [])
+
+    def test_is_not_mentioned_where_the_system_has_no_such_setting(self, tmp_path):
+        """Other systems, and kernels without huge pages."""
+        assert found(looks._shared_memory, setting=tmp_path / "none").facts == {}

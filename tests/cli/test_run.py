@@ -1,3 +1,4 @@
+import json
 import os
 import pathlib
 import subprocess
@@ -119,6 +120,23 @@ class TestBenchOfRanks:
         assert done.returncode == 0, done.stderr
         for name in ("in place", "into a shared result", "from group.empty", "one process, in place"):
             assert done.stdout.count(name) >= 2
+
+    def test_takes_the_gradients_of_a_model_in_one_call(self, tmp_path):
+        """The figures go into a file, too."""
+        file = tmp_path / "run.json"
+        done = run("bench", "--ranks", "2", "--model", "resnet50", "-n", "1", "--json", str(file))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("resnet50") == 4
+        written = json.loads(file.read_text())
+        assert (written["ranks"], {figure["work"] for figure in written["figures"]}) == (2, {"resnet50"})
+        assert all(figure["cpu_ms"] > 0 for figure in written["figures"])
+
+    def test_refuses_what_it_would_not_heed(self):
+        """Nothing is measured but sums of float32."""
+        done = run("bench", "--ranks", "2", "--op", "max")
+        assert done.returncode == 2
+        sentence = "--op does not go with --ranks, which measures sums of float32."
+        assert sentence in " ".join(done.stderr.split())
 
     def test_refuses_peers_that_it_does_not_know(self):
         """The option's words are listed."""

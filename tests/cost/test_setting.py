@@ -51,6 +51,15 @@ class TestEstimate:
         expected = closed_forms.ring_s(nbytes, count=4, bytes_per_s=50e9, alpha_s=0.7e-6)
         assert setting.estimate_s(1) == pytest.approx(expected, rel=1e-5)
 
+    def test_scales_with_the_bytes_of_the_movement(self):
+        """A movement of four elements and one of millions are priced alike at the same size."""
+        machine = known_topology("dgx1_v100")
+        tree = along(ring_trees(gpus(4)), "ring")
+        few, many = (tree.movement(one_array(gpus(4), length)) for length in (4, 2**22))
+        for nbytes in (1e5, 1e9):
+            prices = [MovementOnMachine(movement, machine).at(nbytes).estimate_s(1) for movement in (few, many)]
+            assert prices[0] == pytest.approx(prices[1], rel=1e-9)
+
     def test_chooses_the_number_of_chunks(self):
         """That of chunk*; one where nothing is to be sent, and no more than 4,096 where latency costs nothing."""
         machine = known_topology("line:3")

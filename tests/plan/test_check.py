@@ -96,6 +96,9 @@ STEPS = [
     ((concat(at("in0", 0, 3), to=at("here")),), "the parts of a concatenation do not fill its target."),
     ((concat(at("in0"), to=at("out"), final=True),), f"it {TWICE}."),
     ((combine(at("in0"), at("in1", 0, 3), to=at("out")),), "it combines 3 elements into 4."),
+    ((combine(at("in0"), at("in1"), to=at("out", 0, 3)),), "it combines 4 elements into 3."),
+    ((copy(at("in0"), at("here", 0, 3)),), "it copies 4 elements into 3."),
+    ((concat(at("in0"), to=at("here", 0, 3)),), "the parts of a concatenation do not fill its target."),
     (
         (combine(at("in0"), at("in1"), to=at("here"), final=False),),
         "a fold that is not the last one makes partial folds, and goes elsewhere.",

@@ -45,6 +45,19 @@ class TestMostFractionalRings:
         machine = joined_meshes(joints, within=2)
         assert bounds(machine)[0] == joints
 
+    @pytest.mark.parametrize("is_turned", [False, True])
+    def test_by_groups_goes_by_the_narrower_direction(self, is_turned):
+        """Out of a group or into it, whichever has fewer slots: three devices, one of which is left only twice."""
+        machine = known_topology("mesh:3")
+        slots = {(a, b): 2 if a == "gpu:0" else 8 for a, b in itertools.permutations(machine.devices, 2)}
+        slots["gpu:0", "gpu:2"] = 0
+        assert most_rings(machine, {ends[::-1] if is_turned else ends: count for ends, count in slots.items()}) == 2
+
+    def test_is_nothing_for_one_device(self):
+        """It has no links: its ring is itself, and carries nothing."""
+        packing = pack_rings(known_topology("mesh:3").restricted(("gpu:1",)))
+        assert (packing.orders, packing.total) == ((("gpu:1",),), 0)
+
     @pytest.mark.parametrize("joints", [2, 3])
     def test_is_what_the_search_finds(self, joints):
         """It is a proof, then: there are no more rings of this width."""

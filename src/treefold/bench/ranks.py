@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import treefold
+from treefold.errors.words import counted
 from treefold.files import write_atomically
 from treefold.group import Group, connect
 
@@ -30,15 +31,23 @@ _ROUND_S = 0.02
 _MOST_CALLS = 200
 
 Runner = Callable[[], Any]
+Arrays = list[np.ndarray[Any, Any]]
 
 
 class Figure(NamedTuple):
-    """What one contestant took for one size, in milliseconds per call: medians over rounds."""
+    """What one contestant took for one work, in milliseconds per call: medians over rounds."""
 
-    nbytes: int
+    work: str
     name: str
     cpu_ms: float
     wall_ms: float
+
+
+class Peer(NamedTuple):
+    """One contestant's way to reduce in place: arrays one by one, or all in one flat array."""
+
+    start: Callable[[Arrays], Runner]
+    is_flat: bool = False
 
 
 def main() -> None:
@@ -46,7 +55,11 @@ def main() -> None:
     task = json.loads(os.environ[TASK_VARIABLE])
     with _connected(task["against"]) as group:
         peers = dict(_peers(task, group))
-        figures = [figure for nbytes in task["sizes"] for figure in _measure(group, peers, nbytes, task["rounds"])]
+        figures = [
+            figure
+            for work, lengths in task["works"]
+            for figure in _measure(group, peers, work, lengths, task["rounds"])
+        ]
         if group.rank == 0:
             write_atomically(Path(task["output"]), json.dumps(figures))
 
@@ -59,8 +72,8 @@ def _connected(against: Sequence[str]) -> Group:
     return connect(MPI.COMM_WORLD)
 
 
-def _peers(task: dict[str, Any], group: Group) -> Iterator[tuple[str, Callable[[np.ndarray[Any, Any]], Runner]]]:
-    """Yield peers, each with what makes it ready to reduce an array in place."""
+def _peers(task: dict[str, Any], group: Group) -> Iterator[tuple[str, Peer]]:
+    """Yield peers by their names. Several arrays are as many calls, as users make them, or one flat array."""
     if "gloo" in task["against"]:
         import torch  # noqa: PLC0415 - an extra
         from torch import distributed  # noqa: PLC0415 - an extra
@@ -69,26 +82,36 @@ def _peers(task: dict[str, Any], group: Group) -> Iterator[tuple[str, Callable[[
         store = f"file://{task['output']}.gloo"
         distributed.init_process_group("gloo", init_method=store, rank=group.rank, world_size=group.size)
 
-        def by_gloo(array: np.ndarray[Any, Any]) -> Runner:
-            tensor = torch.from_numpy(array)
-            return lambda: distributed.all_reduce(tensor)
+        def by_gloo(arrays: Arrays) -> Runner:
+            tensors = [torch.from_numpy(array) for array in arrays]
+            return lambda: [distributed.all_reduce(tensor) for tensor in tensors]
 
-        yield "gloo", by_gloo
+        yield "gloo", Peer(by_gloo)
+        yield "gloo, flat", Peer(by_gloo, is_flat=True)
     if "mpi" in task["against"]:
         from mpi4py import MPI  # noqa: PLC0415 - an extra
 
-        yield "mpi", lambda array: lambda: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
+        def by_mpi(arrays: Arrays) -> Runner:
+            def run() -> None:
+                for array in arrays:
+                    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
+
+            return run
+
+        yield "mpi", Peer(by_mpi)
+        yield "mpi, flat", Peer(by_mpi, is_flat=True)
 
 
-def _measure(
-    group: Group, peers: dict[str, Callable[[np.ndarray[Any, Any]], Runner]], nbytes: int, rounds: int
-) -> list[Figure]:
-    """Return the figures of one size, peers first."""
-    length = nbytes // 4
-    runs = {name: make(np.zeros(length, np.float32)) for name, make in peers.items()}
-    for name, make in peers.items():
-        _check(group, name, make, length)
-    runs |= _ours(group, length)
+def _measure(group: Group, peers: dict[str, Peer], work: str, lengths: Sequence[int], rounds: int) -> list[Figure]:
+    """Return the figures of one work, peers first."""
+    runs = {}
+    for name, peer in peers.items():
+        if peer.is_flat and len(lengths) == 1:
+            continue
+        own = [sum(lengths)] if peer.is_flat else lengths
+        _check(group, name, peer.start, own)
+        runs[name] = peer.start(_full(own, 0))
+    runs |= _ours(group, lengths)
     calls = _calls(group, runs)
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for turn in range(rounds + 1):
@@ -99,46 +122,56 @@ def _measure(
             if turn:  # the first is a rehearsal
                 taken[name].append((everyone[:, 0].sum(), everyone[:, 1].max()))
     return [
-        Figure(nbytes, name, *(1e3 * statistics.median(column) for column in zip(*pairs, strict=True)))
+        Figure(work, name, *(1e3 * statistics.median(column) for column in zip(*pairs, strict=True)))
         for name, pairs in taken.items()
     ]
 
 
-def _ours(group: Group, length: int) -> dict[str, Runner]:
+def _full(lengths: Sequence[int], value: float) -> Arrays:
+    return [np.full(length, value, np.float32) for length in lengths]
+
+
+def _ours(group: Group, lengths: Sequence[int]) -> dict[str, Runner]:
     """Return treefold's runs, each checked once."""
-    own = np.zeros(length, np.float32)
-    shared = group.empty(length, np.float32)
+    shared = [group.empty(length, np.float32) for length in lengths]
     kept: list[Any] = [None]
     # Zeros stay zeros however often they are summed; what is right is checked with other values.
-    many = [np.zeros(length, np.float32) for _ in range(group.size)] if group.rank == 0 else []
+    own = _full(lengths, 0)
+    many = [_full(lengths, 0) for _ in range(group.size)] if group.rank == 0 else []
 
-    def into_shared(value: np.ndarray[Any, Any]) -> None:
+    def keep(value: Arrays) -> None:
         kept[0] = group.all_reduce(value)
 
-    _check(group, IN_PLACE, lambda array: lambda: group.all_reduce(array, out=array), length)
-    _check(group, NEW, lambda array: lambda: array.__setitem__(..., group.all_reduce(array)), length)
-    shared[:] = 2.0**group.rank
+    def copy(arrays: Arrays) -> None:
+        for array, result in zip(arrays, group.all_reduce(arrays), strict=True):
+            array[...] = result
+
+    _check(group, IN_PLACE, lambda arrays: lambda: group.all_reduce(arrays, out=arrays), lengths)
+    _check(group, NEW, lambda arrays: lambda: copy(arrays), lengths)
+    for array in shared:
+        array[:] = 2.0**group.rank
     _expect(group, SHARED, group.all_reduce(shared))
-    shared[:] = 0
+    for array in shared:
+        array[:] = 0
     return {
         IN_PLACE: lambda: group.all_reduce(own, out=own),
-        NEW: lambda: into_shared(own),
-        SHARED: lambda: into_shared(shared),
+        NEW: lambda: keep(own),
+        SHARED: lambda: keep(shared),
         ONE_PROCESS: lambda: treefold.all_reduce(many, out=many) if many else None,
     }
 
 
-def _check(group: Group, name: str, make: Callable[[np.ndarray[Any, Any]], Runner], length: int) -> None:
+def _check(group: Group, name: str, start: Callable[[Arrays], Runner], lengths: Sequence[int]) -> None:
     """Let a contestant sum values that name their owner, and look at every element."""
-    array = np.full(length, 2.0**group.rank, np.float32)
-    make(array)()
-    _expect(group, name, array)
+    arrays = _full(lengths, 2.0**group.rank)
+    start(arrays)()
+    _expect(group, name, arrays)
 
 
-def _expect(group: Group, name: str, result: np.ndarray[Any, Any]) -> None:
-    wrong = int(np.count_nonzero(result != 2.0**group.size - 1))
+def _expect(group: Group, name: str, results: Arrays) -> None:
+    wrong = sum(int(np.count_nonzero(result != 2.0**group.size - 1)) for result in results)
     if wrong:
-        sys.exit(f"{name}: {wrong} of {result.size} elements are wrong on rank {group.rank}")
+        sys.exit(f"{name}: {counted(wrong, 'element')} wrong on rank {group.rank}")
 
 
 def _calls(group: Group, runs: dict[str, Runner]) -> dict[str, int]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import importlib.util
+import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
+
+import typer
 
 from treefold.bench.clock import Pace, Spread
 from treefold.bench.limit import measure_copy
@@ -33,8 +36,12 @@ from treefold.files import check_writable, write_atomically
 from treefold.reduce_op import ReduceOpName
 from treefold.report.tables import Table
 
+#: The options that ``--ranks`` heeds.
+_WITH_RANKS = ("ranks", "begin", "end", "factor", "iterations", "model", "against", "json")
+
 
 def bench(  # noqa: PLR0913 - every option of a command is one
+    context: typer.Context,
     *,
     begin: options.Begin = "4K",
     end: options.End = "64M",
@@ -64,7 +71,7 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     if hosts or words:
         return bench_hosts(words or [], is_asked_for=hosts)
     if ranks is not None:
-        return bench_ranks(ranks, _read_sizes(begin, end, factor), against, iterations)
+        return bench_ranks(ranks, _works_of_ranks(context, model, (begin, end, factor)), against, iterations, json)
     pace, threads = _read_pace(iterations, warmup, threads)
     if report is not None:
         return _report(report, pace, threads)
@@ -74,6 +81,22 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     works, peers = list(_works(base, model, (begin, end, factor))), _read_peers(against)
     _check_outputs({"--json": json, "--csv": csv, "--plot": plot})
     return _show_and_write(_run(works, peers, pace, threads), json=json, csv=csv, plot=plot)
+
+
+def _works_of_ranks(
+    context: typer.Context, model: str | None, sizes: tuple[str, str, int]
+) -> list[tuple[str, list[int]]]:
+    """Return works by name, with the lengths of their arrays. Options that ranks would not heed are refused."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE" and option.name not in _WITH_RANKS:
+            raise BenchError.not_with_ranks(option.opts[0], [f"--{name}" for name in _WITH_RANKS[1:]])
+    if model is not None:
+        return [(model, [math.prod(shape) for shape in shapes_of_model(model)])]
+    return [
+        (named_size(nbytes), [math.prod(shape) for shape in shapes_of_size(nbytes, "float32")])
+        for nbytes in _read_sizes(*sizes)
+    ]
 
 
 def _read_pace(iterations: int, warmup: int, threads: int | None) -> tuple[Pace, int]:

@@ -14,29 +14,43 @@ from pathlib import Path
 
 import typer
 
-from treefold.bench.ranks import ONE_PROCESS, PEERS, TASK_VARIABLE, Figure
+from treefold.bench.machine import describe_machine
+from treefold.bench.ranks import IN_PLACE, NEW, ONE_PROCESS, PEERS, SHARED, TASK_VARIABLE, Figure
 from treefold.cli.console import echo
+from treefold.cli.outputs import check_output
 from treefold.cli.run import run_ranks
 from treefold.errors import BenchError
-from treefold.errors.words import bytes_in_words, counted
+from treefold.errors.words import counted
+from treefold.files import write_atomically
 from treefold.report.tables import Table
 
+#: The name of a work, and the elements of its arrays.
+Work = tuple[str, Sequence[int]]
 _MODULE = ["-m", "treefold.bench.ranks"]
 
 
-def bench_ranks(ranks: int, sizes: Sequence[int], against: str, rounds: int) -> None:
-    """Measure all-reduce between processes, and print a table."""
-    peers = _read_peers(against)
+def bench_ranks(ranks: int, works: Sequence[Work], against: str, rounds: int, output: Path | None) -> None:
+    """Measure all-reduce between processes, and print a table; write the figures as JSON, too, if a path is given."""
+    if output is not None:
+        check_output("--json", output)
+    figures = measure_ranks(ranks, works, _read_peers(against), rounds)
+    cores = counted(os.cpu_count() or 1, "core")
+    print(f"{counted(ranks, 'rank')}, float32, wide, on {cores}; milliseconds per call, CPU time summed over ranks")
+    echo(table_of(figures))
+    if output is not None:
+        run = {"ranks": ranks, "machine": describe_machine(), "figures": [figure._asdict() for figure in figures]}
+        write_atomically(output, json.dumps(run, indent=1) + "\n")
+
+
+def measure_ranks(ranks: int, works: Sequence[Work], peers: Sequence[str], rounds: int) -> list[Figure]:
+    """Return what each contestant takes for each work, given as its name and the lengths of its arrays."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "figures.json")
-        task = {"sizes": list(sizes), "against": peers, "rounds": rounds, "output": str(output)}
+        task = {"works": list(works), "against": list(peers), "rounds": rounds, "output": str(output)}
         code = _start(ranks, peers, {TASK_VARIABLE: json.dumps(task)})
         if code:
             raise typer.Exit(code)
-        figures = [Figure(*row) for row in json.loads(output.read_text(encoding="utf-8"))]
-    cores = counted(os.cpu_count() or 1, "core")
-    print(f"{counted(ranks, 'rank')}, float32, wide, on {cores}; milliseconds per call, CPU time summed over ranks")
-    echo(Table(_header(peers), _rows(figures, peers), words=(0, 1)))
+        return [Figure(*row) for row in json.loads(output.read_text(encoding="utf-8"))]
 
 
 def _read_peers(against: str) -> list[str]:
@@ -61,22 +75,20 @@ def _start(ranks: int, peers: Sequence[str], environment: dict[str, str]) -> int
     return subprocess.run(command, env=os.environ | environment, check=False).returncode  # noqa: S603 - ours
 
 
-def _header(peers: Sequence[str]) -> list[str]:
+def table_of(figures: Sequence[Figure]) -> Table:
+    """Return a row for each figure, with how many times as long each peer takes for the same work."""
+    ours = (IN_PLACE, NEW, SHARED, ONE_PROCESS)
+    peers = list(dict.fromkeys(figure.name for figure in figures if figure.name not in ours))
     ratios = [f"{peer} / it, {kind}" for peer in peers for kind in ("CPU", "wall")]
-    return ["size", "what", "CPU ms", "wall ms", *ratios, "of one process"]
+    header = ["work", "what", "CPU ms", "wall ms", *ratios, "of one process"]
+    return Table(header, [_row(figure, figures, peers) for figure in figures], words=(0, 1))
 
 
-def _rows(figures: Sequence[Figure], peers: Sequence[str]) -> list[list[str]]:
-    rows = []
-    for nbytes in dict.fromkeys(figure.nbytes for figure in figures):
-        by_name = {figure.name: figure for figure in figures if figure.nbytes == nbytes}
-        one = by_name[ONE_PROCESS]
-        for figure in by_name.values():
-            ratios = [
-                f"{theirs / ours:.2f}"
-                for peer in peers
-                for theirs, ours in zip(by_name[peer][2:], figure[2:], strict=True)
-            ]
-            times = [f"{figure.cpu_ms:.3f}", f"{figure.wall_ms:.3f}"]
-            rows.append([bytes_in_words(nbytes), figure.name, *times, *ratios, f"{one.cpu_ms / figure.cpu_ms:.2f}"])
-    return rows
+def _row(figure: Figure, figures: Sequence[Figure], peers: Sequence[str]) -> list[str]:
+    beside = {one.name: one for one in figures if one.work == figure.work}
+    ratios = []
+    for peer in peers:
+        of_peer = (beside[peer].cpu_ms / figure.cpu_ms, beside[peer].wall_ms / figure.wall_ms) if peer in beside else ()
+        ratios += [f"{ratio:.2f}" for ratio in of_peer] or ["", ""]
+    share = beside[ONE_PROCESS].cpu_ms / figure.cpu_ms
+    return [figure.work, figure.name, f"{figure.cpu_ms:.3f}", f"{figure.wall_ms:.3f}", *ratios, f"{share:.2f}"]

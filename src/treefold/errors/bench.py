@@ -38,6 +38,10 @@ class BenchError(CommandError):
         return cls(f"{', '.join(given)} all say where results go; give one of them.")
 
     @classmethod
+    def not_with_ranks(cls, option: str, allowed: Sequence[str]) -> Self:
+        return cls(f"{option} does not go with --ranks, which measures sums of float32. It takes {', '.join(allowed)}.")
+
+    @classmethod
     def no_meaning(cls, op: str, dtype: str) -> Self:
         return cls(f"--op {op} has no meaning for --dtype {dtype}.")
 

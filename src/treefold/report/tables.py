@@ -20,6 +20,10 @@ class Table(NamedTuple):
         """Return the table as plain text."""
         return plain_table(*self)
 
+    def to_markdown(self) -> str:
+        """Return the table as Markdown."""
+        return markdown_table(*self)
+
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
     """Return a table in columns; those of words are set left, the others right, where numbers line up.
@@ -35,8 +39,8 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Seq
     return "\n".join("  ".join(_aligned(line, widths, words)).rstrip() for line in lines)
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    r"""Return a Markdown table, also lined up for those who read the source.
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
+    r"""Return a Markdown table, also lined up for those who read the source; columns of words are set left.
 
     >>> print(markdown_table(["devices", "seconds"], [["a|b", "0.25"]]))
     | devices | seconds |
@@ -46,8 +50,9 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     header = [_escaped(cell) for cell in header]
     rows = [[_escaped(cell) for cell in row] for row in rows]
     widths = _widths(header, rows)
-    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "\n".join(f"| {' | '.join(_aligned(line, widths))} |" for line in (header, rule, *rows))
+    rules = ["-" * (width - 1) for width in widths]
+    rule = [f":{dashes}" if index in words else f"{dashes}:" for index, dashes in enumerate(rules)]
+    return "\n".join(f"| {' | '.join(_aligned(line, widths, words))} |" for line in (header, rule, *rows))
 
 
 def html_table(table: Table) -> str:
