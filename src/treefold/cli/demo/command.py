@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -62,14 +62,8 @@ _DEVICES = 3
 
 def demo(  # noqa: PLR0913 - every option of a command is one
     *,
-    devices: Annotated[
-        int | None,
-        typer.Option(help=f"Devices to train on, 2 to {CLASSES}, each with its digits; {_DEVICES} if not given."),
-    ] = None,
-    ops: Annotated[
-        DemoOps | None,
-        typer.Option(help=f"What reduces the gradients of every step; {DemoOps.HIERARCHICAL.value} if not given."),
-    ] = None,
+    devices: Annotated[int | None, typer.Option(help=f"Devices to train on, 2 to {CLASSES}; 3 if not given.")] = None,
+    ops: Annotated[DemoOps | None, typer.Option(help="What reduces gradients; hierarchical if not given.")] = None,
     num_packs: Annotated[int | None, typer.Option(help="Packs that the gradients travel in; 0 for none.")] = None,
     epochs: Annotated[int | None, typer.Option(help=f"Passes over the data; {DEFAULT_EPOCHS} if not given.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to train for, instead of --epochs.")] = None,
@@ -86,11 +80,8 @@ def demo(  # noqa: PLR0913 - every option of a command is one
     TensorFlow's rule is written in NumPy, so that TensorFlow is not needed. Then the speed, beside a NumPy loop. Exit
     code 0 means that all checks hold, 1 that one does not.
     """
-    if connect and ranks is not None:
-        raise CommandError.connect_and_ranks()
-    if connect or ranks is not None:
-        mine = {"--devices": devices, "--ops": ops, "--num-packs": num_packs, "--report": report}
-        _check_alone("--connect" if connect else "--ranks", mine)
+    own = {"--devices": devices, "--ops": ops, "--num-packs": num_packs, "--report": report}
+    _check_mode(own, connect=connect, ranks=ranks)
     devices = _DEVICES if devices is None else devices
     _check_arguments(devices if ranks is None else ranks, epochs=epochs, steps=steps, seed=seed)
     chosen = _make_ops(ops or DemoOps.HIERARCHICAL, num_packs)
@@ -127,11 +118,13 @@ def _check_arguments(devices: int, *, epochs: int | None, steps: int | None, see
         raise CommandError.seed(seed)
 
 
-def _check_alone(mode: str, given: dict[str, object]) -> None:
-    """Refuse options that a training by several processes would not heed."""
-    for option, value in given.items():
-        if value is not None:
-            raise CommandError.not_between_processes(option, mode)
+def _check_mode(own: Mapping[str, object], *, connect: bool, ranks: int | None) -> None:
+    """Refuse options of a training in one process, which one by several processes would not heed."""
+    if connect and ranks is not None:
+        raise CommandError.connect_and_ranks()
+    for option, value in own.items():
+        if value is not None and (connect or ranks is not None):
+            raise CommandError.not_between_processes(option, "--connect" if connect else "--ranks")
 
 
 def _make_ops(ops: DemoOps, num_packs: int | None) -> CrossDeviceOps:
