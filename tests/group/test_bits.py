@@ -261,3 +261,18 @@ class TestAnyCall:
             met = {(getattr(case, first), getattr(case, second)) for case in cases}
             missing = set(itertools.product(axes[first], axes[second])) - met - cases_of_bits.NEVER
             assert not missing, (first, second)
+
+
+def gather_many(me):
+    """Gather more arrays than what ranks say of them in one operation, of other lengths on each rank."""
+    values = [np.full(index % 4 * me.rank, 2.0**me.rank + index) for index in range(3000)]
+    gathered = me.group.all_gather(values)
+    for index, whole in enumerate(gathered):
+        assert whole.tolist() == [2.0**rank + index for rank in range(me.size) for _ in range(index % 4 * rank)]
+    return len(gathered)
+
+
+class TestManyArrays:
+    def test_are_gathered_whatever_their_number(self, ranks):
+        """Their shapes are more than ranks tell each other in one operation."""
+        assert [one.value for one in ranks.run(World(gather_many, 3))] == [3000] * 3

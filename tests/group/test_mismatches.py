@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from rank_processes import World
 
-from treefold import PerReplica, _native
+from treefold import IndexedSlices, PerReplica, _native
 from treefold.errors import TreefoldError
+from treefold.group import reductions
 from treefold.group.plans import GroupPlans
 
 if not _native.HAS_SHARED_MEMORY:
@@ -39,11 +40,17 @@ def _calls():
         "broadcast of 5": lambda group: group.broadcast(_FLOATS[:5], root=0),
         "broadcast of nothing": lambda group: group.broadcast(None, root=0),
         "broadcast of too much": lambda group: group.broadcast(np.zeros(300_000_000, np.int8), root=0),
+        "sum of rows": lambda group: group.all_reduce(_rows((9, 3))),
+        "sum of rows of a larger array": lambda group: group.all_reduce(_rows((10, 3))),
         "all_gather": lambda group: group.all_gather(_FLOATS.reshape(2, 3)),
         "all_gather along 1": lambda group: group.all_gather(_FLOATS.reshape(2, 3), axis=1),
         "gather to 0": lambda group: group.gather(_FLOATS.reshape(2, 3), root=0),
         "barrier": lambda group: group.barrier(),
     }
+
+
+def _rows(dense_shape):
+    return IndexedSlices(_FLOATS.reshape(2, 3), np.arange(2), dense_shape)
 
 
 def _shared(group):
@@ -98,6 +105,7 @@ DIFFERENT = [
     ("broadcast from 0", "broadcast from 1", "broadcast from rank 1"),
     ("broadcast from 0", "broadcast of 5", "float32 (5,)"),
     ("broadcast from 0", "broadcast of nothing", "of nothing"),
+    ("sum of rows", "sum of rows of a larger array", "IndexedSlices of (10, 3)"),
     ("all_gather", "all_gather along 1", "along axis 1"),
     ("all_gather", "gather to 0", "gather to rank 0"),
     ("all_gather", "barrier", "barrier"),
@@ -153,7 +161,7 @@ REFUSED = {
     "too many replicas": lambda group: group.all_reduce(PerReplica([_FLOATS] * 1025)),
     "a result without room": lambda group: group.all_reduce(np.zeros(200_000_000, np.int64)),
     "a broadcast without room": lambda group: group.broadcast(np.zeros(200_000_000, np.int64), root=0),
-    "shapes without room": lambda group: group.all_gather([np.zeros(1, np.float32)] * 3000),
+    "a root that is no number": lambda group: group.broadcast(_FLOATS, root="0"),
 }
 
 
@@ -166,7 +174,32 @@ def refuse_on_one(me, *, call, odd, usual):
     return stories
 
 
+def refuse_when_rows_are_joined(me):
+    """Reduce rows and a dense array, for which rank 1 has no memory when the rows have crossed."""
+    value = {"dense": np.full(60_000, 2.0**me.rank), "rows": _rows((9, 3))}
+    with pytest.MonkeyPatch.context() as patched:
+        if me.rank == 1:
+            patched.setattr(reductions, "plain_rows", _refuse_memory)
+        stories = [told(me.group.all_reduce, value)]
+    return stories, me.group.all_reduce(value)["dense"][-1]
+
+
+def _refuse_memory(_):
+    raise ValueError("no memory for a copy.")
+
+
 class TestRefusedCalls:
+    def test_all_others_hear_why_in_the_middle_of_a_call(self, ranks):
+        """Sparse rows have crossed, dense arrays have not: the others do not wait for these."""
+        ended = ranks.run(World(refuse_when_rows_are_joined, 3, timeout_seconds=20.0))
+        heard = "Rank 1 could not make this call: no memory for a copy. Nothing was done, on no rank."
+        told_others = ([("CallMismatchError", heard)], 7.0)
+        assert [one.value for one in ended] == [
+            told_others,
+            ([("ValueError", "no memory for a copy.")], 7.0),
+            told_others,
+        ]
+
     @pytest.mark.parametrize("usual", ["sum", "barrier"])
     @pytest.mark.parametrize("call", REFUSED)
     def test_all_others_hear_why_at_once_and_the_group_goes_on(self, ranks, call, usual):
@@ -198,6 +231,12 @@ class TestCallsThatAllRefuse:
         assert all(one.error is None for one in ended), ended
         assert len({one.value for one in ended}) == 1
         assert ended[0].value[0] != "CallMismatchError"
+
+    def test_says_how_many_replicas_a_rank_may_bring(self, ranks):
+        """There is room for so many."""
+        ended = ranks.run(World(refuse_on_all, 2, {"call": "too many replicas"}, seconds=30))
+        sentence = "This rank brings 1025 replicas. In a group, a rank brings 1024 at most; reduce them first."
+        assert [one.value for one in ended] == [("ArgumentError", sentence)] * 2
 
 
 def plan_again_and_again(me):

@@ -83,6 +83,11 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"root is {short(root)}. This group has ranks 0 to {size - 1}.")
 
     @classmethod
+    def replicas_of_rank(cls, count: int, most: int) -> Self:
+        """A rank of a group brings more replicas to a reduction than there is room for."""
+        return cls(f"This rank brings {count} replicas. In a group, a rank brings {most} at most; reduce them first.")
+
+    @classmethod
     def replica_counts(cls, counts: Sequence[int]) -> Self:
         """A batch of a group that is traced into a graph, with values of other numbers of replicas."""
         return cls(

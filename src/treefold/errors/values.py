@@ -85,6 +85,11 @@ class DtypeError(TreefoldError, ValueError):
         return cls(f"{dtype}{where} cannot be reduced. Reducible are {', '.join(allowed)}; cast to one of them.")
 
     @classmethod
+    def of_objects(cls, dtype: str) -> Self:
+        """Memory that other processes read is asked for, for objects of this one."""
+        return cls(f"{dtype} has elements that are Python objects, which no other process can read. Take numbers.")
+
+    @classmethod
     def unordered(cls, op: str, dtype: str, where: str) -> Self:
         return cls(f"{op} of {dtype}{where} is not defined: complex numbers have no order. Use SUM, MEAN or PRODUCT.")
 

@@ -108,7 +108,7 @@ class HostsLink(Link):
         self._check_size(form.result_bytes)
         given = [arrays_of(row) for row in rows]
         ends = [None if row is None else arrays_of(row)[0] for row in targets or [None] * len(rows)]
-        if not _are_apart(given, ends):
+        if not _are_apart(given, ends) or not all(row is None or _is_writable(row) for row in targets or []):
             return None
         self._check_usable()
         memory = self._memory_for(plans, fold, given)
@@ -150,6 +150,7 @@ class HostsLink(Link):
                 outcome = self._round(Frame(kind, words, crossing.said), until)
                 waiting = crossing.begin(outcome.blobs)
                 self._rounds.wait_for(waiting, until, self._warn)
+                crossing.finish()
                 self._vote(until)
             self._rounds.complete()
             ends = [memory_at(address, nbytes) for _, address, nbytes in taken]
@@ -165,8 +166,11 @@ class HostsLink(Link):
 
     def without(self, ranks: Collection[int], seconds: float) -> Link:
         """Decide with the others who goes on, and join those."""
-        lost = set(ranks)
-        if not lost < set(range(self.size)) or self.rank in lost:
+        try:
+            lost = frozenset(ranks)
+        except TypeError:
+            raise GroupError.unknown_ranks(ranks, self.size) from None
+        if not lost < frozenset(range(self.size)) or self.rank in lost:
             raise GroupError.unknown_ranks(ranks, self.size)
         deadline = self._channel.now() + seconds
         self.close()
@@ -296,13 +300,18 @@ def _are_apart(given: Sequence[Sequence[HostArray]], ends: Sequence[HostArray | 
     """Tell whether results may be written: into memory of their own, or exactly onto a contribution to them."""
     spans = []
     for leaf, (arrays, end) in enumerate(zip(given, ends, strict=True)):
-        own = [(array.ctypes.data, array.nbytes) for array in arrays]
+        own = {(array.ctypes.data, array.nbytes) for array in arrays}
         spans += [(at, nbytes, 0, leaf) for at, nbytes in own]
         if end is not None and (end.ctypes.data, end.nbytes) not in own:
             spans.append((end.ctypes.data, end.nbytes, 1, leaf))
         elif end is not None:
             spans = [(at, n, int(is_end or at == end.ctypes.data), leaf) for at, n, is_end, leaf in spans]
     return _no_end_overlaps(sorted(spans))
+
+
+def _is_writable(row: Row) -> bool:
+    view = (row.views or row.arrays)[0]
+    return not isinstance(view, np.ndarray) or view.flags.writeable  # what is written by its address asks nobody
 
 
 def _no_end_overlaps(spans: Sequence[tuple[int, int, int, int]]) -> bool:

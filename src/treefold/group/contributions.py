@@ -11,8 +11,8 @@ import numpy as np
 
 from treefold.backends import HostArray, Row
 from treefold.backends.rows import read_arrays
-from treefold.calls.entry import Entry, Part
-from treefold.calls.reader import Reading, Tree
+from treefold.calls.entry import Entry, LeafForm, Part
+from treefold.calls.reader import Reading, Tree, read_shape
 from treefold.calls.weights import read_weights
 from treefold.errors import ArgumentError, DeviceError
 from treefold.fold import Fold
@@ -93,8 +93,14 @@ def own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[float, ...]:
 def layout_of(entry: Entry, ends: str = "", *, with_shapes: bool = True) -> bytes:
     """Return the hash of everything in which ranks must agree. ``ends``: destinations that name ranks."""
     parts = [(part.path, part.dtype, part.goal.name, with_shapes and part.operand.shape) for part in entry.parts]
-    text = repr((str(entry.structure), [form.num_parts for form in entry.forms], parts, ends))
+    forms = [(form.num_parts, dense_shape_of(form)) for form in entry.forms]
+    text = repr((str(entry.structure), forms, parts, ends))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def dense_shape_of(form: LeafForm) -> tuple[int, ...] | None:
+    """Return the shape of the whole array that sparse rows are of; None if they do not say."""
+    return None if form.dense_shape is None else read_shape(form.dense_shape)
 
 
 def words_of(collective: str, fold: Fold, entry: Entry, ends: str = "") -> str:

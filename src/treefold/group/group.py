@@ -15,7 +15,7 @@ import numpy.typing as npt
 from treefold.backends import ArrayBackend, HostArray
 from treefold.backends.tracing import Like, as_written
 from treefold.calls.reader import read_shape
-from treefold.errors import ArgumentError
+from treefold.errors import ArgumentError, DtypeError
 from treefold.fold import Fold
 from treefold.group.collectives import Moves
 from treefold.group.link import Link
@@ -191,10 +191,13 @@ class Group:
 
         Raises:
             SharedMemoryError: there is no memory.
+            DtypeError: elements are Python objects.
 
         """
-        lengths = read_shape((shape,) if isinstance(shape, int) else shape)
-        return self._link.empty(lengths, np.dtype(dtype))
+        lengths, of = read_shape((shape,) if isinstance(shape, int) else shape), np.dtype(dtype)
+        if of.hasobject:
+            raise DtypeError.of_objects(str(of))
+        return self._link.empty(lengths, of)
 
     def without(self, ranks: Collection[int], *, connect_timeout_seconds: float = 60.0) -> Group:
         """Return a group of all other ranks, which all call this; their numbers close up. This group is closed.

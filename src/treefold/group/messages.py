@@ -12,6 +12,8 @@ from treefold.group.rounds import ROUND_TAGS
 
 #: A piece of a stream that all ranks know, and the memory of this process that it comes from or goes to.
 Placed = tuple[int, HostArray]
+#: The numbers of a piece given and a piece taken, and the part of the stream that they share.
+Crossed = tuple[int, int, int, int]
 
 
 class Crossing:
@@ -23,6 +25,8 @@ class Crossing:
     def __init__(self, channel: Channel, given: Sequence[Placed], taken: Sequence[Placed]) -> None:
         """Describe the pieces."""
         self._channel, self._given, self._taken = channel, given, taken
+        #: What arrives for several pieces taken, and these.
+        self._landed: list[tuple[HostArray, list[HostArray]]] = []
         counts = np.array([len(given), len(taken)], "<u8").tobytes()
         self.said = counts + _spans(given).tobytes() + _spans(taken).tobytes()
 
@@ -33,19 +37,45 @@ class Crossing:
         rank, rails = channel.rank, channel.limits.rails
         peers = [(rank + step) % channel.size for step in range(1, channel.size)]
         for peer in peers:
-            for index, (_, taker, begin, end) in enumerate(self._messages(told[peer][0], told[rank][1])):
-                where, array = self._taken[taker]
-                waiting.add(channel.receive(peer, ROUND_TAGS + index % rails, array[begin - where : end - where]))
+            for index, message in enumerate(self._messages(told[peer][0], told[rank][1])):
+                waiting.add(channel.receive(peer, ROUND_TAGS + index % rails, self._room_for(message)))
         for peer in peers:
-            for index, (giver, _, begin, end) in enumerate(self._messages(told[rank][0], told[peer][1])):
-                where, array = self._given[giver]
-                channel.send(peer, ROUND_TAGS + index % rails, array[begin - where : end - where])
-        for giver, taker, begin, end in self._messages(told[rank][0], told[rank][1]):
-            (there, source), (here, target) = self._given[giver], self._taken[taker]
-            np.copyto(target[begin - here : end - here], source[begin - there : end - there])
+            for index, message in enumerate(self._messages(told[rank][0], told[peer][1])):
+                parts = [_part(self._given[giver], *span) for giver, _, *span in message]
+                channel.send(peer, ROUND_TAGS + index % rails, parts[0] if len(parts) == 1 else np.concatenate(parts))
+        for giver, taker, *span in self._pieces(told[rank][0], told[rank][1]):
+            np.copyto(_part(self._taken[taker], *span), _part(self._given[giver], *span))
         return waiting
 
-    def _messages(self, given: HostArray, taken: HostArray) -> Iterator[tuple[int, int, int, int]]:
+    def finish(self) -> None:
+        """Lay what has arrived together, all of it, where it belongs."""
+        for arrived, targets in self._landed:
+            ends = np.cumsum([target.nbytes for target in targets])
+            for target, part in zip(targets, np.split(arrived, ends[:-1]), strict=True):
+                np.copyto(target, part)
+
+    def _room_for(self, message: Sequence[Crossed]) -> HostArray:
+        """Return the memory that a message arrives in: that of its one piece, or some for several."""
+        targets = [_part(self._taken[taker], *span) for _, taker, *span in message]
+        if len(targets) == 1:
+            return targets[0]
+        self._landed.append((np.empty(sum(target.nbytes for target in targets), np.uint8), targets))
+        return self._landed[-1][0]
+
+    def _messages(self, given: HostArray, taken: HostArray) -> Iterator[list[Crossed]]:
+        """Yield the pieces of each message, alike on all ranks: an engine is as slow with one byte as with 1,000."""
+        message, nbytes = list[Crossed](), 0
+        for piece in self._pieces(given, taken):
+            *_, begin, end = piece
+            if message and nbytes + end - begin > self._channel.limits.chunk_bytes:
+                yield message
+                message, nbytes = [], 0
+            message.append(piece)
+            nbytes += end - begin
+        if message:
+            yield message
+
+    def _pieces(self, given: HostArray, taken: HostArray) -> Iterator[Crossed]:
         """Yield which piece given goes to which piece taken, and which part of the stream it is; alike on all ranks."""
         low = np.maximum.outer(given[:, 0], taken[:, 0])
         high = np.minimum.outer(given.sum(axis=1), taken.sum(axis=1))
@@ -54,6 +84,11 @@ class Crossing:
             end = int(high[giver, taker])
             for begin in range(int(low[giver, taker]), end, step):
                 yield giver, taker, begin, min(begin + step, end)
+
+
+def _part(piece: Placed, begin: int, end: int) -> HostArray:
+    at, array = piece
+    return array[begin - at : end - at]
 
 
 def _spans(pieces: Sequence[Placed]) -> HostArray:

@@ -10,6 +10,23 @@ else:
     HAS_SHARED_MEMORY = False
 
 if HAS_SHARED_MEMORY:
-    from treefold._native import SMALL_BYTES, GroupForm, GroupOutcome, HostGroup, create_segment
+    from treefold._native import (
+        BLOB_BYTES,
+        MOST_REPLICAS,
+        SMALL_BYTES,
+        GroupForm,
+        GroupOutcome,
+        HostGroup,
+        create_segment,
+    )
 
-__all__ = ["HAS_SHARED_MEMORY", "SMALL_BYTES", "GroupForm", "GroupOutcome", "HostGroup", "create_segment"]
+__all__ = [
+    "BLOB_BYTES",
+    "HAS_SHARED_MEMORY",
+    "MOST_REPLICAS",
+    "SMALL_BYTES",
+    "GroupForm",
+    "GroupOutcome",
+    "HostGroup",
+    "create_segment",
+]

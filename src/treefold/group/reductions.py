@@ -21,19 +21,12 @@ from treefold.calls.output import read_out
 from treefold.calls.reader import Reading, read_components
 from treefold.calls.weights import read_weights
 from treefold.calls.wrap import component
-from treefold.errors import CallMismatchError, DeviceError, UnplannedCallError
+from treefold.errors import ArgumentError, CallMismatchError, DeviceError, UnplannedCallError
 from treefold.execution import native
 from treefold.fold import Fold
 from treefold.group import native_core
 from treefold.group.batches import Batch, read_value, without_arrays
-from treefold.group.contributions import (
-    KIND,
-    address_of,
-    layout_of,
-    plain_rows,
-    rows_of,
-    words_of,
-)
+from treefold.group.contributions import KIND, address_of, dense_shape_of, layout_of, plain_rows, rows_of, words_of
 from treefold.group.link import Link, Outcome
 from treefold.group.plans import GroupPlans, Reduction, plan_of
 from treefold.group.traced_calls import call_later, tracing_backend
@@ -267,8 +260,10 @@ class Folds:
         if all(is_dense):
             return []
         parts = tuple(part for part, dense in zip(entry.parts, is_dense, strict=True) if not dense)
-        words = f"all_reduce, {fold.op.name}, of {len(parts) // 2} IndexedSlices"
+        shapes = [f"IndexedSlices of {dense_shape_of(form)}" for form in entry.forms if form.num_parts > 1]
+        words = f"all_reduce, {fold.op.name}, of {', '.join(shapes)}"
         joined = self._join(dataclasses.replace(entry, parts=parts), words, 0, root)
+        self._link.expect_more()  # the dense leaves
         if joined is None:
             return []
         arrays = []
@@ -285,6 +280,8 @@ class Folds:
         for part in entry.parts:
             if not part.is_in_host_memory:
                 raise DeviceError.not_on_host(part.path)
+            if len(part.lengths) > native_core.MOST_REPLICAS:
+                raise ArgumentError.replicas_of_rank(len(part.lengths), native_core.MOST_REPLICAS)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
         kind = KIND.pack(collective, *how, 0 if root is None else root + 1, layout_of(entry, ends))
         name = "reduce_scatter" if collective == _REDUCE_SCATTER else "all_reduce" if root is None else "reduce"

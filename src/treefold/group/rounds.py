@@ -203,6 +203,8 @@ class Rounds:
         self, cause: str, suspects: Collection[int], deadline: float, waiters: Collection[int] = ()
     ) -> GroupError:
         """Ask the other ranks whom they miss, and return the error that all of them raise."""
+        if self.broken is not None:  # a signal handler or another thread has closed the group, and told why
+            return self.broken
         self.broken = GroupError.closed()  # this rank may be interrupted while it asks
         now = self.channel.now()
         until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)

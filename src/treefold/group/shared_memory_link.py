@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
+from treefold.group import native_core
 from treefold.group.link import Link, Piece
 from treefold.group.plans import GroupPlans, Layout
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from treefold.backends import HostArray, Row
     from treefold.fold import Fold
     from treefold.group.descriptor_passing import Lifeline
+
+#: Before what a rank says: how long all of it is.
+_LENGTH = struct.Struct("<Q")
 
 
 class HostLink(Link):
@@ -105,6 +110,16 @@ class HostLink(Link):
         """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""
         if not self._is_closed and os.getpid() == self._pid:
             self._native.retire_leases()
+
+    def agree(self, kind: bytes, blob: bytes, *, words: str) -> list[bytes]:
+        """Return what each rank says, by rank: in as many operations as the longest of it needs."""
+        said, most = [b""] * self.size, 1
+        while max(map(len, said)) < most:
+            part = blob[len(said[self.rank]) :][: native_core.BLOB_BYTES - _LENGTH.size]
+            told = super().agree(kind, _LENGTH.pack(len(blob)) + part, words=words)
+            most = max(_LENGTH.unpack_from(one)[0] for one in told)
+            said = [one + more[_LENGTH.size :] for one, more in zip(said, told, strict=True)]
+        return said
 
     def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> GroupOutcome:
         return self._committed(

@@ -1,0 +1,116 @@
+"""Calls over hosts that users make seldom: odd outputs, many small arrays, a group that is closed in a call."""
+
+import fake_groups
+import numpy as np
+import pytest
+
+from treefold import PerReplica
+from treefold.engines.channel import Transfer
+from treefold.errors import CallMismatchError, DtypeError, GroupError, OutputError, PeerLostError
+from treefold.group.rounds import ROUND_TAGS
+
+LENGTHS = (3, 5003)  # in a frame, and in chunks
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+class TestOut:
+    """``group.all_reduce(value, out=…)``."""
+
+    def test_that_cannot_be_written_is_refused_however_often_the_call_was_made(self, length):
+        """On the rank that brings it, and in its words on the others; nothing is written, and the group goes on."""
+
+        def call(group):
+            value, end = np.full(length, 2.0**group.rank), np.zeros(length)
+            group.all_reduce(value, out=end)
+            end[:] = -1
+            end.flags.writeable = group.rank != 1
+            with pytest.raises(OutputError if group.rank == 1 else CallMismatchError, match="cannot be written"):
+                group.all_reduce(value, out=end)
+            return np.unique(end).tolist(), np.unique(group.all_reduce(value)).tolist()
+
+        assert fake_groups.run(3, call)[1] == [([-1], [7])] * 3
+
+    def test_may_be_the_array_that_all_replicas_are(self, length):
+        """As in one process."""
+
+        def call(group):
+            value = np.full(length, 2.0**group.rank)
+            group.all_reduce(PerReplica([value, value]), out=value)
+            return np.unique(value).tolist()
+
+        assert fake_groups.run(2, call)[1] == [[6], [6]]
+
+
+class TestManyArrays:
+    """``group.all_gather([…])``, ``group.broadcast([…])``."""
+
+    def test_that_are_small_travel_together(self):
+        """Engines take as long for a message of a byte as for one of a thousand."""
+
+        def call(group):
+            values = [np.full(1 + index % 3, 2.0**group.rank * (index + 1)) for index in range(300)]
+            gathered, told = group.all_gather(values), group.broadcast(values, root=1)
+            for index, (whole, one) in enumerate(zip(gathered, told, strict=True)):
+                assert whole.tolist() == np.repeat([index + 1, 2 * index + 2, 4 * index + 4], 1 + index % 3).tolist()
+                assert one.tolist() == [2 * index + 2] * (1 + index % 3)
+
+        network, _ = fake_groups.run(3, call, chunk_bytes=4096)
+        data = [sent.nbytes for sent in network.sends if sent.tag >= ROUND_TAGS]
+        # 600 elements for each of two others from each of three ranks, and from one: 4,800 bytes each.
+        assert sum(data) == 8 * 4800
+        assert len(data) == 8 * 2
+
+
+class TestClose:
+    """``group.close()``."""
+
+    def test_in_the_middle_of_a_call_is_what_the_others_hear(self):
+        """By a signal handler, for instance: this rank's call fails, and all others name it and say why."""
+
+        def call(group):
+            channel, wait = group._link._channel, group._link._channel.wait
+            if group.rank == 1:
+
+                def interrupted(_deadline):
+                    channel.wait = wait
+                    group.close()
+                    return Transfer(0, 0, np.empty(0, np.uint8), error="its connections are broken")
+
+                channel.wait = interrupted
+            with pytest.raises(GroupError) as raised:
+                group.all_reduce(np.full(5003, 2.0**group.rank))
+            return type(raised.value), raised.value.ranks, str(raised.value)[:29]
+
+        closed = (GroupError, (), "This group is closed. Use it ")
+        told = (PeerLostError, (1,), "Rank 1 has closed the group, ")
+        assert fake_groups.run(3, call, is_prompt=True)[1] == [told, closed, told]
+
+
+class TestWithout:
+    """``group.without(ranks)``."""
+
+    @pytest.mark.parametrize("ranks", [1, None, [7], ["1"], [0, 1, 2]])
+    def test_takes_some_of_the_other_ranks(self, ranks):
+        """Anything else is refused in words, and the group goes on."""
+
+        def call(group):
+            with pytest.raises(GroupError, match=r"^Group.without takes some of the other ranks, of 0 to 2, and got "):
+                group.without(ranks)
+            return float(group.all_reduce(2.0**group.rank))
+
+        assert fake_groups.run(3, call)[1] == [7, 7, 7]
+
+
+class TestEmpty:
+    """``group.empty(shape, dtype)``."""
+
+    def test_holds_no_python_objects(self):
+        """Their addresses mean nothing in another process."""
+
+        def call(group):
+            with pytest.raises(DtypeError) as raised:
+                group.empty(3, object)
+            return str(raised.value)
+
+        sentence = "object has elements that are Python objects, which no other process can read. Take numbers."
+        assert fake_groups.run(2, call)[1] == [sentence] * 2
