@@ -89,6 +89,19 @@ class TestDemoRefusals:
             (["--steps", 3, "--epochs", 3], "--epochs and --steps both say how long to train; give one of them."),
             (["--seed", -1], "--seed got -1. It takes 0 or a positive number."),
             (["--connect", "--ranks", 2], "--ranks starts processes and --connect joins those of a launcher; give one"),
+            *(
+                (
+                    [*mode, option, value],
+                    f"{option} is for devices of one process and means nothing to {mode[0]}; leave",
+                )
+                for mode in (["--connect"], ["--ranks", 2])
+                for option, value in (
+                    ("--devices", 3),
+                    ("--ops", "nccl"),
+                    ("--num-packs", 2),
+                    ("--report", "page.html"),
+                )
+            ),
             (["--ops", "one-device", "--num-packs", 2], "--num-packs means nothing to --ops one-device"),
             (["--num-packs", -1], "HierarchicalCopyAllReduce got num_packs=-1."),
         ],

@@ -51,3 +51,24 @@ class TestErrorOf:
             "outputs are as they were. The others may go on without it: connect again to come back."
         )
         assert error.ranks == (2,)
+
+    def test_tells_a_rank_that_it_was_one_of_several_that_were_away(self):
+        """Which of them it is stands in the sentence, and all are named."""
+        error = error_of({0: said("late", [1, 2]), 1: said("lost", [0]), 2: said("lost", [0])}, 2)
+        assert str(error) == (
+            "Ranks 1, 2, rank 2 being this one, were away until the deadlines of the others had passed, so this call "
+            "did not happen: outputs are as they were. The others may go on without them: connect again to come back."
+        )
+        assert error.ranks == (1, 2)
+
+    @pytest.mark.parametrize("rank", [0, 1, 2])
+    def test_says_of_who_was_there_that_it_was_slow(self, rank):
+        """It has waited in the call itself until its own deadline: nobody was away, and all ranks say so alike."""
+        answers = {0: said("late", [1]), 1: said("late", [0, 2]), 2: said("late", [1], waiters=[0])}
+        error = error_of(answers, rank)
+        assert str(error) == (
+            "Rank 1 was there, but what it sends had not arrived by the deadline, so this call did not happen: outputs "
+            "are as they were. The network is too slow for this value, or was cut for a while: give connect a larger "
+            "timeout_seconds, and let all ranks connect again."
+        )
+        assert error.ranks == (1,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -150,7 +151,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # what was written and never read
+                pipe.close()
 
 
 def missing_tools() -> list[str]:

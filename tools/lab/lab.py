@@ -73,11 +73,19 @@ class Lab:
 
     def cut(self, host: int, nic: int = 0) -> None:
         """Take the cable out of the switch; what is on its way is lost, and neither end is told by TCP."""
-        self._set_port(host, nic, "down")
+        self._set_link(_port(host, nic), "down")
 
     def mend(self, host: int, nic: int = 0) -> None:
         """Put the cable in again."""
-        self._set_port(host, nic, "up")
+        self._set_link(_port(host, nic), "up")
+
+    def cut_trunk(self, number: int = 0) -> None:
+        """Take a trunk out of its first switch: hosts on either side of it reach those of their own side only."""
+        self._set_link(_trunk_end(number), "down")
+
+    def mend_trunk(self, number: int = 0) -> None:
+        """Put the trunk in again."""
+        self._set_link(_trunk_end(number), "up")
 
     def set_rate(self, mbit_per_s: float, host: int, nic: int = 0) -> None:
         """Give a cable another rate, in both directions; what runs is not interrupted."""
@@ -108,6 +116,8 @@ class Lab:
         return found
 
     def _build(self) -> None:
+        # Only the first switch has an address: else all answer for it, and what hosts send there would use no trunk.
+        self.switches.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore")
         self.switches.configure("ip", "-batch", "-", lines="".join(map(_bridge, range(self.network.switches))))
         for number in range(self.network.hosts):
             self.hosts.append(Host(f"host{number}", self.addresses))
@@ -143,14 +153,14 @@ class Lab:
     def _shape_all(self) -> None:
         ports = {_port(cable.host, cable.nic): cable.mbit_per_s for cable in self.network.cables}
         for number, trunk in enumerate(self.network.trunks):
-            ports |= {f"trunk{number}a": trunk.mbit_per_s, f"trunk{number}b": trunk.mbit_per_s}
+            ports |= {_trunk_end(number, end): trunk.mbit_per_s for end in "ab"}
         _shape(self.switches, ports)
         for number, host in enumerate(self.hosts):
             own = {f"eth{cable.nic}": cable.mbit_per_s for cable in self.network.cables if cable.host == number}
             _shape(host, own)
 
-    def _set_port(self, host: int, nic: int, state: str) -> None:
-        self.switches.configure("ip", "link", "set", _port(host, nic), state)
+    def _set_link(self, name: str, state: str) -> None:
+        self.switches.configure("ip", "link", "set", name, state)
 
 
 @functools.cache
@@ -172,13 +182,17 @@ def _port(host: int, nic: int) -> str:
     return f"port{host}n{nic}"
 
 
+def _trunk_end(number: int, end: str = "a") -> str:
+    return f"trunk{number}{end}"
+
+
 def _bridge(number: int) -> str:
     name = f"bridge{number}"
     return f"link add name {name} type bridge mcast_snooping 0\nlink set {name} addrgenmode none\nlink set {name} up\n"
 
 
 def _trunk(number: int, first: int, second: int) -> str:
-    ends = {f"trunk{number}a": first, f"trunk{number}b": second}
+    ends = {_trunk_end(number, "a"): first, _trunk_end(number, "b"): second}
     lines = [f"link add name {min(ends)} type veth peer name {max(ends)}"]
     for name, switch in ends.items():
         lines += [f"link set {name} {what}" for what in ("addrgenmode none", f"master bridge{switch}", "up")]

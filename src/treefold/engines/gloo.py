@@ -17,9 +17,10 @@ from torch.distributed import PrefixStore, ProcessGroupGloo
 
 from treefold.backends import HostArray
 from treefold.engines.channel import CONTROL_TAGS, Channel, Enough, Limits, Transfer
+from treefold.engines.stores import asked
 from treefold.errors import ConnectError, GroupError
 
-_NAME = "gloo"
+_INTERFACES = "GLOO_SOCKET_IFNAME"
 _FOREVER = timedelta(days=365)
 #: gloo keeps tags in 32 bits with a sign.
 _TAGS = 1 << 30
@@ -52,7 +53,7 @@ class GlooChannel(Channel):
             left = max(deadline - time.monotonic(), 1e-3)
             self._group = ProcessGroupGloo(PrefixStore(name, store), rank, size, timedelta(seconds=left))
         except RuntimeError as error:
-            raise ConnectError.engine(_NAME, str(error)) from None
+            raise ConnectError.gloo(str(error), os.environ.get(_INTERFACES, "")) from None
         self._meet("connected", deadline)  # who is connected may end, which would keep others from connecting
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
@@ -163,18 +164,11 @@ class GlooChannel(Channel):
             waiter.join(max(until - time.monotonic(), 0.0))
 
     def _decided(self, wanted: str, deadline: float) -> list[int]:
-        decided: list[int] = []
-
-        def ask() -> None:
-            with contextlib.suppress(Exception):
-                store = PrefixStore(self._name, self._store)
-                decided.extend(json.loads(store.compare_set("without", "", wanted)))
-
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(max(deadline - time.monotonic(), 0.0))
-        if not decided:
-            raise ConnectError.undecided(self.rank)
+        store = PrefixStore(self._name, self._store)
+        try:
+            decided: list[int] = json.loads(asked(lambda: store.compare_set("without", "", wanted), deadline))
+        except ConnectError:
+            raise ConnectError.undecided(self.rank) from None
         return decided
 
     def _meet(self, where: str, deadline: float) -> None:
@@ -182,14 +176,17 @@ class GlooChannel(Channel):
         keys = [f"{where}/{rank}" for rank in range(self.size)]
         store = PrefixStore(self._name, self._store)
         left = max(deadline - time.monotonic(), 1e-3)
-        try:
+
+        def missing() -> list[int]:
             store.set(keys[self.rank], b"")
-            store.wait(keys, timedelta(seconds=left))
-        except RuntimeError as error:  # PyTorch's errors of stores
-            missing = []
-            with contextlib.suppress(RuntimeError):
-                missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-            raise (ConnectError.late(missing, left) if missing else ConnectError.engine(_NAME, str(error))) from None
+            with contextlib.suppress(RuntimeError):  # PyTorch's errors of stores
+                store.wait(keys, timedelta(seconds=left))
+                return []
+            return [rank for rank, key in enumerate(keys) if not store.check([key])]
+
+        absent = asked(missing, deadline)
+        if absent:
+            raise ConnectError.late(absent, left)
 
     def _wait_for(self, receipts: queue.SimpleQueue[Transfer | None]) -> None:
         while True:
@@ -222,4 +219,4 @@ class GlooChannel(Channel):
 
 def _num_rails() -> int:
     """Return over how many network interfaces gloo spreads tags."""
-    return len([name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]) or 1
+    return len([name for name in os.environ.get(_INTERFACES, "").split(",") if name]) or 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,6 +25,8 @@ _STOPPED, _GOING_ON = 1, 2
 _MOST_TAGS = 1 << 30
 #: What a rank that stopped has sent before may still be on its way.
 _ON_ITS_WAY_S = 0.05
+#: How many communicators are given back at most when another is made.
+_MOST_FREED = 32
 _SPINS = 50
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 2e-5, 2e-4
 
@@ -42,6 +45,9 @@ class MpiChannel(Channel):
         self._ended: collections.deque[Transfer] = collections.deque()
         self._said: dict[int, tuple[float, bytes]] = {}
         self._kept: list[Any] = []
+        #: By which all its ranks know the channel, if it can be freed.
+        self.number = 0
+        self._has_told = self._goes_on = False
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
@@ -99,6 +105,7 @@ class MpiChannel(Channel):
 
     def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
         """Send words to all others, and collect theirs."""
+        self._has_told = True
         self._tell(said, range(self.size), _STOPPED)
         answers = {self.rank: said}
 
@@ -117,6 +124,9 @@ class MpiChannel(Channel):
             raise GroupError.unknown_ranks(ranks, self.size)
         if 2 * len(members) <= self.size:
             raise GroupError.no_majority(len(members), self.size)
+        if self._comm == MPI.COMM_NULL:
+            raise GroupError.closed()
+        self._goes_on = True
         wanted = json.dumps(members).encode()
         self._tell(wanted, members, _GOING_ON)
         heard: dict[int, bytes] = {self.rank: wanted}
@@ -131,8 +141,44 @@ class MpiChannel(Channel):
         return MpiChannel(self._comm.Create_group(group))
 
     def close(self) -> None:
-        """Keep what is under way for good: MPI may still write there."""
-        _kept.append((self._open, self._requests, self._kept))
+        """Keep what is under way: MPI may still write there, until all have closed it and the communicator is freed."""
+        if not self._has_told:
+            self._tell(b"", range(self.size), _STOPPED)
+        _kept.append(self)
+
+    def is_quiet(self) -> bool:
+        """Tell whether nothing is under way any more, and nothing will be: all ranks have stopped using the channel.
+
+        What one rank sends arrives in its order, and its last words are the last that it sends.
+        """
+        if not self.number or self._goes_on:
+            return False
+        self._hear()
+        if len(self._said) < self.size - 1:
+            return False
+        status = MPI.Status()
+        while self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):  # what nobody has waited for
+            nobodys = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            self._comm.Recv([nobodys, MPI.BYTE], status.Get_source(), status.Get_tag())
+        for transfer, request in zip(self._open, self._requests, strict=True):
+            if not transfer.is_send and request != MPI.REQUEST_NULL:
+                request.Cancel()
+        return bool(MPI.Request.Testall([*self._requests, *(request for _, request in self._kept)]))
+
+    def tell_numbers(self, own: list[int], told: HostArray) -> None:
+        """Let all ranks have the numbers of each, by rank; all ranks call this."""
+        told[self.rank, : len(own)] = own
+        self._comm.Allgather(MPI.IN_PLACE, told)
+
+    def joins(self, communicator: Any) -> bool:
+        """Tell whether the channel and a communicator are of the same ranks."""
+        alike = MPI.Group.Compare(self._comm.Get_group(), communicator.Get_group())
+        return bool(alike in {MPI.IDENT, MPI.SIMILAR})
+
+    def free(self) -> None:
+        """Give the communicator back; all ranks do, of channels that are quiet on all of them."""
+        _kept.remove(self)
+        self._comm.Free()
 
     def _begin(self, transfer: Transfer, request: Any) -> Transfer:
         self._open.append(transfer)
@@ -176,8 +222,26 @@ class MpiChannel(Channel):
         return found
 
 
-#: What MPI may still read or write after a failure.
-_kept: list[Any] = []
+#: Channels that are closed, and not freed: MPI may still read or write what is under way there.
+_kept: list[MpiChannel] = []
+
+
+def duplicate(communicator: Any) -> MpiChannel:
+    """Return a channel over a duplicate of a communicator, whose ranks all call this.
+
+    To free a communicator takes all its ranks, and a channel is closed by one of them. So those that were closed are
+    freed here, where all are: if they are quiet on all, or what comes late could reach a successor that MPI numbers
+    alike.
+    """
+    channel = MpiChannel(communicator.Dup())
+    quiet = {one.number: one for one in list(_kept) if one.joins(communicator) and one.is_quiet()}
+    told = np.zeros((channel.size, 1 + _MOST_FREED), np.uint64)
+    own = [int.from_bytes(os.urandom(8)) | 1, *sorted(quiet)[:_MOST_FREED]]
+    channel.tell_numbers(own, told)
+    channel.number = int(told[0, 0])
+    for number in sorted(set.intersection(*(set(row) for row in told[:, 1:].tolist())).difference([0])):
+        quiet[number].free()
+    return channel
 
 
 def _until(holds: Callable[[], bool], deadline: float) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import abc
-import contextlib
+import os
+import socket
 import time
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
 from treefold.engines.channel import Channel, Transfer
+from treefold.engines.stores import asked
 from treefold.errors import ConnectError
 
 _WORDS_BYTES = 4096
+_POLL_S = 0.01
 
 
 class Roster(abc.ABC):
@@ -40,46 +42,88 @@ class Roster(abc.ABC):
 
         """
 
+    def missing_interfaces(self) -> list[str]:
+        """Return the network interfaces that the engine is told to use, and that this host does not have."""
+        return []
+
     @abc.abstractmethod
     def close(self) -> None:
         """Give back what is not needed without a channel."""
 
 
 class StoreRoster(Roster):
-    """Ranks that share one of PyTorch's stores, of which they use nothing but keys that begin with ``name``."""
+    """Ranks that share one of PyTorch's stores, of which they use nothing but keys that begin with ``job``.
 
-    def __init__(self, store: Any, rank: int, size: int, name: str) -> None:
-        """Use a store that outlives the roster."""
+    Ranks of a job connect again and again, and some may have tried in vain meanwhile. So each attempt has a number, and
+    a rank that waits for others joins the newest attempt that any of them has begun.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, job: str) -> None:
+        """Begin an attempt on a store that outlives the roster."""
         self.rank, self.size = rank, size
-        self._store, self._name = store, name
+        self._store, self._job = store, job
+        self._attempt = _attempts[job] = _attempts.get(job, 0) + 1
         self._rounds = 0
 
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
         """Leave words in the store, and wait for those of all others."""
         began = time.monotonic()
         self._rounds += 1
-        keys = [f"{self._name}/{self._rounds}/{rank}" for rank in range(self.size)]
-        self._store.set(keys[self.rank], said)
-        with contextlib.suppress(RuntimeError):  # PyTorch's errors of stores
-            self._store.wait(keys, timedelta(seconds=max(deadline - time.monotonic(), 1e-3)))
-            return [self._store.get(key) for key in keys]
-        missing = [rank for rank, key in enumerate(keys) if not self._has(key)]
-        raise ConnectError.late(missing or range(self.size), deadline - began)
+        told = asked(lambda: self._told(said, deadline), deadline)
+        missing = [rank for rank, one in enumerate(told) if one is None]
+        if missing:
+            raise ConnectError.late(missing, deadline - began)
+        return [one for one in told if one is not None]
 
     def open_channel(self, deadline: float) -> Channel:
         """Connect by gloo."""
         from treefold.engines.gloo import GlooChannel  # noqa: PLC0415 - PyTorch, which the user has chosen
 
         seconds = max(deadline - time.monotonic(), 1e-3)
-        return GlooChannel(self._store, self.rank, self.size, f"{self._name}/channel", seconds)
+        return GlooChannel(self._store, self.rank, self.size, f"{self._job}/{self._attempt}/channel", seconds)
+
+    def missing_interfaces(self) -> list[str]:
+        """Return what gloo will not find."""
+        named = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
+        return sorted({*filter(None, named)}.difference(name for _, name in socket.if_nameindex()))
 
     def close(self) -> None:
         """Leave the keys: others may still read them."""
 
-    def _has(self, key: str) -> bool:
-        with contextlib.suppress(RuntimeError):
-            return bool(self._store.check([key]))
-        return False
+    def _told(self, said: bytes, deadline: float) -> list[bytes | None]:
+        """Return what each rank has left in this round; None for those that have left nothing by the deadline."""
+        self._store.set(self._key(self.rank), said)
+        while True:
+            # Read before the keys: whoever has begun a newer attempt after this one went well has left all of them.
+            newest = self._newest() if self._rounds == 1 else self._attempt
+            keys = [self._key(rank) for rank in range(self.size)]
+            if self._store.check(keys):
+                return [self._store.get(key) for key in keys]
+            if newest > self._attempt:
+                self._attempt = _attempts[self._job] = newest
+                self._store.set(self._key(self.rank), said)
+            elif time.monotonic() >= deadline:
+                told = [self._store.get(key) if self._store.check([key]) else None for key in keys]
+                self._store.delete_key(keys[self.rank])  # nobody is to join an attempt that was given up
+                return told
+            else:
+                time.sleep(_POLL_S)
+
+    def _key(self, rank: int) -> str:
+        return f"{self._job}/{self._attempt}/{self._rounds}/{rank}"
+
+    def _newest(self) -> int:
+        """Return the number of the newest attempt that any rank has begun."""
+        name, own, told = f"{self._job}/newest", self._attempt, ""
+        while True:
+            newest = int(self._store.compare_set(name, told, str(own)))
+            if newest >= own:
+                return newest
+            told = str(newest)
+
+
+#: The attempt to connect that this process has begun last, by job.
+_attempts: dict[str, int] = {}
 
 
 class ChannelRoster(Roster):
@@ -118,6 +162,6 @@ class ChannelRoster(Roster):
 
 def of_communicator(communicator: Any) -> Roster:
     """Return the ranks of an mpi4py communicator, which is duplicated, so that the user's messages are not met."""
-    from treefold.engines.mpi import MpiChannel  # noqa: PLC0415 - mpi4py, which the user has chosen
+    from treefold.engines.mpi import duplicate  # noqa: PLC0415 - mpi4py, which the user has chosen
 
-    return ChannelRoster(MpiChannel(communicator.Dup()))
+    return ChannelRoster(duplicate(communicator))

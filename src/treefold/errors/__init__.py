@@ -46,12 +46,12 @@ from treefold.errors.base import TreefoldError
 from treefold.errors.bench import BenchError, PeerError
 from treefold.errors.checkpoints import CheckpointError
 from treefold.errors.commands import CommandError
+from treefold.errors.connecting import ConnectError
 from treefold.errors.cost import SimulationError
 from treefold.errors.devices import DeviceError
 from treefold.errors.gpus import GpuError
 from treefold.errors.groups import (
     CallMismatchError,
-    ConnectError,
     DeadlineError,
     GroupError,
     PeerLostError,

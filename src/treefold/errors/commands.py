@@ -41,6 +41,10 @@ class CommandError(TreefoldError, ValueError):
         return cls("--ranks starts processes and --connect joins those of a launcher; give one of them.")
 
     @classmethod
+    def not_between_processes(cls, option: str, mode: str) -> Self:
+        return cls(f"{option} is for devices of one process and means nothing to {mode}; leave it out.")
+
+    @classmethod
     def demo_ranks(cls, ranks: int, most: int) -> Self:
         return cls(
             f"--connect found {counted(ranks, 'process', 'processes')}. The demo takes 2 to {most}: each holds at least"

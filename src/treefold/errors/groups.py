@@ -129,6 +129,15 @@ class PeerLostError(GroupError, ConnectionError):
             *ranks
         )
 
+    @classmethod
+    def unexplained(cls, ranks: Sequence[int]) -> Self:
+        """Connections to these ranks are broken, and no other rank says why."""
+        return cls(
+            f"The connections to {_ranks(ranks).lower()} and others broke, and nobody says why, so this call did not "
+            "happen: outputs are as they were. On gloo ranks tell each other by PyTorch's store: whoever held it, "
+            "usually rank 0 or torchrun, may have ended. Let all ranks connect again."
+        ).blaming(*ranks)
+
 
 class DeadlineError(GroupError, TimeoutError):
     """A rank did not come in time."""
@@ -159,12 +168,24 @@ class DeadlineError(GroupError, TimeoutError):
         ).blaming(*ranks)
 
     @classmethod
-    def given_up(cls, rank: int, holders: Sequence[int]) -> Self:
-        """The others have had to go on without this rank."""
+    def given_up(cls, rank: int, ranks: Sequence[int], holders: Sequence[int]) -> Self:
+        """The others have had to go on without these ranks, of which this rank is one."""
+        who = f"{_ranks(ranks)}, {'this one' if len(ranks) == 1 else f'rank {rank} being this one'},"
         return cls(
-            f"Rank {rank}, this one, was away until the deadlines of the others had passed, {_as_they_were(holders)} "
-            "The others may go on without it: connect again to come back."
-        ).blaming(rank)
+            f"{who} {_number('was', ranks)} away until the deadlines of the others had passed, "
+            f"{_as_they_were(holders)} The others may go on without {'it' if len(ranks) == 1 else 'them'}: connect "
+            "again to come back."
+        ).blaming(*ranks)
+
+    @classmethod
+    def slow(cls, ranks: Sequence[int], holders: Sequence[int]) -> Self:
+        """These ranks are missed by others, and were waiting in the call themselves."""
+        they = "it sends" if len(ranks) == 1 else "they send"
+        return cls(
+            f"{_ranks(ranks)} {_number('was', ranks)} there, but what {they} had not arrived by the deadline, "
+            f"{_as_they_were(holders)} The network is too slow for this value, or was cut for a while: give connect a "
+            "larger timeout_seconds, and let all ranks connect again."
+        ).blaming(*ranks)
 
 
 class CallMismatchError(GroupError, ValueError):
@@ -247,103 +268,6 @@ class SharedMemoryError(GroupError, MemoryError):
         )
 
 
-class ConnectError(GroupError, ConnectionError):
-    """The processes that should make a group did not find each other, or do not fit together."""
-
-    @classmethod
-    def no_launcher(cls, looked_for: Sequence[str]) -> Self:
-        """Nothing says who the other ranks are."""
-        return cls(
-            f"connect() found nobody to connect to: looked for {', '.join(looked_for)}. Start the script with "
-            "`treefold run -n 4 script.py`, torchrun or mpiexec, or pass a ProcessGroup, a communicator or a Ticket."
-        )
-
-    @classmethod
-    def engine(cls, name: str, problem: str) -> Self:
-        """What carries values between hosts has not connected."""
-        return cls(f"{name} did not connect the hosts: {problem[:300]}")
-
-    @classmethod
-    def differs(cls, name: str, rank: int, got: object, own: object) -> Self:
-        """Ranks do not fit together."""
-        return cls(f"The group did not form: rank {rank} has {name} {got!r} where rank 0 has {own!r}.")
-
-    @classmethod
-    def no_engine_sums(cls, hosts: int) -> Self:
-        """The guarantee of results that an engine makes is asked for, and engines only carry values."""
-        return cls(
-            f"The group did not form: guarantee='engine' is asked for over {hosts} hosts, between which treefold folds "
-            "values itself. Take 'replica_order' or 'per_plan', or call the engine's own all-reduce."
-        )
-
-    @classmethod
-    def unknown_source(cls, source: object) -> Self:
-        """``connect`` got something else than it takes."""
-        return cls(
-            f"connect() takes a torch ProcessGroup, an mpi4py communicator, a Ticket or nothing, and got "
-            f"{type(source).__name__}."
-        )
-
-    @classmethod
-    def late(cls, ranks: Sequence[int], seconds: float) -> Self:
-        """Some ranks did not come."""
-        return cls(
-            f"{_ranks(ranks)} did not connect within {seconds:g} s. Start all ranks, or give connect a larger "
-            "connect_timeout_seconds."
-        ).blaming(*ranks)
-
-    @classmethod
-    def undecided(cls, rank: int) -> Self:
-        """Who goes on is decided where this rank cannot reach it."""
-        return cls(
-            f"Rank {rank} cannot tell which ranks go on: it did not reach the store, or the ranks, that decide "
-            "before the deadline. Look at its network, and connect again."
-        )
-
-    @classmethod
-    def absent(cls, ranks: Sequence[int]) -> Self:
-        """Some of the ranks that should go on did not come."""
-        return cls(
-            f"{_ranks(ranks)} should go on in a smaller group, and did not come before the deadline. Leave them out as "
-            "well, by connecting again without them."
-        ).blaming(*ranks)
-
-    @classmethod
-    def refused(cls, sentence: str) -> Self:
-        """Rank 0 turned this rank away, or turned all away."""
-        return cls(f"The group did not form: {sentence}")
-
-    @classmethod
-    def turned_away(cls) -> Self:
-        """Rank 0 has ended the connection without a word."""
-        return cls("The group did not form: rank 0 has turned this rank away, or has ended.")
-
-    @classmethod
-    def folder(cls, folder: str, problem: str) -> Self:
-        """The folder where rank 0 listens is not there or not as it must be."""
-        return cls(f"The group did not form: the folder {folder!r}, where rank 0 listens, {problem}.")
-
-    @classmethod
-    def other_host(cls, rank: int) -> Self:
-        """Rank 0 runs on another host."""
-        return cls(
-            f"Rank {rank} runs on another host than rank 0, and ranks of this backend meet in the memory of one host. "
-            "Between hosts make the process group with gloo, and register treefold.torch.all_reduce_hook with DDP."
-        ).blaming(rank)
-
-    @classmethod
-    def ticket(cls, text: str) -> Self:
-        """A ticket that cannot be read."""
-        return cls(
-            f"This is no ticket of treefold: {text[:80]!r}. Make them with Ticket.for_ranks(n), one for each rank."
-        )
-
-    @classmethod
-    def rank_count(cls, size: object, most: int) -> Self:
-        """A number of ranks that no host can have."""
-        return cls(f"A host has 1 to {most} ranks, and {size!r} were asked for.")
-
-
 def _ranks(ranks: Sequence[int]) -> str:
     return f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
@@ -353,7 +277,7 @@ def _number(words: str, ranks: Sequence[int]) -> str:
     one, several = words.replace("have ", "has ").replace("their hosts", "its host"), words
     if len(ranks) == 1:
         return one
-    return several.replace("has ", "have ").replace("was ", "were ")
+    return several.replace("has ", "have ").replace("was", "were")
 
 
 def _as_they_were(holders: Sequence[int]) -> str:

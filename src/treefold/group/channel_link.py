@@ -181,7 +181,10 @@ class HostsLink(Link):
         """Do nothing: results are this process's own, and the shared memory of the host looks after itself."""
 
     def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> HostsOutcome:
-        return self._round(Frame(kind, words, blob, is_refused=is_refused), self._deadline())
+        with self._rounds.failing():  # until it is noted that the call goes on, or who is interrupted would be missed
+            outcome = self._round(Frame(kind, words, blob, is_refused=is_refused), self._deadline())
+            self.expect_more()
+        return outcome
 
     def _leave(self, cause: str) -> None:
         self._rounds.leave(cause)
@@ -198,11 +201,8 @@ class HostsLink(Link):
             self._until = self._channel.now() + self.timeout_seconds
         return self._until
 
-    def __enter__(self) -> None:
-        """Begin a call, unless this is a part of one."""
-        if not self._depth:
-            self._until = None
-        super().__enter__()
+    def _begin_outermost(self) -> None:
+        self._until = None
 
     def _round(self, frame: Frame, until: float) -> HostsOutcome:
         """Tell all ranks a call, and raise what is wrong with it."""

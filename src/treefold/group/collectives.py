@@ -96,9 +96,9 @@ class Moves:
             entry = read_entry(
                 read, read_components(read.values), _DEVICE, lambda path, leaves: read_gathered_leaf(path, leaves, axis)
             )
-        words = f"all_gather{f' to {ends}' * bool(ends)}" if root is None else f"gather to rank {root}"
-        leaves = counted(len(entry.parts), "leaf", "leaves")
-        joined = self.join(entry, f"{words} along axis {axis} of {leaves}", axis, root, ends)
+            words = f"all_gather{f' to {ends}' * bool(ends)}" if root is None else f"gather to rank {root}"
+            leaves = counted(len(entry.parts), "leaf", "leaves")
+            joined = self.join(entry, f"{words} along axis {axis} of {leaves}", axis, root, ends)
         if joined is None:
             return None
         made = joined.arrays

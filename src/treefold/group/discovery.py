@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from treefold.engines.roster import Roster, StoreRoster, of_communicator
+from treefold.engines.stores import STORE_ERRORS
 from treefold.errors import ConnectError
 from treefold.group.rendezvous_client import is_listening
 from treefold.group.ticket import Ticket
@@ -125,7 +126,7 @@ def _from_process_group(group: Any) -> Roster:
 
     store = distributed.distributed_c10d._get_process_group_store(group)  # noqa: SLF001 - there is no other way to it
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
-    return StoreRoster(store, rank, size, _name_of(str(group.group_name)))
+    return StoreRoster(store, rank, size, f"treefold/{group.group_name}")
 
 
 def _from_torchrun(seconds: float) -> Roster:
@@ -135,20 +136,17 @@ def _from_torchrun(seconds: float) -> Roster:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = TCPStore(address, port, None, is_host, timedelta(seconds=seconds), wait_for_workers=False)
-    _kept_stores.append(store)  # the others may still have to ask
-    return StoreRoster(store, rank, size, _name_of(f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{restart}"))
+    is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and not _held_stores
+    try:
+        store = TCPStore(address, port, None, is_host, timedelta(seconds=seconds), wait_for_workers=False)
+    except STORE_ERRORS as error:
+        raise ConnectError.store(str(error)) from None
+    if is_host:
+        _held_stores.append(store)  # the others may still have to ask, and this process may connect again
+    return StoreRoster(store, rank, size, f"treefold/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{restart}")
 
 
-def _name_of(job: str) -> str:
-    """Return what a group's keys begin with. Ranks connect in one order, so each counts for itself."""
-    _counts[job] = _counts.get(job, 0) + 1
-    return f"treefold/{job}/{_counts[job]}"
-
-
-_counts: dict[str, int] = {}
-_kept_stores: list[object] = []
+_held_stores: list[object] = []
 
 
 def _first_ticket(size: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -55,12 +56,15 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
         "topology": None if cluster is None else _digest(cluster),
         "host": host_key() or f"rank {roster.rank}",
         "bytes for results": terms.result_bytes,
+        "interfaces": [roster.missing_interfaces(), [name for _, name in socket.if_nameindex()]],
     }
     said = [json.loads(one) for one in roster.exchange(json.dumps(own).encode(), deadline)]
     _check(said)
     hosts = _hosts([one["host"] for one in said])
     if terms.guarantee == "engine" and len(hosts) > 1:
         raise ConnectError.no_engine_sums(len(hosts))
+    if len(hosts) > 1:
+        _check_interfaces(said)
     shares = None if cluster is None else _shares(cluster, hosts, terms.guarantee)
     layout = Layout(hosts, terms.guarantee, shares)
     local = _meet_on_host(roster, layout, deadline, meet)
@@ -95,6 +99,13 @@ def _check(said: Sequence[dict[str, Any]]) -> None:
         for name in ("treefold", "byte order", "guarantee", "topology"):
             if other[name] != said[0][name]:
                 raise ConnectError.differs(name, rank, other[name], said[0][name])
+
+
+def _check_interfaces(said: Sequence[dict[str, Any]]) -> None:
+    for rank, other in enumerate(said):
+        missing, present = other["interfaces"]
+        if missing:
+            raise ConnectError.no_interface(rank, missing, present)
 
 
 def _hosts(keys: Sequence[str]) -> tuple[tuple[int, ...], ...]:

@@ -137,7 +137,7 @@ class Link(abc.ABC):
         """Return what each rank says, by rank."""
         with self._calling(words):
             outcome = self._agree(kind, blob, words, is_refused=False)
-        self.expect_more()
+            self.expect_more()
         return outcome.blobs
 
     def expect_more(self) -> None:
@@ -150,9 +150,14 @@ class Link(abc.ABC):
 
     def __enter__(self) -> None:
         """Begin what may fail. As methods, because a generator would take as long as the rest of a small call."""
-        self._depth += 1
         if not self._under_way.locked():
             self._told = self._sequence
+        if not self._depth:
+            self._begin_outermost()
+        self._depth += 1  # last, with no call behind it: an interrupt comes before, or is one within
+
+    def _begin_outermost(self) -> None:  # noqa: B027 - most links have nothing to note
+        """Note that a call begins, of which all that is told until it ends is a part."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -210,6 +215,7 @@ class Link(abc.ABC):
             if is_refused:
                 return CallMismatchError.refused(rank, outcome.words[rank])
         if outcome.is_unplanned:
+            self.expect_more()
             _, _, replicas, have_plans, are_mixed = zip(*outcome.descriptors, strict=True)
             return UnplannedCallError.of(replicas, are_all_planned=all(have_plans), are_mixed=any(are_mixed))
         kinds = [kind for kind, *_ in outcome.descriptors]

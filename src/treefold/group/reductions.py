@@ -316,7 +316,6 @@ class Folds:
                 # Ranks may all have plans, and some of them for numbers of replicas that others had before.
                 if unplanned.are_all_planned and made == unplanned.replicas:
                     raise CallMismatchError.plans() from None
-                self._link.expect_more()
                 made = tuple(unplanned.replicas)
                 known.plans.make(self._link.agree, unplanned)
 

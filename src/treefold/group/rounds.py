@@ -210,6 +210,8 @@ class Rounds:
         until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
         answers = self._ask(cause, suspects, waiters, _have_answered, until)
         self.broken = error_of(answers, self.channel.rank)
+        if cause == _LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *suspects}):
+            self.broken = PeerLostError.unexplained(sorted(suspects))  # it may be theirs who are lost in turn
         return self.broken
 
     def _ask(
@@ -260,7 +262,7 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
 
     Those who say themselves that they have stopped in this call are to blame; else those whom others wait for and who
     say nothing. A rank that waits for a rank that waits is blameless. If all have answered, somebody was away until the
-    others had given up: whom most of these miss.
+    others had given up: whom most of these miss; or nobody was, and what they sent was too slow.
     """
     sequence = answers[rank].ended + 1
     holders = sorted(other for other, said in answers.items() if said.holds and said.ended >= sequence)
@@ -275,8 +277,10 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
         ranks = sorted(other for other in now or stopped if stopped[other] == cause)
         return PeerLostError.between_hosts(cause, ranks, holders)
     blamed = sorted(missing or suspects)
-    if blamed == [rank]:
-        return DeadlineError.given_up(rank, holders)
+    if late.keys() >= set(blamed):
+        return DeadlineError.slow(blamed, holders)
+    if rank in blamed:
+        return DeadlineError.given_up(rank, blamed, holders)
     if late or answers[rank].cause == _AWAY:
         return DeadlineError.between_hosts(blamed, holders)
     return PeerLostError.between_hosts(_LOST, blamed, holders)

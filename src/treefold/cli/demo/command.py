@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -56,12 +56,14 @@ _PACKING_OPS: dict[DemoOps, Callable[..., CrossDeviceOps]] = {
     DemoOps.ALL_REDUCE: AllReduceCrossDeviceOps,
     DemoOps.NCCL: NcclAllReduce,
 }
+#: How many devices train unless told.
+_DEVICES = 3
 
 
 def demo(  # noqa: PLR0913 - every option of a command is one
     *,
-    devices: Annotated[int, typer.Option(help=f"Devices to train on, 2 to {CLASSES}, each with its digits.")] = 3,
-    ops: Annotated[DemoOps, typer.Option(help="What reduces the gradients of every step.")] = DemoOps.HIERARCHICAL,
+    devices: Annotated[int | None, typer.Option(help=f"Devices to train on, 2 to {CLASSES}; 3 if not given.")] = None,
+    ops: Annotated[DemoOps | None, typer.Option(help="What reduces gradients; hierarchical if not given.")] = None,
     num_packs: Annotated[int | None, typer.Option(help="Packs that the gradients travel in; 0 for none.")] = None,
     epochs: Annotated[int | None, typer.Option(help=f"Passes over the data; {DEFAULT_EPOCHS} if not given.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to train for, instead of --epochs.")] = None,
@@ -78,10 +80,11 @@ def demo(  # noqa: PLR0913 - every option of a command is one
     TensorFlow's rule is written in NumPy, so that TensorFlow is not needed. Then the speed, beside a NumPy loop. Exit
     code 0 means that all checks hold, 1 that one does not.
     """
-    if connect and ranks is not None:
-        raise CommandError.connect_and_ranks()
+    own = {"--devices": devices, "--ops": ops, "--num-packs": num_packs, "--report": report}
+    _check_mode(own, connect=connect, ranks=ranks)
+    devices = _DEVICES if devices is None else devices
     _check_arguments(devices if ranks is None else ranks, epochs=epochs, steps=steps, seed=seed)
-    chosen = _make_ops(ops, num_packs)
+    chosen = _make_ops(ops or DemoOps.HIERARCHICAL, num_packs)
     if report is not None:
         check_output("--report", report)
     digits = load_split_digits()
@@ -113,6 +116,15 @@ def _check_arguments(devices: int, *, epochs: int | None, steps: int | None, see
             raise CommandError.not_positive(option, count)
     if seed < 0:
         raise CommandError.seed(seed)
+
+
+def _check_mode(own: Mapping[str, object], *, connect: bool, ranks: int | None) -> None:
+    """Refuse options of a training in one process, which one by several processes would not heed."""
+    if connect and ranks is not None:
+        raise CommandError.connect_and_ranks()
+    for option, value in own.items():
+        if value is not None and (connect or ranks is not None):
+            raise CommandError.not_between_processes(option, "--connect" if connect else "--ranks")
 
 
 def _make_ops(ops: DemoOps, num_packs: int | None) -> CrossDeviceOps:

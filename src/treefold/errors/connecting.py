@@ -1,0 +1,130 @@
+"""What goes wrong before there is a group: ranks do not find each other, or do not fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from treefold.errors.groups import GroupError
+
+
+class ConnectError(GroupError, ConnectionError):
+    """The processes that should make a group did not find each other, or do not fit together."""
+
+    @classmethod
+    def no_launcher(cls, looked_for: Sequence[str]) -> Self:
+        """Nothing says who the other ranks are."""
+        return cls(
+            f"connect() found nobody to connect to: looked for {', '.join(looked_for)}. Start the script with "
+            "`treefold run -n 4 script.py`, torchrun or mpiexec, or pass a ProcessGroup, a communicator or a Ticket."
+        )
+
+    @classmethod
+    def gloo(cls, problem: str, interfaces: str) -> Self:
+        """PyTorch's gloo has not connected, by the network interfaces that its variable names."""
+        told = f"GLOO_SOCKET_IFNAME is {interfaces!r}" if interfaces else "GLOO_SOCKET_IFNAME is not set"
+        return cls(
+            f"gloo did not connect the hosts: {_first_line(problem)}. {told} on this rank: it names the network "
+            "interface by which the others are reached, such as 'eth0'."
+        )
+
+    @classmethod
+    def no_interface(cls, rank: int, missing: Sequence[str], present: Sequence[str]) -> Self:
+        """What gloo is to use on a rank is not there."""
+        return cls(
+            f"The group did not form: GLOO_SOCKET_IFNAME names {', '.join(missing)} on rank {rank}, whose host has the "
+            f"network interfaces {', '.join(present)}. Name the one by which the other hosts are reached."
+        ).blaming(rank)
+
+    @classmethod
+    def store(cls, problem: str) -> Self:
+        """PyTorch's store, by which ranks find each other, does not do its part."""
+        return cls(
+            f"The group did not form: PyTorch's store has failed this rank: {_first_line(problem)}. Look at the "
+            "network to whoever holds the store, usually rank 0 or torchrun, and at whether it still runs."
+        )
+
+    @classmethod
+    def differs(cls, name: str, rank: int, got: object, own: object) -> Self:
+        """Ranks do not fit together."""
+        return cls(f"The group did not form: rank {rank} has {name} {got!r} where rank 0 has {own!r}.")
+
+    @classmethod
+    def no_engine_sums(cls, hosts: int) -> Self:
+        """The guarantee of results that an engine makes is asked for, and engines only carry values."""
+        return cls(
+            f"The group did not form: guarantee='engine' is asked for over {hosts} hosts, between which treefold folds "
+            "values itself. Take 'replica_order' or 'per_plan', or call the engine's own all-reduce."
+        )
+
+    @classmethod
+    def unknown_source(cls, source: object) -> Self:
+        """``connect`` got something else than it takes."""
+        return cls(
+            f"connect() takes a torch ProcessGroup, an mpi4py communicator, a Ticket or nothing, and got "
+            f"{type(source).__name__}."
+        )
+
+    @classmethod
+    def late(cls, ranks: Sequence[int], seconds: float) -> Self:
+        """Some ranks did not come."""
+        return cls(
+            f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} did not connect within {seconds:g} s. Start "
+            "all ranks, or give connect a larger connect_timeout_seconds."
+        ).blaming(*ranks)
+
+    @classmethod
+    def undecided(cls, rank: int) -> Self:
+        """Who goes on is decided where this rank cannot reach it."""
+        return cls(
+            f"Rank {rank} cannot tell which ranks go on: it did not reach the store, or the ranks, that decide "
+            "before the deadline. Look at its network, and connect again."
+        )
+
+    @classmethod
+    def absent(cls, ranks: Sequence[int]) -> Self:
+        """Some of the ranks that should go on did not come."""
+        return cls(
+            f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} should go on in a smaller group, and did not "
+            "come before the deadline. Leave them out as well, by connecting again without them."
+        ).blaming(*ranks)
+
+    @classmethod
+    def refused(cls, sentence: str) -> Self:
+        """Rank 0 turned this rank away, or turned all away."""
+        return cls(f"The group did not form: {sentence}")
+
+    @classmethod
+    def turned_away(cls) -> Self:
+        """Rank 0 has ended the connection without a word."""
+        return cls("The group did not form: rank 0 has turned this rank away, or has ended.")
+
+    @classmethod
+    def folder(cls, folder: str, problem: str) -> Self:
+        """The folder where rank 0 listens is not there or not as it must be."""
+        return cls(f"The group did not form: the folder {folder!r}, where rank 0 listens, {problem}.")
+
+    @classmethod
+    def other_host(cls, rank: int) -> Self:
+        """Rank 0 runs on another host."""
+        return cls(
+            f"Rank {rank} runs on another host than rank 0, and ranks of this backend meet in the memory of one host. "
+            "Between hosts make the process group with gloo, and register treefold.torch.all_reduce_hook with DDP."
+        ).blaming(rank)
+
+    @classmethod
+    def ticket(cls, text: str) -> Self:
+        """A ticket that cannot be read."""
+        return cls(
+            f"This is no ticket of treefold: {text[:80]!r}. Make them with Ticket.for_ranks(n), one for each rank."
+        )
+
+    @classmethod
+    def rank_count(cls, size: object, most: int) -> Self:
+        """A number of ranks that no host can have."""
+        return cls(f"A host has 1 to {most} ranks, and {size!r} were asked for.")
+
+
+def _first_line(problem: str) -> str:
+    """Return what an engine says, without the stack that may follow."""
+    return problem.partition("\n")[0].rstrip(". ")[:300]

@@ -1,0 +1,75 @@
+"""A rank on a host of a lab: it makes the calls that it is told by lines of JSON, and prints what becomes of each."""
+
+import json
+import os
+import sys
+import time
+
+import numpy as np
+
+import treefold
+from treefold.errors import TreefoldError
+
+LENGTH = 100_000
+_RANK = int(os.environ["RANK"])
+
+
+class Caller:
+    """What a user's script would do, one method for each line; each returns what it saw."""
+
+    group: treefold.Group
+
+    def connect(self, timeout_seconds, connect_timeout_seconds=60.0, **options):
+        """Join all ranks."""
+        seconds = {"timeout_seconds": timeout_seconds, "connect_timeout_seconds": connect_timeout_seconds}
+        self.group = treefold.connect(**seconds, **options)
+        return self.group.size
+
+    def reduce(self):
+        """Add 2**rank over all ranks."""
+        total = self.group.all_reduce(np.full(LENGTH, 2.0**_RANK))
+        assert (total == total[0]).all()
+        return total[0]
+
+    def reduce_until_error(self):
+        """Add as long as it goes well; the error tells how late it was, and whether its output is torn."""
+        for number in range(1_000_000):
+            out, began = np.full(LENGTH, -1.0), time.monotonic()
+            try:
+                self.group.all_reduce(np.full(LENGTH, 2.0**_RANK + number), out=out)
+            except TreefoldError as error:
+                late = time.monotonic() - began - self.group._link.timeout_seconds
+                return {**described(error), "late": late, "is_as_it_was": bool((out == -1).all())}
+            assert (out == out[0]).all()
+        raise AssertionError(number)
+
+    def without(self, lost, seconds=60.0):
+        """Go on without some ranks."""
+        self.group = self.group.without(lost, connect_timeout_seconds=seconds)
+        return self.group.size
+
+    def close(self):
+        """Leave the group."""
+        self.group.close()
+
+
+def described(error):
+    """Return an error as the test reads it."""
+    return {"error": type(error).__name__, "says": str(error), "ranks": list(getattr(error, "ranks", ()))}
+
+
+def main():
+    """Make one call for each line of the input."""
+    caller = Caller()
+    for line in sys.stdin:
+        name, options = json.loads(line)
+        began = time.monotonic()
+        try:
+            told = getattr(caller, name)(**options)
+        except TreefoldError as error:
+            told = described(error) | {"took": time.monotonic() - began}
+        print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Ctrl-C anywhere in a call over hosts, on the fake network: nobody hangs, and nobody is out of step.
+
+``TREEFOLD_CASES=full`` interrupts everywhere; else some of the places are drawn.
+"""
+
+import inspect
+import os
+import random
+import sys
+from pathlib import Path
+
+import fake_groups
+import numpy as np
+import pytest
+
+import treefold
+from treefold import PerReplica
+from treefold.errors import GroupError, PeerLostError
+
+_ROOMS = tuple(str(Path(treefold.__file__).parent / room) for room in ("group", "calls", "execution"))
+_MOST = 100_000
+_IS_FULL = os.environ.get("TREEFOLD_CASES") == "full"
+
+
+class Interrupting:
+    """Raises KeyboardInterrupt as the nth function of a call over hosts begins or ends on this thread, once.
+
+    Python runs handlers of signals where functions begin and behind calls. Left out are generators, and the functions
+    that begin and end blocks: Python has no way to keep a signal out of these.
+    """
+
+    def __init__(self, link, number):
+        self.link, self.left, self.where = link, number, ""
+
+    def __enter__(self):
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(None)
+
+    def _trace(self, frame, event, argument):
+        del argument
+        code = frame.f_code
+        is_left_out = code.co_flags & inspect.CO_GENERATOR or code.co_name in {"__enter__", "__exit__"}
+        if is_left_out or not code.co_filename.startswith(_ROOMS):
+            return None
+        if self.link._depth and event in {"call", "return"}:  # before, it has not begun a call
+            self.left -= 1
+            if self.left == 0:
+                self.where = f"{event} of {code.co_qualname}"
+                raise KeyboardInterrupt
+        return self._trace
+
+
+CALLS = {
+    "the first of its kind": lambda group, value: group.all_reduce(value),
+    "numbers of replicas that differ": lambda group, value: group.all_reduce(PerReplica([value] * (1 + group.rank))),
+    "weights": lambda group, value: group.all_reduce(value, "mean", weights=1.0),
+    "shapes that are told": lambda group, value: group.all_gather(value),
+    "a barrier": lambda group, _: group.barrier(),
+}
+
+
+def outcome_of(call, group, value):
+    """Return what became of a call: "done", "interrupted" or its error."""
+    try:
+        call(group, value)
+    except KeyboardInterrupt:
+        return "interrupted"
+    except GroupError as error:
+        return error
+    return "done"
+
+
+def interrupted_at(number, call):
+    """Interrupt rank 1 in a call of three, let all make another; return both outcomes of each, what is left, where."""
+    left = []
+
+    def body(group):
+        value = np.full(3000, 2.0**group.rank)
+        if group.rank == 1:
+            with Interrupting(group._link, number) as interrupting:
+                first = outcome_of(call, group, value)
+            left.append((interrupting.left, interrupting.where))
+        else:
+            first = outcome_of(call, group, value)
+        return first, outcome_of(lambda group, value: group.all_reduce(value, "max"), group, value[:10])
+
+    _, outcomes = fake_groups.run(3, body, seed=number, is_prompt=True)
+    return outcomes, left[0]
+
+
+class TestCtrlC:
+    @pytest.mark.parametrize("name", CALLS)
+    def test_anywhere(self, name):
+        """The others finish the call, or are told at once who was interrupted; what follows fits together, too."""
+        draw, number = random.Random(name), 0  # noqa: S311 - a test's choice
+        for _ in range(_MOST):
+            number += 1 if _IS_FULL else draw.randint(1, 40)
+            ((first, second), (own, then), (third, last)), (left, where) = interrupted_at(number, CALLS[name])
+            if left > 0:
+                break
+            where = f"{where}: {[first, second, own, then, third, last]}"
+            assert own == "interrupted", where
+            assert all(_is_fair(told) for told in (first, second, third, last)), where
+            assert (then == "done") == (second == "done") == (last == "done"), where
+        assert number > 50  # it has been interrupted somewhere
+
+
+def _is_fair(told):
+    return told == "done" or (isinstance(told, PeerLostError) and told.ranks == (1,) and "interrupted" in str(told))

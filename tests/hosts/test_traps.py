@@ -1,0 +1,94 @@
+"""What users do beside a group over gloo, and what they get wrong when they start it."""
+
+import socket
+from datetime import timedelta
+
+import pytest
+import trap_ranks
+from rank_processes import RankProcesses, World
+from torch import distributed
+
+from treefold import _native
+
+if not _native.HAS_SHARED_MEMORY:
+    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def gloo():
+    """What starts ranks whose channels are on this machine's loopback."""
+    loopback = {"GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
+    processes = RankProcesses({**loopback, "TREEFOLD_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"})
+    yield processes
+    processes.close()
+
+
+@pytest.fixture
+def run(gloo):
+    """Return a function that runs three ranks on a store of this process, and returns what they return."""
+    stores = []
+
+    def run_body(body, **arguments):
+        stores.append(
+            distributed.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60), wait_for_workers=False)
+        )
+        arguments["port"] = stores[-1].port
+        ended = gloo.run(World(body, 3, arguments, timeout_seconds=None, may_leave=("folder",), seconds=90))
+        assert [(one.error, one.stack) for one in ended if one.error] == []
+        return [one.value for one in ended]
+
+    return run_body
+
+
+class TestBeside:
+    def test_collectives_on_the_process_group_of_the_user(self, run):
+        """Both are right: their messages never meet."""
+        assert run(trap_ranks.collectives_of_the_user) == [(True, True)] * 3
+
+    def test_a_fork_of_a_rank(self, run):
+        """The child is refused in words, whatever it does the group goes on."""
+        sentence = (
+            "This process was forked from rank 1 and is no rank itself. Only the process that called connect can use "
+            "the group; let it reduce, or start workers before it connects."
+        )
+        assert run(trap_ranks.fork) == [("", 7.0), (sentence, 7.0), ("", 7.0)]
+
+
+class TestConnect:
+    """Ranks that do not fit together all raise one sentence, at once, with what differs."""
+
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            ({"guarantee": "per_plan"}, "rank 1 has guarantee 'per_plan' where rank 0 has 'replica_order'."),
+            ({"version": "0.0"}, "rank 1 has treefold '0.0' where rank 0 has "),
+        ],
+        ids=["guarantee", "version"],
+    )
+    def test_options_that_differ(self, run, options, sentence):
+        """Both sides are in the sentence."""
+        stories = run(trap_ranks.connect_unlike, variable={}, options={1: options})
+        assert {name for name, _ in stories} == {"ConnectError"}
+        assert len(set(stories)) == 1
+        assert stories[0][1].startswith(f"The group did not form: {sentence}")
+
+    def test_a_network_interface_that_is_not_there(self, run):
+        """All ranks hear of which rank, and what its host has."""
+        stories = run(trap_ranks.connect_unlike, variable={1: {"GLOO_SOCKET_IFNAME": "nosuch0"}}, options={})
+        present = ", ".join(name for _, name in socket.if_nameindex())
+        sentence = (
+            "The group did not form: GLOO_SOCKET_IFNAME names nosuch0 on rank 1, whose host has the network interfaces "
+            f"{present}. Name the one by which the other hosts are reached."
+        )
+        assert stories == [("ConnectError", sentence)] * 3
+
+    def test_the_engines_own_sums(self, run):
+        """They are refused between hosts, and the sentence says what to take."""
+        stories = run(
+            trap_ranks.connect_unlike, variable={}, options={rank: {"guarantee": "engine"} for rank in range(3)}
+        )
+        assert stories[0][1] == (
+            "The group did not form: guarantee='engine' is asked for over 3 hosts, between which treefold folds values "
+            "itself. Take 'replica_order' or 'per_plan', or call the engine's own all-reduce."
+        )
+        assert len(set(stories)) == 1

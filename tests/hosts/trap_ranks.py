@@ -1,0 +1,72 @@
+"""Ranks over gloo, each as if on a host of its own, that do what users do beside their calls."""
+
+import os
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import distributed
+
+sys.path.append(str(Path(__file__).parent))
+
+from fault_ranks import joined
+from rank_processes import told
+
+import treefold
+from treefold.group import joining
+
+
+def collectives_of_the_user(me, *, port):
+    """Let the user's own thread all-reduce on the process group that this one has connected."""
+    joining.host_key = lambda: f"host {me.rank}"
+    store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=60), wait_for_workers=False)
+    distributed.init_process_group("gloo", store=store, rank=me.rank, world_size=me.size)
+    sums = []
+
+    def reduce():
+        for number in range(30):
+            value = torch.full((5000,), 2.0**me.rank + number)
+            distributed.all_reduce(value)
+            sums.append(value.unique().tolist() == [2**me.size - 1 + me.size * number])
+
+    with treefold.connect(distributed.group.WORLD) as group:
+        users = threading.Thread(target=reduce)
+        users.start()
+        ours = [np.unique(group.all_reduce(np.full(20_000, 2.0**me.rank))).tolist() for _ in range(30)]
+        users.join()
+    distributed.destroy_process_group()
+    return all(sums) and len(sums) == 30, ours == [[2**me.size - 1]] * 30
+
+
+def fork(me, *, port):
+    """Fork rank 1 in the middle of its calls: the child tries to call, and ends as a script does."""
+    group = joined(me, port, 60.0)
+    group.all_reduce(np.full(3, 2.0**me.rank))
+    story = ""
+    if me.rank == 1:
+        out, into = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(into, told(group.barrier)[1].encode())
+            group.close()
+            os._exit(0)
+        os.close(into)
+        with open(out, "rb") as pipe:  # noqa: PTH123 - a descriptor
+            story = pipe.read().decode()
+        os.waitpid(child, 0)
+    total = group.all_reduce(np.full(20_000, 2.0**me.rank))
+    group.close()
+    return story, float(total[0])
+
+
+def connect_unlike(me, *, port, variable, options):
+    """Connect with a variable and options of this rank."""
+    os.environ.update({"RANK": str(me.rank), "WORLD_SIZE": str(me.size), "MASTER_ADDR": "127.0.0.1"})
+    os.environ.update({"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True", **variable.get(me.rank, {})})
+    joining.host_key = lambda: f"host {me.rank}"
+    version = options.get(me.rank, {}).pop("version", treefold.__version__)
+    treefold.__version__ = version
+    return told(lambda: treefold.connect(connect_timeout_seconds=30, **options.get(me.rank, {})).close())
