@@ -2,7 +2,7 @@
 
 from treefold.engines.channel import Limits
 from treefold.group import Group
-from treefold.group.channel_link import HostsLink
+from treefold.group.channel_link import ChannelLink
 from treefold.group.plans import Layout
 from treefold.testing import FakeNetwork
 
@@ -14,7 +14,7 @@ def run(size, body, *, seed=1, guarantee="replica_order", chunk_bytes=1 << 12, i
 
     def live(channel):
         layout = Layout(tuple((rank,) for rank in range(size)), guarantee)
-        link = HostsLink(channel, layout, None, None, result_bytes=1 << 30, timeout_seconds=60.0)
+        link = ChannelLink(channel, layout, None, None, result_bytes=1 << 30, timeout_seconds=60.0)
         with Group(link) as group:
             return body(group)
 

@@ -16,7 +16,7 @@ import pytest
 from treefold import IndexedSlices, PerReplica
 from treefold.engines.channel import Limits
 from treefold.errors import CallMismatchError, ConnectError, GroupError, PeerLostError
-from treefold.group.channel_link import HostsLink
+from treefold.group.channel_link import ChannelLink
 from treefold.group.group import Group
 from treefold.group.plans import Layout
 from treefold.group.rounds import ROUND_TAGS
@@ -108,7 +108,7 @@ def layout_of(size: int) -> Layout:
 
 def group_on(channel: Any) -> Group:
     """Return a group over a channel."""
-    link = HostsLink(
+    link = ChannelLink(
         channel,
         layout_of(channel.size),
         None,

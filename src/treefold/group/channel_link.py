@@ -23,7 +23,7 @@ from treefold.group.memory import CallMemory, arrays_of, memory_at
 from treefold.group.messages import Crossing
 from treefold.group.plans import Counts, GroupPlans, Layout, padded
 from treefold.group.rounds import ROUND_TAGS, Frame, Rounds
-from treefold.group.shared_memory_link import HostLink
+from treefold.group.shared_memory_link import SharedMemoryLink
 from treefold.plan import Plan
 from treefold.plan.ir import Copy
 
@@ -70,14 +70,14 @@ class HostsOutcome:
         return whole[at : at + nbytes].view(dtype).reshape(shape)
 
 
-class HostsLink(Link):
+class ChannelLink(Link):
     """A link over a channel, beside the shared memory of this rank's host."""
 
     def __init__(
         self,
         channel: Channel,
         layout: Layout,
-        local: HostLink | None,
+        local: SharedMemoryLink | None,
         rejoin: Callable[[Channel, float], Link],
         *,
         result_bytes: int,

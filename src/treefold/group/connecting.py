@@ -18,7 +18,7 @@ from treefold.group.link import Link
 from treefold.group.plans import Layout
 from treefold.group.rendezvous_client import Client
 from treefold.group.rendezvous_listener import Listener
-from treefold.group.shared_memory_link import HostLink
+from treefold.group.shared_memory_link import SharedMemoryLink
 from treefold.group.ticket import Ticket
 
 #: What a socket can wait for.
@@ -87,7 +87,7 @@ def connect_link(
     return join(ranks, terms, lambda ticket, left: meet(ticket, agreed, max(left, 1e-3), timeout_seconds))
 
 
-def meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> HostLink:
+def meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> SharedMemoryLink:
     """Join the other ranks of a host, which all have tickets of one kind."""
     try:
         return _meet_others(ticket, agreed, seconds, timeout_seconds)
@@ -97,7 +97,7 @@ def meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seco
         raise SharedMemoryError.of_system(error) from None
 
 
-def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> HostLink:
+def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> SharedMemoryLink:
     guarantee = str(agreed["guarantee"])
     if ticket.rank == 0:
         listener = Listener(ticket, agreed, seconds)
@@ -131,7 +131,7 @@ def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, time
     return link
 
 
-def _settle(link: HostLink, settle: Callable[[], None]) -> None:
+def _settle(link: SharedMemoryLink, settle: Callable[[], None]) -> None:
     try:
         settle()
     except BaseException as error:
@@ -141,7 +141,7 @@ def _settle(link: HostLink, settle: Callable[[], None]) -> None:
 
 def _link(
     ticket: Ticket, met: Met, lifeline: Lifeline, guarantee: str, timeout_seconds: float, tell: Callable[[str], None]
-) -> HostLink:
+) -> SharedMemoryLink:
     """Map the shared memory; what fails here is told to the other ranks before it is raised."""
     peers = list(zip(met.lifelines, met.pids, strict=True))
     spins = ticket.size <= memory_limits.usable_cores()
@@ -155,7 +155,7 @@ def _link(
     finally:
         os.close(met.fd)
     layout = Layout((tuple(range(ticket.size)),), guarantee)
-    return HostLink(
+    return SharedMemoryLink(
         native, lifeline, layout, ticket.rank, result_bytes=_sizes(ticket)[0], timeout_seconds=timeout_seconds
     )
 

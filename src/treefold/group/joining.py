@@ -15,18 +15,18 @@ from typing import Any
 
 from treefold.engines.roster import ChannelRoster, Roster
 from treefold.errors import ConnectError, TopologyError
-from treefold.group.channel_link import HostsLink
+from treefold.group.channel_link import ChannelLink
 from treefold.group.discovery import host_key
 from treefold.group.link import Link
 from treefold.group.plans import Layout
-from treefold.group.shared_memory_link import HostLink
+from treefold.group.shared_memory_link import SharedMemoryLink
 from treefold.group.ticket import Ticket
 from treefold.planners.host_shares import host_shares
 from treefold.topology import Topology
 from treefold.topology.load import load_topology
 
 #: Joins the ranks of one host: a ticket, the seconds that are left.
-Meet = Callable[[Ticket, float], HostLink]
+Meet = Callable[[Ticket, float], SharedMemoryLink]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
         return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), deadline - time.monotonic())
     # A cluster's topology names the ranks that there were; hosts that are left fold equal parts.
     rest = dataclasses.replace(terms, topology=None)
-    return HostsLink(
+    return ChannelLink(
         roster.open_channel(deadline),
         layout,
         local,
@@ -83,7 +83,7 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
     )
 
 
-def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -> HostLink | None:
+def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -> SharedMemoryLink | None:
     """Join the ranks of this rank's host; None if it is alone there."""
     own = layout.host_of(roster.rank)
     ticket = Ticket.for_ranks(len(own))[0] if len(own) > 1 and roster.rank == own[0] else ""

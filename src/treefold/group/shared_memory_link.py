@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LENGTH = struct.Struct("<Q")
 
 
-class HostLink(Link):
+class SharedMemoryLink(Link):
     """A link through shared memory."""
 
     def __init__(
