@@ -342,6 +342,11 @@ MISTAKES = [
         "Replica 0 has IndexedSlices with indices float64 (3,). Indices must be int32 or int64, of one axis.",
     ),
     (
+        lambda: ONE_DEVICE.reduce("sum", per_replica(IndexedSlices(np.ones((1, 2)), np.array(0))), "cpu:0"),
+        ArgumentError,
+        "Replica 0 has IndexedSlices with indices int64 (). Indices must be int32 or int64, of one axis.",
+    ),
+    (
         lambda: ONE_DEVICE.reduce(
             "sum", per_replica(IndexedSlices(np.ones((2, 2)), np.array([0, 7]), (2, 2)), np.ones((2, 2))), "cpu:0"
         ),
