@@ -61,6 +61,11 @@ class TestErrorOf:
         )
         assert error.ranks == (1, 2)
 
+    def test_names_whom_most_miss_of_those_that_were_away(self):
+        """One that was there, and noticed its own deadline a little too late, is missed by few."""
+        late = [said("late", [1]), said("away", [2, 3]), said("late", [1, 3]), said("away", [1])]
+        assert error_of(dict(enumerate(late)), 1).ranks == (1,)
+
     @pytest.mark.parametrize("rank", [0, 1, 2])
     def test_says_of_who_was_there_that_it_was_slow(self, rank):
         """It has waited in the call itself until its own deadline: nobody was away, and all ranks say so alike."""

@@ -287,7 +287,8 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
 
 
 def _most_missed(late: Mapping[int, Said]) -> frozenset[int]:
-    """Return whom late ranks miss and who are not late themselves, but have come back; else whom most of them miss."""
+    """Return whom most late ranks miss: of those who are not late themselves, but have come back; else of all."""
     counts = Counter(rank for said in late.values() for rank in said.suspects or said.waiters)
-    back = frozenset(counts).difference(late)
-    return back or frozenset(rank for rank, count in counts.items() if count == max(counts.values()))
+    # One that noticed its deadline a little too late has come back, too; but few miss it.
+    asked = frozenset(counts).difference(late) or frozenset(counts)
+    return frozenset(rank for rank in asked if counts[rank] == max(counts[other] for other in asked))
