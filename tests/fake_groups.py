@@ -1,6 +1,6 @@
 """Groups on the fake network, one rank on each host: quick, and every byte is counted."""
 
-from treefold.engines.channel import Limits
+from treefold.engines.interface import Limits
 from treefold.group import Group
 from treefold.group.channel_link import ChannelLink
 from treefold.group.plans import Layout

@@ -1,6 +1,6 @@
 import pytest
 
-from treefold.group.rounds import Said, error_of
+from treefold.group.blame import Said, error_of
 
 
 def said(cause, suspects=(), ended=4, *, holds=True, waiters=()):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from treefold import PerReplica
-from treefold.engines.channel import Transfer
+from treefold.engines.interface import Transfer
 from treefold.errors import CallMismatchError, DtypeError, GroupError, OutputError, PeerLostError
 from treefold.group.rounds import ROUND_TAGS
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from channel_conformance import finish, from_all, leave, row
 
-from treefold.engines.channel import Limits
+from treefold.engines.interface import Limits
 from treefold.errors import ChannelUseError, HangError
 from treefold.testing import FakeNetwork
 

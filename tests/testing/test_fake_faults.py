@@ -3,7 +3,7 @@ import math
 import pytest
 from channel_conformance import finish, from_all, leave, others, row, sleep
 
-from treefold.engines.channel import Limits
+from treefold.engines.interface import Limits
 from treefold.errors import ConnectError, HangError
 from treefold.testing import Cut, FakeNetwork, Kill, Stop, draw_faults
 

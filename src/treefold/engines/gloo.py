@@ -16,7 +16,7 @@ import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo
 
 from treefold.backends import HostArray
-from treefold.engines.channel import CONTROL_TAGS, Channel, Enough, Limits, Transfer
+from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
 from treefold.engines.stores import asked
 from treefold.errors import ConnectError, GroupError
 

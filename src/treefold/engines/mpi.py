@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from treefold.backends import HostArray
-from treefold.engines.channel import Channel, Enough, Limits, Transfer
+from treefold.engines.interface import Channel, Enough, Limits, Transfer
 from treefold.errors import ConnectError, GroupError
 
 _MESSAGE_BYTES = 1 << 30

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from treefold.engines.channel import Channel, Transfer
+from treefold.engines.interface import Channel, Transfer
 from treefold.engines.stores import asked
 from treefold.errors import ConnectError
 

@@ -61,9 +61,9 @@ from treefold.errors.groups import (
 from treefold.errors.installation import FrameworkError, InstallationError, MissingExtraError
 from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
-from treefold.errors.process_groups import ProcessGroupError
 from treefold.errors.testing import ChannelUseError, ConformanceError, FakeOutOfMemoryError, HangError
 from treefold.errors.topology import TopologyError
+from treefold.errors.torch_backend import ProcessGroupError
 from treefold.errors.values import DtypeError, MismatchError, OutputError
 
 __all__ = [

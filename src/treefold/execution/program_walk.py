@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from treefold.backends import HostArray
 from treefold.devices import rank_of
 from treefold.dtypes import itemsize
-from treefold.engines.channel import Channel, Transfer, Waiting
+from treefold.engines.interface import Channel, Transfer, Waiting
 from treefold.execution.accesses import Accesses
 from treefold.execution.actions import FlatMemory
 from treefold.execution.program import Part, Perform, Program, Receive, Send, Share

@@ -10,7 +10,7 @@ import numpy as np
 
 from treefold.backends import HostArray, Row
 from treefold.bounded_cache import BoundedCache
-from treefold.engines.channel import Channel
+from treefold.engines.interface import Channel
 from treefold.errors import DeadlineError, GroupError, PeerLostError
 from treefold.execution import native
 from treefold.execution.host_fold import Job, fold_batch

@@ -16,9 +16,9 @@ from typing import Any
 from treefold.engines.roster import ChannelRoster, Roster
 from treefold.errors import ConnectError, TopologyError
 from treefold.group.channel_link import ChannelLink
-from treefold.group.discovery import host_key
 from treefold.group.link import Link
 from treefold.group.plans import Layout
+from treefold.group.rank_sources import host_key
 from treefold.group.shared_memory_link import SharedMemoryLink
 from treefold.group.ticket import Ticket
 from treefold.planners.host_shares import host_shares

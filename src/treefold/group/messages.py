@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from treefold.backends import HostArray
-from treefold.engines.channel import Channel, Transfer
+from treefold.engines.interface import Channel, Transfer
 from treefold.group.rounds import ROUND_TAGS
 
 #: A piece of a stream that all ranks know, and the memory of this process that it comes from or goes to.

@@ -1,18 +1,17 @@
-"""Rounds: every rank tells all others one frame. What fails becomes the group's error, on all alike."""
+"""Rounds: every rank tells all others one frame. What fails becomes the group's error, on all alike (``blame.py``)."""
 
 from __future__ import annotations
 
-import json
 import struct
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from treefold.backends import HostArray
-from treefold.engines.channel import CONTROL_TAGS, Channel, Enough, Transfer, Waiting
-from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError, UnplannedCallError
+from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Transfer, Waiting
+from treefold.errors import CallMismatchError, GroupError, PeerLostError, UnplannedCallError
+from treefold.group.blame import AWAY, LATE, LEFT, LOST, Said, error_of, have_answered
 
 #: Magic, sequence, kind, whether the call is refused, replicas, the plan's number, bytes of the words, of the payload.
 _HEAD = struct.Struct("<4sQ24s??xxIQII")
@@ -24,9 +23,6 @@ _FRAME_BYTES = _HEAD.size + _MOST_WORDS + FRAME_ROOM
 _FRAME, _REST = range(2)
 #: The tags that rounds use; data has those from here on.
 ROUND_TAGS = CONTROL_TAGS
-_LOST, _LATE, _AWAY, _LEFT = "lost", "late", "away", "left"
-#: Why ranks stop by themselves, the strongest first.
-_STOPPED = ("interrupted", "failed", _LEFT)
 #: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
 _GRACE_S, _GRACE_AT_DEADLINE_S = 0.2, 0.06
 _GRACE_AT_THE_END_S = 0.05
@@ -47,28 +43,6 @@ class Frame(NamedTuple):
     is_refused: bool = False
     #: Whether leaves have different numbers of replicas, at most so many.
     is_mixed: bool = False
-
-
-class Said(NamedTuple):
-    """What a rank says when it stops: why, whom it waits for, and the last round that it has seen the end of."""
-
-    cause: str
-    suspects: frozenset[int]
-    ended: int
-    #: Whether that round has ended a call.
-    holds: bool
-    #: Of those that it waits for, the others: they may themselves wait.
-    waiters: frozenset[int] = frozenset()
-
-    def encode(self) -> bytes:
-        """Return it as others read it."""
-        return json.dumps([self.cause, sorted(self.suspects), self.ended, self.holds, sorted(self.waiters)]).encode()
-
-    @staticmethod
-    def read(said: bytes) -> Said:
-        """Read what another rank has said."""
-        cause, suspects, ended, holds, waiters = json.loads(said)
-        return Said(str(cause), frozenset(suspects), int(ended), bool(holds), frozenset(waiters))
 
 
 class Rounds:
@@ -161,14 +135,14 @@ class Rounds:
                 continue  # one that fails needs nothing more, or is missed by what it does not send
             absent = {one.peer for one in waiting}
             if transfer is not None and transfer.error:
-                raise self.ended(_LOST, {transfer.peer}, deadline, absent)
+                raise self.ended(LOST, {transfer.peer}, deadline, absent)
             if transfer is not None and self._coming is not None and transfer in self._coming:
                 self._coming.discard(transfer)
             elif transfer is not None:
                 yield transfer
             elif self.channel.now() >= deadline:
                 # Whoever notices that late was away itself: stopped, for instance.
-                cause = _LATE if self.channel.now() < deadline + _GRACE_AT_DEADLINE_S else _AWAY
+                cause = LATE if self.channel.now() < deadline + _GRACE_AT_DEADLINE_S else AWAY
                 raise self.ended(cause, {one.peer for one in waiting if not one.is_derived}, deadline, absent)
             else:
                 warn(sorted(absent))
@@ -194,7 +168,7 @@ class Rounds:
             return
         self.broken = GroupError.closed()
         try:
-            if cause == _LEFT:
+            if cause == LEFT:
                 self.channel.flush(self.channel.now() + _FLUSH_S)
         finally:
             self._ask(cause, (), (), lambda _: True, self.channel.now() + _GRACE_AT_THE_END_S)
@@ -208,9 +182,9 @@ class Rounds:
         self.broken = GroupError.closed()  # this rank may be interrupted while it asks
         now = self.channel.now()
         until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
-        answers = self._ask(cause, suspects, waiters, _have_answered, until)
+        answers = self._ask(cause, suspects, waiters, have_answered, until)
         self.broken = error_of(answers, self.channel.rank)
-        if cause == _LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *suspects}):
+        if cause == LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *suspects}):
             self.broken = PeerLostError.unexplained(sorted(suspects))  # it may be theirs who are lost in turn
         return self.broken
 
@@ -249,46 +223,3 @@ class Rounds:
         words = buffer[_HEAD.size : start].tobytes().decode(errors="replace")
         payload = buffer[start : start + min(payload_bytes, FRAME_ROOM)].tobytes()
         return Frame(kind, words, payload, replicas, number, is_refused, is_mixed), payload_bytes
-
-
-def _have_answered(told: Mapping[int, bytes]) -> bool:
-    """Tell whether all have answered whom those who have answered wait for."""
-    answers = [Said.read(words) for words in told.values()]
-    return told.keys() >= frozenset().union(*(said.suspects | said.waiters for said in answers))
-
-
-def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
-    """Return the error of a rank's call, from what the ranks that are left have said.
-
-    Those who say themselves that they have stopped in this call are to blame; else those whom others wait for and who
-    say nothing. A rank that waits for a rank that waits is blameless. If all have answered, somebody was away until the
-    others had given up: whom most of these miss; or nobody was, and what they sent was too slow.
-    """
-    sequence = answers[rank].ended + 1
-    holders = sorted(other for other, said in answers.items() if said.holds and said.ended >= sequence)
-    stopped = {other: said.cause for other, said in answers.items() if said.cause in _STOPPED}
-    now = {other for other in stopped if answers[other].ended < sequence}
-    late = {other: said for other, said in answers.items() if said.cause == _LATE}
-    suspects = frozenset().union(*(said.suspects for said in answers.values()))
-    waiters = frozenset().union(*(said.waiters for said in answers.values()))
-    missing = suspects.difference(answers) or waiters.difference(answers) or _most_missed(late)
-    if now or (stopped and not missing):  # who has stopped later may have taken along what it had sent
-        cause = min((stopped[other] for other in now or stopped), key=_STOPPED.index)
-        ranks = sorted(other for other in now or stopped if stopped[other] == cause)
-        return PeerLostError.between_hosts(cause, ranks, holders)
-    blamed = sorted(missing or suspects)
-    if late.keys() >= set(blamed):
-        return DeadlineError.slow(blamed, holders)
-    if rank in blamed:
-        return DeadlineError.given_up(rank, blamed, holders)
-    if late or answers[rank].cause == _AWAY:
-        return DeadlineError.between_hosts(blamed, holders)
-    return PeerLostError.between_hosts(_LOST, blamed, holders)
-
-
-def _most_missed(late: Mapping[int, Said]) -> frozenset[int]:
-    """Return whom most late ranks miss: of those who are not late themselves, but have come back; else of all."""
-    counts = Counter(rank for said in late.values() for rank in said.suspects or said.waiters)
-    # One that noticed its deadline a little too late has come back, too; but few miss it.
-    asked = frozenset(counts).difference(late) or frozenset(counts)
-    return frozenset(rank for rank in asked if counts[rank] == max(counts[other] for other in asked))

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NoReturn
 
 from treefold.backends import HostArray
-from treefold.engines.channel import Channel, Enough, Limits, Transfer
+from treefold.engines.interface import Channel, Enough, Limits, Transfer
 from treefold.errors import ChannelUseError, ConnectError, GroupError
 from treefold.testing.fake_faults import Cut, Fault, Kill, Stop
 from treefold.testing.fake_scheduler import Scheduler

@@ -10,7 +10,7 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from treefold.backends import HostArray
-from treefold.engines.channel import Transfer
+from treefold.engines.interface import Transfer
 from treefold.errors import ChannelUseError
 from treefold.testing.fake_faults import Cut, Fault
 from treefold.testing.fake_scheduler import Scheduler

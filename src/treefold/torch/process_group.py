@@ -27,7 +27,7 @@ from treefold.errors import ProcessGroupError
 from treefold.group.byte_streams import Stream, move, tell_counts
 from treefold.group.collectives import Moves
 from treefold.group.connecting import connect_link
-from treefold.group.discovery import StoreRanks
+from treefold.group.rank_sources import StoreRanks
 from treefold.group.reductions import Folds
 from treefold.torch.elsewhere import Elsewhere, or_elsewhere
 from treefold.torch.flat import Flat, cut, laid_out, piece, read_only

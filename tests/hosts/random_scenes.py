@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from treefold import IndexedSlices, PerReplica
-from treefold.engines.channel import Limits
+from treefold.engines.interface import Limits
 from treefold.errors import CallMismatchError, ConnectError, GroupError, PeerLostError
 from treefold.group.channel_link import ChannelLink
 from treefold.group.group import Group

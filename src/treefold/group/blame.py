@@ -1,0 +1,80 @@
+"""Who is to blame when a call over hosts fails: every rank that stops says why, and all come to the same error."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from treefold.errors import DeadlineError, GroupError, PeerLostError
+
+#: Why a rank stops: a connection broke, its deadline passed, it noticed that much too late, it has closed the group.
+LOST, LATE, AWAY, LEFT = "lost", "late", "away", "left"
+#: Why ranks stop by themselves, the strongest first.
+_STOPPED = ("interrupted", "failed", LEFT)
+
+
+class Said(NamedTuple):
+    """What a rank says when it stops: why, whom it waits for, and the last round that it has seen the end of."""
+
+    cause: str
+    suspects: frozenset[int]
+    ended: int
+    #: Whether that round has ended a call.
+    holds: bool
+    #: Of those that it waits for, the others: they may themselves wait.
+    waiters: frozenset[int] = frozenset()
+
+    def encode(self) -> bytes:
+        """Return it as others read it."""
+        return json.dumps([self.cause, sorted(self.suspects), self.ended, self.holds, sorted(self.waiters)]).encode()
+
+    @staticmethod
+    def read(said: bytes) -> Said:
+        """Read what another rank has said."""
+        cause, suspects, ended, holds, waiters = json.loads(said)
+        return Said(str(cause), frozenset(suspects), int(ended), bool(holds), frozenset(waiters))
+
+
+def have_answered(told: Mapping[int, bytes]) -> bool:
+    """Tell whether all have answered whom those who have answered wait for."""
+    answers = [Said.read(words) for words in told.values()]
+    return told.keys() >= frozenset().union(*(said.suspects | said.waiters for said in answers))
+
+
+def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
+    """Return the error of a rank's call, from what the ranks that are left have said.
+
+    Those who say themselves that they have stopped in this call are to blame; else those whom others wait for and who
+    say nothing. A rank that waits for a rank that waits is blameless. If all have answered, somebody was away until the
+    others had given up: whom most of these miss; or nobody was, and what they sent was too slow.
+    """
+    sequence = answers[rank].ended + 1
+    holders = sorted(other for other, said in answers.items() if said.holds and said.ended >= sequence)
+    stopped = {other: said.cause for other, said in answers.items() if said.cause in _STOPPED}
+    now = {other for other in stopped if answers[other].ended < sequence}
+    late = {other: said for other, said in answers.items() if said.cause == LATE}
+    suspects = frozenset().union(*(said.suspects for said in answers.values()))
+    waiters = frozenset().union(*(said.waiters for said in answers.values()))
+    missing = suspects.difference(answers) or waiters.difference(answers) or _most_missed(late)
+    if now or (stopped and not missing):  # who has stopped later may have taken along what it had sent
+        cause = min((stopped[other] for other in now or stopped), key=_STOPPED.index)
+        ranks = sorted(other for other in now or stopped if stopped[other] == cause)
+        return PeerLostError.between_hosts(cause, ranks, holders)
+    blamed = sorted(missing or suspects)
+    if late.keys() >= set(blamed):
+        return DeadlineError.slow(blamed, holders)
+    if rank in blamed:
+        return DeadlineError.given_up(rank, blamed, holders)
+    if late or answers[rank].cause == AWAY:
+        return DeadlineError.between_hosts(blamed, holders)
+    return PeerLostError.between_hosts(LOST, blamed, holders)
+
+
+def _most_missed(late: Mapping[int, Said]) -> frozenset[int]:
+    """Return whom most late ranks miss: of those who are not late themselves, but have come back; else of all."""
+    counts = Counter(rank for said in late.values() for rank in said.suspects or said.waiters)
+    # One that noticed its deadline a little too late has come back, too; but few miss it.
+    asked = frozenset(counts).difference(late) or frozenset(counts)
+    return frozenset(rank for rank in asked if counts[rank] == max(counts[other] for other in asked))
