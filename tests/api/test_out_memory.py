@@ -104,6 +104,16 @@ class TestOut:
                 OPS.reduce("sum", value, ["gpu:0", "gpu:0"], out=PerReplica(out))
             np.testing.assert_array_equal(both, memory())
 
+    def test_on_a_device_may_not_share_memory_with_part_of_a_contribution(self):
+        """It would be read too late."""
+        with additional_backend(FakeBackend(1)) as fake:
+            value = PerReplica([fake.array(owned(r, (4,)), "gpu:0") for r in range(2)])
+            out, both = fake.array(np.zeros(4, np.float32), "gpu:0"), memory()
+            value[1].data, out.data = both[:4], both[2:6]
+            with pytest.raises(OutputError, match=r"^Component 0 of out overlaps replica 1's array\."):
+                OPS.reduce("sum", value, "gpu:0", out=out)
+            np.testing.assert_array_equal(both, memory())
+
 
 class TestTurned:
     @pytest.mark.parametrize("turn", [lambda square: (square, square.T), lambda square: (square.T, square)])
