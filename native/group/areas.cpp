@@ -57,7 +57,7 @@ bool Areas::lease(std::size_t nbytes, Choice& choice) {
 
 // Returns the offset of the first gap between the areas that has so many bytes; 0 if there is none.
 std::size_t Areas::gap(std::size_t nbytes) const {
-  std::size_t begin = aligned(layout_.leased(), nbytes);
+  std::size_t begin = place_for(nbytes, layout_.leased());
   const std::size_t end = begin + layout_.result_bytes;
   if (nbytes > layout_.result_bytes) return 0;
   // At most most_areas moves: every one of them passes an area for good.
@@ -66,7 +66,7 @@ std::size_t Areas::gap(std::size_t nbytes) const {
     for (const Area& area : control().areas) {
       // Only ever onwards, whatever another process has written there.
       if (area.nbytes != 0 && area.offset < begin + nbytes && begin < area.offset + area.nbytes) {
-        begin = aligned(area.offset + area.nbytes, nbytes);
+        begin = place_for(nbytes, area.offset + area.nbytes);
         is_moved = true;
       }
     }

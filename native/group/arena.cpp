@@ -7,12 +7,12 @@ namespace treefold::group {
 
 int Arena::take(std::size_t nbytes, std::size_t& offset) {
   if (nbytes > nbytes_) return ENOMEM;
-  const std::size_t wanted = aligned(std::max<std::size_t>(nbytes, 1), page_bytes);
+  const std::size_t wanted = round_up(std::max<std::size_t>(nbytes, 1), page_bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
-  offset = aligned(offset_, nbytes);
+  offset = place_for(nbytes, offset_);
   for (const auto& [begin, size] : taken_) {
     if (offset + wanted <= begin) break;
-    offset = aligned(begin + size, nbytes);
+    offset = place_for(nbytes, begin + size);
   }
   if (offset + wanted > offset_ + nbytes_) return ENOMEM;
   const int error = allocate(base_, fd_, offset, wanted);

@@ -19,8 +19,6 @@ constexpr std::uint64_t magic = 0x31646c6f66656572;  // "reefold1"
 constexpr std::size_t most_half_bytes = std::size_t{1} << 20, least_half_bytes = std::size_t{64} << 10;
 constexpr std::size_t staging_bytes = std::size_t{4} << 20;  // of all ranks: staging lives in the caches, or is slow
 
-std::size_t whole_pages(std::size_t nbytes) { return (nbytes + page_bytes - 1) / page_bytes * page_bytes; }
-
 constexpr std::uint64_t no_limit = std::numeric_limits<std::uint64_t>::max();
 
 // Where a version of control groups says how much memory a group may use, and does.
@@ -86,7 +84,6 @@ std::uint64_t room_in_control_groups() {
 
 // Returns 0 or an error number.
 int allocate_pages(int fd, std::size_t offset, std::size_t nbytes) {
-  if (nbytes > room_in_control_groups()) return ENOMEM;
   for (;;) {
     const int error = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(nbytes)) == 0 ? 0 : errno;
     if (error != EINTR) return error;
@@ -97,7 +94,7 @@ int allocate_pages(int fd, std::size_t offset, std::size_t nbytes) {
 
 Layout Layout::of(std::size_t ranks, std::size_t result_bytes, std::size_t arena_bytes) {
   const std::size_t half = std::clamp(staging_bytes / (2 * ranks), least_half_bytes, most_half_bytes);
-  return {ranks, whole_pages(result_bytes), whole_pages(arena_bytes), whole_pages(half)};
+  return {ranks, round_up(result_bytes, page_bytes), round_up(arena_bytes, page_bytes), round_up(half, page_bytes)};
 }
 
 int create_segment(const Layout& layout) {
@@ -108,7 +105,7 @@ int create_segment(const Layout& layout) {
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     error = errno;
   }
-  if (error == 0) error = allocate_pages(fd, 0, layout.allocated());
+  if (error == 0) error = allocate(nullptr, fd, 0, layout.allocated());
   if (error == 0) {
     void* const page = mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED) {
@@ -148,10 +145,12 @@ std::byte* map_segment(int fd, const Layout& layout) {
 void unmap_segment(std::byte* base, const Layout& layout) { munmap(base, layout.total()); }
 
 int allocate(std::byte* base, int fd, std::size_t offset, std::size_t nbytes) {
+  if (nbytes > room_in_control_groups()) return ENOMEM;
 #if defined(MADV_POPULATE_WRITE)
-  // By the mapping, whose pages may be huge by madvise alone; fallocate knows of no mapping, and says what is missing.
-  if (nbytes >= huge_page_bytes && aligned(nbytes, nbytes) <= room_in_control_groups()) {
-    madvise(base + offset, nbytes, MADV_POPULATE_WRITE);
+  // By the mapping, whose pages may be huge by madvise alone; fallocate, which knows of no mapping, does the rest, and
+  // says what is missing.
+  if (base != nullptr && nbytes >= huge_page_bytes) {
+    madvise(base + offset, nbytes / huge_page_bytes * huge_page_bytes, MADV_POPULATE_WRITE);
   }
 #else
   static_cast<void>(base);

@@ -73,10 +73,11 @@ struct Block {
   alignas(64) unsigned char blobs[2][blob_bytes];
 };
 
-// Returns the first place from `offset` on where `nbytes` may begin.
-constexpr std::size_t aligned(std::size_t offset, std::size_t nbytes) {
-  const std::size_t step = nbytes >= huge_page_bytes ? huge_page_bytes : page_bytes;
-  return (offset + step - 1) / step * step;
+constexpr std::size_t round_up(std::size_t number, std::size_t step) { return (number + step - 1) / step * step; }
+
+// Returns the first place from `offset` on where `nbytes` may begin: at a huge page, if they fill one.
+constexpr std::size_t place_for(std::size_t nbytes, std::size_t offset) {
+  return round_up(offset, nbytes >= huge_page_bytes ? huge_page_bytes : page_bytes);
 }
 
 // Where things are in the segment; the same on all ranks, because it follows from these numbers.
@@ -85,14 +86,14 @@ struct Layout {
   std::size_t blocks() const { return page_bytes; }
   std::size_t staging() const { return blocks() + ranks * block_bytes; }
   std::size_t allocated() const { return staging() + ranks * 2 * half_bytes; }
-  std::size_t scratch() const { return aligned(allocated(), result_bytes); }
-  std::size_t leased() const { return aligned(scratch() + result_bytes, result_bytes); }
+  std::size_t scratch() const { return place_for(result_bytes, allocated()); }
+  std::size_t leased() const { return place_for(result_bytes, scratch() + result_bytes); }
   std::size_t arena(std::size_t rank) const {
-    return aligned(leased() + result_bytes, arena_bytes) + rank * aligned(arena_bytes, arena_bytes);
+    return place_for(arena_bytes, leased() + result_bytes) + rank * place_for(arena_bytes, arena_bytes);
   }
   std::size_t total() const { return arena(ranks); }
 
-  static constexpr std::size_t block_bytes = (sizeof(Block) + page_bytes - 1) / page_bytes * page_bytes;
+  static constexpr std::size_t block_bytes = round_up(sizeof(Block), page_bytes);
   static Layout of(std::size_t ranks, std::size_t result_bytes, std::size_t arena_bytes);
 };
 
@@ -104,7 +105,7 @@ int create_segment(const Layout& layout);
 std::byte* map_segment(int fd, const Layout& layout);
 void unmap_segment(std::byte* base, const Layout& layout);
 
-// Allocates the pages of a range of the file, which is mapped at `base`; huge ones if the range is large and the system
+// Allocates the pages of a range of the file, which is mapped at `base` unless that is null; huge ones if the range is large and the system
 // has them for shared memory. Returns 0 or an error number; ENOMEM also where a control group has no room for them,
 // which the kernel would answer by killing a process; none of the range is allocated then.
 int allocate(std::byte* base, int fd, std::size_t offset, std::size_t nbytes);
