@@ -2,6 +2,7 @@
 
 #include <linux/futex.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,6 +20,10 @@ using std::chrono::milliseconds;
 
 // Spinning longer than a wake-up takes gains nothing.
 constexpr Clock::duration spin_time = microseconds(30);
+// Where ranks share cores, those that are awaited run at once in the time that this one gives away: no sleep, no wake-up.
+// But other programs take whole slices of it. After each slice that is lost so, twice as many meetings are slept through.
+constexpr Clock::duration yield_time = microseconds(100), slice_time = milliseconds(1);
+constexpr std::uint64_t fewest_asleep = 32, most_asleep = 8192;
 // Sleep is cut into slices, between which a rank looks whether the others live: short ones while a meeting is likely to
 // be near, longer ones later. Two of the longest, and a look, fit into the 100 ms that a deadline may be late.
 constexpr Clock::duration shortest_slice = milliseconds(1), longest_slice = milliseconds(16);
@@ -96,10 +101,7 @@ bool Meetings::meet(std::uint64_t sequence, const std::function<void()>& complet
     Clock::duration slice = shortest_slice;
     bool has_warned = !patience.warn;
     while (!is_over(low)) {
-      if (spins_ && Clock::now() - begin < spin_time) {
-        pause();
-        continue;
-      }
+      if (stays_awake(begin)) continue;
       sleep(low, std::min(slice, std::max<Clock::duration>(patience.deadline - Clock::now(), microseconds(50))));
       // The last arriver may have ended, or been stopped, when it had decided and before it told the others.
       if (is_over(low) || is_final(outcome(sequence))) break;
@@ -112,6 +114,25 @@ bool Meetings::meet(std::uint64_t sequence, const std::function<void()>& complet
     }
   }
   return outcome(sequence).phase != Phase::broken;
+}
+
+// Spins a little, or gives way to others; returns false when it is time to sleep.
+bool Meetings::stays_awake(Clock::time_point begin) {
+  const Clock::time_point before = Clock::now();
+  if (before - begin >= (spins_ ? spin_time : yield_time)) return false;
+  if (spins_) {
+    pause();
+    return true;
+  }
+  if (meetings_ < yields_from_) return false;
+  sched_yield();
+  if (Clock::now() - before >= slice_time) {
+    asleep_ = std::clamp(2 * asleep_, fewest_asleep, most_asleep);
+    yields_from_ = meetings_ + asleep_;
+  } else {
+    asleep_ -= asleep_ > 0;
+  }
+  return true;
 }
 
 bool Meetings::is_over(std::uint32_t number) const {

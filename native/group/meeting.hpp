@@ -58,6 +58,7 @@ class Meetings {
 
  private:
   bool is_over(std::uint32_t number) const;
+  bool stays_awake(Clock::time_point begin);
   void judge(std::uint64_t sequence, const Patience& patience);
   std::size_t dead_rank() const;
   char state_of(std::size_t rank) const;
@@ -68,7 +69,9 @@ class Meetings {
   const std::size_t rank_;
   const std::vector<Peer> peers_;
   const bool spins_;
-  std::uint64_t meetings_ = 0;  // that this rank has begun
+  std::uint64_t meetings_ = 0;     // that this rank has begun
+  std::uint64_t yields_from_ = 0;  // the meeting from which on it gives way before it sleeps
+  std::uint64_t asleep_ = 0;       // for how many meetings it does not, when it has lost a slice
 };
 
 }  // namespace treefold::group
