@@ -26,6 +26,7 @@ from treefold.report.tables import markdown_table
 
 _WIDTHS = (768, 1536, 1536, 768)  # 4.7 million parameters, in three layers
 _BATCH = 8
+_WARM_UP = 3  # rounds that do not count
 _HOOKS = {
     "gloo": ("gloo", None),
     "treefold": ("treefold", None),
@@ -66,7 +67,7 @@ def be_rank(rank: int, ranks: int, rounds: int, folder: str) -> None:
     trainees = {name: Trainee(*how) for name, how in _HOOKS.items()}
     draw = torch.Generator().manual_seed(rank)
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in trainees}
-    for turn in range(rounds + 3):  # the first three warm up
+    for turn in range(_WARM_UP + rounds):
         inputs, targets = (torch.randn(_BATCH, width, generator=draw) for width in (_WIDTHS[0], _WIDTHS[-1]))
         for name in list(trainees)[:: 1 if turn % 2 else -1]:
             distributed.barrier()
@@ -74,7 +75,7 @@ def be_rank(rank: int, ranks: int, rounds: int, folder: str) -> None:
             all_ranks = [torch.empty(2) for _ in range(ranks)]
             distributed.all_gather(all_ranks, own)
             cpu, wall = torch.stack(all_ranks).unbind(1)
-            if turn >= 3:  # noqa: PLR2004 - see above
+            if turn >= _WARM_UP:
                 seconds[name].append((float(cpu.sum()), float(wall.max())))
     if rank == 0:
         right = [parameter.detach() for parameter in trainees["gloo"].network.parameters()]

@@ -12,7 +12,7 @@ import math
 import ddp
 import result_pages
 from treefold.bench.models import resnet50
-from treefold.cli.bench_ranks import Work, measure_ranks, table_of
+from treefold.cli.bench_ranks import Work, measure_ranks, read_peers, table_of
 from treefold.report.tables import markdown_table
 
 _KIB, _MIB = 256, 1 << 18  # elements of float32
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--against", default="gloo,mpi")
     arguments = parser.parse_args()
-    parts = measure(arguments.ranks, arguments.rounds, arguments.against.split(","))
+    parts = measure(arguments.ranks, arguments.rounds, read_peers(arguments.against))
     print(result_pages.save("ranks", "Between processes of one host", parts).read_text(encoding="utf-8"))
 
 

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from treefold.bench.machine import describe_machine, describe_versions
+from treefold.cli.doctor.looks import HUGE_PAGES
 from treefold.report.tables import Table
-
-_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 def describe(packages: Sequence[str]) -> str:
     """Return a table of this machine, the versions of packages, and how busy it is before the measurement."""
     facts = describe_machine() | describe_versions(packages)
-    if _HUGE_PAGES.exists():
-        facts["huge pages of shared memory"] = _HUGE_PAGES.read_text(encoding="ascii").strip()
+    if HUGE_PAGES.exists():
+        facts["huge pages of shared memory"] = HUGE_PAGES.read_text(encoding="ascii").strip()
     facts["load before"] = f"{os.getloadavg()[0]:.1f}"
     return Table(["machine", ""], [[*fact] for fact in facts.items()], words=(0, 1)).to_markdown()
 

@@ -72,14 +72,19 @@ class Mutant:
     after: str
 
     @property
+    def file(self) -> str:
+        """Its place in the package."""
+        return self.spec.module_path.relative_to(PACKAGE).as_posix()
+
+    @property
     def name(self) -> tuple[str, str, str]:
         """The file in the package, the line before and after: what stays when other lines change."""
-        return self.spec.module_path.relative_to(PACKAGE).as_posix(), self.before, self.after
+        return self.file, self.before, self.after
 
     @property
     def tests(self) -> list[str]:
         """The tests that notice first."""
-        return [*ELSEWHERE.get(self.spec.module_path.relative_to(PACKAGE).as_posix(), ()), *ROOMS[self.room]]
+        return [*ELSEWHERE.get(self.file, ()), *ROOMS[self.room]]
 
     @property
     def key(self) -> str:

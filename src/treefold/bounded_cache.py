@@ -36,7 +36,7 @@ class BoundedCache(Generic[Key, Value]):
             self._entries.pop(oldest, None)
 
     def made(self, key: Key, make: Callable[[], Value]) -> Value:
-        """Return the value for a key, made now if it is not there; either is the newest then: what is used stays."""
+        """Return the value for a key; make and keep it if it is missing. Either way the entry becomes the newest."""
         value = self.get(key)
         if value is None:
             value = make()

@@ -25,6 +25,17 @@ class TestWorkflows:
         assert [action for action in actions if not re.search(r"@(v\d+|release/v\d+|[0-9a-f]{40})$", action)] == []
 
 
+class TestArchitecture:
+    def test_names_files_that_are_there(self):
+        """Whoever is sent to ``room/file`` finds it."""
+        package = ROOT / "src" / "treefold"
+        rooms = "|".join(room.name for room in package.iterdir() if room.is_dir())
+        text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+        named = re.findall(rf"(?<![\w/])((?:{rooms})/[a-z_]+(?:/[a-z_]+)?)", text)
+        assert len(named) > 10
+        assert [name for name in named if not (package / name).exists() and not (package / f"{name}.py").exists()] == []
+
+
 class TestCitation:
     def test_names_the_version_and_licence_of_the_package(self):
         """Who cites treefold cites the version that is here."""

@@ -33,7 +33,7 @@ def bench_ranks(ranks: int, works: Sequence[Work], against: str, rounds: int, ou
     """Measure all-reduce between processes, and print a table; write the figures as JSON, too, if a path is given."""
     if output is not None:
         check_output("--json", output)
-    figures = measure_ranks(ranks, works, _read_peers(against), rounds)
+    figures = measure_ranks(ranks, works, read_peers(against), rounds)
     cores = counted(os.cpu_count() or 1, "core")
     print(f"{counted(ranks, 'rank')}, float32, wide, on {cores}; milliseconds per call, CPU time summed over ranks")
     echo(table_of(figures))
@@ -53,7 +53,8 @@ def measure_ranks(ranks: int, works: Sequence[Work], peers: Sequence[str], round
         return [Figure(*row) for row in json.loads(output.read_text(encoding="utf-8"))]
 
 
-def _read_peers(against: str) -> list[str]:
+def read_peers(against: str) -> list[str]:
+    """Return the peers that are asked for; one that is not there is an error."""
     names = list(PEERS) if against == "all" else [name.strip() for name in against.split(",") if name.strip()]
     for name in names:
         if name not in PEERS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import threading
 import time
@@ -17,10 +16,9 @@ from torch.distributed import PrefixStore, ProcessGroupGloo
 
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
-from treefold.engines.stores import asked
+from treefold.engines.stores import STORE_ERRORS, asked, interfaces
 from treefold.errors import ConnectError, GroupError
 
-_INTERFACES = "GLOO_SOCKET_IFNAME"
 _FOREVER = timedelta(days=365)
 #: gloo keeps tags in 32 bits with a sign.
 _TAGS = 1 << 30
@@ -53,7 +51,7 @@ class GlooChannel(Channel):
             left = max(deadline - time.monotonic(), 1e-3)
             self._group = ProcessGroupGloo(PrefixStore(name, store), rank, size, timedelta(seconds=left))
         except RuntimeError as error:
-            raise ConnectError.gloo(str(error), os.environ.get(_INTERFACES, "")) from None
+            raise ConnectError.gloo(str(error), ", ".join(interfaces())) from None
         self._meet("connected", deadline)  # who is connected may end, which would keep others from connecting
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
@@ -179,7 +177,7 @@ class GlooChannel(Channel):
 
         def missing() -> list[int]:
             store.set(keys[self.rank], b"")
-            with contextlib.suppress(RuntimeError):  # PyTorch's errors of stores
+            with contextlib.suppress(*STORE_ERRORS):
                 store.wait(keys, timedelta(seconds=left))
                 return []
             return [rank for rank, key in enumerate(keys) if not store.check([key])]
@@ -219,4 +217,4 @@ class GlooChannel(Channel):
 
 def _num_rails() -> int:
     """Return over how many network interfaces gloo spreads tags."""
-    return len([name for name in os.environ.get(_INTERFACES, "").split(",") if name]) or 1
+    return len(interfaces()) or 1

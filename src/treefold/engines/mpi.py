@@ -172,8 +172,7 @@ class MpiChannel(Channel):
 
     def joins(self, communicator: Any) -> bool:
         """Tell whether the channel and a communicator are of the same ranks."""
-        alike = MPI.Group.Compare(self._comm.Get_group(), communicator.Get_group())
-        return bool(alike in {MPI.IDENT, MPI.SIMILAR})
+        return bool(MPI.Comm.Compare(self._comm, communicator) != MPI.UNEQUAL)
 
     def free(self) -> None:
         """Give the communicator back; all ranks do, of channels that are quiet on all of them."""
@@ -229,9 +228,8 @@ _kept: list[MpiChannel] = []
 def duplicate(communicator: Any) -> MpiChannel:
     """Return a channel over a duplicate of a communicator, whose ranks all call this.
 
-    To free a communicator takes all its ranks, and a channel is closed by one of them. So those that were closed are
-    freed here, where all are: if they are quiet on all, or what comes late could reach a successor that MPI numbers
-    alike.
+    Freeing a communicator takes all its ranks, which meet here. Only channels that are quiet on every rank are freed:
+    MPI may use the number again, and a late message would reach the new communicator.
     """
     channel = MpiChannel(communicator.Dup())
     quiet = {one.number: one for one in list(_kept) if one.joins(communicator) and one.is_quiet()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import os
 import socket
 import time
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from treefold.engines.interface import Channel, Transfer
-from treefold.engines.stores import asked
+from treefold.engines.stores import asked, interfaces
 from treefold.errors import ConnectError
 
 _WORDS_BYTES = 4096
@@ -84,8 +83,7 @@ class StoreRoster(Roster):
 
     def missing_interfaces(self) -> list[str]:
         """Return what gloo will not find."""
-        named = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
-        return sorted({*filter(None, named)}.difference(name for _, name in socket.if_nameindex()))
+        return sorted({*interfaces()}.difference(name for _, name in socket.if_nameindex()))
 
     def close(self) -> None:
         """Leave the keys: others may still read them."""
@@ -99,12 +97,13 @@ class StoreRoster(Roster):
             keys = [self._key(rank) for rank in range(self.size)]
             if self._store.check(keys):
                 return [self._store.get(key) for key in keys]
-            if newest > self._attempt:
+            if newest > self._attempt and time.monotonic() < deadline:
                 self._attempt = _attempts[self._job] = newest
                 self._store.set(self._key(self.rank), said)
             elif time.monotonic() >= deadline:
                 told = [self._store.get(key) if self._store.check([key]) else None for key in keys]
-                self._store.delete_key(keys[self.rank])  # nobody is to join an attempt that was given up
+                if None in told:
+                    self._store.delete_key(keys[self.rank])  # nobody is to join an attempt that was given up
                 return told
             else:
                 time.sleep(_POLL_S)

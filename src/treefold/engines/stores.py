@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -9,12 +10,19 @@ from typing import TypeVar
 
 from treefold.errors import ConnectError
 
+#: Names the network interfaces that gloo uses.
+INTERFACES = "GLOO_SOCKET_IFNAME"
 T = TypeVar("T")
 
 #: What stores raise: PyTorch's are RuntimeErrors, those of users' own stores may be the system's.
 STORE_ERRORS = (RuntimeError, OSError)
 #: A question that ends at the deadline by itself is not cut off.
 _GRACE_S = 0.2
+
+
+def interfaces() -> list[str]:
+    """Return the network interfaces that the user has named for gloo."""
+    return [name for name in os.environ.get(INTERFACES, "").split(",") if name]
 
 
 def asked(question: Callable[[], T], deadline: float) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from treefold.errors.groups import GroupError
+from treefold.errors.groups import GroupError, numbered
 
 
 class ConnectError(GroupError, ConnectionError):
@@ -69,7 +69,7 @@ class ConnectError(GroupError, ConnectionError):
     def late(cls, ranks: Sequence[int], seconds: float) -> Self:
         """Some ranks did not come."""
         return cls(
-            f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} did not connect within {seconds:g} s. Start "
+            f"{numbered(ranks)} did not connect within {seconds:g} s. Start "
             "all ranks, or give connect a larger connect_timeout_seconds."
         ).blaming(*ranks)
 
@@ -85,7 +85,7 @@ class ConnectError(GroupError, ConnectionError):
     def absent(cls, ranks: Sequence[int]) -> Self:
         """Some of the ranks that should go on did not come."""
         return cls(
-            f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} should go on in a smaller group, and did not "
+            f"{numbered(ranks)} should go on in a smaller group, and did not "
             "come before the deadline. Leave them out as well, by connecting again without them."
         ).blaming(*ranks)
 

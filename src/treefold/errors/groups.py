@@ -81,7 +81,7 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
-    def unknown_ranks(cls, ranks: object, size: int) -> Self:
+    def unknownnumbered(cls, ranks: object, size: int) -> Self:
         """``without`` got something else than some of the other ranks."""
         return cls(f"Group.without takes some of the other ranks, of 0 to {size - 1}, and got {ranks!r}.")
 
@@ -125,7 +125,7 @@ class PeerLostError(GroupError, ConnectionError):
     def between_hosts(cls, cause: str, ranks: Sequence[int], holders: Sequence[int]) -> Self:
         """These ranks are gone, and these of the others have the result nevertheless."""
         words = "have ended, or their hosts cannot be reached" if cause == "lost" else _CAUSES[cause]
-        return cls(f"{_ranks(ranks)} {_number(words, ranks)}, {_as_they_were(holders)} {_AGAIN_WITHOUT}").blaming(
+        return cls(f"{numbered(ranks)} {_number(words, ranks)}, {_as_they_were(holders)} {_AGAIN_WITHOUT}").blaming(
             *ranks
         )
 
@@ -133,7 +133,7 @@ class PeerLostError(GroupError, ConnectionError):
     def unexplained(cls, ranks: Sequence[int]) -> Self:
         """Connections to these ranks are broken, and no other rank says why."""
         return cls(
-            f"The connections to {_ranks(ranks).lower()} and others broke, and nobody says why, so this call did not "
+            f"The connections to {numbered(ranks).lower()} and others broke, and nobody says why, so this call did not "
             "happen: outputs are as they were. On gloo ranks tell each other by PyTorch's store: whoever held it, "
             "usually rank 0 or torchrun, may have ended. Let all ranks connect again."
         ).blaming(*ranks)
@@ -163,14 +163,14 @@ class DeadlineError(GroupError, TimeoutError):
     def between_hosts(cls, ranks: Sequence[int], holders: Sequence[int]) -> Self:
         """These ranks are late, and these of the others have the result nevertheless."""
         return cls(
-            f"{_ranks(ranks)} had not come by the deadline, {_as_they_were(holders)} {_AGAIN_WITHOUT} Give connect a "
+            f"{numbered(ranks)} had not come by the deadline, {_as_they_were(holders)} {_AGAIN_WITHOUT} Give connect a "
             "larger timeout_seconds if they are only slow."
         ).blaming(*ranks)
 
     @classmethod
     def given_up(cls, rank: int, ranks: Sequence[int], holders: Sequence[int]) -> Self:
         """The others have had to go on without these ranks, of which this rank is one."""
-        who = f"{_ranks(ranks)}, {'this one' if len(ranks) == 1 else f'rank {rank} being this one'},"
+        who = f"{numbered(ranks)}, {'this one' if len(ranks) == 1 else f'rank {rank} being this one'},"
         return cls(
             f"{who} {_number('was', ranks)} away until the deadlines of the others had passed, "
             f"{_as_they_were(holders)} The others may go on without {'it' if len(ranks) == 1 else 'them'}: connect "
@@ -182,7 +182,7 @@ class DeadlineError(GroupError, TimeoutError):
         """These ranks are missed by others, and were waiting in the call themselves."""
         they = "it sends" if len(ranks) == 1 else "they send"
         return cls(
-            f"{_ranks(ranks)} {_number('was', ranks)} there, but what {they} had not arrived by the deadline, "
+            f"{numbered(ranks)} {_number('was', ranks)} there, but what {they} had not arrived by the deadline, "
             f"{_as_they_were(holders)} The network is too slow for this value, or was cut for a while: give connect a "
             "larger timeout_seconds, and let all ranks connect again."
         ).blaming(*ranks)
@@ -268,7 +268,8 @@ class SharedMemoryError(GroupError, MemoryError):
         )
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def numbered(ranks: Sequence[int]) -> str:
+    """Return "Rank 1" or "Ranks 1, 2"."""
     return f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
@@ -281,5 +282,5 @@ def _number(words: str, ranks: Sequence[int]) -> str:
 
 
 def _as_they_were(holders: Sequence[int]) -> str:
-    held = f"; {_ranks(holders).lower()} had the result already" if holders else ""
+    held = f"; {numbered(holders).lower()} had the result already" if holders else ""
     return f"so this call did not happen: outputs are as they were{held}."

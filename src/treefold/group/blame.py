@@ -62,8 +62,8 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
         cause = min((stopped[other] for other in now or stopped), key=_STOPPED.index)
         ranks = sorted(other for other in now or stopped if stopped[other] == cause)
         return PeerLostError.between_hosts(cause, ranks, holders)
-    blamed = sorted(missing or suspects)
-    if late.keys() >= set(blamed):
+    blamed = sorted(missing or suspects or waiters)
+    if blamed and late.keys() >= set(blamed):
         return DeadlineError.slow(blamed, holders)
     if rank in blamed:
         return DeadlineError.given_up(rank, blamed, holders)

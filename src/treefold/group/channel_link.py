@@ -310,8 +310,9 @@ def _are_apart(given: Sequence[Sequence[HostArray]], ends: Sequence[HostArray | 
 
 
 def _is_writable(row: Row) -> bool:
+    """Tell whether a target may be written; only NumPy's arrays may not."""
     view = (row.views or row.arrays)[0]
-    return not isinstance(view, np.ndarray) or view.flags.writeable  # what is written by its address asks nobody
+    return not isinstance(view, np.ndarray) or view.flags.writeable
 
 
 def _no_end_overlaps(spans: Sequence[tuple[int, int, int, int]]) -> bool:

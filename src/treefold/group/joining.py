@@ -49,6 +49,7 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
     """
     deadline = time.monotonic() + terms.connect_seconds
     cluster = _read(terms.topology)
+    missing = roster.missing_interfaces()
     own = {
         "treefold": sys.modules["treefold"].__version__,
         "byte order": sys.byteorder,
@@ -56,7 +57,7 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
         "topology": None if cluster is None else _digest(cluster),
         "host": host_key() or f"rank {roster.rank}",
         "bytes for results": terms.result_bytes,
-        "interfaces": [roster.missing_interfaces(), [name for _, name in socket.if_nameindex()]],
+        "interfaces": [missing, [name for _, name in socket.if_nameindex()] if missing else []],
     }
     said = [json.loads(one) for one in roster.exchange(json.dumps(own).encode(), deadline)]
     _check(said)

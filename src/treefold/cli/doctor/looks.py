@@ -27,7 +27,7 @@ _GET_TORCH = "pip install --upgrade torch, or what pytorch.org/get-started/local
 _THREADS, _LEVEL = "TREEFOLD_NUM_THREADS", "TREEFOLD_VECTOR_LEVEL"
 _VARIABLES = (_THREADS, _LEVEL, "TREEFOLD_HOST_CACHE_BYTES", gpus.VARIABLE)
 _INTERNAL = ("TREEFOLD_CASE", "TREEFOLD_BENCH_")
-_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 #: By their modules: names, and the packages that bring them.
 _FRAMEWORKS = {
     "numpy": ("NumPy", ("numpy",)),
@@ -137,13 +137,15 @@ def _threads(findings: Findings, *, quota: Path = Path("/sys/fs/cgroup/cpu.max")
         findings.to_mend.append(Problem(what, _set(_THREADS, allowed) if allowed < processors else _unset(_THREADS)))
 
 
-def _shared_memory(findings: Findings, *, setting: Path = _HUGE_PAGES) -> None:
+def _shared_memory(findings: Findings, *, setting: Path = HUGE_PAGES) -> None:
     """Look at the pages that groups of processes get: whoever may not change them has nothing to mend."""
     try:
         found = re.search(r"\[(\w+)\]", setting.read_text(encoding="ascii"))
     except OSError:
         return
-    has_small = found is not None and found[1] in ("never", "deny")
+    if found is None:
+        return
+    has_small = found[1] in ("never", "deny")
     change = f"pages of 4 KiB; for huge ones: echo advise | sudo tee {setting}"
     findings.facts["shared memory"] = change if has_small else "huge pages"
 

@@ -11,7 +11,7 @@ from treefold.cli import completion
 
 _OUTPUT = "Output"
 
-#: Of the machine, whether it is an option or an argument.
+#: What the option and the argument for a machine have in common.
 MACHINE: dict[str, Any] = {
     "metavar": "FILE|NAME|-",
     "help": "A file, a known machine, or - for a pipe; else this machine.",

@@ -149,8 +149,11 @@ def _schedule(plan: Plan, *, is_pinned: bool) -> Schedule:
     """Return the plan's schedule, made once for each state of the links; it keeps the plan, so that ids stay unique."""
     key = id(plan), is_pinned, links.version()
     is_direct = functools.partial(_is_direct, is_pinned=is_pinned)
-    make = functools.partial(make_schedule, plan, chunk_bytes=_chunk_bytes(plan), is_direct=is_direct)
-    return _schedules.made(key, lambda: (plan, make()))[1]
+
+    def make() -> tuple[Plan, Schedule]:
+        return plan, make_schedule(plan, chunk_bytes=_chunk_bytes(plan), is_direct=is_direct)
+
+    return _schedules.made(key, make)[1]
 
 
 def _chunk_bytes(plan: Plan) -> int:
