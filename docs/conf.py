@@ -69,12 +69,19 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
 }
 
+
+def newest(pattern: str) -> str:
+    """Return the newest report: their names end with the day."""
+    return max((ROOT / "benchmarks" / "results").glob(pattern)).relative_to(ROOT).as_posix()
+
+
 # Papers that stand outside of this folder, because people look for them there, are pages of the site, too.
-_NEWEST = max((ROOT / "benchmarks" / "results").glob("20*.md")).relative_to(ROOT).as_posix()
 BORROWED = {
     "how/code": "ARCHITECTURE.md",
     "how/measuring": "benchmarks/README.md",
-    "how/host-memory": _NEWEST,
+    "how/host-memory": newest("20*.md"),
+    "how/ranks-measured": newest("ranks-*.md"),
+    "how/hosts-measured": newest("hosts-*.md"),
     "how/gpus-measured": "benchmarks/results/gpu.md",
     "contributing": "CONTRIBUTING.md",
     "changelog": "CHANGELOG.md",

@@ -74,7 +74,7 @@ class Mutant:
     @property
     def file(self) -> str:
         """Its place in the package."""
-        return self.spec.module_path.relative_to(PACKAGE).as_posix()
+        return str(self.spec.module_path.relative_to(PACKAGE).as_posix())
 
     @property
     def name(self) -> tuple[str, str, str]:

@@ -81,7 +81,7 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
-    def unknownnumbered(cls, ranks: object, size: int) -> Self:
+    def unknown_ranks(cls, ranks: object, size: int) -> Self:
         """``without`` got something else than some of the other ranks."""
         return cls(f"Group.without takes some of the other ranks, of 0 to {size - 1}, and got {ranks!r}.")
 
