@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -40,6 +41,7 @@ def folder(tmp_path_factory):
     from safetensors.numpy import save_file  # noqa: PLC0415 - as above
 
     top = tmp_path_factory.mktemp("reader")
+    shutil.copytree(ROOT / "examples", top / "examples")
     for number, name in enumerate("abc"):
         tensors = {"weight": np.full(3, 2.0**number, np.float32)}
         save_file(tensors, top / f"{name}.safetensors")
