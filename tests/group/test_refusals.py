@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import itertools
 import os
 import resource
 import struct
@@ -144,9 +145,10 @@ def connect_with_few_descriptors(me, *, spare, victim):
     """Connect; one rank may open so many files more than it has."""
     if me.rank == victim:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        free = os.dup(0)
-        os.close(free)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limit[1]))
+        # The limit is on numbers, and those that are taken need not be the lowest.
+        taken = {int(path.name) for path in Path("/proc/self/fd").iterdir() if path.exists()}
+        free = (number for number in itertools.count() if number not in taken)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, spare, None)), limit[1]))
 
     def all_of_it():
         me.group = connect(me.ticket, connect_timeout_seconds=2, timeout_seconds=2)
