@@ -13,6 +13,7 @@ from treefold.planners.tree_packing.network import Array, Network, Route
 _LARGEST = 100_000  # entries of the pool's loads that the integer program is given
 # The search is bounded by nodes, not by seconds: on a busy machine a time limit would give other, worse packings.
 _MOST_NODES, _CLOSE = 400, 1e-6
+# Each edge of a balanced tree costs a search of all routes, so there is a bound on edges, not on trees.
 _MOST_EDGES, _POWER = 1024, 8
 _SHAKEN, _SHAKES = 100, (0.2, 1.0)  # trees to add; noise on prices, in units of the highest price
 
@@ -25,10 +26,15 @@ def richer_pool(network: Network, oracle: Oracle, solution: Solution) -> tuple[C
     random = np.random.default_rng(len(network.capacities))
     known_loads = {tuple(column.loads) for column in solution.columns}
     found = list[Column]()
+    # Two points of departure: the optimal prices, under which the optimum's trees are all equally cheap, and prices
+    # that favour wide rows. Both have 1 as their greatest, so one scale of noise fits both.
     known = (solution.prices / solution.prices.max(), network.width.min() / network.width)
     for number in range(min(_SHAKEN, _LARGEST // len(network.capacities))):
+        # Noise is only added: the shortest routes need prices that are not negative.
         prices = known[number % 2] + _SHAKES[number // 2 % 2] * random.random(len(network.capacities))
         found.append(oracle(prices)[0].column())
+    # Trees with equal loads are one and the same variable to the program. Copies would only give the search symmetric
+    # branches, which it must all visit.
     unlike = {tuple(column.loads): column for column in found}
     return tuple(column for loads, column in unlike.items() if loads not in known_loads)
 
@@ -44,11 +50,13 @@ def balanced_trees(network: Network, packs: int) -> tuple[Column, ...]:
         edges = list[tuple[int, int, Route, Route]]()
         for _ in range(count - 1):
             # A high power makes the sum over a route nearly the load of its fullest row.
+            # The load after one more crossing, not before it: else all empty rows, wide or narrow, would look alike.
             fullness = (loads + 1) / network.width
             routes = network.routes((fullness / fullness.max()) ** _POWER)
             open_cost = np.where(is_in[:, None] & ~is_in, routes.cost_there_and_back, np.inf)
             parent, child = (int(end) for end in np.unravel_index(open_cost.argmin(), open_cost.shape))
             edges.append((parent, child, *routes.there_and_back(parent, child)))
+            # At once, not after the tree: the next edges of this tree must see that these rows are taken.
             loads += network.crossings(*edges[-1][2:])
             is_in[child] = True
         columns.append(mirrored_column(network, edges))
@@ -65,11 +73,14 @@ def equal_packs(network: Network, loads: Array, rates: Array, packs: int) -> Cou
     solved = None
     if loads.size <= _LARGEST:
         solved = _solve(loads, network.width, np.full(loads.shape[1], packs), packs)
+    # Rounded to the nearest, because the solver's whole numbers are whole to 1e-6 only: cut off, 2.9999999 would lose a
+    # pack. The counts are compared by what they exactly reach, so the solver's own objective is never trusted.
     candidates = [rounded] if solved is None else [rounded, np.rint(solved).astype(np.int64)]
     return max(candidates, key=lambda counts: reached(network, loads, counts))
 
 
 def _largest_remainders(shares: Array, packs: int) -> Counts:
+    # Hamilton's method: no count is further than 1 from its exact value, and their sum is right.
     exact = shares * packs
     counts = np.floor(exact).astype(np.int64)
     missing = packs - int(counts.sum())
@@ -81,6 +92,7 @@ def _largest_remainders(shares: Array, packs: int) -> Counts:
 def _solve(loads: Array, width: Array, most: Counts, packs: int) -> Array | None:
     """Minimise t where Σ load·count ≤ t·width and Σ count = packs."""
     optimize, num_trees = load_scipy_optimize(), loads.shape[1]
+    # The variables are the counts and, last, t: load·count − width·t ≤ 0.
     capacity = optimize.LinearConstraint(np.column_stack([loads, -width]), -math.inf, 0.0)
     total = optimize.LinearConstraint(np.append(np.ones(num_trees), 0.0)[None, :], packs, packs)
     found = optimize.milp(
@@ -88,6 +100,7 @@ def _solve(loads: Array, width: Array, most: Counts, packs: int) -> Array | None
         constraints=[capacity, total],
         integrality=np.append(np.ones(num_trees), 0),
         bounds=optimize.Bounds(0, np.append(most, math.inf)),
+        # A gap of 0 is not asked for: proving the last digits of t takes most of the nodes and changes no count.
         options={"node_limit": _MOST_NODES, "mip_rel_gap": _CLOSE},
     )
     return None if found.x is None else found.x[:-1]

@@ -10,6 +10,8 @@ from treefold.planners.tree_packing.spanning import cheapest_paths
 
 _SMALL = 16  # up to this many devices the linear program alone takes no longer
 _ROUNDS_PER_DEVICE, _MOST_ROUNDS = 6, 400
+# The ε of Garg and Könemann: smaller values come closer to the optimum, and need more rounds. It need not come close,
+# because the linear program weighs the trees again.
 _STEEPNESS = 0.3
 
 
@@ -32,6 +34,7 @@ def _cheapest_path_trees(network: Network) -> tuple[Column, ...]:
     """
     routes = network.routes(1 / network.width)
     cost = routes.cost_there_and_back
+    # A root from which some device cannot be reached both ways has no tree.
     found = [cheapest_paths(cost, root) for root in range(len(cost))]
     return tuple(mirrored(network, routes, pairs) for pairs in found if len(pairs) == len(cost) - 1)
 
@@ -50,9 +53,12 @@ def _multiplicative_weights(network: Network, oracle: Oracle) -> InitialColumns:
         # Less the fullest, so that the exponential does not overflow: only the ratios of prices count.
         prices = np.exp((fullness - fullness.max()) * _STEEPNESS) / network.width
         cheapest = oracle(prices)[0]
+        # Every round's prices prove a bound (weak duality, as in ``columns``); the best of them start the
+        # stabilisation.
         if network.width @ prices / cheapest.cost < bound:
             best, bound = prices, network.width @ prices / cheapest.cost
         column = cheapest.column()
+        # Trees with equal loads are interchangeable in the program, so one of them is enough.
         columns.setdefault(tuple(column.loads), column)
         # The tree carries as much as fills its narrowest row, and loads its others in proportion.
         load += column.loads / (column.loads / network.width).max()

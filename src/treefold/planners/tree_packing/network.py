@@ -43,6 +43,8 @@ class Network:
         self.row_of: dict[tuple[str, str], int] = {}
         capacities: list[Fraction] = []
         for ends, capacity in topology.capacities.items():
+            # A tree that folds up and sends down crosses both directions of its links equally, so where these are
+            # equally wide, one constraint and one price stand for both: half the rows, and the same optimum.
             if self.is_symmetric and ends[::-1] in self.row_of:
                 self.row_of[ends] = self.row_of[ends[::-1]]
             else:
@@ -50,6 +52,8 @@ class Network:
                 capacities.append(capacity)
         self.capacities = tuple(capacities)
         self.widest = max(capacities, default=Fraction(1))
+        # Divided as fractions, so that equally wide rows get equal floats; near 1, which is where the solver's
+        # tolerances fit.
         self.width: Array = np.array([float(capacity / self.widest) for capacity in capacities])
         routes, carriers = _joined(topology)
         self._index = {name: number for number, name in enumerate((*self.devices, *carriers))}
@@ -62,6 +66,7 @@ class Network:
         Costs O(t³ + n·t·(t + n)) for t carriers that join three nodes or more. Exact where the prices are whole numbers
         below 2³⁰.
         """
+        # The pads: row number ``len(prices)`` costs nothing, and span number ``len(cost)``, below, costs infinity.
         cost = np.append(prices, 0.0)[self._spans.rows].sum(axis=1)
         return Routes(self, np.append(cost, np.inf))
 
@@ -71,6 +76,7 @@ class Network:
 
     def crossings(self, down: Route, up: Route) -> Array:
         """Return how often each row is crossed on these routes; a row that stands for both directions counts once."""
+        # On symmetric machines the way up is the way down reversed, on the same rows.
         rows = self.rows_on(down) + ([] if self.is_symmetric else self.rows_on(up))
         return np.bincount(rows, minlength=len(self.capacities)).astype(float)
 
@@ -94,6 +100,8 @@ class Network:
         self.between = np.array(between, np.int64).reshape(-1, 3)
         self.leaving, self.arriving = self._padded(leaving), self._padded(arriving)
         ends = [(self._index[route[0]], self._index[route[-1]]) for route in self._spans.routes]
+        # The pad span leads to carrier 0: any valid index will do, because its cost of infinity keeps it from being
+        # chosen.
         far = np.array([*ends, (count, count)], np.int64) - count
         self.carrier_after, self.carrier_before = far[self.leaving, 1], far[self.arriving, 0]
 
@@ -125,12 +133,14 @@ class Routes:
             # The k-th span of all devices at once: a device has few spans, and a machine many devices.
             for k in range(network.leaving.shape[1]):
                 other = span_cost[network.leaving[:, k], None] + inner[network.carrier_after[:, k]]
+                # Strictly: of equally cheap routes the first stays, so that every process finds the same trees.
                 better = other < reach
                 reach[better], self._enter[better] = other[better], k
             for k in range(network.arriving.shape[1]):
                 other = reach[:, network.carrier_before[:, k]] + span_cost[network.arriving[:, k]]
                 better = other < self.cost
                 self.cost[better], self._exit[better] = other[better], k
+        # A device has no edge to itself, though a loop through a carrier may be cheap.
         np.fill_diagonal(self.cost, np.inf)
 
     @property
@@ -154,6 +164,8 @@ class Routes:
         at = int(network.carrier_after[source, into])
         spans = [int(network.leaving[source, into])]
         while at != last:
+            # Ends, because each hop is the first of a cheapest route: prices are not negative, and ties never replaced
+            # a hop.
             after = int(self._hop[at, last])
             spans.append(int(self._inner[at, after]))
             at = after
@@ -167,6 +179,7 @@ class Routes:
 def _cheapest(cost: Array, ends: Indices, span_cost: Array) -> Indices:
     """Write the cost of the cheapest span of each pair of ends into ``cost``, and return the spans' numbers."""
     chosen = np.full(cost.shape, -1)
+    # Stable, so that among equally cheap parallel spans the choice does not depend on the sorting algorithm.
     order = np.argsort(-span_cost[ends[:, 2]], kind="stable")
     for source, target, number in ends[order]:  # the cheapest comes last and overwrites the others
         cost[source, target], chosen[source, target] = span_cost[number], number
@@ -178,10 +191,14 @@ def _through(network: Network, span_cost: Array) -> tuple[Array, Indices, Indice
     size = network.num_carriers
     cost = np.full((size, size), np.inf)
     chosen = _cheapest(cost, network.between, span_cost)
+    # A route may enter and leave the carriers at the same one.
     np.fill_diagonal(cost, 0.0)
     hop = np.tile(np.arange(size), (size, 1))
     for middle in range(size):
         other = cost[:, middle, None] + cost[middle]
+        # Strictly: with ≤, the routes from ``middle`` itself would be replaced, and it would become its own next hop,
+        # in an endless loop. All pairs at once is safe, because row and column ``middle`` do not change in their own
+        # turn.
         better = other < cost
         if better.any():
             cost[better] = other[better]
@@ -195,6 +212,7 @@ def _joined(topology: Topology) -> tuple[list[Route], list[str]]:
     for source, target in topology.capacities:
         ends[source].add(target)
         ends[target].add(source)
+    # Dead ends first: a switch of three nodes, one of them a dead end, becomes a carrier that joins just two.
     for node in topology.nodes:
         _cut_off(node.name, topology.kinds, ends)
     spans: dict[tuple[str, str], list[Route]] = {}
@@ -224,6 +242,8 @@ def _pass_over(carrier: str, ends: dict[str, set[str]], spans: dict[tuple[str, s
     pairs = [pair for other in around for pair in ((other, carrier), (carrier, other))]
     if len(around) != 2 or any(len(spans.get(pair, [])) > 1 for pair in pairs):  # noqa: PLR2004 - two ends
         return False
+    # Whatever enters such a carrier leaves at its other end, so no choice is lost. Its links keep their own rows, and
+    # their capacities still count; only the search for routes has one node less.
     for start, stop in (around, around[::-1]):
         into, out = spans.pop((start, carrier), []), spans.pop((carrier, stop), [])
         if into and out:

@@ -34,6 +34,7 @@ _LARGE = 100  # above this many devices, symmetry is used
 _MANY_ROWS = 500  # above this many rows (or 100 devices), without symmetry, planning stops at a gap of 1 % or 4 rounds
 _TOLERANCE, _TOLERANCE_OF_LARGE = 1e-9, 0.01
 _MOST_ROUNDS, _MOST_ROUNDS_OF_LARGE = 10_000, 4
+# Below this, the loss is that of rounding shares to a grid, and no reader could use it.
 _LOSS_WORTH_A_NOTE = 1e-6
 _MOST_DIRECTED = 48  # up to this many devices, asymmetric trees have separate edges up and down
 
@@ -144,6 +145,9 @@ class Packer:
     def _certificate(self) -> Certificate:
         """The prices that bound every plan; on asymmetric machines for trees with separate edges up and down."""
         network = self._network
+        # On symmetric machines prices are equal in both directions, so a way up and a way down each cost a minimum
+        # spanning tree at least, and mirrored trees cost just that. Elsewhere the cheapest tree up and the cheapest
+        # tree down may differ.
         oracle = mirrored_trees(network) if network.is_symmetric else directed_trees(network)
         return certify(network, oracle, self._solution(None)[1].prices, is_directed=not network.is_symmetric)
 
@@ -152,6 +156,7 @@ class Packer:
         if max_depth not in self._solutions:
             network, shifts = self._network, self._shifts
             oracle = mirrored_trees(network) if _has_cheap_trees(network) else directed_trees(network)
+            # Prices in inverse proportion to the width: a first bound, which needs no solver.
             start = InitialColumns((), 1 / network.width)
             if max_depth is not None:
                 oracle = shallow_trees(network, max_depth)
@@ -171,6 +176,7 @@ def _has_cheap_trees(network: Network) -> bool:
 
 
 def _solve(network: Network, oracle: Oracle, start: InitialColumns, shifts: tuple[Shift, ...]) -> Solution:
+    # Each round of such a machine takes seconds, and the last percent takes most of the rounds.
     is_large = not shifts and (len(network.devices) > _LARGE or len(network.capacities) > _MANY_ROWS)
     return pack_trees(
         network,
@@ -188,6 +194,7 @@ def _pool(network: Network, solution: Solution, shifts: tuple[Shift, ...]) -> _P
         nothing = ({node.name: node.name for node in network.topology.nodes},)
         loads = np.array([column.loads for column in solution.columns]).T
         return _Pool(solution.columns, nothing, loads, solution.rates)
+    # Every column is multiplied by the number of images, so those without a rate are dropped first.
     used = solution.rates > solution.rates.sum() * 1e-9
     columns = tuple(column for column, is_used in zip(solution.columns, used, strict=True) if is_used)
     images = tuple(all_images(network.topology, shifts))
@@ -196,12 +203,15 @@ def _pool(network: Network, solution: Solution, shifts: tuple[Shift, ...]) -> _P
         rows = row_map(network, names)
         for index, column in enumerate(columns):
             loads[rows, number * len(columns) + index] = column.loads
+    # The images share the tree's rate equally, which is the mean of the symmetric solutions. ``tile`` repeats the
+    # columns image after image, the order in which the loads stand and in which ``_trees`` divides its numbers.
     return _Pool(columns, images, loads, np.tile(solution.rates[used], len(images)))
 
 
 def _enriched(pool: _Pool, further: tuple[Column, ...]) -> _Pool:
     """Return the pool with further columns behind its own."""
     columns = (*pool.columns, *further)
+    # A rate of 0: rounding the optimum gives them no pack, only the integer program may.
     rates = np.append(pool.rates, np.zeros(len(further)))
     return _Pool(columns, pool.images, np.array([column.loads for column in columns]).T, rates)
 
@@ -215,6 +225,7 @@ def _trees(machine: Topology, pool: _Pool, weights: list[int], packs: int | None
         times, share = (min(weight, 1), Fraction(weight, total)) if packs is None else (weight, Fraction(1, packs))
         for _ in range(times):
             trees.append(_tree(machine, pool.columns[index], pool.images[image], share, num_trees_at))
+            # The root of a directed tree is part of the optimum, and says nothing about how to spread the free ones.
             num_trees_at[trees[-1].root] += pool.columns[index].is_mirrored
     return tuple(trees)
 

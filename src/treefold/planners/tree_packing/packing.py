@@ -97,4 +97,6 @@ class TreePacking:
         """The share of the bound that is not reached; at 0 the packing is proved optimal."""
         if self.algbw is None or self.certificate is None:
             return 0.0
+        # Rounded last: a difference of floats could be 0 although the fractions differ, and 0 means that optimality is
+        # proved.
         return float(1 - self.algbw / self.certificate.bound)

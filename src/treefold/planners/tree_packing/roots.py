@@ -28,6 +28,7 @@ def rooted_tree(
         latency = _PER_EDGE_S + sum(alphas[ends] for ends in itertools.pairwise(route))
         adjacent.setdefault(source, []).append((target, latency))
     centres = _centres(adjacent)
+    # Roots are spread, so that no device makes the final fold of every pack while the others wait for it.
     root = min((device for device in topology.devices if device in centres), key=lambda name: num_trees_at.get(name, 0))
     walk = _walk(adjacent, root)
     down = tuple(routes[parent, child] for child, (parent, _) in walk.items() if child != root)
@@ -36,7 +37,12 @@ def rooted_tree(
 
 
 def _centres(adjacent: Adjacent) -> set[str]:
-    """Return the devices of least eccentricity. In a tree, the device farthest from any is an end of a longest path."""
+    """Return the devices of least eccentricity, which is the latency to the device farthest away.
+
+    In a tree, the device farthest from any device is an end of a longest path. The eccentricity of every device is then
+    the latency to the farther of that path's two ends, so three walks replace one from each device. Where the two
+    directions of a link differ in latency, this is an approximation, which can cost latency but no throughput.
+    """
     start = _farthest(_walk(adjacent, next(iter(adjacent))))
     from_start = _walk(adjacent, start)
     from_end = _walk(adjacent, _farthest(from_start))
@@ -48,8 +54,10 @@ def _centres(adjacent: Adjacent) -> set[str]:
 
 def _walk(adjacent: Adjacent, root: str) -> dict[str, tuple[str, float]]:
     """Return each device's parent and distance, devices in breadth-first order."""
+    # In a tree there is one path to each device, so the first one found is the shortest whatever the latencies.
     found = {root: (root, 0.0)}
     todo = [root]
+    # The list grows while it is walked: it is the queue of the search.
     for device in todo:
         for other, latency in adjacent[device]:
             if other not in found:

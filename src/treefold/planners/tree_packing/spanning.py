@@ -15,6 +15,9 @@ def cheapest_tree(cost: Array, root: int = 0, max_depth: int | None = None) -> t
     With ``max_depth``, no device is farther from ``root`` than so many edges. The tree is then good but not always the
     cheapest, because that problem is NP-hard. The cost is infinite if no tree is found.
     """
+    # ``best``: the cheapest edge from the tree to each device outside. By the cut property, the cheapest of these
+    # belongs to some minimum spanning tree. Without a heap, because a complete graph has n² edges to look at in any
+    # case.
     best, parent = cost[root].copy(), np.full(len(cost), root)
     is_open = np.ones(len(cost), bool)
     is_open[root] = False
@@ -23,6 +26,7 @@ def cheapest_tree(cost: Array, root: int = 0, max_depth: int | None = None) -> t
     total, pairs = 0.0, Pairs()
     for _ in range(len(cost) - 1):
         child = int(best.argmin())
+        # All are infinite: what is left is not connected, or only devices at the greatest depth lead there.
         total += float(best[child])
         if not np.isfinite(total):
             break
@@ -30,7 +34,10 @@ def cheapest_tree(cost: Array, root: int = 0, max_depth: int | None = None) -> t
         depth[child] = depth[int(parent[child])] + 1
         # At infinity a device that is in the tree is never the nearest again.
         is_open[child], best[child] = False, np.inf
+        # A device at the greatest depth takes no children. A greedy choice made earlier is never undone, hence not
+        # optimal.
         if max_depth is None or depth[child] < max_depth:
+            # ``is_open`` as well: the infinity of devices in the tree would look like room for improvement.
             better = is_open & (cost[child] < best)
             best[better], parent[better] = cost[child][better], child
     return total, pairs
@@ -43,7 +50,9 @@ def cheapest_paths(cost: Array, root: int) -> Pairs:
     is_open[root] = False
     pairs = Pairs()
     for _ in range(len(cost) - 1):
+        # Costs are not negative, so the nearest open device can no longer come nearer (Dijkstra 1959).
         child = int(np.where(is_open, reach, np.inf).argmin())
+        # With all at infinity, argmin gives 0, which may be the root.
         if not is_open[child] or not np.isfinite(reach[child]):
             break
         pairs.append((int(parent[child]), child))
@@ -54,15 +63,18 @@ def cheapest_paths(cost: Array, root: int) -> Pairs:
 
 
 def cheapest_arborescence(cost: Array, root: int) -> tuple[float, Pairs]:
-    """Return the cost and edges of the cheapest tree whose edges lead away from ``root`` (Chu and Liu, Edmonds).
+    """Return the cost and edges of the cheapest tree whose edges lead away from ``root`` (Chu and Liu
+    1965, Edmonds 1967).
 
-    ``cost[i, j]`` is that of the edge from i to j. Costs O(n³).
+    ``cost[i, j]`` is that of the edge from i to j. Costs O(n³): up to n contractions of O(n²) each.
     """
     parents = _parents(cost, root)
     children: dict[int, list[int]] = {}
     for child, parent in enumerate(parents):
         if child != root:
             children.setdefault(parent, []).append(child)
+    # Numbered by node, parents are in no order; a search from the root puts each before its children, and finds out
+    # whether all nodes are reached: edges of infinite cost may have been chosen where there are no others.
     pairs, todo = Pairs(), [root]
     while todo:
         parent = todo.pop(0)
@@ -80,8 +92,11 @@ def _parents(cost: Array, root: int) -> list[int]:
     """
     count = len(cost)
     work = cost.copy()
+    # No edge enters the root, and none leads to itself. Whatever argmin then gives as the root's parent is not read.
     np.fill_diagonal(work, np.inf)
     work[:, root] = np.inf
+    # Without a cycle this is optimal: every node but the root has one edge in, and each is the cheapest that it can
+    # have.
     parents = [int(parent) for parent in work.argmin(axis=0)]
     cycle = _cycle(parents, root)
     if not cycle:
@@ -89,8 +104,11 @@ def _parents(cost: Array, root: int) -> list[int]:
     rest = [node for node in range(count) if node not in cycle]
     members, others = np.array(cycle), np.array(rest)
     inside = np.array([work[parents[node], node] for node in cycle])
-    # An edge that enters the cycle at a node replaces that node's edge in the cycle, so its cost counts less that.
+    # Some optimal solution keeps all edges of the cycle but one (Edmonds), so the cycle can be one node. An edge that
+    # enters it at a node replaces that node's edge in the cycle, so its cost counts less that. Infinity less infinity
+    # would be NaN, which argmin takes for the least.
     entering = work[np.ix_(others, members)] - np.where(np.isfinite(inside), inside, 0.0)
+    # The last node of the smaller problem is the cycle. An edge out of it costs the least from any of its members.
     small = np.full((len(rest) + 1, len(rest) + 1), np.inf)
     small[:-1, :-1] = work[np.ix_(others, others)]
     small[:-1, -1] = entering.min(axis=1)
@@ -101,12 +119,14 @@ def _parents(cost: Array, root: int) -> list[int]:
     for number, node in enumerate(rest):
         if node != root:
             parents[node] = cycle[int(exits[number])] if found[number] == len(rest) else rest[found[number]]
+    # Where the solution enters the cycle, this edge takes the place of the one within: all other members keep theirs.
     source = found[len(rest)]
     parents[cycle[int(entry[source])]] = rest[source]
     return parents
 
 
 def _cycle(parents: list[int], root: int) -> list[int]:
+    # By number of the walk: a node of this walk closes a cycle, one of an older walk leads where that one ended.
     seen = [-1] * len(parents)
     for start in range(len(parents)):
         node = start

@@ -41,10 +41,12 @@ def add_tree(builder: PlanBuilder, pack: Pack, tree: Tree) -> None:
     # A device of height h folds in stage 2h + 1 and sends in stage 2h + 2, so all copies from one height share a step.
     heights = _heights(tree.pairs)
     for sender, receiver in tree.pairs:
+        # ``pairs`` begins with the leaves: whatever a sender receives has been added to ``held`` before its own turn.
         first, fold = builder.partial_fold(held[sender], number, 2 * heights[sender] + 1)
         arrived = builder.send(fold, receiver, number, 2 * heights[sender] + 2)
         held[receiver].append((first, arrived))
     stage = 2 * heights.get(tree.root, 0) + 1
+    # In order of the first replica: results must not depend on the order in which children were listed.
     sources = [part for _, part in sorted(held[tree.root], key=lambda item: item[0])]
     result = builder.combine(sources, builder.landing(pack, tree.root), number, stage, final=True)
     _spread(builder, pack, tree, result, number, stage + 1)
@@ -54,6 +56,7 @@ def _heights(pairs: Sequence[tuple[str, str]]) -> Mapping[str, int]:
     """Return how many edges lie between each device and the farthest one below it; senders come before receivers."""
     heights: dict[str, int] = {}
     for sender, receiver in pairs:
+        # A sender comes after all of its own children, so its height is final when it is passed on.
         heights[receiver] = max(heights.get(receiver, 0), heights.setdefault(sender, 0) + 1)
     return heights
 

@@ -1,7 +1,8 @@
 """Symmetry of large regular machines: shifts of hosts, and of positions in hosts, that map a machine onto itself.
 
-Every shift is checked link by link. Links that shifts map onto each other can share one price, and a tree together with
-all its images loads them equally. The linear program therefore shrinks to a handful of rows without loss.
+Every shift is checked link by link. The mean of a solution's images under all shifts is a solution of the same value,
+because the program is convex; the same holds for prices. Links that shifts map onto each other can therefore share one
+price, and a tree together with all its images loads them equally: the program shrinks to a few rows without loss.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ def find_shifts(topology: Topology) -> tuple[Shift, ...]:
             for devices, order in zip(moves, (rows, columns), strict=True)
             if (names := _extended(topology, devices)) is not None
         ]
+        # Commuting shifts make every image a·b in one order only, so that ``all_images`` and ``row_groups`` take one
+        # shift after the other and miss nothing.
         if found and _commute([shift.names for shift in found]):
             return tuple(found)
     return ()
@@ -60,6 +63,8 @@ def row_map(network: Network, names: Names) -> Indices:
 
 def row_groups(network: Network, shifts: Sequence[Shift]) -> Indices:
     """Return the number of each row's group: rows that shifts map onto each other."""
+    # Least number of each orbit. After the first shift it is that of the shift's own cycles; the second one takes the
+    # least over its cycles of that, which is the orbit under both, because they commute.
     group = np.arange(len(network.capacities))
     for shift in shifts:
         rows = row_map(network, shift.names)
@@ -76,6 +81,7 @@ def all_images(topology: Topology, shifts: Sequence[Shift]) -> list[Names]:
     images = [{node.name: node.name for node in topology.nodes}]
     for shift in shifts:
         before = images
+        # ``order`` applications are the identity, so one less gives every image once.
         for _ in range(1, shift.order):
             before = [{name: shift.names[now] for name, now in names.items()} for names in before]
             images = images + before
@@ -97,10 +103,13 @@ def _block_systems(topology: Topology, colours: Mapping[str, int]) -> Iterator[t
         and sorted(itertools.chain(*blocks)) == sorted(topology.devices)
     ]
     for first, second in itertools.permutations(systems, 2):
+        # A grid: each block of the one system shares exactly one device with each block of the other.
         sets = [set(block) for block in second]
         if len(first) * len(second) == count and all(len(a.intersection(b)) == 1 for a in sets for b in first):
             yield first, second
     for first in systems:
+        # Without a second kind of carrier, positions within blocks, as the topology numbers them, are a guess for the
+        # columns.
         yield first, [list(block) for block in zip(*first, strict=True)]
 
 
@@ -128,6 +137,8 @@ def _refined(topology: Topology, start: Mapping[str, int], palette: dict[object,
 
     ``palette`` gives each sight its colour, so two runs that share a palette give comparable colours.
     """
+    # The Weisfeiler-Leman test in one dimension. Nodes of one colour need not be equivalent; nodes of two colours never
+    # are, which is what keeps the search for candidates short.
     palette = {} if palette is None else palette
     colours: dict[str, int] = {}
     for node in topology.nodes:
@@ -157,6 +168,8 @@ def _extended(topology: Topology, devices: Names) -> Names | None:
     """Return a map of all nodes that moves the devices so and keeps every link, or None if none is found."""
     palette: dict[object, int] = {}
     numbers = {device: number for number, device in enumerate(topology.devices)}
+    # Each device has a colour of its own, that of its image on the other side: only the carriers are left to be
+    # matched.
     before = _refined(topology, {device: numbers[image] for device, image in devices.items()}, palette)
     after = _refined(topology, numbers, palette)
     unused: dict[int, list[str]] = {}
@@ -169,6 +182,7 @@ def _extended(topology: Topology, devices: Names) -> Names | None:
         # Any node of the colour: all links are checked below, so that a wrong choice gives None, and no wrong map.
         names[name] = unused[colour].pop(0)
     moved = {(names[source], names[target]): width for (source, target), width in topology.capacities.items()}
+    # Capacities are compared as well: a map onto links of another width would give them one price.
     return names if moved == dict(topology.capacities) else None
 
 
