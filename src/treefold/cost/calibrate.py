@@ -1,8 +1,8 @@
 """Fits t = alpha + beta·nbytes to measured copies over a link, robust against outliers.
 
 Errors go one way: an interrupted copy takes longer, and none takes less than it must. A mean or least squares would
-follow such outliers. The median of the slopes between all pairs of samples (Theil and Sen) stays right as long as fewer
-than 29 % of the samples are wrong.
+follow such outliers. The median of the slopes between all pairs of samples (Theil 1950, Sen 1968) stays right as long
+as fewer than 1 − 1/√2, or 29 %, of the samples are wrong: then most pairs consist of two right ones.
 """
 
 from __future__ import annotations
@@ -50,11 +50,14 @@ def fit_link(samples: Iterable[Sample]) -> LinkFit:
     alpha, beta = 0.0, _slope(sizes, seconds, np.ones(len(sizes)))
     for _ in range(_ROUNDS):
         # Weight each sample by 1 over the time that the current fit predicts for it (iterative reweighting).
+        # Not below a millionth of the longest time: a copy of no bytes with alpha 0 would weigh infinitely much.
         expected = np.maximum(alpha + beta * sizes, max(float(seconds.max()), 1e-12) * 1e-6)
         before, beta = beta, _slope(sizes, seconds, 1 / expected)
         alpha = max(_weighted_median(seconds - beta * sizes, 1 / expected), 0.0)
         if not beta > 0:
             raise SimulationError.no_slope()
+        # Medians are slopes of samples: once the weights settle, the same pair is chosen again, and nothing moves any
+        # more.
         if abs(beta - before) <= 1e-12 * beta:
             break
     return LinkFit(1 / beta, alpha)
@@ -70,6 +73,7 @@ def _columns(samples: Iterable[Sample]) -> tuple[Array, Array]:
     for pair in pairs:
         if not all(math.isfinite(number) and number >= 0 for number in pair):
             raise SimulationError.sample(*pair)
+    # Every k-th sample, not the first 1,000: a sweep over sizes is mostly in order, and its large sizes come last.
     table = np.array(pairs[:: -(-len(pairs) // _MOST_PAIRS) or 1], float).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
@@ -89,6 +93,7 @@ def _weighted_median(values: Array, weights: Array) -> float:
     below = np.cumsum(weights[order])
     middle = below[-1] / 2
     index = int(np.searchsorted(below, middle))
+    # Where half of the weight lies exactly on a border, the median is between two values, as for an even count.
     if index + 1 < len(values) and below[index] <= middle * (1 + 1e-12):
         return float(values[order[index]] + values[order[index + 1]]) / 2
     return float(values[order[index]])

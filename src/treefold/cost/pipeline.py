@@ -72,6 +72,7 @@ class Lanes:
 
     def need_counts(self, num_chunks: int) -> Indices:
         """Return, by need and chunk, how many chunks of the needed task must be done before the chunk starts."""
+        # Chunk i waits for chunk i, so for i + 1 chunks that are done.
         counts = np.tile(np.arange(1, num_chunks + 1, dtype=np.int32), (len(self.needs), 1))
         for row in self._unlike:
             counts[row] = self.needs[row].counts(num_chunks)
@@ -90,6 +91,7 @@ class Pipeline:
             raise InstallationError.no_clock()
         self.lanes, self.num_chunks = lanes, num_chunks
         self.need_counts = lanes.need_counts(num_chunks)
+        # NaN: what the run never reaches shows, and does not pass for a time.
         self._times = np.full((2, len(lanes.routes), num_chunks), np.nan)
         run_pipeline(
             lanes.task,
@@ -134,6 +136,8 @@ class Pipeline:
         while at is not None:
             path.append(at)
             lane, chunk = at
+            # A chunk starts as soon as the last thing that it waits for is done, so the latest of these is the one on
+            # the path.
             before = [(lane, chunk - 1)] if chunk else []
             task = lanes.task[lane]
             for row in range(lanes.need_start[task], lanes.need_start[task + 1]):

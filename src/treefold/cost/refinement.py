@@ -35,12 +35,16 @@ def refine(topology: Topology, measured: Measured) -> Topology:
         if strangers:
             raise TopologyError.strangers(strangers, topology.devices)
         routes = alternatives(topology, *ends)
+        # Several routes share a copy in unknown parts, and a device that forwards adds its own time: neither says
+        # anything of a single link.
         if len(routes) != 1 or any(topology.kinds[node] == "device" for node in routes[0][1:-1]):
             continue
         links = list(itertools.pairwise(routes[0]))
         for link in links:
             widths[link] = max(widths.get(link, 0.0), bytes_per_s)
+            # Latency can only be added by other links, so the smallest share is the closest to this link's own.
             alphas[link] = min(alphas.get(link, float("inf")), alpha_s / len(links))
+    # Between two nodes with links of two kinds, nobody knows which of them the copy took.
     seen = {ends for ends, kinds in _kinds(topology).items() if len(kinds) == 1} & set(widths)
     links_now = tuple(
         replace(link, bytes_per_s=widths[ends], alpha_s=alphas[ends]) if ends in seen else link

@@ -95,11 +95,13 @@ def find_routes(
         pair: (Route(found[0], 1.0, alpha_s(topology, found[0])),) for pair, found in options.items()
     }
     before = busiest_s(topology, traffic, alone)
+    # No sharing can beat a link that all routes of its traffic cross. The search for shares is the costly part.
     if _unavoidable_s(topology, traffic, options) >= before * _WORTH:
         return RouteChoice(alone, alone, before, before, 0.0)
     shared = _balanced(topology, traffic, options)
     times = messages or {}
     longer = max(
+        # A copy is done when its last part is, so it pays the latency of its longest route, once for each message.
         (max(route.alpha_s for route in shared[pair]) - alone[pair][0].alpha_s) * times.get(pair, 1) for pair in traffic
     )
     return RouteChoice(alone, shared, before, busiest_s(topology, traffic, shared), longer)
@@ -161,6 +163,8 @@ def _shortest(
         fresh: dict[str, None] = {}
         for name in layer:
             for other in topology.neighbours(name):
+                # ``>``, not ``not in``: a node of the next layer keeps all its predecessors, one for each shortest
+                # route.
                 if other not in closed and depth.get(other, math.inf) > depth[name]:
                     depth[other] = depth[name] + 1
                     before.setdefault(other, []).append(name)
@@ -189,6 +193,7 @@ def _balanced(
         for link in itertools.pairwise(nodes):
             load[rows[link], column] += traffic[pair] / float(topology.capacities[link])
     pair_of = np.repeat(np.arange(len(options)), [len(found) for found in options.values()])
+    # Routes of one pair stand together, so a segment begins where the pair changes; ``reduceat`` sums by segment.
     firsts = np.flatnonzero(np.diff(pair_of, prepend=-1))
     logs, total = np.zeros(len(flat)), np.zeros(len(flat))
     busy, pressure = np.zeros(len(rows)), np.zeros(len(rows))
@@ -200,12 +205,15 @@ def _balanced(
         seconds = load @ share
         highest = float(seconds.max())
         total, busy = total + share, busy + seconds
+        # Loads are linear in the shares: the mean of the loads is the load of the mean shares, which need no
+        # evaluation.
         mean = float(busy.max()) / number
         if min(highest, mean) < lowest:
             best, lowest = (share, highest) if highest <= mean else (total / number, mean)
         # The price of a link grows exponentially with its load so far. A route loses in proportion to the prices of its
         # links, relative to the dearest route of its pair, and less in later rounds.
         pressure += seconds / highest
+        # Each round adds 1 at most to a pressure, so the exponent is √400 = 20 at most, and nothing overflows.
         cost = np.exp(pressure / math.sqrt(number)) @ load
         logs -= cost / np.maximum.reduceat(cost, firsts)[pair_of] / math.sqrt(number)
     found: dict[Ends, list[Route]] = {pair: [] for pair in options}

@@ -62,6 +62,7 @@ class Load:
         """The largest number of copies that follow each other, and the sum of their latencies in seconds."""
         best: list[tuple[int, float]] = []
         for task in self.tasks:
+            # Tasks stand in the order of the steps, so what a task needs is known before it: one pass is enough.
             hops, alphas = max((best[need.task] for need in task.needs), default=(0, 0.0))
             if task.travels:
                 hops += 1
@@ -97,6 +98,7 @@ class MovementOnMachine:
     def at(self, nbytes: float) -> Setting:
         """Return the movement scaled so that every replica brings ``nbytes`` bytes."""
         scale = nbytes / self._own if self._own else 0.0
+        # Small values take the shortest routes, because longer ones add latency; large ones are spread over all routes.
         load = self._shared if self._choice.shares_at(scale) else self._alone
         return Setting(self.topology, nbytes, scale, self._tasks, load)
 
@@ -137,10 +139,14 @@ class Setting:
         """
         hops, alphas = self.load.longest_path
         busy = self.busy_s
+        # One copy alone has nothing to overlap with: chunks would only add latencies.
         if hops <= 1 or not busy:
             return 1
+        # Without latency, more chunks are always better; the bound is what can be simulated and issued.
         if not alphas:
             return _MOST_CHUNKS
+        # T(k) = (2D − 1 + k)·(alpha + m/(r·k)) has two terms in k: k·alpha and (2D − 1)·m/(r·k). Their sum is least
+        # where they are equal. ``alphas / hops`` is the mean latency of a copy on that path.
         return max(1, min(_MOST_CHUNKS, round(math.sqrt((hops - 1) * busy * hops / alphas))))
 
     def estimate_s(self, num_chunks: int) -> float:
@@ -152,6 +158,8 @@ class Setting:
         """
         part = self.scale / num_chunks
         first = sum(alpha + seconds * part for alpha, seconds in self.load.steps)
+        # Lanes pay their latency before each chunk, so a single copy can be slower than the busiest link that several
+        # share.
         between = max([alpha + seconds * part for alpha, seconds in self.load.copies] + [self.load.busy_s * part])
         return first + (num_chunks - 1) * between
 

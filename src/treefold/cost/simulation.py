@@ -83,6 +83,7 @@ class MovementTimes:
     def predicted_s(self, nbytes: float) -> float:
         """Return the approximate seconds in closed form, for machines that are too large to simulate every chunk."""
         setting = self._on_machine.at(nbytes)
+        # As the simulation does: whole packs, or the best number of chunks, whichever ends first.
         links_s = min(setting.estimate_s(num_chunks) for num_chunks in (1, setting.best_num_chunks()))
         return setting.launch_s(LAUNCH_S) + links_s
 
@@ -101,6 +102,8 @@ class MovementTimes:
 
 def _fastest(setting: Setting, reduce_bytes_per_s: float) -> _Run:
     """Simulate with whole packs and with the best number of chunks, and return the run that ends first."""
+    # A set, because both numbers may be 1. The whole pack is tried as well: the formula assumes that packs end
+    # together.
     runs = (_run_all(setting, count, reduce_bytes_per_s) for count in {1, setting.best_num_chunks()})
     return min(runs, key=lambda run: run.duration_s(0.0))
 
@@ -115,8 +118,11 @@ def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _R
     if num_chunks <= shown + shown // 2:
         return _run(setting, num_chunks, num_chunks, reduce_bytes_per_s)
     half, full = (_run(setting, some, num_chunks, reduce_bytes_per_s) for some in (shown // 2, shown))
+    # The difference of two runs leaves out filling and draining the pipeline, which both have once. Chunks have the
+    # size of the full number in both, so that latency counts for as much as it will.
     per_chunk = (full.pipeline.now - half.pipeline.now) / (shown - shown // 2)
     longer = full.pipeline.now + (num_chunks - shown) * per_chunk
+    # All times are stretched alike: the picture keeps its proportions, and its end is right.
     return dataclasses.replace(full, longer=longer / full.pipeline.now)
 
 

@@ -100,7 +100,10 @@ class _Touch:
         start, stop = max(mine.start, other.start), min(mine.stop, other.stop)
         cuts = cut(mine.length, num_chunks)
         from_, to = mine.base + cuts[:-1], np.minimum(mine.base + cuts[1:], stop)
+        # Borders that are equal in theory come from different divisions, and differ in their last digits: without the
+        # margin a chunk would wait for the next one of the other task, and the pipeline would lose a turn.
         near = 1e-9 * max(float(cuts[-1]), 1.0)
+        # The first border of the other task at or behind what this chunk reads: so many of its chunks must be done.
         needed = np.searchsorted(cut(other.length, num_chunks), to - other.base - near)
         touches = np.maximum(from_, start) < to - near
         # Chunks are done in order, so a chunk also waits for whatever an earlier one waits for.
@@ -160,6 +163,7 @@ def _nbytes(movement: Movement, part: Range) -> int:
 def _needs(pairs: Sequence[tuple[_Access, _Access]]) -> tuple[Need, ...]:
     found: dict[int, list[_Touch]] = {}
     for mine, other in pairs:
+        # Actions of one step never touch what others of it write; the proof of the movement has checked that.
         if other.step < mine.step and max(mine.start, other.start) < min(mine.stop, other.stop):
             found.setdefault(other.task, []).append(_Touch(mine, other))
     return tuple(

@@ -49,6 +49,7 @@ def by_dtype(items: Iterable[Item]) -> list[list[Item]]:
     """Return the items of each dtype, dtypes in order of first appearance."""
     found: dict[str, list[Item]] = {}
     for item in items:
+        # A pack is folded as one array, so it has one dtype; all ranks meet dtypes in the same order.
         found.setdefault(item.dtype, []).append(item)
     return list(found.values())
 
@@ -64,6 +65,7 @@ def split_evenly(items: Sequence[Item], num_packs: int) -> tuple[Pack, ...]:
     The larger packs come first; with fewer elements than packs, there are as many packs as elements.
     """
     total = sum(item.length for item in items)
+    # All packs one size but for one element: the longest pack is what a call takes.
     size, larger = divmod(total, num_packs)
     lengths = [size + (index < larger) for index in range(min(num_packs, total))]
     packs, position = [], 0
@@ -85,6 +87,9 @@ def split_by_shares(items: Sequence[Item], shares: Sequence[Fraction]) -> tuple[
     cuts = [0]
     for share in shares:
         before += share
+        # Each cut is rounded by itself, from the exact sum of shares before it. Rounded lengths would add up their
+        # errors, and the last pack would get all of them. Fractions: all ranks and machines must cut alike, which
+        # floats do not promise.
         cuts.append(round(total * before / whole))
     return tuple(_between(items, starts, start, stop) for start, stop in itertools.pairwise(cuts))
 
@@ -97,6 +102,7 @@ def up_to_bytes(items: Sequence[Item], max_bytes: int, itemsize: int) -> tuple[P
         nbytes = item.length * itemsize
         if not nbytes:
             continue
+        # The first value of a pack always fits, however large: else a value above the limit would never be placed.
         if not packs or nbytes > room:
             packs.append([])
             room = max_bytes
@@ -120,6 +126,7 @@ def aggregate_small(items: Sequence[Item], max_bytes: int, max_group: int, items
             continue
         if group is None or len(group) == max_group:
             group = []
+            # The same list as ``group``: it stands in its place now, and grows as small values follow.
             packs.append(group)
         group.append(_whole(item))
     return tuple(Pack(items[0].dtype, tuple(fragments)) for fragments in packs)
@@ -136,9 +143,11 @@ def _starts(items: Sequence[Item]) -> list[int]:
 def _between(items: Sequence[Item], starts: Sequence[int], start: int, stop: int) -> Pack:
     fragments = []
     # The last value that starts at or before the position: of values without elements there, the one that has some.
+    # By bisection: thousands of values are cut into thousands of packs, and a scan for each would take their product.
     index = bisect.bisect_right(starts, start) - 1
     while start < stop:
         end = min(stop, starts[index + 1])
+        # Values without elements lie between others at the same position, and have no fragment.
         if end > start:
             fragments.append(Fragment(items[index].leaf, start - starts[index], end - starts[index]))
         start, index = end, index + 1

@@ -51,8 +51,11 @@ class PackingPolicy:
 
     def _packs(self, items: Sequence[Item], num_devices: int) -> tuple[Pack, ...]:
         nbytes = itemsize(items[0].dtype)
+        # An option of the call overrides the constructor's arguments.
         if self.bytes_per_pack > 0:
             return up_to_bytes(items, self.bytes_per_pack, nbytes)
+        # As many packs as devices: with rotating roots, every device folds one pack, and none waits for another's
+        # arithmetic.
         num_packs = num_devices if self.num_packs == "auto" else int(self.num_packs)
         if num_packs >= 1:
             return split_evenly(items, num_packs)

@@ -38,6 +38,8 @@ class PlanBuilder:
         """Lay out the inputs and outputs of every leaf."""
         self.work = tuple(work)
         self._buffers: list[Buffer] = []
+        # By stage, not in order of adding: packs are added one after the other, and their actions interleave in the
+        # steps.
         self._stages: dict[int, list[Action]] = defaultdict(list)
         self._pack_numbers = itertools.count()
         kinds = {item.destinations: _components_by_device(item.destinations) for item in work}
@@ -62,6 +64,7 @@ class PlanBuilder:
 
     def scratch(self, role: Role, device: str, length: int, leaf: int) -> Range:
         """Return a new buffer of the dtype of ``leaf``."""
+        # Always a new one: the proof refuses ranges that are written twice, so within a movement nobody waits for readers.
         return self._add(Buffer(f"{role.value}{len(self._buffers)}", device, length, role, leaf))
 
     def act(self, stage: int, action: Action) -> None:
@@ -85,6 +88,8 @@ class PlanBuilder:
             return source
         # A copy of an input is still a contribution, and a copy of an output is a result.
         origin = self._buffers[source.buffer]
+        # The role fixes the dtype on the way: partial folds travel in the accumulator's dtype, contributions in their
+        # own.
         role = Role.SCRATCH if origin.role is Role.INPUT else origin.role
         role = Role.RESULT if role is Role.OUTPUT else role
         target = self.scratch(role, device, source.length, origin.leaf)
@@ -114,6 +119,8 @@ class PlanBuilder:
         first = pack.fragments[0]
         # Several fragments are apart in the outputs: they arrive in one piece of scratch, and are unpacked from there.
         if len(pack.fragments) == 1:
+            # Straight into the output: packs cover disjoint parts of it, so nobody else writes there, and a copy is
+            # saved.
             components = self._components(first.leaf, device)
             if components:
                 return _part(self.outputs[first.leaf, components[0]], first.start, first.stop)

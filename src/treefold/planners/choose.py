@@ -55,6 +55,8 @@ def choose(comparison: Comparison) -> SizeTable:
     borders = list[tuple[float, str]]()
     # Which method is the best changes between sizes slowly: where two neighbours agree, nothing is asked in between.
     for low, high in zip([SMALLEST, *sizes], sizes, strict=False):
+        # A method that wins only between two sizes at whose ends another one wins twice is not found: the sizes are a
+        # factor of 4 apart.
         borders += [*_borders(comparison, low, high), (high, comparison.best(high))]
     rows = joined_rows(borders)
     return SizeTable(rows, tuple(_reasons(comparison, rows)))
@@ -77,6 +79,7 @@ def _borders(comparison: Comparison, low: int, high: int) -> list[tuple[float, s
     """
     if comparison.best(low) == comparison.best(high):
         return []
+    # Whole KiB, so that the table can print the border exactly as it holds.
     middle = round(math.sqrt(low * high) / 1024) * 1024
     if high <= low * _FINENESS or not low < middle < high:
         return [(float(low), comparison.best(low))]

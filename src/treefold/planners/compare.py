@@ -50,6 +50,7 @@ class Comparison:
         """Return what a method takes; on meshes and switches several methods are the same movement."""
         if name not in self._times:
             movement = self.movement(name)
+            # Simulations cost more than comparing two movements, and equal movements take equally long.
             twins = (times for times in self._times.values() if times.movement == movement)
             self._times[name] = next(twins, None) or MovementTimes(movement, self._topology, self._alternatives)
         return self._times[name]

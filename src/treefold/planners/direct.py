@@ -49,6 +49,7 @@ def direct(
     wanted = [Fraction(share) for share in ([1] * len(hosts) if shares is None else shares)]
     if len(wanted) != len(hosts) or min(wanted) < 0 or not any(wanted):
         raise PlanError.shares(len(hosts), wanted)
+    # Equal parts within a host: its ranks share one port, to which it makes no difference whose slice a byte is of.
     slices = tuple(wanted[host_of[rank]] / len(hosts[host_of[rank]]) for rank in range(count))
     folded = is_folded_per_host and len(hosts) > 1  # alone, a host would fold twice
     own = tuple(f"{rank}/cpu:0" for rank in range(count)) if devices is None else tuple(devices)
@@ -95,11 +96,16 @@ def add_direct(
         own = [item for rank in ranks for item in held[rank]]
         if is_folded_per_host and own:
             own = [(first, builder.send(part, devices[top], number, _HOME)) for first, part in own]
+            # One partial fold instead of several contributions, at the price of the bits of one pass: the order of
+            # rounding depends on which ranks share a host.
             own = [builder.partial_fold(own, number, _FOLD)]
         arrived += [(first, builder.send(part, devices[owner], number, _UP)) for first, part in own]
+    # Hosts may hold ranks in any order; the fold is in replica order whoever sent first.
     in_order = [part for _, part in sorted(arrived, key=lambda item: item[0])]
     result = builder.combine(in_order, builder.landing(pack, devices[owner]), number, _COMBINE, final=True)
     for ranks, top in zip(hosts, meeting, strict=True):
+        # Once per host over the network, then through memory: a port carries the result once, however many ranks want
+        # it.
         below = [devices[rank] for rank in ranks if rank != top and devices[rank] in ends]
         if top != owner and devices[top] not in ends and not below:
             continue  # nobody on this host wants the result

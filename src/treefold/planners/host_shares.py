@@ -1,9 +1,12 @@
 """What each host should own in a direct plan: the shares that let the busiest port end first; exact.
 
 Host h sends its c contributions to all slices that others own, and the results of its own slice x to the other H − 1
-hosts: c + x·(H − 1 − c) of the values leave it. The C − c contributions of others to its slice and the results of all
-other slices come in: 1 + x·(C − c − 1). Both are divided by the rate of its port, and the largest time of all is
-minimised over the shares, whose sum is 1.
+hosts: c·(1 − x) + x·(H − 1) = c + x·(H − 1 − c) of the values leave it. The C − c contributions of others to its slice
+and the results of all other slices come in: x·(C − c) + (1 − x) = 1 + x·(C − c − 1). Both are divided by the rate of
+its port, and the largest time of all is minimised over the shares, whose sum is 1.
+
+For a given time, each port bears an interval of shares, so the times that are long enough are found by adding up the
+ends of the intervals. No general solver is needed, and fractions keep the result the same on all ranks.
 """
 
 from __future__ import annotations
@@ -94,6 +97,7 @@ class _Port:
         """The shares at which the port's time, or what it bears, may change its slope."""
         one, two = self.lines
         # Both lines take equally long where (a + b·x) / r = (c + d·x) / s.
+        # Crossings outside of 0 to 1 are moved to an end: a corner too many does no harm, and one too few would.
         steepness = one.slope * two.rate - two.slope * one.rate
         crossing = (two.constant * one.rate - one.constant * two.rate) / steepness if steepness else Fraction(0)
         return [Fraction(0), Fraction(1), min(max(crossing, Fraction(0)), Fraction(1))]
@@ -113,22 +117,28 @@ def _least_seconds(ports: Sequence[_Port]) -> Fraction:
     What a port bears at most and at least is linear in time between the times of its corners. So is the sum, between
     two neighbours of which the first is too short; there the time is solved for.
     """
+    # A port's time is the greater of two lines, hence convex in the share, and least at one of its corners.
     floor = max(min(port.seconds(share) for share in port.corners) for port in ports)  # before, some port bears nothing
     if _bear(ports, floor):
         return floor
+    # Every time at which an end of some interval begins to move, or stops: a line reaches a corner's share then.
     corners = {line.seconds(share) for port in ports for share in port.corners for line in port.lines}
     times = sorted(time for time in corners | {floor} if time >= floor)
+    # There is such a pair: at the last of these times every port bears any share from 0 to 1.
     before, after = next(pair for pair in itertools.pairwise(times) if _bear(ports, pair[1]))
     reached = [before]
     for total, is_short in ((_most, Fraction.__lt__), (_least, Fraction.__gt__)):
         early, late = total(ports, before), total(ports, after)
         if is_short(early, Fraction(1)):
+            # Between neighbouring times the sum is a straight line, so the time at which it is 1 follows from its two
+            # ends.
             reached.append(before + (after - before) * (1 - early) / (late - early))
     return max(reached)
 
 
 def _bear(ports: Sequence[_Port], seconds: Fraction) -> bool:
     """Tell whether the ports bear shares whose sum is 1."""
+    # Intervals add up to an interval, so any sum between its ends can be had.
     return _least(ports, seconds) <= 1 <= _most(ports, seconds)
 
 
@@ -145,8 +155,10 @@ def _level(ports: Sequence[_Port], seconds: Fraction) -> tuple[Fraction, ...]:
     bounds = [(port.least(seconds), port.most(seconds), port.rate) for port in ports]
 
     def shares(level: Fraction) -> list[Fraction]:
+        # Water filling: each share rises with the level from its lower bound to its upper one, and so does their sum.
         return [min(max(level * rate, least), most) for least, most, rate in bounds]
 
+    # The levels at which some share begins or stops to rise; between two of them the sum is a straight line.
     levels = sorted({bound / rate for least, most, rate in bounds for bound in (least, most)})
     if sum(shares(levels[0])) == 1:
         return tuple(shares(levels[0]))

@@ -41,6 +41,8 @@ class Method:
         """
         builder = PlanBuilder(work)
         for items in by_dtype(Item(index, one.leaf.dtype, one.result_length) for index, one in enumerate(work)):
+            # The number of the share, not of the pack: shares without elements are left out, and each tree keeps its
+            # own share.
             for number, pack in enumerate(split_by_shares(items, self.shares)):
                 if pack.length:
                     self.add_pack(builder, pack, number)

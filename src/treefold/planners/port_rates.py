@@ -19,20 +19,27 @@ def port_rates(topology: Topology, devices: Collection[str]) -> tuple[Fraction, 
     """
     inside, outside = set(devices), set(topology.devices) - set(devices)
     there = topology.capacities
+    # What can come in is what can go out with all links turned round.
     back = {(target, source): width for (source, target), width in there.items()}
     return _largest_flow(there, inside, outside), _largest_flow(back, inside, outside)
 
 
 def _largest_flow(capacities: Mapping[Ends, Fraction], sources: Collection[str], sinks: Collection[str]) -> Fraction:
-    """Return the largest flow, along shortest augmenting paths (Edmonds and Karp 1972)."""
+    """Return the largest flow, along shortest augmenting paths (Edmonds and Karp 1972).
+
+    It equals the narrowest cut (Ford and Fulkerson 1956). Shortest paths bound the number of augmentations by
+    nodes·links, whatever the capacities are.
+    """
     room = dict(capacities)
     neighbours: dict[str, set[str]] = {}
     for source, target in capacities:
         neighbours.setdefault(source, set()).add(target)
         neighbours.setdefault(target, set()).add(source)
+        # Room against the direction of a link lets a later path undo a part of an earlier one (the residual network).
         room.setdefault((target, source), Fraction(0))
     flow = Fraction(0)
     while path := _path(room, neighbours, sources, sinks):
+        # Exact: with floats, a link that is full but for rounding would be augmented by nothing, again and again.
         width = min(room[ends] for ends in path)
         for source, target in path:
             room[source, target] -= width
@@ -49,6 +56,7 @@ def _path(
 ) -> list[Ends]:
     """Return the links of a shortest path that has room; none if there is no path."""
     before: dict[str, str] = {}
+    # All sources at distance 0, and the first sink ends the search: as if one node fed them all, and one drained them.
     layer, seen = [*sources], set(sources)
     for name in layer:
         for other in neighbours.get(name, ()):

@@ -68,6 +68,7 @@ def ring_trees(order: Sequence[str]) -> tuple[Tree, ...]:
     count = len(order)
     trees = []
     for root in range(count):
+        # Begins behind the root and ends at it: the fold passes every device once before it arrives.
         around = [order[(root + 1 + position) % count] for position in range(count)]
         up = tuple(itertools.pairwise(around))
         down = tuple(itertools.pairwise((order[root], *around[:-1])))
@@ -93,7 +94,9 @@ def pack_rings(topology: Topology) -> RingPacking:
     if len(devices) == 1:
         return RingPacking((devices,), Fraction(0), 0.0)
     hops, hosts = shortest_hops(topology), host_groups(topology)
+    # Hosts of a cluster are mostly alike, so the rings within one, opened, are likely pieces of rings through all.
     inner = pack_rings(topology.restricted(hosts[0])).orders if len(hosts) > 1 else ()
+    # The bound counts only links that rings can use: a PCIe link beside NVLinks is on no shortest route.
     used = {link for route in hops.values() for link in itertools.pairwise(route)}
     best = RingPacking((), Fraction(0), 0.0)
     for width in reversed(_widths(topology)):  # of equals the fewer and wider
@@ -131,6 +134,7 @@ def _forwarded(topology: Topology) -> RingPacking:
             order.append(beside)
             todo.append(beside)
     routes = [alternatives(topology, *pair)[0] for pair in around(order)]
+    # One ring may cross a link several times here, and shares its width among these crossings.
     load = Counter(link for route in routes for link in itertools.pairwise(route))
     width = min(topology.capacities[link] / count for link, count in load.items())
     return RingPacking((tuple(order),), width, _latency_s(topology, routes))

@@ -20,6 +20,8 @@ Slots = Mapping[Ends, int]  # for how many rings of one width a directed link ha
 
 _MOST_RINGS = 32  # as many channels as NCCL opens
 _MOST_HOPS = 1000  # between 32 devices; a larger linear program takes longer than the search that it ends
+# Above the solver's tolerance of 1e-7: a constraint that is in the program already must not count as violated again, or
+# ``most_fractional_rings`` would not end.
 _NEARLY_NONE = 1e-6
 
 
@@ -30,6 +32,8 @@ def most_rings(topology: Topology, slots: Slots) -> int:
     bound the number of rings, and so do those into it. The groups are single devices, and devices that links wider than
     some width join.
     """
+    # Any group gives a valid bound, so a few will do: those that only narrow links connect to the rest are where cuts
+    # are narrow. A bound that is too high costs time, and proves nothing wrong.
     groups = {frozenset([device]) for device in topology.devices}
     for width in set(topology.capacities.values()):
         joined: dict[str, frozenset[str]] = {}
@@ -37,9 +41,12 @@ def most_rings(topology: Topology, slots: Slots) -> int:
             if name not in joined:
                 group = _reached(topology, name, width)
                 joined |= dict.fromkeys(group, group)
+        # One group per connected part: each node is looked at once, because its part is noted for all of its members.
         groups |= set(joined.values())
     found = _MOST_RINGS
     for group in groups:
+        # Carriers belong to a group as well, because links between them are cut, too; without devices on both sides, no
+        # ring has to cross.
         if 0 < sum(device in group for device in topology.devices) < len(topology.devices):
             out = sum(count for (source, target), count in slots.items() if source in group and target not in group)
             into = sum(count for (source, target), count in slots.items() if source not in group and target in group)
@@ -52,6 +59,7 @@ def _reached(topology: Topology, start: str, above: Fraction) -> frozenset[str]:
 
     def near(name: str) -> Iterator[str]:
         for other in topology.neighbours(name):
+            # By the narrower direction: a ring that leaves a group must also come back.
             if min(topology.capacity(name, other), topology.capacity(other, name)) > above:
                 yield other
 
@@ -98,12 +106,16 @@ def most_fractional_rings(topology: Topology, hops: Mapping[Ends, Route], slots:
         ).x
         found = [row for group in _linked(ends, rates, count) if (row := _inside(ends, group)) @ rates > _NEARLY_NONE]
         if not found:
+            # Rounded down, because rings are whole; but 3.9999999 is a 4 of the solver, and 3 would end the search too
+            # early.
             return min(int(rates[-1] + _NEARLY_NONE), _MOST_RINGS)
+        # Each round forbids sets that were not forbidden before, and there are finitely many, so the loop ends.
         rows += found
 
 
 def _loads(hops: Mapping[Ends, Route], links: Sequence[Ends]) -> Array:
     """Return how often each hop crosses each link, and a column of zeros."""
+    # The column of R is 0 in these rows: how many rings there are loads no link, only their hops do.
     row_of = {link: row for row, link in enumerate(links)}
     loads = np.zeros((len(links), len(hops) + 1))
     for column, route in enumerate(hops.values()):
@@ -114,6 +126,7 @@ def _loads(hops: Mapping[Ends, Route], links: Sequence[Ends]) -> Array:
 
 def _inside(ends: Array, group: Collection[int]) -> Array:
     """Return the constraint that rings do not close within a group, as a row whose product with the rates is ≤ 0."""
+    # Σ rates inside − (size − 1)·R ≤ 0: a path through all of the group has size − 1 hops, a closed ring one more.
     return np.append(np.isin(ends, [*group]).all(axis=1), 1.0 - len(group))
 
 
@@ -121,6 +134,7 @@ def _linked(ends: Array, rates: Array, count: int) -> Iterator[frozenset[int]]:
     """Yield the groups of more than two devices, but not all, that single linkage joins, the most used hops first."""
     weights = np.zeros((count, count))
     np.add.at(weights, tuple(ends.T), rates[:-1])
+    # A subtour uses its hops in either direction; what few hops leave is joined last.
     weights += weights.T
     group_of = [frozenset([device]) for device in range(count)]
     for pair in np.argsort(-weights, axis=None, kind="stable").tolist():

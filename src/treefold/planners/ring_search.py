@@ -26,6 +26,8 @@ def shortest_hops(topology: Topology) -> dict[Ends, Route]:
     """Return a route for every pair of devices that are joined without a third: the shortest, of these the widest."""
     found: dict[Ends, Route] = {}
     for start in topology.devices:
+        # Breadth first, so routes are shortest; a layer is settled only when all of it has been seen, so that among the
+        # shortest the widest wins. Devices are reached, but not passed: the next layer begins at carriers alone.
         widest: dict[str, tuple[Fraction, Route]] = {start: (max(topology.capacities.values()), (start,))}
         layer = [start]
         while layer:
@@ -58,6 +60,7 @@ def find_rings(
         # Seeded by the attempt, so that a machine has the same rings in every process.
         rng = random.Random(attempt)  # noqa: S311 - no secret
         room.empty(slots, rng if attempt else None)
+        # Every second attempt takes free rings only: images of one ring fill links in a pattern that may be a dead end.
         found: list[Order] = []
         for order in likely if attempt % 2 == 0 else ():
             if len(found) < most and room.take(order):
@@ -70,6 +73,7 @@ def find_rings(
         best = max(best, found, key=len)
         if attempt == 0 and len(best) < most:  # on few machines; the program takes as long as some attempts
             most = min(most, most_fractional_rings(topology, hops, slots))
+        # Enough: this number is proved to be the most; or too few to beat the rings of another width.
         if len(best) >= most or most < fewest:
             break
         rng.shuffle(likely)
@@ -81,6 +85,8 @@ def host_groups(topology: Topology) -> list[Order]:
     inside = {node.name: {node.name} for node in topology.nodes if node.kind != "nic"}
     local = {(link.source, link.target) for link in topology.links if link.kind != "net"}
     for source, target in local:
+        # Merged sets are shared objects: every member points to the one set of its group, so identity tells groups
+        # apart.
         is_both_ways = (target, source) in local
         if is_both_ways and source in inside and target in inside and inside[source] is not inside[target]:
             inside[source] |= inside[target]
@@ -102,6 +108,8 @@ def _opened(inner: Sequence[Order], hosts: Sequence[Order]) -> Iterator[Order]:
         for turn in range(len(positions)):
             order = positions[(start + turn) % len(positions)]
             first = order.index(start)
+            # The ring of a host, opened, becomes a path; every second host walks it backwards, so that each path ends
+            # on the device whose NIC the next host's path begins with.
             path = order[first:] + order[:first]
             yield tuple(host[at] for number, host in enumerate(hosts) for at in path[:: -1 if number % 2 else 1])
 
@@ -113,6 +121,7 @@ def _images(order: Order, hosts: Sequence[Order]) -> Iterator[Order]:
         position = {device: (host, number) for host in hosts for number, device in enumerate(host)}
         for shift in range(1, size):
             yield tuple(host[(number + shift) % size] for host, number in map(position.__getitem__, order))
+    # Links are wide in both directions on most machines, and a ring uses one of them: its reverse uses the other.
     yield (order[0], *order[:0:-1])
 
 
@@ -147,6 +156,7 @@ class _Room:
             # At 0 it stays: no device is tried any more, so the path is given back hop by hop, and the search ends.
             left -= bool(left)
             if device is not None and next(self._steps, None) is not None:
+                # Taken while the search goes on: two hops of one path may share a link, which has room for both or not.
                 self._use((path[-1], device), 1)
                 path.append(device)
                 seen.add(device)
@@ -182,6 +192,7 @@ class _Room:
         device that is left for later may have become unreachable.
         """
         here, first = path[-1], path[0]
+        # Without this test the search finds out only at full length, after all orders of what lies between.
         if not any(self._width((device, first)) for device in self._before[first] if device not in seen):
             return []  # no device is left that leads back to the first one
         widths = {device: self._width((here, device)) for device in self._next[here] if device not in seen}

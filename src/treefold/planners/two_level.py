@@ -51,6 +51,7 @@ def add_two_level(builder: PlanBuilder, pack: Pack, index: int) -> None:
     heads = [devices[root] if devices[root] in group else devices[head or 0] for group in groups]
     folds = packed
     if len(devices) > 1:
+        # Each group folds side by side with the other. One device alone would fold here, and then once more below.
         parts = [
             _group_fold(builder, packed, {name: replicas[name] for name in group}, top, number)
             for group, top in zip(groups, heads, strict=True)
