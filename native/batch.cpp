@@ -49,6 +49,7 @@ bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& int
     if (!item.in_place) written += item.length * item.target_count * item.target_bytes;
   }
   const bool streams = written > stream_bytes;
+  // Four tasks for each thread: whoever is held up loses a quarter of its part to those who are done.
   const std::size_t share = bytes_moved(items) / (4 * Pool::num_threads());
   const std::size_t task_bytes =
       manner.task_bytes ? manner.task_bytes : std::clamp(share, least_task_bytes, most_task_bytes);
@@ -60,8 +61,10 @@ bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& int
     const std::size_t per_element = bytes_per_element(items[i]);
     const std::size_t grain = per_element * most_grain <= most_task_bytes ? most_grain : least_grain;
     for (std::size_t at = 0; at < items[i].length;) {
+      // At least one byte is left, so every turn of the loop takes a grain and comes to an end.
       const std::size_t room = (task_bytes - std::min(filled, task_bytes - 1)) / per_element;
       const std::size_t step = std::max((room + grain - 1) / grain * grain, grain);
+      // A rest of less than a grain joins this task: as one of its own, it would cost more to hand out than to fold.
       const std::size_t end = items[i].length - at <= step + grain ? items[i].length : at + step;
       spans.push_back({i, at, end});
       filled += (end - at) * per_element;

@@ -81,6 +81,7 @@ void run(const std::vector<Item>& items, const treefold::Manner& manner) {
   bool was_interrupted = false;
   std::exception_ptr error;
   try {
+    // An exception must not leave before the GIL is back: Python objects are dropped on the way.
     was_interrupted = treefold::fold_batch(items, interrupted, manner);
   } catch (const std::exception&) {  // no memory for the tasks
     error = std::current_exception();

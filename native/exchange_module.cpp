@@ -80,6 +80,7 @@ Lent* lend(const Layout& layout, std::size_t nbytes, void*& start) {
 NewTensor new_tensor(const ExchangeTable& table, const Layout& layout, nb::dlpack::dtype dtype, std::size_t nbytes) {
   nb::dlpack::dltensor tensor{};
   Lent* const lent = lend(layout, nbytes, tensor.data);
+  // Shape and strides are those of the layout, which `lent` keeps alive as long as the tensor.
   auto* const shape = const_cast<std::int64_t*>(layout->data());  // DLPack knows no const
   const std::size_t ndim = layout->size() / 2;
   tensor.device.device_type = nb::device::cpu::value;
@@ -90,6 +91,7 @@ NewTensor new_tensor(const ExchangeTable& table, const Layout& layout, nb::dlpac
   lent->managed = {spoken, lent, &give_back, 0, tensor};
   void* made = nullptr;
   if (table.object_from_managed(&lent->managed, &made) != 0) {
+    // Nobody has taken it over: the deleter runs here, and only here.
     give_back(&lent->managed);
     throw nb::python_error();
   }

@@ -50,15 +50,18 @@ class Lease {
  public:
   Lease(std::shared_ptr<Mapping> mapping, std::atomic<std::uint32_t>& count)
       : mapping_(std::move(mapping)), count_(count), owner_(getpid()) {
+    // Before this rank's next arrival at a meeting, which releases it: no later choice finds the area free.
     count_.fetch_add(1, std::memory_order_acq_rel);
   }
   ~Lease() {
+    // Release, for the reads of whoever drops the last view; is_leased() acquires it before the area is written again.
     if (getpid() == owner_) count_.fetch_sub(1, std::memory_order_acq_rel);
   }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
  private:
+  // Keeps the memory of `count_` mapped.
   const std::shared_ptr<Mapping> mapping_;
   std::atomic<std::uint32_t>& count_;
   const pid_t owner_;

@@ -181,6 +181,7 @@ class HostGroup {
     const int error = arena_->take(nbytes, offset);
     if (error != 0) raise_errno(error);
     const auto owner = std::shared_ptr<void>(nullptr, [arena = arena_, mapping = mapping_, offset, pid = getpid()](void*) {
+      // The mutex of the arena is a copy in a forked child, perhaps locked for ever, and the pages are the parent's.
       if (getpid() == pid) arena->give_back(offset);
     });
     return array_on(mapping_->base + offset, shape, dtype, capsule_of(owner), true);
@@ -191,6 +192,7 @@ class HostGroup {
     const auto found = std::find(std::begin(tg::cause_names), std::end(tg::cause_names), cause);
     const auto number = static_cast<std::uint32_t>(found - std::begin(tg::cause_names));
     std::uint32_t none = 0;
+    // The first reason stays: closing after an interrupt must not say that all was well.
     meetings_.block(meetings_.rank()).departure.compare_exchange_strong(none, number);
     meetings_.wake();
   }
@@ -201,6 +203,8 @@ class HostGroup {
   // Before a fork: the child may read this rank's results for ever, so their areas are never used again.
   void retire_leases() {
     for (auto& count : meetings_.block(meetings_.rank()).leases) {
+      // One that nobody takes back. Dropping a lease at the same moment in another thread is harmless: the area stays
+      // retired.
       if (count.load(std::memory_order_acquire) != 0) count.fetch_add(1, std::memory_order_acq_rel);
     }
   }
@@ -217,6 +221,7 @@ class HostGroup {
     for (const tg::Piece& piece : call.taken) {
       if (piece.at > call.result_bytes || piece.nbytes > call.result_bytes - piece.at) refuse("A piece lies outside the results.");
     }
+    // Without the GIL: the other ranks may take until the deadline to come.
     PyThreadState* state = PyEval_SaveThread();
     std::exception_ptr raised;  // what a signal handler or a warning has raised
     const auto note = [&raised](bool is_well) {
@@ -226,6 +231,8 @@ class HostGroup {
       restore(state);
       work();
       state = PyEval_SaveThread();
+      // The child has the parent's stack, in the middle of an operation: it must not arrive, decide or wake in the
+      // parent's name.
       if (getpid() != owner_) throw tg::Forked{};  // by a signal handler
     };
     tg::Patience patience;
@@ -255,9 +262,11 @@ class HostGroup {
       ended.outcome.decision = {sequence_, tg::Phase::broken, false, tg::Cause::none, 0, 0};
     } catch (...) {  // no memory, or what a test's hook raises: the others must not wait for this rank
       error = std::current_exception();
+      // Where the operation has been decided, this changes nothing; else the others stop waiting at once.
       meetings_.decide(sequence_, tg::Event::spoil, tg::Cause::failed, meetings_.rank());
       meetings_.wake();
     }
+    // Here, before Python runs again: a signal handler's call could otherwise choose this area for its own results.
     if (ended.outcome.decision.phase == tg::Phase::committed && call.wants_lease && ended.outcome.area < tg::most_areas) {
       ended.lease = std::make_shared<Lease>(mapping_, meetings_.block(meetings_.rank()).leases[ended.outcome.area]);
     }
@@ -269,6 +278,8 @@ class HostGroup {
 
   const pid_t owner_ = getpid();
   std::vector<int> descriptors_;  // of the other ranks' processes
+  // Members below refer to those above, so the mapping goes last: the operation to areas and meetings, these to the
+  // memory.
   const std::shared_ptr<Mapping> mapping_;
   const std::shared_ptr<tg::Arena> arena_;
   tg::Meetings meetings_;

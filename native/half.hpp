@@ -25,6 +25,8 @@ inline std::uint16_t float_to_half(float f) {
   if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
   if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // 65520 and more
   if (magnitude >= 0x38800000u) {
+    // Half of the last bit kept, less one, plus that bit: ties go to even. A carry into the exponent is the right
+    // result.
     const std::uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
     return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
   }

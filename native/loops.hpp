@@ -98,8 +98,11 @@ inline Value round_to_odd(double value) { return value; }
 template <>
 inline float round_to_odd<float>(double value) {
   const float near = static_cast<float>(value);
+  // Exact, infinite or NaN: no bit was lost that could be remembered.
   if (!(static_cast<double>(near) != value) || near - near != 0) return near;
   std::uint32_t bits = bits_as<std::uint32_t>(near);
+  // Towards zero first, then the last bit set: an odd mantissa is never a tie of the narrower format, so the second
+  // rounding goes the way that the exact value would have gone (Boldo and Melquiond 2008).
   const bool is_beyond = value < 0 ? static_cast<double>(near) < value : static_cast<double>(near) > value;
   return bits_as<float>((is_beyond ? bits - 1 : bits) | 1u);
 }
@@ -159,6 +162,7 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
   prefetch_ahead<block_bytes>(first);
   each<U>([&](auto u) {
     total[u] = Format::template load<N>(first + u * N);
+    // float64 has no wider accumulator, so the roundings of a sum can carry the mean out of this hull.
     if constexpr (P::clamps) low[u] = high[u] = total[u];
     if constexpr (P::multiplies) low[u] = Lanes{} + std::numeric_limits<Value>::infinity();
   });
@@ -227,5 +231,6 @@ void fold_loop(const void* const* sources, const Arithmetic& fold, void* const* 
     }
   }
   for (; at < end; ++at) fold_block<P, 1, 1>(sources, fold, targets, target_count, at, false);
+  // At the end of every range, on the thread that wrote it: a fence orders the writes of its own thread alone.
   if (stream_out) stream_fence();
 }

@@ -57,6 +57,7 @@ HostMemory& HostMemory::of_this_process() {
   // Never destroyed: results may outlive every static object.
   static HostMemory* const memory = [] {
     static HostMemory* made = nullptr;
+    // Before pthread_atfork: the handlers may run as soon as they are registered, in another thread's fork().
     made = new HostMemory;
 #if defined(__unix__) || defined(__APPLE__)
     // The forking thread holds the lock across fork(): the child gets consistent lists and a lock that it can unlock.
@@ -67,13 +68,18 @@ HostMemory& HostMemory::of_this_process() {
   return *memory;
 }
 
+// No Python code runs under the lock, so no finalizer or signal handler can interrupt its holder and wait for it.
+// Blocks are allocated outside of it.
 void* HostMemory::take(std::size_t nbytes) {
   const std::size_t size = rounded(nbytes);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    // Exactly this size: a larger block would be lost to results of its own size, and rounding makes near sizes equal.
     const auto found = by_size_.find(size);
     if (found != by_size_.end()) {
       void* const start = found->second->start;
+      // Nobody reads the block any more: it came back with the last owner of the array that it was, and every view is
+      // one.
       oldest_first_.erase(found->second);
       by_size_.erase(found);
       info_.cached_bytes -= size;
@@ -84,6 +90,7 @@ void* HostMemory::take(std::size_t nbytes) {
   }
   void* block = allocate(size);
   if (block == nullptr) {  // the cache itself may hold the memory that is missing
+    // Outside of the lock, which it takes itself; blocks that another thread gives back meanwhile may stay.
     clear();
     block = allocate(size);
   }
@@ -98,6 +105,7 @@ void HostMemory::give_back(void* block, std::size_t nbytes) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   info_.used_bytes -= size;
   if (size > info_.limit_bytes) return release(block);
+  // Makes room first, so that the cache is within its bound at every moment, not only after the next call.
   shrink_to(info_.limit_bytes - size);
   try {
     oldest_first_.push_back({block, size});

@@ -14,6 +14,8 @@ namespace {
 
 // Returns the power of two by which `count` values are divided so that their sum cannot overflow.
 double headroom(std::size_t count) {
+  // A power of two, so that dividing by it and multiplying again is exact but for denormals, which a sum near overflow
+  // does not notice.
   double scale = 1;
   while (scale < static_cast<double>(count)) scale *= 2;
   return scale;
@@ -22,6 +24,7 @@ double headroom(std::size_t count) {
 // Returns (whole·count + rest) / count, rounded once.
 double rounded_quotient(std::uint64_t whole, std::uint64_t rest, std::uint64_t count) {
   constexpr std::uint64_t exact = std::uint64_t{1} << 53;
+  // Both the numerator and the divisor are exact as double then, and one division rounds once.
   if (whole < exact / count) return static_cast<double>(whole * count + rest) / static_cast<double>(count);
   // 57 bits of the quotient with a sticky last bit ("round to odd"): rounding those to 53 is rounding once.
   int exponent = 0;
@@ -135,6 +138,7 @@ Parts settle_complex_product(Dtype real, const void* const* sources, std::size_t
     const Scaled x = reals[r], y = imaginaries[r];
     const Scaled both = re * x + -(im * y);
     im = re * y + im * x;
+    // After both parts are computed: `im` needs the old `re`.
     re = both;
   }
   return {re.in_bounds(), im.in_bounds()};

@@ -16,6 +16,7 @@ struct Event {
   double time;
   std::int32_t stream;  // the first of its chunks ends; `none` if a lane's latency is over
   std::int32_t lane;
+  // A total order: a heap is not stable, and equal times must give the same timeline on every machine.
   bool operator>(const Event& other) const {
     if (time != other.time) return time > other.time;
     return stream != other.stream ? stream > other.stream : lane > other.lane;
@@ -52,6 +53,7 @@ class Clock {
     start_freed();
     share();
     for (std::size_t round = 1; has_next(); ++round) {
+      // Asking takes the GIL, which costs more than hundreds of events.
       if (round % 4096 == 0 && interrupted()) return false;
       const double soon = std::max(now_, events_.top().time) * at_once;
       do {
@@ -130,6 +132,7 @@ class Clock {
     Flow& flow = flows_[stream];
     const auto lane = flow.first;
     flow.progress = goal_[lane];
+    // The exact end, not `now_`: chunks that end together within `at_once` would otherwise shift all that follow.
     flow.since = flow.end;
     flow.first = behind_[lane];
     flow.queued = never;
@@ -157,6 +160,7 @@ class Clock {
     join_streams();
     sharing_.changes([this](std::int32_t stream, double rate) {
       Flow& flow = flows_[stream];
+      // Each advance rounds once, so it is left out where nothing has changed.
       if (rate == flow.rate) return;
       advance(flow);
       flow.rate = rate;
@@ -195,6 +199,7 @@ class Clock {
     free(lane);
     const auto task = lanes_.task[lane];
     std::size_t done = ended_[lane];
+    // A chunk is there when its parts on all routes are.
     for (const auto other : lanes_of_[task]) done = std::min(done, ended_[other]);
     if (done > done_[task]) {
       done_[task] = done;

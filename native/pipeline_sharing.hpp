@@ -68,6 +68,7 @@ class Sharing {
     const bool was_active = nbytes_[stream] > 0;
     if (was_active) floor_ = std::min(floor_, rate_[stream]);
     nbytes_[stream] = nbytes;
+    // Above every floor, so that the stream is recomputed.
     rate_[stream] = never;
     for (const auto resource : streams_.resources(stream)) {
       auto& users = active_[resource];
@@ -86,6 +87,8 @@ class Sharing {
   void changes(const Take& take) {
     ++round_;
     for (const auto resource : changed_) lower_floor(resource);
+    // Streams that are fixed in one go may differ from their resources' shares by the factor `same`: without a margin,
+    // one that belongs to the change could pass for one below it.
     floor_ *= 1 - 10 * (same - 1);
     for (const auto resource : changed_) {
       is_changed_[resource] = false;
@@ -134,6 +137,7 @@ class Sharing {
         }
         weight += nbytes_[stream];
         ++num_rising;
+        // Numbers of rounds instead of flags: nothing has to be cleared, which would cost more than small changes do.
         if (stream_seen_[stream] == round_) continue;
         stream_seen_[stream] = round_;
         part_.push_back(stream);
@@ -165,6 +169,8 @@ class Sharing {
     const double highest = level_ * same;
     std::size_t count = 0;
     for (const auto& one : open_) {
+      // All resources that are full at this level, within rounding: one after the other, symmetric lanes would get
+      // rates that differ in their last digits, and their chunks would drift apart.
       if (one.share > highest) continue;
       for (const auto stream : active_[one.resource]) {
         if (!is_rising_[stream]) continue;

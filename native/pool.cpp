@@ -79,6 +79,8 @@ void take(Lane* lanes, std::size_t count, std::size_t own, const std::atomic<boo
     Lane& lane = lanes[(own + turn) % count];
     while (!stopped.load(std::memory_order_relaxed)) {
       // Each number is drawn once, whoever draws it. Numbers beyond the end stand for no task.
+      // Only that it is one operation matters: what a task reads was published by `state_`, and what it writes is read
+      // after wait_for_workers().
       const std::size_t i = lane.next.fetch_add(1);
       if (i >= lane.end) break;
       task(i);
@@ -89,8 +91,10 @@ void take(Lane* lanes, std::size_t count, std::size_t own, const std::atomic<boo
 }  // namespace
 
 Pool& Pool::of_this_process() {
+  // Pairs with the release store below: whoever sees the pointer sees a pool that is fully made.
   if (Pool* pool = current.load(std::memory_order_acquire)) return *pool;
   const std::lock_guard<std::mutex> lock(making);
+  // Asked again under the lock: another thread may have made it between the two lines above.
   if (current.load() == nullptr) {
 #if defined(__unix__) || defined(__APPLE__)
     // fork() copies a mutex as it is. This thread therefore holds `making` across fork(), and the child can unlock it.
@@ -103,6 +107,8 @@ Pool& Pool::of_this_process() {
         },
         [] { making.unlock(); },
         [] {
+          // The workers of this pool exist in the parent alone, so the child makes a pool of its own. The old one is
+          // left as it is: a call that is under way here still uses its lanes.
           current.store(nullptr);
           making.unlock();
         });
@@ -118,10 +124,13 @@ void Pool::set_num_threads(std::size_t count) { thread_count = std::min(count, m
 std::size_t Pool::num_threads() { return thread_count; }
 
 void Pool::start_workers(std::size_t count) noexcept {
+  // Only the thread that holds `is_busy_` comes here, so `workers_` needs no atomic.
   if (workers_ >= count) return;
   const SignalsBlocked blocked;
   try {
     for (; workers_ < count; ++workers_) {
+      // Detached, and the pool is never destroyed: at exit nothing is joined, so a worker in the middle of a task
+      // cannot hang it.
       std::thread([this, index = workers_] { work(index); }).detach();
     }
   } catch (const std::exception&) {
@@ -144,6 +153,7 @@ void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task
   const std::uint64_t number = (state_.load() >> 32) + 1;
   // Sequentially consistent, as is the increment of `sleepers_`: a worker about to sleep either sees the new number, or
   // is counted below and woken.
+  // A plain store loses no join: bit 0 has been clear since the last job, and its workers have all left.
   state_.store(number << 32 | 1);
   if (sleepers_.load() > 0) {
     // Under the lock: a worker that has looked at `state_` and does not wait yet would miss the call.
@@ -153,8 +163,11 @@ void Pool::offer(std::size_t count, const std::function<void(std::size_t)>& task
 }
 
 void Pool::wait_for_workers() noexcept {
+  // Closes the door: a join is a compare-and-swap on the same word, so each worker has either joined before, and is
+  // waited for, or never joins this job.
   state_.fetch_and(~std::uint64_t{1});
-  // Acquire, for what the workers wrote before they left, with release: the caller reads the results next.
+  // Acquire, for what the workers wrote before they left, with release: the caller reads the results next. They leave
+  // by read-modify-writes, so the last value read here continues the release sequences of all of them.
   for (int turn = 1; (state_.load(std::memory_order_acquire) & 0xffffffffu) != 0; ++turn) {
     // With more threads than cores, the worker may need this core to finish.
     turn % 1024 != 0 ? pause() : std::this_thread::yield();
@@ -162,6 +175,7 @@ void Pool::wait_for_workers() noexcept {
 }
 
 void Pool::send_workers_away() noexcept {
+  // First, or workers would go on drawing tasks for as long as there are any.
   const bool was_stopped = stopped_.exchange(true);
   wait_for_workers();
   stopped_.store(was_stopped);  // this thread does the remaining tasks itself, in the parent as in the child
@@ -171,6 +185,8 @@ bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
                const std::function<bool()>& interrupted) {
   const PlainArithmetic mode;
   const std::size_t threads = num_threads();
+  // Acquire pairs with the release at the end of run(): the plain members that offer() writes are handed from holder to
+  // holder. The flag is tried, never waited for: whoever holds it may be this very thread, below a signal handler.
   const bool shares = count > 1 && threads > 1 && !is_busy_.exchange(true, std::memory_order_acquire);
   Lane own_lane;
   own_lane.end = count;
@@ -178,6 +194,7 @@ bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
   std::atomic<bool>& stopped = shares ? stopped_ : own_stopped;
   if (shares) {
     offer(count, task, threads - 1);
+    // From here on, a fork by this thread (by a signal handler, within `interrupted`) has workers to wait for.
     sharing = this;
   }
   Lane* const lanes = shares ? lanes_ : &own_lane;
@@ -193,6 +210,7 @@ bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
   const bool was_stopped = stopped.load();
   if (shares) {
     wait_for_workers();
+    // Before the flag is given back: a fork in between must not send away the workers of the next holder.
     sharing = nullptr;
     is_busy_.store(false, std::memory_order_release);
   }
@@ -204,11 +222,14 @@ void Pool::work(std::size_t index) {
   std::uint64_t seen = 0;
   for (;;) {
     const auto start = Clock::now();
+    // Acquire pairs with the store in offer(): task, lanes and helpers are there when the number is.
     std::uint64_t state = state_.load(std::memory_order_acquire);
     for (int turn = 0; (state >> 32) == seen; state = state_.load(std::memory_order_acquire)) {
       pause();
       if (++turn % 64 == 0 && Clock::now() - start > spin_time) {
         std::unique_lock<std::mutex> lock(sleep_);
+        // The predicate looks at `state_` after the increment, offer() at `sleepers_` after its store: in the one order
+        // of all sequentially consistent operations, at least one of the two sees the other.
         sleepers_.fetch_add(1);
         wake_.wait(lock, [&] { return (state_.load() >> 32) != seen; });
         sleepers_.fetch_sub(1);
@@ -219,7 +240,10 @@ void Pool::work(std::size_t index) {
     // never reads `task_`, which points into the caller's stack.
     while ((state & 1) != 0 && (state >> 32) == seen) {
       if (state_.compare_exchange_weak(state, state + 2, std::memory_order_acq_rel)) {
+        // A pool that was larger has workers beyond this job's threads: they join and leave at once.
         if (index < helpers_) take(lanes_, lane_count_, index + 1, stopped_, *task_);
+        // Release pairs with the acquire in wait_for_workers(). After it this worker touches nothing of the job any
+        // more.
         state_.fetch_sub(2, std::memory_order_release);
         break;
       }

@@ -54,6 +54,8 @@ class Pool {
   // The job. Bit 0: workers may still join. Bits 1 to 31: the number of workers that have joined and not yet left.
   // Bits 32 to 63: the job's number, by which a worker recognises a new one.
   std::atomic<std::uint64_t> state_{0};
+  // Plain, because only the holder of `is_busy_` writes them, while no worker has joined; workers read them between
+  // joining and leaving. They point into the caller's stack and are never read after run() has returned.
   const std::function<void(std::size_t)>* task_ = nullptr;
   std::size_t helpers_ = 0;
   // One lane per thread: the next call with the same arrays finds each part in the cache of the same core. The lanes

@@ -66,6 +66,7 @@ nb::object new_array(const std::vector<Py_ssize_t>& shape, nb::handle dtype) {
     start = memory->start();
     owner = nb::steal(PyCapsule_New(memory.get(), nullptr, &give_back));
     if (!owner.is_valid()) throw nb::python_error();
+    // From here on the capsule owns it: released earlier, a failure to make the capsule would leak the block.
     memory.release();
   }
   Py_INCREF(descr);  // the array takes this one

@@ -68,6 +68,7 @@ void weighted_mean(const void* const* sources, const Arithmetic& fold, void* con
     }
     total /= fold.weight_sum;
     if (!(total - total == 0)) total = settle_weighted(dtype, sources, fold, at);
+    // A mean lies within its values; roundings of the sum and of the weights can put it a last digit beyond.
     total = total < low ? low : total > high ? high : total;
     using Value = typename Result::Value;
     constexpr bool is_rounded_again = sizeof(typename Result::Element) < sizeof(Value);

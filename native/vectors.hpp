@@ -206,7 +206,9 @@ inline void write_block(const V (&out)[U], void* const* targets, std::size_t tar
   }
 }
 
-// Makes streamed writes visible to other threads.
+// Orders streamed writes before all later stores. A release store is a plain move on x86 and does not wait for them: a
+// thread or rank that acquires it could read old memory. The release that follows is a worker's, when it leaves a job,
+// or a rank's, when it arrives at a meeting.
 inline void stream_fence() {
 #if TREEFOLD_VECTORS && defined(__SSE2__)
   _mm_sfence();

@@ -58,11 +58,15 @@ Block& Meetings::block(std::size_t rank) const {
 
 bool Meetings::decide(std::uint64_t sequence, Event event, Cause cause, std::size_t rank, char state) {
   std::atomic<std::uint64_t>& decision = control().decision;
+  // Acquire, and release in the exchange: whoever reads a verdict sees what was written before it was given, such as
+  // the choice.
   std::uint64_t seen = decision.load(std::memory_order_acquire);
   for (;;) {
     const Decision now = Decision::of(seen);
     const bool begins = event == Event::enter;
     Phase to{};
+    // The sequence is part of the word that is exchanged, so an accusation that was delayed until the next operation
+    // fails here or in the exchange (there is no ABA: the sequence never goes back).
     if (now.sequence != sequence - begins || !follows(now.phase, event, to)) return false;
     const bool was_refused = begins ? now.phase == Phase::refused : now.was_refused;
     const Decision next{sequence, to, was_refused, cause, static_cast<std::uint8_t>(rank), state};
@@ -88,14 +92,23 @@ bool Meetings::enter(std::uint64_t sequence) {
 }
 
 bool Meetings::meet(std::uint64_t sequence, const std::function<void()>& complete, const Patience& patience) {
+  // All ranks make the same meetings in the same order, so each can count them by itself. `arrived` is never set back:
+  // that would race with whoever is already at the next meeting.
   const std::uint64_t number = ++meetings_;
   const auto low = static_cast<std::uint32_t>(number);
+  // Before the count: if this rank stops between the two, absent() still names it.
   block(rank_).step.store(2 * number - 1, std::memory_order_release);
+  // Release, for what this rank has written for the others; acquire, for what they have. Read-modify-writes carry on
+  // each other's releases, so the last to arrive has everybody's writes behind it, and `met` hands them on.
   if (control().arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == number * layout_.ranks) {
     complete();
+    // With `sleepers` it is Dekker's pattern: here met, then sleepers; in sleep() sleepers, then met. Sequentially
+    // consistent, both: with release and acquire, each side could miss the other, and a rank would sleep for its whole
+    // slice.
     control().met.store(low, std::memory_order_seq_cst);
     wake();
   } else {
+    // Not by the last arriver, which has to tell the others first: if it stops before that, it counts as absent.
     block(rank_).step.store(2 * number, std::memory_order_release);
     const Clock::time_point begin = Clock::now();
     Clock::duration slice = shortest_slice;
@@ -127,6 +140,8 @@ bool Meetings::stays_awake(Clock::time_point begin) {
   if (meetings_ < yields_from_) return false;
   sched_yield();
   if (Clock::now() - before >= slice_time) {
+    // Grows by doubling and falls by one: a core that is lost now and then costs little, one that is lost often is left
+    // alone.
     asleep_ = std::clamp(2 * asleep_, fewest_asleep, most_asleep);
     yields_from_ = meetings_ + asleep_;
   } else {
@@ -136,13 +151,17 @@ bool Meetings::stays_awake(Clock::time_point begin) {
 }
 
 bool Meetings::is_over(std::uint32_t number) const {
+  // By the sign of the difference, because 32 bits wrap: ranks are never more than a meeting apart. The futex needs 32
+  // bits. Acquire pairs with the store in meet(): all that any rank wrote before it arrived is readable from here on.
   return static_cast<std::int32_t>(control().met.load(std::memory_order_acquire) - number) >= 0;
 }
 
 void Meetings::judge(std::uint64_t sequence, const Patience& patience) {
   if (patience.interrupted && patience.interrupted()) {
     decide(sequence, Event::spoil, Cause::interrupted, rank_);
+  // A rank that ended after this operation was decided does no harm: a final decision cannot be spoiled any more.
   } else if (const std::size_t dead = dead_rank(); dead < layout_.ranks) {
+    // The reason comes from memory that another process wrote, so it is brought into the known range like a decision.
     const std::uint32_t departure = block(dead).departure.load(std::memory_order_acquire);
     const Cause said = Decision::of(std::uint64_t{departure & 15} << 16).cause;
     decide(sequence, Event::spoil, said == Cause::none ? Cause::lost : said, dead);
@@ -164,6 +183,7 @@ void Meetings::judge(std::uint64_t sequence, const Patience& patience) {
 std::size_t Meetings::dead_rank() const {
   for (std::size_t rank = 0; rank < layout_.ranks; ++rank) {
     if (rank == rank_) continue;
+    // Before the lifeline: a rank that closes the group says why, and its process may end right after that.
     if (block(rank).departure.load(std::memory_order_acquire) != 0) return rank;
     if (peers_[rank].lifeline >= 0 && has_ended(peers_[rank])) return rank;
   }
@@ -195,16 +215,20 @@ char Meetings::state_of(std::size_t rank) const {
 }
 
 void Meetings::wake() {
+  // Without sleepers no system call: most meetings of spinning ranks end so. After a verdict `met` is unchanged, so
+  // whoever is just falling asleep misses this call, and looks again when its slice of 16 ms at most is over.
   if (control().sleepers.load(std::memory_order_seq_cst) != 0) futex(control().met, FUTEX_WAKE, 0x7fffffff, nullptr);
 }
 
 void Meetings::sleep(std::uint32_t number, Clock::duration most) {
   Control& shared = control();
+  // Announce, then look: the other half of the pattern in meet().
   shared.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t seen = shared.met.load(std::memory_order_seq_cst);
   if (static_cast<std::int32_t>(seen - number) < 0) {
     const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(most).count();
     const timespec timeout{static_cast<std::time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
+    // The kernel compares the word with `seen` before it sleeps, so a meeting that ends in between is not missed.
     futex(shared.met, FUTEX_WAIT, seen, &timeout);
   }
   shared.sleepers.fetch_sub(1, std::memory_order_seq_cst);

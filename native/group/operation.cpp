@@ -66,6 +66,8 @@ Outcome Operation::run(std::uint64_t sequence, const Call& call, const Patience&
     }
     for (const Stage stage : found->tail) goes_on = goes_on && perform(stage, run);
   }
+  // From the word that all read, whatever this rank saw on its way: one that was stopped after the commit returns it as
+  // well.
   Outcome outcome{meetings_.outcome(sequence)};
   if (run.is_unfit && outcome.decision.phase == Phase::committed) {
     outcome.decision = {sequence, Phase::broken, false, Cause::failed, static_cast<std::uint8_t>(meetings_.rank()), 0};
@@ -90,6 +92,7 @@ bool Operation::perform(Stage stage, Run& run) {
     case Stage::copy_in:
       // How much the chunk will hold is not agreed yet: as much as this rank has room for.
       if (!run.is_mapped) copy_in(run, 0, 0, {0, std::min(run.lane_bytes, run.call.stream_bytes)});
+      // Before the meeting that commits a small call: nobody could be told of a failure to allocate after it.
       if (run.call.stream_bytes <= small_bytes) run.folded = std::make_unique<std::byte[]>(run.call.result_bytes + line);
       break;
     case Stage::meet_first: goes_on = meet_first(run); break;
@@ -107,9 +110,7 @@ bool Operation::perform(Stage stage, Run& run) {
     case Stage::place:
       for (const Piece& piece : run.call.given) std::memcpy(results() + piece.at, piece.memory, piece.nbytes);
       break;
-    case Stage::meet_commit:
-      goes_on = meet_commit(run);
-      break;
+    case Stage::meet_commit: goes_on = meet_commit(run); break;
     case Stage::copy_out: copy_out(run.call, results()); break;
     case Stage::end: break;
   }
@@ -229,6 +230,7 @@ void Operation::choose(Run& run) {
     is_planned = is_planned && said.plan == run.call.plan;
     is_mapped = is_mapped && said.is_mapped;
     is_kept = is_kept || said.wants_lease;
+    // The rank with the most replicas has the shortest lanes, and all ranks must cut alike.
     chunk_bytes = std::min(chunk_bytes, lane_bytes_of(layout_, said.replicas));
   }
   const bool is_small = folds && run.call.stream_bytes <= std::min(small_bytes, chunk_bytes);
@@ -250,6 +252,7 @@ bool Operation::suits(const Run& run) const {
   const Choice& choice = run.choice;
   const Call& call = run.call;
   const bool folds = !call.leaves.empty();
+  // Results lie below the arenas: an offset beyond would let one rank make another overwrite a third one's arrays.
   const std::size_t end = layout_.arena(0);
   switch (choice.path) {
     case Path::agree: return !folds && call.result_bytes == 0;
@@ -324,6 +327,7 @@ bool Operation::read_offsets(Run& run, std::size_t rank) const {
   for (std::size_t index = 0; index < count; ++index) {
     const Leaf& leaf = run.call.leaves[index / said.replicas];
     const std::size_t nbytes = leaf.length * leaf.source_bytes, offset = run.offsets[rank][index];
+    // In this order, because a sum of the two could wrap.
     if (offset > layout_.arena_bytes || nbytes > layout_.arena_bytes - offset) return false;
     if (offset % std::min<std::size_t>(leaf.source_bytes, most_alignment) != 0) return false;
   }

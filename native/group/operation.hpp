@@ -89,6 +89,7 @@ class Operation {
     std::size_t lane_bytes = 0;  // of this rank's staging, for each of its replicas
     bool is_mapped = false;
     Choice choice{};
+    // Copies, taken once after the first meeting, so that what was checked is what is used.
     std::vector<Descriptor> descriptors{};
     std::vector<std::vector<std::uint64_t>> offsets{};  // by rank, where its values are mapped: leaf by leaf
     std::size_t lane_count = 0;                         // of all replicas
@@ -100,24 +101,45 @@ class Operation {
     bool is_unfit = false;                  // what the others say of a call that is committed cannot be
   };
 
+  // Once a stage says no, nothing more is touched: other ranks may already be in their next operation.
   bool perform(Stage stage, Run& run);
+  // Plain stores, which the arrival at the first meeting releases. They go to the half of the block that nobody reads
+  // any more: its contents, of two operations ago, were read before their readers arrived at the first meeting of the
+  // last one.
   void publish(Run& run) const;
   bool offsets_of(const Call& call, std::vector<std::uint64_t>& offsets) const;
+  // A replica that a leaf lacks keeps its lane, so that lanes begin at the same places for every leaf.
   void copy_in(const Run& run, std::size_t chunk, std::size_t chunk_begin, Span part) const;
   void copy_next(const Run& run) const;
   void pass(const Run& run, Stage stage, Moment moment) const;
+  // If what the others say cannot be: a call that this one meeting decides is committed already, and spoiling it
+  // changes nothing; `is_unfit` then fails it on this rank.
   bool meet_first(Run& run);
+  // The last arriver commits before it tells the others: whatever stops it in between, they find the operation
+  // committed.
   bool meet_commit(const Run& run);
+  // Runs while all others wait in the meeting, so it has the tables to itself. It copies what it compares, because a
+  // rank that keeps to no rule may write there meanwhile; and it writes the choice before the decision, because a rank
+  // that finds a verdict without waiting for `met` must find the choice that belongs to it.
   void choose(Run& run);
   bool suits(const Run& run) const;
   bool find_lanes(Run& run) const;
   bool has_counts(const Run& run) const;
   bool read_offsets(Run& run, std::size_t rank) const;
+  // Slices of ranks are disjoint and begin at cache lines: all write the results side by side without a lock. Streamed
+  // writes are fenced by the loop itself, so the next arrival releases them, too.
   void fold(const Run& run, Span part, std::byte* results) const;
   bool is_staged(const Run& run, const Lane& lane) const;
   const std::byte* source_of(const Run& run, const Lane& lane, std::size_t leaf) const;
   Span chunk_of(const Run& run, std::size_t chunk) const;
+  // A half is written again only after a meeting that follows its last read. Chunk c + 2 is copied in after the meeting
+  // by which every rank has folded chunk c. A small call folds behind its only meeting, so its half may still be read
+  // when the next operation begins: that one uses the other half, and its first meeting ends the reads.
   std::byte* half(const Run& run, std::size_t rank, std::size_t chunk) const;
+  // After the last meeting: all slices are written, and no rank reads contributions where they lie any more, so targets
+  // may be among them. The area is written again after the next operation's first meeting, at which this rank arrives
+  // when done. A small call has one meeting only; what others still read then is this rank's staging, never the
+  // caller's arrays.
   void copy_out(const Call& call, const std::byte* results) const;
   void tell(const Run& run, Outcome& outcome) const;
 

@@ -86,6 +86,7 @@ std::uint64_t room_in_control_groups() {
 int allocate_pages(int fd, std::size_t offset, std::size_t nbytes) {
   for (;;) {
     const int error = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(nbytes)) == 0 ? 0 : errno;
+    // A signal cuts a large allocation short; what is there already is skipped the next time.
     if (error != EINTR) return error;
   }
 }
@@ -98,9 +99,12 @@ Layout Layout::of(std::size_t ranks, std::size_t result_bytes, std::size_t arena
 }
 
 int create_segment(const Layout& layout) {
+  // Without a name, so that nothing is left behind whoever dies, and no other process can open it.
   const int fd = memfd_create("treefold", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
   int error = 0;
+  // Sealed before anybody else has the descriptor: a rank that shrinks the file would kill the others by SIGBUS,
+  // wherever they touch it. F_SEAL_SEAL keeps ranks from adding seals, such as one against writing, later.
   if (ftruncate(fd, static_cast<off_t>(layout.total())) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     error = errno;
@@ -111,9 +115,12 @@ int create_segment(const Layout& layout) {
     if (page == MAP_FAILED) {
       error = errno;
     } else {
+      // Begins the lifetime of the atomics. The other ranks get the descriptor by a message after this, which orders it
+      // for them.
       Control* const control = new (page) Control{};
       control->magic = magic;
       control->ranks = layout.ranks;
+      // As if operation 0 had been committed: operation 1 enters from there like any other.
       control->decision = Decision{0, Phase::committed, false, Cause::none, 0, 0}.word();
       munmap(page, page_bytes);
     }
@@ -133,6 +140,7 @@ std::byte* map_segment(int fd, const Layout& layout) {
   }
   void* const base = mmap(nullptr, layout.total(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (base == MAP_FAILED) return nullptr;
+  // Results and arenas are of no use in a core dump, and may be larger than the disk that takes it.
   madvise(base, layout.total(), MADV_DONTDUMP);
   madvise(base, layout.total(), MADV_HUGEPAGE);  // a wish, which the system's setting for shared memory may grant
   const auto* const control = static_cast<const Control*>(base);
@@ -145,6 +153,9 @@ std::byte* map_segment(int fd, const Layout& layout) {
 void unmap_segment(std::byte* base, const Layout& layout) { munmap(base, layout.total()); }
 
 int allocate(std::byte* base, int fd, std::size_t offset, std::size_t nbytes) {
+  // The kernel counts the pages of a memfd to the group of whoever allocates them, and fallocate beyond its limit does
+  // not fail: it ends a process. The look ahead races with others in the group, and narrows that, but cannot exclude
+  // it.
   if (nbytes > room_in_control_groups()) return ENOMEM;
 #if defined(MADV_POPULATE_WRITE)
   // By the mapping, whose pages may be huge by madvise alone; fallocate, which knows of no mapping, does the rest, and

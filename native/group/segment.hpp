@@ -51,12 +51,17 @@ struct Area {
   std::uint64_t offset, nbytes;  // in the segment; 0 bytes: free
 };
 
+// Every word that ranks write at once is an atomic of 32 or 64 bits: lock-free on all 64-bit systems, and therefore
+// good between processes that map it at different addresses. No pointer ever stands here, only offsets.
 struct Control {
   std::uint64_t magic, ranks;
+  // A cache line each: all ranks spin on `met` while others still count themselves in `arrived`.
   alignas(64) std::atomic<std::uint64_t> decision;
   alignas(64) std::atomic<std::uint64_t> arrived;  // at all meetings so far, over all ranks
   alignas(64) std::atomic<std::uint32_t> met;      // meetings that are over; ranks sleep on it
   std::atomic<std::uint32_t> sleepers;
+  // Plain memory, written by the last arriver before `met`, and read by the others after it. The other half may still
+  // be read by a rank that is late in returning from the operation before.
   alignas(64) Choice choice[2];  // by the parity of the operation's number
   std::uint64_t scratch_bytes;   // allocated so far
   Area areas[most_areas];
@@ -67,7 +72,10 @@ struct Block {
   // Twice the number of the meeting where the rank is, less one until it has been counted there.
   alignas(64) std::atomic<std::uint64_t> step;
   std::atomic<std::uint32_t> departure;  // 0, or the Cause with which it closed the group
+  // How many results on each area this rank still holds; written by whichever thread drops the last view.
   alignas(64) std::atomic<std::uint32_t> leases[most_areas];
+  // Plain as well: each rank writes its own half before it arrives at the first meeting of an operation. It writes the
+  // same half again two operations later, when all ranks have met once more and so have read the old contents.
   alignas(64) Descriptor descriptors[2];
   char words[2][words_bytes];
   alignas(64) unsigned char blobs[2][blob_bytes];

@@ -100,8 +100,8 @@ def find_routes(
         return RouteChoice(alone, alone, before, before, 0.0)
     shared = _balanced(topology, traffic, options)
     times = messages or {}
+    # A copy is done when its last part is, so it pays the latency of its longest route, once for each message.
     longer = max(
-        # A copy is done when its last part is, so it pays the latency of its longest route, once for each message.
         (max(route.alpha_s for route in shared[pair]) - alone[pair][0].alpha_s) * times.get(pair, 1) for pair in traffic
     )
     return RouteChoice(alone, shared, before, busiest_s(topology, traffic, shared), longer)

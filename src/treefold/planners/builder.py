@@ -64,7 +64,7 @@ class PlanBuilder:
 
     def scratch(self, role: Role, device: str, length: int, leaf: int) -> Range:
         """Return a new buffer of the dtype of ``leaf``."""
-        # Always a new one: the proof refuses ranges that are written twice, so within a movement nobody waits for readers.
+        # Always a new one: the proof refuses ranges that are written twice, so no write has to wait for readers.
         return self._add(Buffer(f"{role.value}{len(self._buffers)}", device, length, role, leaf))
 
     def act(self, stage: int, action: Action) -> None:

@@ -63,10 +63,10 @@ def cheapest_paths(cost: Array, root: int) -> Pairs:
 
 
 def cheapest_arborescence(cost: Array, root: int) -> tuple[float, Pairs]:
-    """Return the cost and edges of the cheapest tree whose edges lead away from ``root`` (Chu and Liu
-    1965, Edmonds 1967).
+    """Return the cost and edges of the cheapest tree whose edges lead away from ``root``.
 
-    ``cost[i, j]`` is that of the edge from i to j. Costs O(n³): up to n contractions of O(n²) each.
+    ``cost[i, j]`` is that of the edge from i to j. Source: Chu and Liu 1965, Edmonds 1967.
+    Costs O(n³): up to n contractions of O(n²) each.
     """
     parents = _parents(cost, root)
     children: dict[int, list[int]] = {}
