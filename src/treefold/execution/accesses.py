@@ -35,6 +35,7 @@ class Accesses:
         parts = self._parts[self._between(start, stop)]
         for part in parts:
             part.readers.add(by)
+        # Readers do not wait for each other.
         return {part.writer for part in parts if part.writer >= 0}
 
     def write(self, start: int, stop: int, by: int) -> set[int]:

@@ -75,6 +75,8 @@ class LeafActions(NamedTuple):
             return False
         if fold.op is ReduceOp.MEAN and not (action.final and len(parts) == self.num_contributions):
             return False  # the kernel divides by the number of its sources, which is not that of the contributions
+        # All on the host, in the leaf's own dtype: partial folds may be wider, and then the backend's arithmetic must
+        # do.
         views = [view for part in parts if (view := self.backend.host_view(part)) is not None]
         dtypes = {view.dtype.name for view in views}
         if len(views) < len(parts) or dtypes != {self.leaf.dtype} or end.dtype.name != self.dtype(Role.OUTPUT):

@@ -82,6 +82,7 @@ def _fold_natively(jobs: Sequence[Job], fold: Fold) -> None:
         return native.fold(items, op, accumulate, level)
     # A weight of 0 leaves its replica out.
     scaled = fold.scaled_weights
+    # Left out, not multiplied by 0: infinite or NaN times 0 would be NaN, from a replica that does not count.
     kept = [index for index, weight in enumerate(scaled) if weight]
     items = [(native.DTYPES[job.dtype], [job.sources[index] for index in kept], job.targets) for job in jobs]
     weights = [scaled[index] for index in kept]

@@ -105,6 +105,7 @@ class _Repeater:
         if ends is None:
             ends = [make(row, dtype, count) for row, (make, dtype, count) in zip(rows, self._makers, strict=True)]
         try:
+            # False: the native core has found overlaps, has written nothing, and the slow path says what is wrong.
             if not self._fold(rows, ends, None if targets is None else self._before):
                 return None
         except BaseException as error:  # Ctrl-C, or what the handler of another signal raises

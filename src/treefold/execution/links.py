@@ -72,6 +72,8 @@ def use(results: Iterable[LinkResult]) -> None:
     """Make the plans of this process use these results."""
     global _version  # noqa: PLW0603 - what is known of the machine is the process's own
     _known.update({(link.source, link.target): link for link in results})
+    # After the results: a schedule made in between is kept under the old number, and is not used again. The other way
+    # round, one made of the old results would pass for new.
     _version = next(_versions)
 
 

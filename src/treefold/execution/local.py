@@ -32,6 +32,7 @@ class LocalExecutor(Executor):
         """Return each leaf's result per component; with ``out``, copied into the arrays given once all are computed."""
         walk = Walk(plan, inputs, fold)
         for step in plan.steps:
+            # All are evaluated before any is written: within a step the order of actions does not count.
             results = [(action.target, walk.evaluate(action)) for action in step.actions]
             for target, array in results:
                 walk.write(target, array)

@@ -52,6 +52,7 @@ def level() -> int:
     wanted = os.environ.get(_LEVEL, names[0])
     if wanted not in names:
         raise ArgumentError.setting(wanted, f"one of {', '.join(names)} on this machine", name=_LEVEL)
+    # Two threads may both come here the first time; they read the same environment, and set the same twice.
     _from_environment("TREEFOLD_NUM_THREADS", 1, _set_num_threads)
     _from_environment("TREEFOLD_HOST_CACHE_BYTES", 0, set_memory_limit)
     return names.index(wanted)

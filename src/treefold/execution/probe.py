@@ -69,6 +69,7 @@ def verify_links(*, use_cache: bool = True) -> LinkTable:
 def _result(prober: Prober, pair: tuple[str, str], pairs: Sequence[tuple[str, str]]) -> LinkResult:
     problem = _problem(prober, pair, "")
     if not problem and len(pairs) > 1:
+        # Again under the load of all other pairs: a path may deliver the right bytes only while it is alone.
         end = prober.load([other for other in pairs if other != pair])
         try:
             problem = _problem(prober, pair, " while other links are busy")
@@ -76,6 +77,7 @@ def _result(prober: Prober, pair: tuple[str, str], pairs: Sequence[tuple[str, st
             end()
     if problem:
         return LinkResult(*pair, problem, 0.0, 0.0)
+    # Two sizes make a line. The median, because an interrupt only ever adds time, and adds it to few copies.
     small, large = (_median_seconds(prober, pair, nbytes) for nbytes in _TIMED_SIZES)
     beta = max(large - small, 1e-12) / (_TIMED_SIZES[1] - _TIMED_SIZES[0])
     return LinkResult(*pair, "", 1 / beta, max(0.0, small - beta * _TIMED_SIZES[0]))
@@ -98,6 +100,7 @@ def _problem(prober: Prober, pair: tuple[str, str], when: str) -> str:
 def _median_seconds(prober: Prober, pair: tuple[str, str], nbytes: int) -> float:
     pattern = _pattern(pair, 0, nbytes)
     source, target = prober.put(pattern, pair[0]), prober.put(pattern, pair[1])
+    # Once without the clock: the first copy of a pair may set up mappings.
     prober.seconds_to_copy(source, target)
     return statistics.median(prober.seconds_to_copy(source, target) for _ in range(_TIMED))
 

@@ -80,6 +80,8 @@ def program_of(movement: Movement, rank: int, hosts: Hosts) -> Program:
         for action in step.actions:
             part = group.part_of(action, number, rank)
             parts += [] if part is None else [part]
+            # Every rank counts all copies between hosts, its own or not: so both ends give a message the same number
+            # unasked.
             number += group.crosses(action)
         steps.append(tuple(sorted(parts, key=functools.partial(group.turn, rank))))
     return Program(rank, tuple(steps))
@@ -125,6 +127,7 @@ def _join(step: int, held: Sequence[tuple[int, Sequence[Part]]], group: _Group, 
             receives[part.number] = rank, part
         if not is_new:
             raise PlanError.in_programs(step, rank, f"does again {part}")
+    # A message with one end would leave a rank waiting until the deadline, so it is found here.
     for number in sorted(sends.keys() ^ receives.keys()):
         rank, alone = sends[number] if number in sends else receives[number]
         raise PlanError.in_programs(step, rank, f"finds no other end of {alone}")

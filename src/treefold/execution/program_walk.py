@@ -90,10 +90,16 @@ class Walk:
             GroupError: what ``arrivals`` and ``share`` raise.
 
         """
+        # A walk is shared by all calls of its plan: what changes in a call is in the state, and operations are only
+        # read.
         state = _State(self._operations, memory, channel, first_tag)
+        # Before anything is sent: an engine may have to keep a message that nobody has asked for in memory of its own,
+        # and copy it again.
         state.begin_to_receive()
         state.start(position for position, one in enumerate(self._operations) if not one.needs)
         for step, copies in self.shares:
+            # Only for what this rank gives in this step: the others of the host may stand in ``share`` already, waiting
+            # for it.
             for transfer in arrivals(state.needed_by(step)):
                 state.arrived(transfer)
             share(copies)
@@ -112,6 +118,7 @@ class Walk:
             target = _written(one.part)
             if target is not None:
                 before |= accesses[target.buffer].write(target.start, target.stop, position)
+            # A fold into one of its own sources does not wait for itself.
             before.discard(position)
             one.needs = len(before)
             for other in before:
@@ -126,6 +133,8 @@ class Walk:
                 if self._rank_of[copy.source.buffer] == self._rank:
                     yield _Operation(Give(copy), step, step)
             for part in parts:
+                # Inputs are never written, so a scratch buffer can be the input itself, and whoever reads it finds the
+                # contribution.
                 if isinstance(part, Perform) and part.action.target.buffer in self.aliases:
                     continue
                 for chunk, piece in enumerate(self._cut(part)):
@@ -152,6 +161,7 @@ class Walk:
         nbytes = whole.length * itemsize(self._dtypes[whole.buffer])
         most = _MOST_CHUNKS
         if isinstance(part, Send | Receive):
+            # Tags are divided equally among the messages of a pair, a division that both ends make alike.
             most = min(most, self._num_tags // self._messages[type(part), part.peer])
         return min(most, max(1, -(-nbytes // self._chunk_bytes)))
 
@@ -174,6 +184,7 @@ class _State:
         self.waiting: set[Transfer] = set()
         self._operations, self._memory = operations, memory
         self._channel, self._first_tag = channel, first_tag
+        # Counted down in each call: a copy.
         self._needs = [one.needs for one in operations]
         self._of: dict[Transfer, int] = {}
         #: What is not yet asked of each peer, by steps: a message comes after what it is made of, so no circle waits.
@@ -196,6 +207,7 @@ class _State:
             position, part = expected.popleft()
             one = self._operations[position]
             transfer = self._channel.receive(peer, self._first_tag + one.tag, self._bytes(part.target))
+            # Set before this rank waits: at a deadline, whoever relays for others is not the one to blame.
             transfer.is_derived = one.is_derived
             self._of[transfer] = position
             self._under_way[peer] += 1
@@ -219,6 +231,7 @@ class _State:
         """Go on with what has waited for a transfer."""
         self.waiting.discard(transfer)
         self._under_way[transfer.peer] -= 1
+        # First, so that the next chunk is on its way while this one is folded.
         self._receive_from(transfer.peer)
         self.start(self._done(self._of.pop(transfer)))
 
@@ -244,6 +257,8 @@ class _State:
             case Give():
                 self._open_gives.discard(position)
             case Send(source=source, peer=peer):
+                # Done, although the engine still reads the range: a plan never writes a range twice, and memory is
+                # handed over and reused only behind the vote, when all receivers have everything.
                 self._channel.send(peer, self._first_tag + one.tag, self._bytes(source))
             case Perform(action=action):
                 self._memory.perform(action)

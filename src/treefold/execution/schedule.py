@@ -143,6 +143,7 @@ class _Chunks:
 
     def _bounds(self, whole: Range) -> Iterator[tuple[int, int]]:
         dtype = self.plan.leaves[self.buffers[whole.buffer].leaf].dtype
+        # Rounded up, so that the bound on chunks holds, whatever the bytes.
         size = max(1, self.chunk_bytes // itemsize(dtype), -(-whole.length // _MOST_CHUNKS))
         for begin in range(0, whole.length, size):
             yield begin, min(begin + size, whole.length)
@@ -158,6 +159,7 @@ class _Chunks:
             return
         slot = self._slot(action, source, target)
         yield Operation(replace(action, target=slot), Stream(source, "host"), wave)
+        # A stream of its own for each half of the way: one chunk leaves the host while the next one arrives.
         yield Operation(replace(action, source=slot), Stream("host", target), wave + 1)
 
     def _slot(self, action: Copy, source: str, target: str) -> Range:
@@ -192,6 +194,8 @@ def _needs(drafts: Sequence[Operation], num_buffers: int) -> list[frozenset[int]
         for source in draft.action.sources:
             found |= accesses[source.buffer].read(source.start, source.stop, position)
         target = draft.action.target
+        # Buffers of a plan are written once; only the halves of staging buffers are written again, and wait for their
+        # readers.
         found |= accesses[target.buffer].write(target.start, target.stop, position)
         # A fold into one of its own sources reads before it writes, and does not wait for itself.
         needs.append(frozenset(found - {position}))
@@ -235,6 +239,8 @@ def _with_waits(
         last: dict[Stream, int] = {}
         for need in needs[position]:
             other = drafts[need].stream
+            # Operations of one stream need no event: the order of issue is a topological order, so what is needed
+            # stands before.
             if other != own:
                 last[other] = max(last.get(other, -1), issued_at[need])
         waits = sorted(issued for other, issued in last.items() if issued > waited.get((own, other), -1))

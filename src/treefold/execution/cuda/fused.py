@@ -99,6 +99,7 @@ def fold_batch(jobs: Sequence[DeviceJob], fold: Fold) -> int:
 
 def fold_rows(rows: Sequence[Row], fold: Fold, device: Any) -> int:
     """Fold memory at addresses on a device; the arguments are those of ``fold_batch``, as rows."""
+    # One launch for each kind: number of contributions, of targets and the dtype are constants of the compiled kernel.
     groups: dict[tuple[str, int, int, bool], list[tuple[int, ...]]] = {}
     for row in rows:
         if row.length:
@@ -153,6 +154,7 @@ def _launch(
 @functools.lru_cache(maxsize=_MOST_TABLES)
 def _blocks(lengths: tuple[int, ...], device: Any) -> list[tuple[Any, bool]]:
     """Return (row, first element) of every block, those that are full and those at the ends of arrays apart."""
+    # Whole blocks in launches of their own: they need no mask, which would keep the loads from being the widest ones.
     sizes = np.array(lengths)
     whole = sizes // _BLOCK
     rows = np.repeat(np.arange(len(sizes)), whole)
@@ -198,6 +200,8 @@ def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
         return _Upload(torch.tensor(rows), _blocks(tuple([row[-1] for row in rows]), device), set())
     key = (device.index, rows)
     with torch.cuda.device(device):
+        # A captured graph holds addresses, not references: whatever it reads must stay where it is for as long as it
+        # may run.
         is_capturing = torch.cuda.is_current_stream_capturing()
         found = _in_graphs.get(key) or _uploads.get(key)
         if is_capturing:
@@ -221,6 +225,8 @@ def _upload(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
     with torch.cuda.stream(stream):
         table = torch.tensor(rows).to(device)
         blocks = _blocks(tuple([row[-1] for row in rows]), device)
+    # One stream for all uploads of a device: blocks that another thread has just put into the cache of ``_blocks``, and
+    # whose copy is still under way, are waited for as well.
     stream.synchronize()
     return _Upload(table, blocks, set())
 

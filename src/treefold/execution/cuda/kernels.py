@@ -34,6 +34,7 @@ def fold_batch(
     """
     block = blocks + 2 * tl.program_id(0)
     row = table + tl.load(block) * (N + D + 1)
+    # A promise to the compiler, which needs it for wide loads: the host cuts arrays at multiples of BLOCK.
     at = tl.multiple_of(tl.load(block + 1), BLOCK) + tl.arange(0, BLOCK)
     mask = at < tl.load(row + N + D)
     total = _value(row, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
@@ -46,6 +47,7 @@ def fold_batch(
             total, low, high = _step(total, low, high, row + r, at, mask, ELEMENT, OP, WIDE, ALIGNED, FULL)
     if OP == "mean":
         total = _divided(total, N)
+    # Reads contributions again, and so must come before any target is written: in place, one of them is the other.
     total = _settled(total, low, row, at, mask, N, ELEMENT, OP, WIDE, UP)
     if WIDE and ELEMENT == "float64" and OP == "mean":
         total = tl.where(total < low, low, tl.where(total > high, high, total))
@@ -194,6 +196,8 @@ def _settled(
     UP: tl.constexpr,
 ):
     """Repeat the fold of elements that overflowed or underflowed; blocks without such elements skip this."""
+    # x − x is 0 but for infinities and NaN. Only these dtypes have no room above: float16 sums fit float32, float32
+    # float64.
     if WIDE and (ELEMENT == "float64" or ELEMENT == "bfloat16") and (OP == "sum" or OP == "mean"):
         bad = total - total != 0
         if tl.max(bad.to(tl.int32)) > 0:
@@ -211,6 +215,7 @@ def _settled(
 @triton.jit
 def _settled_sum(total, row, at, mask, N: tl.constexpr, ELEMENT: tl.constexpr, OP: tl.constexpr, UP: tl.constexpr):
     """Repeat a sum on a smaller scale, on which no sum of finite values overflows: only infinities and NaN stay so."""
+    # A power of two at least as large as N: scaling is exact but for denormals, and N such terms cannot overflow.
     down = tl.full(total.shape, 1.0 / UP, tl.float64)
     small = _element(row, at, mask, ELEMENT, False, False).to(tl.float64) * down
     for r in range(1, N):
@@ -240,6 +245,7 @@ def _narrowed(value, total):
         near = value.to(tl.float32)
         back = near.to(tl.float64)
         bits = near.to(tl.uint32, bitcast=True)
+        # Round to odd: towards zero, then the last bit set, so that no second rounding meets a tie that was none.
         bits = tl.where(tl.abs(back) > tl.abs(value), bits - 1, bits)
         bits = tl.where(back != value, bits | 1, bits)
         narrow = bits.to(tl.float32, bitcast=True)
@@ -249,6 +255,7 @@ def _narrowed(value, total):
 @triton.jit
 def _frexp(value):
     """Return mantissas of 0.5 to 1 and exponents; 0 and what is not finite come back as they are, with exponent 0."""
+    # Denormals have no leading 1: multiplied by 2^54, which is exact, they are normal numbers.
     is_tiny = (tl.abs(value) < 2.2250738585072014e-308) & (value != 0)
     scaled = tl.where(is_tiny, value * 18014398509481984.0, value)
     bits = scaled.to(tl.int64, bitcast=True)
@@ -263,6 +270,7 @@ def _frexp(value):
 @triton.jit
 def _ldexp(mantissa, exponent):
     """Return mantissa · 2^exponent, rounded once: half of the exponent first, which loses nothing."""
+    # Beyond these, the result is infinite or 0 in any case; within them, each half is a normal power of two.
     bounded = tl.where(exponent > 1030, tl.full(exponent.shape, 1030, tl.int64), exponent)
     bounded = tl.where(bounded < -1130, tl.full(exponent.shape, -1130, tl.int64), bounded)
     half = bounded >> 1

@@ -102,6 +102,7 @@ class _Walk(Walk):
                 mine[action.pack].append(action)
             elif not self._crosses(action):
                 others.append(action)
+        # Everything is evaluated before anything is written: actions of a step may stand in any order.
         written = [(action.target, self.evaluate(action)) for action in others]
         for folds in mine.values():
             written += self._all_reduce(folds)
@@ -129,6 +130,8 @@ class _Walk(Walk):
             raise AssertionError(folds)
         leaf = self.leaves[self.plan.buffers[folds[0].target.buffer].leaf]
         wire = getattr(torch, self.wires[folds[0].pack])
+        # Temporaries are of each device's current stream, which NCCL uses as well: their memory is reused only behind
+        # its call.
         sent = [_as_wire(self.read(self._own(fold)[0]), wire) for fold in folds]
         # Not in place: a contribution may be the caller's own tensor, and a plan never writes an input.
         received = [torch.empty_like(tensor) for tensor in sent]
@@ -175,6 +178,7 @@ def _wait(devices: tuple[str, ...], timeout_s: float) -> None:
     """
     events = [torch.cuda.current_stream(torch_device(device)).record_event() for device in devices]
     end = time.monotonic() + timeout_s
+    # Polled, because waiting for an event takes no deadline, and a GPU that hangs would hold this process for ever.
     while not all(event.query() for event in events):
         if time.monotonic() > end:
             raise GpuError.nccl_late(devices, timeout_s)

@@ -58,6 +58,8 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
 
 def _job(leaf: LeafActions, operand: Operand, count: int, given: tuple[Any, ...] | None) -> DeviceJob:
     """Return the work for the kernel, row-major all of it."""
+    # Copies that this makes are dropped on return, while the kernel may still read them: they are of the current
+    # stream, like the kernel, and PyTorch reuses memory in the order of its stream.
     sources = [array.detach().resolve_conj().resolve_neg().contiguous() for array in operand.arrays]
     if given is not None:
         targets = [end if end.is_contiguous() else torch.empty_like(end, memory_format=_ROWS) for end in given]

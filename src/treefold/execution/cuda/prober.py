@@ -48,6 +48,7 @@ class CudaProber(Prober):
         gpu = source if source.is_cuda else target
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.device(gpu.device):
+            # On the GPU's clock the launch from Python, which takes longer than a small copy, does not count.
             begin.record()
             target.copy_(source, non_blocking=True)
             end.record()
@@ -66,6 +67,7 @@ class CudaProber(Prober):
         buffers = [(self.put(zeros, source), self.put(zeros, target)) for source, target in pairs]
 
         def run() -> None:
+            # A stream for each pair: on one stream the copies would follow each other, and load one link at a time.
             streams = [torch.cuda.Stream((s if s.is_cuda else t).device) for s, t in buffers]
             while not done.is_set():
                 for (source, target), stream in zip(buffers, streams, strict=True):

@@ -40,8 +40,10 @@ class _Repeater:
         if targets is None:
             try:
                 made = [self._new(*leaf) for leaf in zip(rows, self._dtypes, self._counts, strict=True)]
+            # Nothing is written yet. The slow path runs out of it again, and raises with the note that says so.
             except torch.OutOfMemoryError:
                 return None
+            # New memory overlaps nothing: PyTorch gives out none that a tensor of the caller still holds.
             ends = [tuple([tensor.data_ptr() for tensor in tensors]) for tensors in made]
         else:
             if not self._are_disjoint(rows if targets is rows else [*rows, *targets]):
@@ -60,6 +62,7 @@ class _Repeater:
 
     def _are_disjoint(self, rows: Sequence[ReadRow]) -> bool:
         """Tell whether no two arrays share memory; what was found of the same addresses before still holds."""
+        # Addresses alone: a repeater serves one kind of call, so the lengths are always the same.
         key = tuple([row.addresses for row in rows])
         if key in self._disjoint:
             return True

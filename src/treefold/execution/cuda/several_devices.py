@@ -28,6 +28,7 @@ from treefold.plan.ir import Buffer, Role
 #: Bytes of a chunk: at least what makes the bus worth the 0.1 ms that it takes to issue a chunk's operations, at most
 #: what keeps the ends of a pipeline short.
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 2 << 20, 8 << 20
+# Filling and draining a pipeline of k chunks takes about (steps − 1)/k of its time: 32 keeps that to a few percent.
 _CHUNKS = 32
 _MOST_SCHEDULES = 64
 
@@ -64,6 +65,8 @@ class TorchStreams(Driver):
         """
         self.schedule, self.inputs, self.is_pinned = schedule, inputs, is_pinned
         self.leaves = leaf_actions(schedule.plan, inputs, fold)
+        # PyTorch hands out its 32 streams of a device in turn, so two of ours, or those of another thread, may be one.
+        # That costs overlap, never correctness: every dependency has its event.
         self.streams = {stream: _make_streams(stream) for stream in schedule.streams}
         # PyTorch's allocator reuses freed memory in the order of the stream that it was allocated on: the caller's.
         # That stream waits for ours at the end, so no buffer is reused while our streams still use it.
@@ -83,6 +86,8 @@ class TorchStreams(Driver):
         """Make a stream wait for an event; for the host's own stream, block. ``event`` is None for work of the host."""
         if event is None:
             return
+        # Of a copy between GPUs both, the sender's and the receiver's: PyTorch orders it with the current streams of
+        # the two.
         for own in self.streams[stream]:
             own.wait_event(event)
         if not self.streams[stream]:
@@ -103,6 +108,8 @@ class TorchStreams(Driver):
     def join(self) -> None:
         """Make the caller's streams wait for all of ours."""
         for own in self.streams.values():
+            # Each of ours is waited for by the caller's on every GPU: that is what lets PyTorch reuse our buffers in
+            # the caller's order, and the caller read results without a wait of its own.
             for stream in own:
                 event = stream.record_event()
                 for device in self._gpus:
@@ -120,6 +127,8 @@ class TorchStreams(Driver):
             array = self.inputs[buffer.leaf].arrays[buffer.position]
             return array.detach().resolve_conj().resolve_neg().reshape(-1)
         dtype = getattr(torch, self.leaves[buffer.leaf].dtype(buffer.role))
+        # PyTorch's pinned allocator notes the streams of each asynchronous copy, so a staging buffer that is dropped on
+        # return is not reused before the last copy through it is done.
         if index in self.schedule.staging or (self.is_pinned and device_type(buffer.device) == "cpu"):
             return _pinned(buffer.length, dtype)
         return torch.empty(buffer.length, dtype=dtype, device=torch_device(buffer.device))
@@ -147,6 +156,7 @@ _schedules: BoundedCache[tuple[int, bool, int], tuple[Plan, Schedule]] = Bounded
 
 def _schedule(plan: Plan, *, is_pinned: bool) -> Schedule:
     """Return the plan's schedule, made once for each state of the links; it keeps the plan, so that ids stay unique."""
+    # By identity: a plan has thousands of actions, and hashing them in every call would cost more than the cache saves.
     key = id(plan), is_pinned, links.version()
     is_direct = functools.partial(_is_direct, is_pinned=is_pinned)
 
@@ -165,6 +175,7 @@ def _chunk_bytes(plan: Plan) -> int:
 def _is_direct(source: str, target: str, *, is_pinned: bool) -> bool:
     kinds = {device_type(source), device_type(target)}
     if "cpu" in kinds:
+        # GPUs copy to and from pageable memory only by way of the driver's own buffers, while the host waits.
         return is_pinned or kinds == {"cpu"}
     return links.is_proved(source, target)
 
