@@ -20,6 +20,7 @@ class BoundedCache(Generic[Key, Value]):
     def __init__(self, max_entries: int) -> None:
         """Start empty."""
         self._max_entries = max_entries
+        # One dictionary for good: ``get`` is bound to it, and would go on reading one that was replaced.
         self._entries: dict[Key, Value] = {}
         #: Returns the value for a key, or None if it is not there. The dictionary's own: calls on the fast path count.
         self.get: Callable[[Key], Value | None] = self._entries.get
@@ -28,17 +29,20 @@ class BoundedCache(Generic[Key, Value]):
         """Keep a value as the newest; beyond the bound the oldest are forgotten."""
         self._entries.pop(key, None)  # a key that is set again would keep its old turn
         self._entries[key] = value
+        # After the entry is in: a thread that is interrupted here leaves one too many, which the next ``put`` removes.
         while len(self._entries) > self._max_entries:
             try:
                 oldest = next(iter(self._entries))
             except (RuntimeError, StopIteration):  # another thread changed the dictionary in between
                 continue
+            # With a default: another thread may have removed it since ``next`` returned.
             self._entries.pop(oldest, None)
 
     def made(self, key: Key, make: Callable[[], Value]) -> Value:
         """Return the value for a key; make and keep it if it is missing. Either way the entry becomes the newest."""
         value = self.get(key)
         if value is None:
+            # Without any lock: making may take long, and may use this very cache.
             value = make()
         self.put(key, value)
         return value

@@ -65,6 +65,8 @@ class GlooChannel(Channel):
         """Begin to send, and return at once."""
         transfer = Transfer(peer, tag, buffer, is_send=True)
         try:
+            # The tensor is a view: ``transfer`` holds the array, and ``_sent`` the transfer, until ``settle`` says that
+            # it has arrived.
             transfer.handle = self._group.send([torch.from_numpy(buffer)], peer, tag)
             self._sent.append(transfer)
         except RuntimeError as error:
@@ -79,6 +81,8 @@ class GlooChannel(Channel):
         except RuntimeError as error:
             self._fail(transfer, error)
             return transfer
+        # Two threads per peer, because each waits for one transfer after the other: behind data that a peer does not
+        # send, the word that it has stopped would not be heard.
         way = peer, tag < CONTROL_TAGS
         if way not in self._receipts:
             self._receipts[way] = queue.SimpleQueue()
@@ -92,11 +96,15 @@ class GlooChannel(Channel):
     def wait(self, deadline: float) -> Transfer | None:
         """Return what has ended; None at the deadline."""
         with contextlib.suppress(queue.Empty):
+            # A queue between the waiting threads and the one that calls: it is also what makes the received bytes
+            # visible to it.
             return self._ended.get(timeout=max(deadline - time.monotonic(), 0.0))
         return None
 
     def settle(self) -> None:
         """Forget what the receivers have."""
+        # What was sent before the last ``settle`` has been received: every rank has told a round since, which it does
+        # when it has everything. The frames of that round itself may still be on their way.
         self._sent = self._sent[self._settled :]
         self._settled = len(self._sent)
 
@@ -120,6 +128,7 @@ class GlooChannel(Channel):
         def converse() -> None:
             with contextlib.suppress(Exception):  # the store is gone, or out of reach: nobody answers
                 store = PrefixStore(f"{self._name}/said", self._store)
+                # Before the connections are broken: whoever notices that looks here for the reason.
                 store.set(str(self.rank), said)
                 store.check([str(self.rank)])  # once it answers, the others can read it
                 told.set()
@@ -134,10 +143,12 @@ class GlooChannel(Channel):
 
         threading.Thread(target=converse, daemon=True).start()
         try:
+            # Not longer: a store that is out of reach must not keep the others waiting for the broken connections.
             told.wait(min(_TOLD_S, max(deadline - time.monotonic(), 0.0)))
         finally:
             self._disconnect()
         done.wait(max(deadline - time.monotonic(), 0.0))
+        # A copy, because the thread may still add to it.
         return dict(answers)
 
     def without(self, ranks: Collection[int], deadline: float) -> GlooChannel:
@@ -164,6 +175,7 @@ class GlooChannel(Channel):
     def _decided(self, wanted: str, deadline: float) -> list[int]:
         store = PrefixStore(self._name, self._store)
         try:
+            # One exchange of the store decides: whoever comes first names the members, and all others read them.
             decided: list[int] = json.loads(asked(lambda: store.compare_set("without", "", wanted), deadline))
         except ConnectError:
             raise ConnectError.undecided(self.rank) from None
@@ -192,6 +204,8 @@ class GlooChannel(Channel):
             if transfer is None:
                 return
             try:
+                # Without the GIL, and without a deadline of its own: one that passed would break the connection for all
+                # transfers.
                 transfer.handle.wait(_FOREVER)
             except RuntimeError as error:
                 transfer.error = str(error) or "the connection is broken"

@@ -40,6 +40,8 @@ class MpiChannel(Channel):
         self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
         tags = min(communicator.Get_attr(MPI.TAG_UB), _MOST_TAGS) - _GOING_ON
         self.limits = Limits(tags, _MESSAGE_BYTES, _CHUNK_BYTES, is_death_fatal=True)
+        # Transfers and their requests, side by side. They hold the buffers, where MPI may write until a request is
+        # done.
         self._open: list[Transfer] = []
         self._requests: list[Any] = []
         self._ended: collections.deque[Transfer] = collections.deque()
@@ -79,6 +81,8 @@ class MpiChannel(Channel):
         is_over = threading.Event()
 
         def go_on() -> None:
+            # The calling thread is outside of MPI until ``working`` is joined, so one thread at a time calls it
+            # (MPI_THREAD_SERIALIZED).
             while not is_over.wait(_LONGEST_PAUSE_S):
                 self._test()
 
@@ -88,6 +92,7 @@ class MpiChannel(Channel):
             yield
         finally:
             is_over.set()
+            # Before the caller goes on: from here on it tests the requests itself.
             working.join()
 
     def flush(self, deadline: float) -> None:
@@ -162,6 +167,7 @@ class MpiChannel(Channel):
             self._comm.Recv([nobodys, MPI.BYTE], status.Get_source(), status.Get_tag())
         for transfer, request in zip(self._open, self._requests, strict=True):
             if not transfer.is_send and request != MPI.REQUEST_NULL:
+                # A receive that is never cancelled keeps its buffer for ever, and the communicator from being freed.
                 request.Cancel()
         return bool(MPI.Request.Testall([*self._requests, *(request for _, request in self._kept)]))
 
@@ -186,6 +192,7 @@ class MpiChannel(Channel):
 
     def _test(self) -> None:
         """Let MPI work, and note what has ended."""
+        # Testing is what moves messages: MPI need not have a thread of its own.
         done = MPI.Request.Testsome(self._requests) if self._requests else None
         if done:
             ended = set(done)
@@ -233,6 +240,8 @@ def duplicate(communicator: Any) -> MpiChannel:
     """
     channel = MpiChannel(communicator.Dup())
     quiet = {one.number: one for one in list(_kept) if one.joins(communicator) and one.is_quiet()}
+    # Freeing takes all ranks, in one order: each tells which channels are quiet for it, and all free those that every
+    # rank has named, by ascending number.
     told = np.zeros((channel.size, 1 + _MOST_FREED), np.uint64)
     own = [int.from_bytes(os.urandom(8)) | 1, *sorted(quiet)[:_MOST_FREED]]
     channel.tell_numbers(own, told)

@@ -115,6 +115,7 @@ class StoreRoster(Roster):
         """Return the number of the newest attempt that any rank has begun."""
         name, own, told = f"{self._job}/newest", self._attempt, ""
         while True:
+            # Compare and set, until it holds: two ranks that begin attempts at once must not both be the newest.
             newest = int(self._store.compare_set(name, told, str(own)))
             if newest >= own:
                 return newest

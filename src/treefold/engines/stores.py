@@ -42,9 +42,11 @@ def asked(question: Callable[[], T], deadline: float) -> T:
         except Exception as error:  # noqa: BLE001 - raised by the thread that asks
             errors.append(error)
 
+    # A daemon: a call into the store that never returns must not keep the process from ending.
     asking = threading.Thread(target=ask, daemon=True, name="treefold-store")
     asking.start()
     asking.join(max(deadline - time.monotonic(), 0.0) + _GRACE_S)
+    # Answers first: one that came at the last moment counts, though the thread may not have ended.
     if answers:
         return answers[0]
     if errors and not isinstance(errors[0], STORE_ERRORS):

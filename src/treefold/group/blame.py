@@ -53,10 +53,12 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     sequence = answers[rank].ended + 1
     holders = sorted(other for other, said in answers.items() if said.holds and said.ended >= sequence)
     stopped = {other: said.cause for other, said in answers.items() if said.cause in _STOPPED}
+    # Who has seen the end of this round and stopped later is to blame only if nobody else is.
     now = {other for other in stopped if answers[other].ended < sequence}
     late = {other: said for other, said in answers.items() if said.cause == LATE}
     suspects = frozenset().union(*(said.suspects for said in answers.values()))
     waiters = frozenset().union(*(said.waiters for said in answers.values()))
+    # Whoever answers lives. The waiters of others come second: a rank they wait for may itself only wait.
     missing = suspects.difference(answers) or waiters.difference(answers) or _most_missed(late)
     if now or (stopped and not missing):  # who has stopped later may have taken along what it had sent
         cause = min((stopped[other] for other in now or stopped), key=_STOPPED.index)

@@ -111,6 +111,8 @@ class ChannelLink(Link):
         if not _are_apart(given, ends) or not all(row is None or _is_writable(row) for row in targets or []):
             return None
         self._check_usable()
+        # All memory before the first word to the others: what fails here fails as a refusal, and leaves the group
+        # usable.
         memory = self._memory_for(plans, fold, given)
         inline = _inline(given) if plans.is_told else b""
         with self._calling("a reduction"):
@@ -120,10 +122,13 @@ class ChannelLink(Link):
             with self._rounds.failing():
                 outcome = self._round(frame, until)
                 results = [] if told else self._walked(plans, memory, until)
+            # From here on this rank has its result, and says so if the others ask it why they have none.
             self._rounds.complete()
             results = _folded_here(outcome.frames, rows, fold, plans.counts) if told else results
             if targets is None and wants_lease:
                 outcome.results = dict(zip(form.results_at, results, strict=True))
+            # Behind the vote, by which every rank has received everything: no send reads the caller's arrays any more,
+            # so ``out`` may be among them.
             _hand_over([(end, result) for end, result in zip(ends, results, strict=True) if end is not None])
         return outcome
 
@@ -141,6 +146,7 @@ class ChannelLink(Link):
         self._check_size(result_bytes)
         whole = native.new_result((result_bytes,), np.dtype(np.uint8)) if wants_lease else None
         made = [(0, whole)] if whole is not None else []
+        # Pieces arrive in memory of the call: the caller's is written after the vote, or not at all.
         staged = [(at, native.new_result((nbytes,), np.dtype(np.uint8))) for at, _, nbytes in taken]
         own = [(at, memory_at(address, nbytes)) for at, address, nbytes in given]
         with self._calling(words):
@@ -174,6 +180,7 @@ class ChannelLink(Link):
             raise GroupError.unknown_ranks(ranks, self.size)
         deadline = self._channel.now() + seconds
         self.close()
+        # Closed first: ranks that still wait in a call of this group must not count on one that goes on without them.
         channel = self._channel.without(lost, deadline)
         return self._rejoin(channel, deadline - channel.now())
 
@@ -260,6 +267,7 @@ class ChannelLink(Link):
         given, taken, at = list[Piece](), list[Piece](), 0
         for copy in copies:
             nbytes = copy.source.length * memory.itemsize(copy.source.buffer)
+            # All ranks of the host see the same copies and sizes, and so cut them into the same operations.
             if at and at + nbytes > self._local.result_bytes:
                 self._place_on_host(given, taken, at, until)
                 given, taken, at = [], [], 0
@@ -273,8 +281,11 @@ class ChannelLink(Link):
         """Lay pieces of the ranks of this host into its memory, and take pieces out; all of them call this alike."""
         if self._local is None:
             raise AssertionError(given)
+        # What is left of the call's own time: an operation within the host must not outlast it.
         self._local.timeout_seconds = max(until - self._channel.now(), 1e-3)
         try:
+            # Messages go on meanwhile: a rank of this host may be waiting for another host, and that one for what this
+            # rank sends.
             with self._channel.busy():
                 self._local.place(_VOTE[:24], max(nbytes, 1), given, taken, words="copies within a host")
         except (PeerLostError, DeadlineError) as error:
@@ -289,7 +300,10 @@ def _hand_over(pairs: list[tuple[HostArray, HostArray]]) -> None:
         while pairs:
             end, result = pairs[-1]
             np.copyto(end, result.reshape(-1))
+            # Only after its copy is whole: an interrupt within it leaves the pair to the handler below.
             pairs.pop()
+    # A signal between two copies would leave some results new and others old, though all ranks have voted: the rest is
+    # copied before the interrupt goes on. Copying one of them again changes nothing.
     except BaseException:
         for end, result in pairs:
             np.copyto(end, result.reshape(-1))
@@ -301,6 +315,7 @@ def _are_apart(given: Sequence[Sequence[HostArray]], ends: Sequence[HostArray | 
     spans = []
     for leaf, (arrays, end) in enumerate(zip(given, ends, strict=True)):
         own = {(array.ctypes.data, array.nbytes) for array in arrays}
+        # Contributions may overlap each other, because they are only read.
         spans += [(at, nbytes, 0, leaf) for at, nbytes in own]
         if end is not None and (end.ctypes.data, end.nbytes) not in own:
             spans.append((end.ctypes.data, end.nbytes, 1, leaf))

@@ -41,6 +41,7 @@ def send_some(connection: socket.socket, data: bytes, descriptors: Sequence[int]
     until = time.monotonic() + (connection.gettimeout() or 0)
     while True:
         try:
+            # The kernel holds the descriptors until they are received, so the sender may close its own at once.
             socket.send_fds(connection, [data], list(descriptors))
         except OSError as error:
             # A user may only have so many descriptors on their way; the others receive theirs in the meantime.
@@ -110,6 +111,7 @@ class Lifeline:
     def __init__(self) -> None:
         """Open both ends, which no other program inherits."""
         self.other_end, own_end = os.pipe()
+        # A finalizer closes once, however often it is called; the number could be another file's by then.
         self.cut = weakref.finalize(self, os.close, own_end)
         self.cut.atexit = False  # until the process has ended, or its group has been closed
         _lifelines.add(self)
@@ -119,6 +121,7 @@ _lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
+    # The child may live longer than the parent, whose end would then go unnoticed.
     for lifeline in list(_lifelines):
         lifeline.cut()
 

@@ -248,5 +248,6 @@ _open: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
 def _close_all() -> None:
+    # While the interpreter still works, so that the others hear ``left`` and not that this rank was lost.
     for group in list(_open):
         group.close()

@@ -67,8 +67,12 @@ class Link(abc.ABC):
         self.timeout_seconds = timeout_seconds
         self._pid = os.getpid()
         self._is_closed = False
+        # Held during a call and never waited for. Two threads could begin their calls in another order than on other
+        # ranks, so the second one is an error; and a signal handler that reduces would wait for its own thread.
         self._under_way = threading.Lock()
         self._doing = ""
+        # The number of operations at which the others know all that this rank knows. A failure at this number must be
+        # told to them; once there has been another operation, they have failed alike.
         self._told = 0
         #: How many blocks of ``telling`` are open: all that stands in the outermost is one call.
         self._depth = 0
@@ -150,6 +154,7 @@ class Link(abc.ABC):
 
     def __enter__(self) -> None:
         """Begin what may fail. As methods, because a generator would take as long as the rest of a small call."""
+        # Within a call (a signal handler's) the count belongs to the call that is under way.
         if not self._under_way.locked():
             self._told = self._sequence
         if not self._depth:
@@ -164,23 +169,29 @@ class Link(abc.ABC):
     ) -> None:
         """Tell the others, unless they know, as the call itself has ended; an interrupted rank waits for nobody."""
         self._depth -= 1
+        # An operation has begun since: its outcome was the same on all ranks.
         if error is None or self._sequence != self._told:
             return
         if isinstance(error, Exception):
+            # The others stand in the operation that this call would have begun, so one more operation with an answer
+            # frees them.
             self.refuse(str(error) or type(error).__name__)
         else:
             self.close(error)
 
     def refuse(self, sentence: str) -> None:
         """Tell the others, who are in a call, that this rank cannot make it, whatever becomes of that."""
+        # Cut in bytes, as the block of a rank holds them; a character that the cut has split is left out.
         words = sentence.encode(errors="replace")[:400].decode(errors="ignore")
         with contextlib.suppress(GroupError), self._calling("a call that it could not make"):
             self._agree(bytes(24), b"", words, is_refused=True)
 
     def close(self, error: BaseException | None = None) -> None:
         """Leave the group, waiting for nobody; ``error``: because of what. Results stay readable."""
+        # A forked child inherits the object, but is no rank: the parent stays in the group.
         if self._is_closed or os.getpid() != self._pid:
             return
+        # Before anything that can be interrupted: whoever comes second has nothing left to do.
         self._is_closed = True
         self._leave(_cause_of(error))
 
@@ -236,10 +247,12 @@ def _cause_of(error: BaseException | None) -> str:
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
+# Weak, so that a group that is dropped is closed by its finalizer, and not kept alive for the sake of a fork.
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
 
 
 def _before_fork() -> None:
+    # A copy: links may be dropped, and leave the set, while it is walked.
     for link in list(_links):
         link.retire_leases()
 

@@ -53,6 +53,7 @@ class CallMemory:
         arrays: list[Any] = []
         own = [iter(some) for some in given]
         for index, buffer in enumerate(plan.buffers):
+            # Of all ranks: a mean divides by the contributions of the whole group.
             counts[buffer.leaf] += buffer.role is Role.INPUT
             array = None
             if walk.holder(index) == rank and index not in walk.aliases:
@@ -61,6 +62,7 @@ class CallMemory:
                 self.results[buffer.leaf] = array
             arrays.append(array)
         for index, source in walk.aliases.items():
+            # Views of contributions: walks read them where they lie, because no plan writes an input.
             arrays[index] = arrays[source.buffer][source.start : source.stop]
         self.leaves = [one._replace(num_contributions=count) for one, count in zip(self.leaves, counts, strict=True)]
         self.flat = FlatMemory(self.leaves, plan.buffers, arrays, np.copyto)

@@ -36,6 +36,7 @@ class Crossing:
         told = [_read(one) for one in said]
         rank, rails = channel.rank, channel.limits.rails
         peers = [(rank + step) % channel.size for step in range(1, channel.size)]
+        # All receives before the first send: no rank's messages then wait for a peer that is still sending its own.
         for peer in peers:
             for index, message in enumerate(self._messages(told[peer][0], told[rank][1])):
                 waiting.add(channel.receive(peer, ROUND_TAGS + index % rails, self._room_for(message)))
@@ -59,6 +60,8 @@ class Crossing:
         targets = [_part(self._taken[taker], *span) for _, taker, *span in message]
         if len(targets) == 1:
             return targets[0]
+        # Several pieces of one message lie apart in the end, so they arrive in one buffer, and ``finish`` lays them
+        # out.
         self._landed.append((np.empty(sum(target.nbytes for target in targets), np.uint8), targets))
         return self._landed[-1][0]
 
@@ -77,6 +80,8 @@ class Crossing:
 
     def _pieces(self, given: HostArray, taken: HostArray) -> Iterator[Crossed]:
         """Yield which piece given goes to which piece taken, and which part of the stream it is; alike on all ranks."""
+        # Every rank computes this from the same spans, so both ends cut and order their messages alike, and need no
+        # headers.
         low = np.maximum.outer(given[:, 0], taken[:, 0])
         high = np.minimum.outer(given.sum(axis=1), taken.sum(axis=1))
         step = self._channel.limits.message_bytes

@@ -76,6 +76,7 @@ class Listener:
         self._members: dict[int, Member] = {}
         self._arrivals: list[_Arrival] = []
         self._open = contextlib.ExitStack()
+        # Registered before the socket exists: whatever fails in between, the folder is taken away.
         self._open.callback(_remove, ticket)
 
     def gather(self) -> None:
@@ -106,6 +107,7 @@ class Listener:
         except OSError as error:
             why = f"refuses a socket ({error.strerror or error})"
             raise ConnectError.folder(self._ticket.folder, why) from None
+        # Never blocks: a connection that is gone again between ``select`` and ``accept`` would hold up all others.
         self._listener.settimeout(0)
         self._selector.register(self._listener, selectors.EVENT_READ)
 
@@ -182,6 +184,7 @@ class Listener:
             self._drop(arrival)
             return
         member = Member(rank, peer(arrival.connection)[0], place, arrival.descriptors, arrival.connection)
+        # Blocking from here on: a member is only written to and read from when it is its turn.
         arrival.connection.settimeout(self._seconds)
         self._arrivals.remove(arrival)
         self._members[rank] = member
@@ -210,6 +213,7 @@ class Listener:
         """Send everybody the shared memory and all processes."""
         members = [self._members[rank] for rank in range(self._ticket.size)]
         known = [[member.pid, member.namespace] for member in members]
+        # Taken out of the members: from here on ``met`` owns them, and ``close`` must not close them again.
         lifelines = [member.descriptors.pop() for member in members]
         for member in members[1:]:
             with contextlib.suppress(OSError):  # he has gone, as will show
@@ -235,6 +239,7 @@ class Listener:
             except (OSError, ValueError):
                 reply = {"problem": f"rank {rank} has gone."}
             said = said if said.get("problem") else reply
+        # One verdict for all, sent when all have answered: a group forms on every rank or on none.
         self.refuse(str(said.get("problem", "")), is_memory=bool(said.get("is_memory")))
         check(said)
 

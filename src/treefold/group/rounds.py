@@ -73,11 +73,15 @@ class Rounds:
         """
         with self.failing():
             self.sequence += 1
+            # Copied, because engines take writable arrays only; the transfer holds it until all have received it.
             own = np.frombuffer(self._encoded(frame), np.uint8).copy()
+            # Receives first, or those that a wait of the last call has begun: messages of one tag stay in order, so a
+            # frame of the next round cannot be taken for one of this.
             coming = self._expected()
             for peer in self.peers:
                 self.channel.send(peer, _FRAME, own[:_FRAME_BYTES])
             self._wait_for(coming, deadline, warn)
+            # The buffers are read out below before the next round is expected, which receives into them again.
             self._coming = None
             said = {peer: self._decoded(self._frames[peer]) for peer in self.peers}
             long = {peer: length for peer, (_, length) in said.items() if length > FRAME_ROOM}
@@ -91,6 +95,8 @@ class Rounds:
             frames = {peer: one for peer, (one, _) in said.items()}
             for peer, rest in rests.items():
                 frames[peer] = frames[peer]._replace(payload=frames[peer].payload + rest.tobytes())
+            # Last: a rank counts a round as ended once it could return it, which is what the verdict on a failure goes
+            # by.
             self._ended, self._holds = self.sequence, False
             return [frame if rank == self.channel.rank else frames[rank] for rank in range(self.channel.size)]
 
@@ -166,8 +172,11 @@ class Rounds:
         """Tell the others that this rank has stopped, waiting for nobody."""
         if self.broken is not None:
             return
+        # First, so that a signal handler that closes the group meanwhile, or raises, does not tell the others twice.
         self.broken = GroupError.closed()
         try:
+            # Whoever leaves in good order may end its process next: what it has sent must be out of it. A failed rank
+            # waits for nothing.
             if cause == LEFT:
                 self.channel.flush(self.channel.now() + _FLUSH_S)
         finally:
@@ -181,6 +190,7 @@ class Rounds:
             return self.broken
         self.broken = GroupError.closed()  # this rank may be interrupted while it asks
         now = self.channel.now()
+        # Ranks with one deadline notice it within milliseconds of each other, so the grace behind it can be short.
         until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
         answers = self._ask(cause, suspects, waiters, have_answered, until)
         self.broken = error_of(answers, self.channel.rank)
@@ -195,6 +205,7 @@ class Rounds:
         try:
             told = self.channel.ask(own.encode(), is_enough, until)
         finally:
+            # Closed whatever the answers are: nothing can be sent any more.
             self.channel.close()
         return {rank: Said.read(words) for rank, words in told.items()}
 
@@ -217,6 +228,7 @@ class Rounds:
         """Return a rank's frame, with what stands in it of the payload, and how long that is."""
         head = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
         magic, sequence, kind, is_refused, is_mixed, replicas, number, words_bytes, payload_bytes = head
+        # A peer that is a call ahead or behind would have its numbers taken for this call's.
         if magic != _MAGIC or sequence != self.sequence or words_bytes > _MOST_WORDS:
             raise GroupError.garbled()
         start = _HEAD.size + words_bytes

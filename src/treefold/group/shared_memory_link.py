@@ -142,6 +142,7 @@ class SharedMemoryLink(Link):
         """Return the error that every rank raises for an operation that was not committed."""
         if outcome.phase != "broken":
             return self._mismatch(outcome)
+        # Before the cause is read: a child that was forked within the call knows nothing of how it ended.
         if os.getpid() != self._pid:
             return GroupError.forked(self.rank)
         if outcome.cause == "late":
