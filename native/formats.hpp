@@ -46,6 +46,8 @@ struct Brain {
   static Vector<std::uint32_t, N> upper(Lanes<N> v) {
     using Bits = Vector<std::uint32_t, N>;
     const Bits bits = bits_as<Bits>(v);
+    // Ties to even; a carry into the exponent is right. A NaN could carry into infinity or the sign, so its upper half
+    // is kept and made quiet: it is a NaN even if only lower bits made it one.
     const Bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     const Bits nan = (bits >> 16) | 0x40u;
     return v == v ? rounded : nan;

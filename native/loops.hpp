@@ -20,6 +20,7 @@ template <class Bits, bool is_min, class A>
 inline A extreme(A a, A b) {
   const A chosen = is_min ? smaller(a, b) : larger(a, b);
   const Bits x = bits_as<Bits>(a), y = bits_as<Bits>(b);
+  // Used where a == b: equal numbers have equal bits unless both are zeros, so this changes nothing but a zero's sign.
   const A zero = bits_as<A>(static_cast<Bits>(is_min ? (x | y) : (x & y)));
   const A ordered = a == b ? zero : chosen;
   const A right = b == b ? ordered : b;
@@ -207,6 +208,7 @@ constexpr std::size_t least_aligned = 4096;
 template <class Written>
 inline std::size_t elements_to_line(void* const* targets, std::size_t target_count, std::size_t at) {
   if (target_count == 0) return 0;
+  // Unsigned negation: 64 divides 2^64, so the remainder is the distance to the next line.
   const std::size_t bytes = -reinterpret_cast<std::uintptr_t>(static_cast<Written*>(targets[0]) + at) % 64;
   return bytes % sizeof(Written) == 0 ? bytes / sizeof(Written) : 0;
 }
@@ -219,6 +221,8 @@ void fold_loop(const void* const* sources, const Arithmetic& fold, void* const* 
   constexpr std::size_t length = static_cast<std::size_t>(N) * U;
   std::size_t at = begin;
   if (end - begin >= least_aligned / sizeof(typename P::Result::Element)) {
+    // Streamed stores need aligned addresses, and a line that is written whole leaves for memory without being read
+    // first.
     const std::size_t aligned = begin + elements_to_line<typename P::Result::Element>(targets, target_count, begin);
     for (; at < aligned; ++at) fold_block<P, 1, 1>(sources, fold, targets, target_count, at, false);
   }

@@ -104,6 +104,7 @@ class Batch {
         refuse("fold got " + name.words() + " that is read-only.");
       }
       pointers[source_count + i] = start;
+      // Results in place are not written around the caches: they are there already, because they were just read.
       for (std::size_t s = 0; s < source_count; ++s) item.in_place |= pointers[s] == start;
     }
     item.length = static_cast<std::size_t>(length);

@@ -51,6 +51,7 @@ nb::object read_arrays(const nb::object& backend, const nb::tuple& arrays, const
   row.starts.reserve(views.size());
   const PyArrayObject* first = nullptr;
   for (nb::handle object : views) {
+    // A subclass may give its memory another meaning, as masked arrays do.
     if (!PyArray_CheckExact(object.ptr())) return nb::none();
     auto* const array = reinterpret_cast<PyArrayObject*>(object.ptr());
     if (!PyArray_ISCARRAY_RO(array)) return nb::none();
@@ -182,6 +183,8 @@ bool are_disjoint(std::vector<Extent>& extents) {
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
   const char *last = nullptr, *last_written = nullptr;  // the ends so far
   for (const Extent& extent : extents) {
+    // Sources may overlap sources. A written extent must begin behind all others so far, any other behind the written
+    // ones.
     if (extent.begin < (extent.is_written ? last : last_written)) return false;
     last = std::max(last, extent.end);
     if (extent.is_written) last_written = std::max(last_written, extent.end);
@@ -210,6 +213,7 @@ class RowFold {
     if (rows.size() != items_.size() || targets.size() != items_.size()) {
       refuse("RowFold takes " + std::to_string(items_.size()) + " rows, and as many targets.");
     }
+    // A copy: many threads may repeat the same kind of fold at once.
     std::vector<treefold::Item> items = items_;
     std::vector<Extent> extents;
     for (std::size_t i = 0; i < items.size(); ++i) {
@@ -224,6 +228,8 @@ class RowFold {
       add_extents(extents, target, true);
     }
     if (!are_disjoint(extents)) return false;
+    // After the last refusal and before the first write: a framework that counts writes must not count one that never
+    // came.
     if (!before.is_none()) before(targets);
     run(items);
     return true;

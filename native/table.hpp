@@ -31,6 +31,7 @@ void fill_float(Level& level) {
        loop_of<dtype, Native, Native, Op::sum, native>);
   fill(level, dtype, Op::mean, loop_of<dtype, Wide, Wide, Op::mean, wide>,
        loop_of<dtype, Native, Native, Op::mean, native>);
+  // MIN and MAX round nothing, so both ways of accumulating are one loop.
   fill(level, dtype, Op::min, least, least);
   fill(level, dtype, Op::max, most, most);
   fill(level, dtype, Op::product, loop_of<dtype, Wide, Wide, Op::product, wide>,
@@ -48,6 +49,8 @@ void fill_integer(Level& level) {
   constexpr Loop product = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::product, wide>;
   fill(level, dtype, Op::sum, sum, sum);
   if constexpr (sizeof(T) < 8) {
+    // Up to 2^20 contributions of 32 bits, the sum is exact in float64, too, in which it is divided; 64-bit integers
+    // need the quotients of `integer_mean`.
     constexpr Loop mean = loop_of<dtype, Widened<T, std::int64_t>, Mean, Op::mean, wide>;
     fill(level, dtype, Op::mean, mean, mean);
   } else {

@@ -77,7 +77,7 @@ class MpiChannel(Channel):
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Let another thread call MPI meanwhile: nothing moves where nobody does, not even what others wait for."""
+        """Let another thread call MPI meanwhile: without calls, not even messages move that other ranks wait for."""
         is_over = threading.Event()
 
         def go_on() -> None:

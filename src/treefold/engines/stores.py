@@ -28,7 +28,7 @@ def interfaces() -> list[str]:
 def asked(question: Callable[[], T], deadline: float) -> T:
     """Return what a store answers by the deadline, a moment of the monotonic clock.
 
-    A question without an answer stays with its thread, and with the store's client.
+    A question that is never answered keeps its thread and the store's client for good.
 
     Raises:
         ConnectError: there is no answer, or the store has failed.

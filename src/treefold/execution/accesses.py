@@ -57,6 +57,7 @@ class Accesses:
         return slice(*(bisect.bisect_left(self._parts, at, key=_start_of) for at in (start, stop)))
 
     def _split_at(self, position: int) -> None:
+        # The first part begins at 0, so there always is one at or before the position.
         index = bisect.bisect_right(self._parts, position, key=_start_of) - 1
         part = self._parts[index]
         if part.start != position:

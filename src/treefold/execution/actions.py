@@ -96,7 +96,9 @@ class LeafActions(NamedTuple):
             shaped = [self.backend.reshape(part, self.shape) for part in parts]
             made = _accumulate(self.backend, shaped, fold.accumulation_fn, self.path)
             return self._divide(made) if fold.op is ReduceOp.MEAN else made
+        # Only the last fold divides, by all contributions, not by its own parts: partial folds are parts as well.
         divisor = self.num_contributions if is_final else None
+        # Partial folds have the dtype in which they travel: wider than a result of 16 bits, so that it is rounded once.
         result = self.dtype(Role.OUTPUT if is_final else Role.PARTIAL)
         return self.backend.combine(parts, fold, dtype=self.leaf.dtype, divisor=divisor, result=result)
 
@@ -119,6 +121,7 @@ def _accumulate(backend: ArrayBackend, arrays: Sequence[Any], function: Accumula
     refusal = backend.refusal(result)
     if refusal is not None:
         raise ArgumentError.accumulation_result(where, refusal.got, expected)
+    # Checked before anything is written: the result goes where the plan has room for exactly this shape and dtype.
     got_shape, got_dtype = backend.shape_dtype(result)
     if (got_shape, got_dtype) != (shape, dtype):
         raise ArgumentError.accumulation_result(where, f"{got_dtype} {got_shape}", expected)

@@ -151,6 +151,7 @@ def _own_result(leaf: LeafActions, operand: Operand) -> HostArray | None:
 
 def _views(operand: Operand, arrays: Sequence[Any]) -> list[HostArray]:
     """Return NumPy views of arrays of a leaf, and reuse those that its operand has."""
+    # By identity: the operand holds the arrays, so ids are unique while this runs.
     known = {id(array): view for array, view in zip(operand.arrays, operand.views, strict=False) if view is not None}
     return [known[id(array)] if id(array) in known else _view(operand, array) for array in arrays]
 

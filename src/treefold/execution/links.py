@@ -106,6 +106,7 @@ def load(machine: str) -> LinkTable | None:
     """Return the results kept for a machine; None if there are none, or none that can be read."""
     try:
         path = cache_file(machine)
+        # Before it is read: the folder is the user's, and whatever stands there must not take all memory.
         if path.stat().st_size > _MOST_BYTES:
             return None
         return _read(json.loads(path.read_text(encoding="utf-8")), machine)

@@ -84,6 +84,7 @@ class Walk:
     def read(self, source: Range) -> Any:
         """Return a range as one array."""
         backend = self.inputs[self.plan.buffers[source.buffer].leaf].backend
+        # Pieces are sorted and, as the proof says, cover the range: joined in this order they are its elements.
         parts = []
         for piece in self.contents[source.buffer]:
             start, stop = max(piece.start, source.start), min(piece.stop, source.stop)
@@ -106,6 +107,7 @@ class Walk:
                     kept.append(
                         _Piece(start, stop, backend.split(piece.array, start - piece.start, stop - piece.start))
                     )
+        # What was there before is cut away, never written into: another buffer may hold a view of the same array.
         kept.append(_Piece(target.start, target.stop, array))
         self.contents[target.buffer] = sorted(kept, key=lambda piece: piece.start)
 

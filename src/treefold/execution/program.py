@@ -137,6 +137,7 @@ def _join(step: int, held: Sequence[tuple[int, Sequence[Part]]], group: _Group, 
         if (send.peer, receive, send.source.length) != (receiver, expected, receive.target.length):
             raise PlanError.in_programs(step, rank, f"has {send}, for which rank {receiver} has {receive}")
         actions[Copy(send.source, receive.target, send.pack)] = None
+    # Numbers are unique over the whole movement: a message of a later step must not be taken for this one.
     known.update(sends)
     return tuple(actions)
 
@@ -167,7 +168,10 @@ class _Group:
         if all(self._holder(source) == rank for source in action.sources):
             return Perform(action)
         if not isinstance(action, Copy):
+            # A fold reads all of its sources at once, which only one rank's own memory allows.
             raise PlanError.across_ranks(rank)
+        # The receiver's part alone: it reads the memory of the other rank, which has nothing to do but to have written
+        # it.
         return Share(action)
 
     def crosses(self, action: Action) -> bool:

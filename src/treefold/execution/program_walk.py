@@ -84,7 +84,7 @@ class Walk:
         return self._rank_of[buffer]
 
     def run(self, memory: FlatMemory, channel: Channel, first_tag: int, arrivals: Arrivals, share: Sharing) -> None:
-        """Do everything. ``share``: hands copies to the ranks of this host, which all call it alike.
+        """Run the program to its end. ``share``: hands copies to the ranks of this host, which all call it alike.
 
         Raises:
             GroupError: what ``arrivals`` and ``share`` raise.
@@ -157,6 +157,7 @@ class Walk:
 
     def _chunks(self, part: Part) -> int:
         """Return into how many chunks a part is cut: as many on both sides of a copy."""
+        # Both ends see the same length, so they cut a copy alike without a word.
         whole = _whole(part)
         nbytes = whole.length * itemsize(self._dtypes[whole.buffer])
         most = _MOST_CHUNKS
@@ -178,7 +179,7 @@ class Walk:
 
 
 class _State:
-    """How far a walk has come."""
+    """One run of a walk: what each operation still waits for, and the transfers under way."""
 
     def __init__(self, operations: Sequence[_Operation], memory: FlatMemory, channel: Channel, first_tag: int) -> None:
         self.waiting: set[Transfer] = set()
@@ -190,6 +191,7 @@ class _State:
         #: What is not yet asked of each peer, by steps: a message comes after what it is made of, so no circle waits.
         self._expected: dict[int, deque[tuple[int, Receive]]] = defaultdict(deque)
         self._under_way: dict[int, int] = defaultdict(int)
+        # By steps, then waves: about the order in which the peer can send them.
         in_turn = sorted(enumerate(operations), key=lambda item: (item[1].step, item[1].wave))
         for position, one in in_turn:
             if isinstance(one.part, Receive):
@@ -223,6 +225,7 @@ class _State:
         heapq.heapify(ready)
         while ready:
             _, position = heapq.heappop(ready)
+            # Receives and shares are done when they arrive, not when they are begun.
             if self._do(self._operations[position], position):
                 for follower in self._done(position):
                     heapq.heappush(ready, (self._operations[follower].wave, follower))

@@ -187,6 +187,8 @@ class _Chunks:
 
 def _needs(drafts: Sequence[Operation], num_buffers: int) -> list[frozenset[int]]:
     """Return, for each operation, the earlier ones that must be done before it may start."""
+    # The drafts stand in an order in which one thread could run them, so the accesses so far are the ones that come
+    # before.
     accesses = [Accesses() for _ in range(num_buffers)]
     needs = []
     for position, draft in enumerate(drafts):
@@ -221,6 +223,7 @@ def _wave_order(drafts: Sequence[Operation], needs: Sequence[frozenset[int]]) ->
         order.append(position)
         for follower in followers[position]:
             open_needs[follower] -= 1
+            # Every operation comes to the heap once, when the last of its needs has been issued.
             if not open_needs[follower]:
                 heapq.heappush(ready, (drafts[follower].wave, follower))
     return order

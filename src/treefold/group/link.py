@@ -149,7 +149,7 @@ class Link(abc.ABC):
         self._told = self._sequence
 
     def telling(self) -> Link:
-        """Tell the others, who are in the call already, if this rank cannot make it, whatever it raises."""
+        """Return a context that tells the other ranks, which are in the call already, if its body raises."""
         return self
 
     def __enter__(self) -> None:
@@ -180,7 +180,7 @@ class Link(abc.ABC):
             self.close(error)
 
     def refuse(self, sentence: str) -> None:
-        """Tell the others, who are in a call, that this rank cannot make it, whatever becomes of that."""
+        """Tell the others, which are in a call, that this rank cannot make it. Errors in telling them are ignored."""
         # Cut in bytes, as the block of a rank holds them; a character that the cut has split is left out.
         words = sentence.encode(errors="replace")[:400].decode(errors="ignore")
         with contextlib.suppress(GroupError), self._calling("a call that it could not make"):

@@ -73,7 +73,7 @@ class Rounds:
         """
         with self.failing():
             self.sequence += 1
-            # Copied, because engines take writable arrays only; the transfer holds it until all have received it.
+            # Copied, because PyTorch warns of read-only arrays; the transfers hold it until all have received it.
             own = np.frombuffer(self._encoded(frame), np.uint8).copy()
             # Receives first, or those that a wait of the last call has begun: messages of one tag stay in order, so a
             # frame of the next round cannot be taken for one of this.
@@ -155,7 +155,7 @@ class Rounds:
                 warn_at = deadline
 
     def failing(self) -> Rounds:
-        """Tell the others, who wait, if what stands within raises."""
+        """Return a context that tells the waiting ranks if its body raises."""
         return self
 
     def __enter__(self) -> None:

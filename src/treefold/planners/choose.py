@@ -42,7 +42,7 @@ def choose(comparison: Comparison) -> SizeTable:
     """Return the fastest method for every size from 4 KiB on, between one replica on each device of a machine.
 
     It compares one shot, two shots, a star, one tree at a centre, trees of least depth, eight trees, the full packing
-    and rings; between some hosts also an owner per slice, which is taken where it is as good as any. Up to 16 devices
+    and rings; between several hosts also an owner per slice, which is chosen where no other is better. Up to 16 devices
     the best of them are simulated; beyond, all are priced in closed form, as rings always are.
 
     Raises:

@@ -14,8 +14,8 @@ _PACK, _SEND, _COMBINE, _UNPACK = range(4)
 def add_one_shot(builder: PlanBuilder, pack: Pack) -> None:
     """Send every contribution to every destination, where all are folded, in replica order.
 
-    Costs n·(n − 1) copies of the pack between n devices, one after none. All contributions meet as they are, so the
-    result has the bits of one pass in replica order, on every destination.
+    Costs n·(n − 1) copies of the pack between n devices, none of which waits for another. All contributions meet as
+    they are, so the result has the bits of one pass in replica order, on every destination.
     """
     number = builder.new_pack()
     work = builder.work[pack.fragments[0].leaf]

@@ -96,9 +96,10 @@ def host_groups(topology: Topology) -> list[Order]:
 
 
 def _opened(inner: Sequence[Order], hosts: Sequence[Order]) -> Iterator[Order]:
-    """Return rings over an even number of equal hosts: the first one's own rings, opened, forth and back in turn.
+    """Yield rings over an even number of equal hosts, each made from one of the rings of the first host.
 
-    A ring that is opened before a device comes in over that device's NIC and leaves over the NIC of the one before it.
+    The host's ring is opened to a path, which the hosts walk forwards and backwards in turn. A ring that is opened
+    before a device comes in over that device's NIC and leaves over the NIC of the one before it.
     """
     size = len(hosts[0])
     if len(hosts) % 2 or size == 1 or {len(host) for host in hosts} != {size}:
@@ -108,8 +109,7 @@ def _opened(inner: Sequence[Order], hosts: Sequence[Order]) -> Iterator[Order]:
         for turn in range(len(positions)):
             order = positions[(start + turn) % len(positions)]
             first = order.index(start)
-            # The ring of a host, opened, becomes a path; every second host walks it backwards, so that each path ends
-            # on the device whose NIC the next host's path begins with.
+            # Backwards on every second host: each path ends at the place where the next host's begins, on the same rail.
             path = order[first:] + order[:first]
             yield tuple(host[at] for number, host in enumerate(hosts) for at in path[:: -1 if number % 2 else 1])
 
@@ -138,7 +138,7 @@ class _Room:
             self._before[target].append(source)
 
     def empty(self, slots: Slots, rng: random.Random | None) -> None:
-        """Give all slots back; with an ``rng``, take equally wide links in an order by chance from now on."""
+        """Give all slots back; with an ``rng``, take equally wide links in random order from now on."""
         self._slots, self._rng = dict(slots), rng
         self._free = Counter(node for link, count in slots.items() if count for node in link)  # links that have room
 

@@ -176,7 +176,7 @@ class _Upload:
     streams: set[int]
 
     def keep_for(self, stream: Any) -> None:
-        """Let the memory outlive what a stream does with it."""
+        """Keep the memory from being given to others before a stream has done its work with it."""
         if stream.cuda_stream not in self.streams:
             self.streams.add(stream.cuda_stream)
             for array in (self.table, *(blocks for blocks, _ in self.blocks)):
@@ -186,6 +186,7 @@ class _Upload:
 
 _uploads: BoundedCache[Any, _Upload] = BoundedCache(_MOST_TABLES)
 #: What CUDA graphs were captured with is kept: nobody says when the last graph that reads it is gone.
+# Not bounded, unlike the cache: a graph that is replayed after its table has been reused would write anywhere.
 _in_graphs: dict[Any, _Upload] = {}
 
 
@@ -217,9 +218,10 @@ def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
 
 
 def _upload(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
-    """Copy a table and its blocks, and wait for that: microseconds, once for a set of tensors.
+    """Copy a table and its blocks to the device, and wait until they are there.
 
-    Whoever finds them later need not wait then, which no stream could do while it is captured.
+    The wait takes microseconds, once for each set of tensors. Later calls then need no event of this copy, for which a
+    stream could not wait while it is being captured.
     """
     stream = _upload_stream(device.index)
     with torch.cuda.stream(stream):

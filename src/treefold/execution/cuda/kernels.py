@@ -97,6 +97,8 @@ def _value(
     """Read a block in the dtype in which it is accumulated."""
     value = _element(row, at, mask, ELEMENT, ALIGNED, FULL)
     if OP != "min" and OP != "max":
+        # MIN and MAX round nothing, so they need no wider dtype; sums of 32-bit integers could wrap before they are
+        # divided.
         if ELEMENT == "float32" and WIDE:
             value = value.to(tl.float64)
         elif not value.dtype.is_floating() and OP == "mean":
@@ -150,6 +152,7 @@ def _combine(total, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.con
         combined = combined.to(tl.float16).to(tl.float32)
     elif not WIDE and ELEMENT == "bfloat16":
         combined = (_brain(combined).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    # A loop carries one dtype from turn to turn, whatever the arithmetic has made of it.
     return combined.to(total.dtype)
 
 
@@ -157,6 +160,8 @@ def _combine(total, value, ELEMENT: tl.constexpr, OP: tl.constexpr, WIDE: tl.con
 def _extreme(a, b, ELEMENT: tl.constexpr, OP: tl.constexpr):
     """NaN wins from either side; of two zeros the one with (MIN) or without (MAX) a sign."""
     chosen = tl.where((a < b) == (OP == "min"), a, b)
+    # Equal numbers have equal bits unless both are zeros, so OR and AND of them change nothing but a zero's sign. NaN
+    # is unequal to itself, and every comparison with it is false: it is chosen explicitly, from whichever side.
     if a.dtype.is_floating():
         if ELEMENT == "float64":
             x, y = a.to(tl.uint64, bitcast=True), b.to(tl.uint64, bitcast=True)
@@ -175,6 +180,7 @@ def _extreme(a, b, ELEMENT: tl.constexpr, OP: tl.constexpr):
 def _divided(total, N: tl.constexpr):
     """Divide by the number of contributions, rounded once; whole numbers in float64, which holds their sums exactly."""
     if total.dtype == tl.float32:
+        # Triton's own division of float32 is approximate; the host's is rounded correctly.
         mean = tl.div_rn(total, tl.full(total.shape, N, tl.float32))
     else:
         wide = total.to(tl.float64)
@@ -203,6 +209,8 @@ def _settled(
         if tl.max(bad.to(tl.int32)) > 0:
             total = tl.where(bad, _settled_sum(total, row, at, mask, N, ELEMENT, OP, UP), total)
     if WIDE and OP == "product" and total.dtype.is_floating():
+        # The least normal number of each dtype: a partial product below it has lost digits, even if the last factor
+        # made it large again.
         if total.dtype == tl.float64:
             bad = (total - total != 0) | (low < 2.2250738585072014e-308)
         else:
@@ -286,6 +294,8 @@ def _power_of_two(exponent):
 def _brain(value):
     """Return float32 values as the bits of bfloat16, rounded to nearest even."""
     bits = value.to(tl.uint32, bitcast=True)
+    # Ties to even; a carry into the exponent is the right result. A NaN would carry into infinity: its upper half is
+    # kept, and made quiet, so that it stays a NaN even if only lower bits made it one.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(value != value, (bits >> 16) | 0x40, rounded).to(tl.uint16)
 

@@ -34,6 +34,7 @@ class _Repeater:
 
     def __call__(self, rows: list[ReadRow], targets: list[ReadRow] | None) -> Results | None:
         """Enqueue the fold of each row on the current stream."""
+        # Asked in every call, because the environment may name another executor since the plan was made.
         if not self._is_asked():
             return None
         made: Results = []
@@ -52,6 +53,7 @@ class _Repeater:
         leaves = zip(self._dtypes, rows, ends, strict=True)
         jobs = [Row(dtype, math.prod(row.shape), row.addresses, addresses) for dtype, row, addresses in leaves]
         fold_rows(jobs, self._fold, self._device)
+        # Frameworks that count writes (autograd's version counters) do not see what a kernel writes.
         for target in targets or ():
             target.backend.wrote(target.arrays)
         return made

@@ -46,6 +46,7 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
     schedule = _schedule(plan, is_pinned=is_pinned)
     driver = TorchStreams(schedule, inputs, fold, is_pinned=is_pinned)
     try:
+        # Copies within the call are no part of the caller's autograd graph, which would keep their memory alive.
         with torch.no_grad():
             issue(schedule, driver)
     finally:  # what was issued before an error still reads and writes memory that the callers' streams get back
@@ -70,6 +71,8 @@ class TorchStreams(Driver):
         self.streams = {stream: _make_streams(stream) for stream in schedule.streams}
         # PyTorch's allocator reuses freed memory in the order of the stream that it was allocated on: the caller's.
         # That stream waits for ours at the end, so no buffer is reused while our streams still use it.
+        # All at once, before any copy is enqueued: running out of memory in the middle would leave ``out`` half
+        # written.
         arrays = [self._array(index, buffer) for index, buffer in enumerate(schedule.buffers)]
         self.memory = FlatMemory(self.leaves, schedule.buffers, arrays, _copy)
         self._gpus = [device for device in schedule.plan.devices if device_type(device) == "gpu"]
