@@ -109,7 +109,7 @@ def _opened(inner: Sequence[Order], hosts: Sequence[Order]) -> Iterator[Order]:
         for turn in range(len(positions)):
             order = positions[(start + turn) % len(positions)]
             first = order.index(start)
-            # Backwards on every second host: each path ends at the place where the next host's begins, on the same rail.
+            # Backwards on every second host: each path ends on the rail with which the next host's begins.
             path = order[first:] + order[:first]
             yield tuple(host[at] for number, host in enumerate(hosts) for at in path[:: -1 if number % 2 else 1])
 
