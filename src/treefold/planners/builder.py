@@ -88,8 +88,7 @@ class PlanBuilder:
             return source
         # A copy of an input is still a contribution, and a copy of an output is a result.
         origin = self._buffers[source.buffer]
-        # The role fixes the dtype on the way: partial folds travel in the accumulator's dtype, contributions in their
-        # own.
+        # The role fixes the dtype on the way: a partial fold may travel in a wider one than a contribution.
         role = Role.SCRATCH if origin.role is Role.INPUT else origin.role
         role = Role.RESULT if role is Role.OUTPUT else role
         target = self.scratch(role, device, source.length, origin.leaf)

@@ -134,7 +134,8 @@ def _linked(ends: Array, rates: Array, count: int) -> Iterator[frozenset[int]]:
     """Yield the groups of more than two devices, but not all, that single linkage joins, the most used hops first."""
     weights = np.zeros((count, count))
     np.add.at(weights, tuple(ends.T), rates[:-1])
-    # A subtour uses its hops in either direction; what few hops leave is joined last.
+    # Both directions count, because a subtour may run either way. A group that few hops leave is joined to others late,
+    # so it is among those that are yielded.
     weights += weights.T
     group_of = [frozenset([device]) for device in range(count)]
     for pair in np.argsort(-weights, axis=None, kind="stable").tolist():

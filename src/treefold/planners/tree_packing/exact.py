@@ -133,8 +133,8 @@ def certify(network: Network, oracle: Oracle, prices: Array, *, is_directed: boo
 
 def _rationalised(values: Array, most: int, largest: int) -> Counts | None:
     """Return whole numbers in the ratio of ``values``; None if their common denominator exceeds ``largest``."""
-    # The closest fraction of a small denominator is the true value, if that is one of a small corner: two fractions of
-    # denominators up to d differ by 1/d² at least: 2e-4 for the first bound that is tried, far more than the solver's
+    # The closest fraction of a small denominator is the true value, if that belongs to a small corner. Two fractions of
+    # denominators up to d differ by 1/d² at least, 2e-4 for the first bound that is tried: far more than the solver's
     # error.
     fractions = [Fraction(float(value)).limit_denominator(most) for value in values]
     common = math.lcm(*(fraction.denominator for fraction in fractions))
@@ -147,7 +147,8 @@ def _rationalised(values: Array, most: int, largest: int) -> Counts | None:
 
 def _parts(network: Network, prices: Array) -> tuple[tuple[str, ...], ...]:
     """Return the groups of devices that are connected by routes of price 0."""
-    # By complementary slackness, the prices that prove a partition are 0 within its parts and equal across.
+    # A partition proves its bound by prices of 1 between its parts and 0 within them, so the parts are what free routes
+    # join.
     free = network.routes(prices).cost == 0
     parts: list[list[int]] = []
     left = set(range(len(network.devices)))
