@@ -71,8 +71,6 @@ class TorchStreams(Driver):
         self.streams = {stream: _make_streams(stream) for stream in schedule.streams}
         # PyTorch's allocator reuses freed memory in the order of the stream that it was allocated on: the caller's.
         # That stream waits for ours at the end, so no buffer is reused while our streams still use it.
-        # All at once, before any copy is enqueued: running out of memory in the middle would leave ``out`` half
-        # written.
         arrays = [self._array(index, buffer) for index, buffer in enumerate(schedule.buffers)]
         self.memory = FlatMemory(self.leaves, schedule.buffers, arrays, _copy)
         self._gpus = [device for device in schedule.plan.devices if device_type(device) == "gpu"]
