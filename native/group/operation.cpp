@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "../arithmetic.hpp"
+#include "copy.hpp"
 
 namespace treefold::group {
 
@@ -12,8 +13,6 @@ namespace {
 
 constexpr std::size_t line = 64;
 constexpr std::size_t most_alignment = 8;  // of an element, complex ones included
-// Results of more bytes than this would push what they are made from out of the caches.
-constexpr std::size_t stream_out_bytes = std::size_t{4} << 20;
 
 StageHook stage_hook = nullptr;
 
@@ -377,7 +376,8 @@ const std::byte* Operation::source_of(const Run& run, const Lane& lane, std::siz
 }
 
 void Operation::copy_out(const Call& call, const std::byte* results) const {
-  for (const Piece& piece : call.taken) std::memcpy(piece.memory, results + piece.at, piece.nbytes);
+  const auto copy = call.result_bytes > stream_out_bytes ? copy_streamed : copy_cached;
+  for (const Piece& piece : call.taken) copy(piece.memory, results + piece.at, piece.nbytes);
 }
 
 // What ranks said, where that is what the operation is for.

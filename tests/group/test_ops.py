@@ -201,7 +201,27 @@ def give_a_wrong_second_out(me):
     return story[0], bool((value[0] == before).all()), is_usable(me)
 
 
+def write_anywhere(me, *, nbytes, shifts):
+    """Reduce into memory that begins and ends anywhere; return where it is wrong, or wrong beside it."""
+    pattern = np.arange(nbytes, dtype=np.uint32).astype(np.uint8) % 7
+    wrong = []
+    for shift in shifts:
+        memory = np.full(nbytes + 256, 99, np.uint8)
+        expected = memory.copy()
+        expected[shift : shift + nbytes] = (2**me.size - 1) * pattern
+        me.group.all_reduce(2**me.rank * pattern, out=memory[shift : shift + nbytes])
+        wrong += [] if (memory == expected).all() else [shift]
+    return wrong
+
+
 class TestOut:
+    @pytest.mark.parametrize("nbytes", [4 << 20, (4 << 20) + 1, (5 << 20) + 77])
+    def test_of_a_large_result_is_written_exactly(self, ranks, nbytes):
+        """Those beyond 4 MiB are written around the caches, which needs whole lines: the rest is written as ever."""
+        shifts = (0, 1, 4, 15, 16, 63, 64, 127)
+        ended = ranks.run(World(write_anywhere, 3, {"nbytes": nbytes, "shifts": shifts}))
+        assert [one.value for one in ended] == [[], [], []], ended
+
     def test_of_a_batch_whose_destinations_are_on_several_ranks(self, ranks):
         """Each rank gives arrays for its own values."""
         ended = ranks.run(World(reduce_some_elsewhere, 2))
