@@ -107,7 +107,9 @@ def _job(lab: Lab, scene: Scene, launcher: str, team: Team) -> Iterator[None]:
     command = [sys.executable, str(_WORKER), str(team.path), launcher]
     with contextlib.ExitStack() as stack:
         if launcher == "mpiexec":
-            stack.enter_context(launch.mpiexec(lab, command, scene.placement))
+            # UCX, which carries MPICH's messages, sends those of middling size over one NIC unless it is told of more.
+            told = {"UCX_MAX_EAGER_LANES": str(lab.network.nics)}
+            stack.enter_context(launch.mpiexec(lab, command, scene.placement, environment=told))
         else:
             stack.enter_context(launch.outside_store(lab))
             # One NIC is what the default is for PyTorch's users; who wants both asks for both.

@@ -56,15 +56,15 @@ SCENES = (
         "switch",
         (
             Row(star(1000, 1000, 1000, 1000), 32 * _MIB),
-            Row(star(100, 100, 100, 100), 8 * _MIB),
-            Row(star(100, 100, 100, 25), 4 * _MIB, shares=(1, 1, 1, 0)),
+            Row(star(100, 100, 100, 100), 16 * _MIB),
+            Row(star(200, 200, 200, 50), 16 * _MIB, shares=(1, 1, 1, 0)),
             Row(star(1000, 1000, 1000, 1000), 4096, calls=50),
         ),
         launch.blocks(4, 1),
     ),
-    Scene("two NICs", (Row(rails(100, hosts=4, nics=2), 8 * _MIB),), launch.blocks(4, 1)),
-    Scene("8 ranks in blocks", (Row(star(100, 100, 100, 100), 8 * _MIB),), launch.blocks(4, 2)),
-    Scene("8 ranks round robin", (Row(star(100, 100, 100, 100), 8 * _MIB),), launch.round_robin(4, 2)),
+    Scene("two NICs", (Row(rails(100, hosts=4, nics=2), 16 * _MIB),), launch.blocks(4, 1)),
+    Scene("8 ranks in blocks", (Row(star(100, 100, 100, 100), 16 * _MIB),), launch.blocks(4, 2)),
+    Scene("8 ranks round robin", (Row(star(100, 100, 100, 100), 16 * _MIB),), launch.round_robin(4, 2)),
 )
 
 

@@ -31,9 +31,11 @@ _TOLD_S = 0.05
 
 
 class GlooChannel(Channel):
-    """gloo's sends and receives. Its transfers cannot be asked whether they are done, so threads wait: two per peer.
+    """gloo's sends and receives.
 
-    ``store``: any of PyTorch's stores, on which nobody else uses ``name``. It must survive the ranks that may be lost.
+    Its transfers cannot be asked whether they are done, so threads wait: for each peer one per rail, and one for what
+    ranks tell each other. ``store``: any of PyTorch's stores, on which nobody else uses ``name``. It must survive the
+    ranks that may be lost.
     """
 
     def __init__(self, store: Any, rank: int, size: int, name: str, seconds: float) -> None:
@@ -55,7 +57,7 @@ class GlooChannel(Channel):
         self._meet("connected", deadline)  # who is connected may end, which would keep others from connecting
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
-        self._receipts: dict[tuple[int, bool], queue.SimpleQueue[Transfer | None]] = {}
+        self._receipts: dict[tuple[int, int], queue.SimpleQueue[Transfer | None]] = {}
         self._waiters: list[threading.Thread] = []
         self._sent: list[Transfer] = []
         #: How many of these were sent before the last ``settle``.
@@ -81,9 +83,9 @@ class GlooChannel(Channel):
         except RuntimeError as error:
             self._fail(transfer, error)
             return transfer
-        # Two threads per peer, because each waits for one transfer after the other: behind data that a peer does not
-        # send, the word that it has stopped would not be heard.
-        way = peer, tag < CONTROL_TAGS
+        # One thread for each, because it waits for one transfer after the other: behind data that a peer does not send,
+        # or sends over a slower rail, what else it sends would not be heard.
+        way = peer, -1 if tag < CONTROL_TAGS else tag % self.limits.rails
         if way not in self._receipts:
             self._receipts[way] = queue.SimpleQueue()
             waiter = threading.Thread(target=self._wait_for, args=(self._receipts[way],), daemon=True)

@@ -84,9 +84,9 @@ class Channel(abc.ABC):
     def wait(self, deadline: float) -> Transfer | None:
         """Return a transfer that is done or has failed, each once; None at the deadline, a moment of ``now``.
 
-        What one peer sends, above or below ``CONTROL_TAGS``, may be returned in the order in which its receives have
-        begun. Sends that went well need not be returned. A failed transfer's peer has ended or stopped using the
-        channel. Signal handlers run at least every 20 ms.
+        What one peer sends on one rail, above or below ``CONTROL_TAGS``, may be returned in the order in which its
+        receives have begun. Sends that went well need not be returned. A failed transfer's peer has ended or stopped
+        using the channel. Signal handlers run at least every 20 ms.
         """
 
     @abc.abstractmethod

@@ -20,8 +20,8 @@ from treefold.plan.ir import Buffer, Concat, Copy, Range, Role
 
 #: No part is cut into more chunks than this.
 _MOST_CHUNKS = 256
-#: From each peer at once: one arrives while the next one is asked for. More would crowd each other out of the queue in
-#: front of a network port, and what is lost there is sent again late.
+#: From each peer over each of its rails at once: one arrives while the next one is asked for. More would crowd each
+#: other out of the queue in front of a network port, and what is lost there is sent again late.
 _MOST_UNDER_WAY = 2
 #: Waits for some of these transfers: yields each that arrives, until there are none left.
 Arrivals = Callable[[Waiting], Iterator[Transfer]]
@@ -188,31 +188,36 @@ class _State:
         # Counted down in each call: a copy.
         self._needs = [one.needs for one in operations]
         self._of: dict[Transfer, int] = {}
-        #: What is not yet asked of each peer, by steps: a message comes after what it is made of, so no circle waits.
-        self._expected: dict[int, deque[tuple[int, Receive]]] = defaultdict(deque)
-        self._under_way: dict[int, int] = defaultdict(int)
+        #: What is not yet asked of each peer over each rail, by steps: a message comes after what it is made of, so no
+        #: circle waits.
+        self._expected: dict[tuple[int, int], deque[tuple[int, Receive]]] = defaultdict(deque)
+        self._under_way: dict[tuple[int, int], int] = defaultdict(int)
         # By steps, then waves: about the order in which the peer can send them.
         in_turn = sorted(enumerate(operations), key=lambda item: (item[1].step, item[1].wave))
         for position, one in in_turn:
             if isinstance(one.part, Receive):
-                self._expected[one.part.peer].append((position, one.part))
+                self._expected[self._way(one.part.peer, one.tag)].append((position, one.part))
         self._open_gives = {position for position, one in enumerate(operations) if isinstance(one.part, Give)}
 
     def begin_to_receive(self) -> None:
         """Begin to receive from every peer as much as may be under way at once."""
-        for peer in self._expected:
-            self._receive_from(peer)
+        for way in self._expected:
+            self._receive_over(way)
 
-    def _receive_from(self, peer: int) -> None:
-        expected = self._expected[peer]
-        while expected and self._under_way[peer] < _MOST_UNDER_WAY:
+    def _way(self, peer: int, tag: int) -> tuple[int, int]:
+        """Return the peer and the rail of a message."""
+        return peer, (self._first_tag + tag) % self._channel.limits.rails
+
+    def _receive_over(self, way: tuple[int, int]) -> None:
+        expected = self._expected[way]
+        while expected and self._under_way[way] < _MOST_UNDER_WAY:
             position, part = expected.popleft()
             one = self._operations[position]
-            transfer = self._channel.receive(peer, self._first_tag + one.tag, self._bytes(part.target))
+            transfer = self._channel.receive(part.peer, self._first_tag + one.tag, self._bytes(part.target))
             # Set before this rank waits: at a deadline, whoever relays for others is not the one to blame.
             transfer.is_derived = one.is_derived
             self._of[transfer] = position
-            self._under_way[peer] += 1
+            self._under_way[way] += 1
             self.waiting.add(transfer)
 
     def needed_by(self, step: int) -> Needed:
@@ -233,10 +238,12 @@ class _State:
     def arrived(self, transfer: Transfer) -> None:
         """Go on with what has waited for a transfer."""
         self.waiting.discard(transfer)
-        self._under_way[transfer.peer] -= 1
+        position = self._of.pop(transfer)
+        way = self._way(transfer.peer, self._operations[position].tag)
+        self._under_way[way] -= 1
         # First, so that the next chunk is on its way while this one is folded.
-        self._receive_from(transfer.peer)
-        self.start(self._done(self._of.pop(transfer)))
+        self._receive_over(way)
+        self.start(self._done(position))
 
     def shared(self, step: int) -> None:
         """Go on with what has waited for the other ranks of this host."""

@@ -1,0 +1,96 @@
+"""How a rank walks its program over a channel: what is under way at once."""
+
+import random
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from treefold.engines.interface import Limits, Transfer
+from treefold.execution.program import program_of
+from treefold.execution.program_walk import Walk
+from treefold.plan.ir import Goal, Leaf
+from treefold.planners import LeafWork
+from treefold.planners.direct import direct
+
+HOSTS = ((0,), (1,), (2,))
+LENGTH, CHUNK_BYTES, FIRST_TAG = 3 * 2**12, 2**12, 5
+#: Of 8 bytes each: a rank owns 8 chunks. It receives both others' parts of them, and what each of the others owns.
+MESSAGES_PER_PEER = 16
+
+
+class Mailbox:
+    """A channel to which nothing comes but what a test delivers; it notes what is sent."""
+
+    def __init__(self, rails):
+        """Spread messages over so many rails."""
+        self.limits = Limits(tags=1000, message_bytes=1 << 20, chunk_bytes=CHUNK_BYTES, rails=rails)
+        self.bytes_sent = Counter()
+
+    def send(self, peer, tag, buffer):
+        """Note a message."""
+        self.bytes_sent[peer] += buffer.nbytes
+        return Transfer(peer, tag, buffer, is_send=True)
+
+    def receive(self, peer, tag, buffer):
+        """Begin to receive."""
+        return Transfer(peer, tag, buffer)
+
+    def way(self, transfer):
+        """Return the peer that a message is from, and its rail."""
+        return transfer.peer, transfer.tag % self.limits.rails
+
+
+def walk(rails, deliver):
+    """Walk rank 0's program of a direct plan; ``deliver(mailbox, waiting)`` yields what arrives."""
+    devices = tuple(f"{rank}/cpu:0" for rank in range(len(HOSTS)))
+    work = LeafWork(Leaf("int64", Goal.FOLD), (LENGTH,) * len(HOSTS), devices, devices)
+    movement = direct(HOSTS).movement([work])
+    mailbox = Mailbox(rails)
+    arrays = [np.zeros(buffer.length, np.int64) for buffer in movement.buffers]
+    memory = SimpleNamespace(part=lambda where: arrays[where.buffer][where.start : where.stop], perform=lambda _: None)
+    own = [program_of(movement, 0, HOSTS)]
+    walked = Walk(movement, own, 0, chunk_bytes=CHUNK_BYTES, num_tags=mailbox.limits.tags)
+    walked.run(memory, mailbox, FIRST_TAG, lambda waiting: deliver(mailbox, waiting), lambda _: None)
+    return mailbox
+
+
+@pytest.mark.parametrize("rails", [1, 2, 3])
+class TestWalk:
+    def test_keeps_two_messages_of_every_peer_under_way_on_each_rail(self, rails):
+        """Until the last ones: one arrives while the next one is asked for, and more would crowd a port's queue."""
+        counts, draw = [], random.Random(f"arrivals {rails}")  # noqa: S311 - a test's choice
+
+        def deliver(mailbox, waiting):
+            while waiting:
+                counts.append(Counter(map(mailbox.way, waiting)))
+                yield draw.choice(list(waiting))
+
+        walk(rails, deliver)
+        assert counts[0] == {(peer, rail): 2 for peer in (1, 2) for rail in range(rails)}
+        assert all(count <= counts[0] for count in counts)
+
+    def test_a_rail_that_stands_still_holds_up_no_other(self, rails):
+        """What is sent to this rank over other rails arrives to the last message."""
+        arrived = []
+
+        def deliver(mailbox, waiting):
+            while waiting:
+                moving = [one for one in waiting if rails == 1 or mailbox.way(one)[1] != 0]
+                arrived.append(mailbox.way(moving[0] if moving else next(iter(waiting))))
+                yield moving[0] if moving else next(iter(waiting))
+
+        walk(rails, deliver)
+        stood = [rail == 0 for _, rail in arrived]
+        assert len(arrived) == 2 * MESSAGES_PER_PEER
+        assert stood == sorted(stood)
+
+    def test_sends_each_slice_to_its_owner_and_its_own_to_all(self, rails):
+        """In whatever order messages arrive."""
+
+        def deliver(_, waiting):
+            while waiting:
+                yield max(waiting, key=lambda one: (one.tag, one.peer))
+
+        assert walk(rails, deliver).bytes_sent == dict.fromkeys((1, 2), 2 * LENGTH * 8 // 3)
