@@ -70,6 +70,22 @@ def train(rank, size, options, hook, state=None):
 
 def train_alone(size, *, is_odd=lambda step: True):  # noqa: ARG005 - a constant
     """Return what a single process learns from the mean of all ranks' gradients, each rounded once."""
+    with one_thread():
+        return _train_alone(size, is_odd)
+
+
+@contextlib.contextmanager
+def one_thread():
+    """Let PyTorch use one thread, as ranks do: on some processors its products differ by their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train_alone(size, is_odd):
     model = model_of(seed=0)
     for step in range(_STEPS):
         copies = [copy.deepcopy(model) for _ in range(size)]
