@@ -70,7 +70,7 @@ class TestTheFirstCall:
 
     @pytest.mark.parametrize("framework", FRAMEWORKS)
     def test_asks_each_array_once(self, framework, asked):
-        """For its backend, refusal, shape, device and memory; bare arrays are not taken apart at all."""
+        """For its backend, refusal, shape, device and memory; bare arrays are not flattened at all."""
         arrays = replicas(FRAMEWORKS[framework])
         value = PerReplica(arrays)
         HierarchicalCopyAllReduce().reduce("sum", value, value)
@@ -89,7 +89,7 @@ class TestTheFirstCall:
         HierarchicalCopyAllReduce().reduce("sum", value, value, out=value)
         assert max(asked.values()) == 1
 
-    def test_takes_each_component_apart_once(self, asked):
+    def test_flattens_each_component_once(self, asked):
         """Trees are flattened once each, and their arrays are asked once."""
         arrays = replicas(np.array)
         trees = [{"a": array, "b": [array[:2].copy()]} for array in arrays]

@@ -1,4 +1,4 @@
-"""What is taken apart, and what is a leaf."""
+"""What is flattened, and what is a leaf."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ class Shapeless:
 
 
 class TestFlatten:
-    def test_takes_dataclasses_apart(self):
+    def test_flattens_dataclasses(self):
         """By their fields, in order."""
         assert flatten(Pair(1.0, Pair(2.0, 3.0)))[0] == [1.0, 2.0, 3.0]
 

@@ -231,7 +231,7 @@ class TestPytrees:
             assert result.devices == ("cpu:0", "cpu:1", "cpu:2")
 
     def test_of_dataclasses_registered_with_jax(self):
-        """What JAX takes apart is taken apart as JAX does it: static fields are no arrays, and stay."""
+        """What JAX flattens is flattened as JAX does it: static fields are no arrays, and stay."""
         layers = [Frozen({"one": Layer(put(2.0**r, r), put(4.0**r, r), "one")}) for r in range(3)]
         result = ALL_REDUCE.reduce("sum", PerReplica(layers), ["cpu:0", "cpu:1"])
         layer = result[1].contents["one"]

@@ -150,7 +150,7 @@ class TestStr:
         )
 
     def test_shows_packing_of_several_arrays(self):
-        """Two arrays that travel together are laid behind each other first, and taken apart in the end."""
+        """Two arrays that travel together are laid behind each other first, and split again in the end."""
         with additional_backend(FakeBackend(2)) as fake:
             value = PerReplica([[fake.array(owned(r, (4,)), d)] * 2 for r, d in enumerate(fake.devices)])
             text = str(HierarchicalCopyAllReduce().plan(value, value))
