@@ -10,11 +10,10 @@ from mpi4py import MPI
 sys.path.append(str(Path(__file__).parent.parent))
 
 import channel_conformance
+import pretended_hosts
 
-import treefold
 from treefold.engines import mpi
 from treefold.engines.mpi import MpiChannel
-from treefold.group import joining
 
 
 def connect_often(channel):
@@ -22,10 +21,10 @@ def connect_often(channel):
 
     The last rank closes each group only when it has connected the next one.
     """
-    joining.host_key = lambda: f"host {channel.rank}"
+    hosts = [[rank] for rank in range(channel.size)]
     groups, kept = [], []
     for number in range(5):
-        groups.append(treefold.connect(MPI.COMM_WORLD))
+        groups.append(pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, hosts))
         total = groups[-1].all_reduce(np.full((3, 50_000)[number % 2], 2.0**channel.rank))
         assert (total == 2**channel.size - 1).all()
         if channel.rank < channel.size - 1 or number == 4:
@@ -34,6 +33,16 @@ def connect_often(channel):
             groups[-2].close()
         kept.append(len(mpi._kept))
     return kept
+
+
+def bits(channel, hosts, first, calls, chunks):
+    """Make the calls that these seeds draw; return what all ranks should have alike of each."""
+    return pretended_hosts.bits(MPI.COMM_WORLD, channel.rank, hosts, range(first, first + calls), chunks)
+
+
+def many(channel, hosts, dtype, replicas, count):
+    """Return how many elements this rank has compared with one process, and how many differ."""
+    return pretended_hosts.many(MPI.COMM_WORLD, channel.rank, hosts, dtype, replicas, count)
 
 
 channel = MpiChannel(MPI.COMM_WORLD.Dup())

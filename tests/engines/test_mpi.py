@@ -2,15 +2,19 @@ import ast
 import functools
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import channel_conformance
+import pretended_hosts
 import pytest
 
-_PATIENCE_S = 120
+_IS_FULL = os.environ.get("TREEFOLD_CASES") == "full"
+_CALLS = 400 if _IS_FULL else 8
+_PATIENCE_S = 1200 if _IS_FULL else 120
 _MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
 if importlib.util.find_spec("mpi4py") is None:
@@ -50,3 +54,28 @@ class TestDuplicate:
         """Those that some rank still uses are kept until a later time: MPI has some 2,000 and no more."""
         kept = run_named("connect_often", {}, 3)
         assert kept == [[1, 2, 2, 2, 2], [1, 2, 2, 2, 2], [0, 1, 1, 1, 1]]
+
+
+class TestGroup:
+    """Over hosts, between which MPI carries what is sent; tests/hosts/test_bits.py has more, over gloo and the fake."""
+
+    @pytest.mark.parametrize("layout", pretended_hosts.LAYOUTS, ids=str)
+    def test_gives_the_bits_of_one_process(self, layout):
+        """Whatever is reduced, scattered, broadcast or gathered, with ranks that share hosts."""
+        first = pretended_hosts.LAYOUTS.index(layout) * 100_000
+        options = {"hosts": layout, "first": first, "calls": _CALLS, "chunks": (256, 4096)}
+        alike = run_named("bits", options, sum(map(len, layout)))
+        assert {len(of_rank) for of_rank in alike} == {_CALLS}
+        assert len(set(map(tuple, alike))) == 1
+
+    @pytest.mark.long
+    @pytest.mark.skipif(not _IS_FULL, reason="takes long: `make test-long` runs it")
+    @pytest.mark.parametrize("size", range(2, 9))
+    @pytest.mark.parametrize("replicas", [1, 2])
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_has_no_bit_that_differs_in_many_elements(self, dtype, replicas, size):
+        """10**7 sums of values that cancel, for each of 14 kinds of groups and dtype; in chunks of several sizes."""
+        hosts = [[rank] for rank in range(size)]
+        done = run_named("many", {"hosts": hosts, "dtype": dtype, "replicas": replicas, "count": 10**7}, size)
+        assert {differing for _, differing in done} == {0}
+        assert sum(compared for compared, _ in done) >= 10**7

@@ -1,51 +1,29 @@
 """Ranks on one machine, as if they were on several hosts: between these, only gloo carries anything."""
 
-import dataclasses
 import os
 
 import bit_cases
 import numpy as np
+import pretended_hosts
 import torch
 from torch import distributed
 
-import treefold
 from torch_ranks import training
-from treefold.group import joining
 
 
-def connected(rank, hosts, *, chunk_bytes=None, **options):
-    """Return a group over hosts; ``hosts``: the ranks of each. Small chunks make many of small values."""
-    host = next(number for number, ranks in enumerate(hosts) if rank in ranks)
-    joining.host_key = lambda: f"host {host}"
-    group = treefold.connect(distributed.group.WORLD, **options)
-    if chunk_bytes:
-        channel = group._link._channel
-        channel.limits = dataclasses.replace(channel.limits, chunk_bytes=chunk_bytes)
-    return group
+def connected(rank, hosts, **options):
+    """Return a group over hosts; ``hosts``: the ranks of each."""
+    return pretended_hosts.connected(distributed.group.WORLD, rank, hosts, **options)
 
 
 def bits(rank, size, hosts, seeds, chunks):
     """Make the calls that these seeds draw; return what all ranks should have alike of each."""
-    groups = [connected(rank, hosts, chunk_bytes=chunk) for chunk in chunks]
-    ops = [bit_cases.ops_of(group) for group in groups]
-    alike = []
-    for seed in seeds:
-        which = seed % len(groups)
-        alike.append(bit_cases.check(bit_cases.Case(seed, size, chunks[which]), groups[which], ops[which]))
-    for group in groups:
-        group.close()
-    return alike
+    return pretended_hosts.bits(distributed.group.WORLD, rank, hosts, seeds, chunks)
 
 
 def many(rank, size, hosts, dtype, replicas, count):
     """Return how many elements this rank has compared with one process, and how many differ."""
-    compared, differing = 0, 0
-    for chunk in (1 << 20, 1 << 16, 100_000):
-        group = connected(rank, hosts, chunk_bytes=chunk)
-        found = bit_cases.differences(group, dtype, replicas, -(-count // 3))
-        compared, differing = compared + found[0], differing + found[1]
-        group.close()
-    return compared, differing
+    return pretended_hosts.many(distributed.group.WORLD, rank, hosts, dtype, replicas, count)
 
 
 def in_little_room(rank, size, hosts, length):
