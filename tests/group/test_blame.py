@@ -61,6 +61,15 @@ class TestErrorOf:
         )
         assert error.ranks == (1, 2)
 
+    def test_tells_a_rank_alone_that_it_was_away(self):
+        """Of those whom a late rank misses, who was away is known by its own word."""
+        answers = {
+            0: said("lost", [2], waiters=[1]),
+            1: said("away", [2], waiters=[0]),
+            2: said("late", waiters=[0, 1]),
+        }
+        assert error_of(answers, 1).ranks == (1,)
+
     def test_names_whom_most_miss_of_those_that_were_away(self):
         """One that was there, and noticed its own deadline a little too late, is missed by few."""
         late = [said("late", [1]), said("away", [2, 3]), said("late", [1, 3]), said("away", [1])]

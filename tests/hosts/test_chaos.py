@@ -26,6 +26,15 @@ class TestGroups:
             random_scenes.check(scene, outcomes, is_prompt=is_prompt)
 
 
+class TestScene:
+    @pytest.mark.parametrize("seed", [6213])
+    def test_that_once_went_wrong(self, seed):
+        """A rank that came back late heard of a late rank first, and named a third one beside itself."""
+        scene = random_scenes.Scene(seed)
+        _, outcomes = random_scenes.run(scene, is_prompt=True)
+        random_scenes.check(scene, outcomes, is_prompt=True)
+
+
 class TestPlans:
     def test_follow_numbers_of_replicas_back_and_forth(self):
         """A rank that brings as many replicas as ever has a plan of another time, when others bring others again."""

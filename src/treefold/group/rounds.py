@@ -140,15 +140,16 @@ class Rounds:
             if transfer is not None and transfer.is_send:
                 continue  # one that fails needs nothing more, or is missed by what it does not send
             absent = {one.peer for one in waiting}
+            # Whoever notices that late was away itself: stopped, for instance.
+            was_away = self.channel.now() >= deadline + _GRACE_AT_DEADLINE_S
             if transfer is not None and transfer.error:
-                raise self.ended(LOST, {transfer.peer}, deadline, absent)
+                raise self.ended(AWAY if was_away else LOST, {transfer.peer}, deadline, absent)
             if transfer is not None and self._coming is not None and transfer in self._coming:
                 self._coming.discard(transfer)
             elif transfer is not None:
                 yield transfer
             elif self.channel.now() >= deadline:
-                # Whoever notices that late was away itself: stopped, for instance.
-                cause = LATE if self.channel.now() < deadline + _GRACE_AT_DEADLINE_S else AWAY
+                cause = AWAY if was_away else LATE
                 raise self.ended(cause, {one.peer for one in waiting if not one.is_derived}, deadline, absent)
             else:
                 warn(sorted(absent))
