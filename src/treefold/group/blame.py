@@ -59,7 +59,7 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     suspects = frozenset().union(*(said.suspects for said in answers.values()))
     waiters = frozenset().union(*(said.waiters for said in answers.values()))
     # Whoever answers lives. The waiters of others come second: a rank they wait for may itself only wait.
-    missing = suspects.difference(answers) or waiters.difference(answers) or _most_missed(answers)
+    missing = suspects.difference(answers) or waiters.difference(answers) or _most_missed(answers, late)
     if now or (stopped and not missing):  # who has stopped later may have taken along what it had sent
         cause = min((stopped[other] for other in now or stopped), key=_STOPPED.index)
         ranks = sorted(other for other in now or stopped if stopped[other] == cause)
@@ -74,9 +74,8 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     return PeerLostError.between_hosts(LOST, blamed, holders)
 
 
-def _most_missed(answers: Mapping[int, Said]) -> frozenset[int]:
+def _most_missed(answers: Mapping[int, Said], late: Mapping[int, Said]) -> frozenset[int]:
     """Return whom most late ranks miss: of those who are not late themselves, but have come back; else of all."""
-    late = {other: said for other, said in answers.items() if said.cause == LATE}
     counts = Counter(rank for said in late.values() for rank in said.suspects or said.waiters)
     # One that noticed its deadline a little too late has come back, too; but few miss it.
     asked = frozenset(counts).difference(late) or frozenset(counts)
