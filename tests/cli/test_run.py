@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 
 import pytest
 
@@ -65,6 +66,25 @@ class TestRun:
         run("run", "-n", "2", script("pass"))
         run("run", "-n", "2", "-m", "this")
         assert set(pathlib.Path(tempfile.gettempdir()).glob("treefold-*")) <= before
+
+    def test_ends_when_nobody_reads_its_output(self, script):
+        """As ranks that wrote there themselves would."""
+        lines = script("while True: print('more', flush=True)")
+        with subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-m", "treefold.cli", "run", "-n", "2", lines],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            process.stdout.readline()
+            process.stdout.close()
+            assert process.wait(timeout=60) != 0
+
+    def test_waits_once_for_programs_that_ranks_leave_behind(self, script):
+        """They may hold its output open."""
+        begun = time.monotonic()
+        done = run("run", "-n", "2", script("os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '30')"))
+        assert done.returncode == 0
+        assert time.monotonic() - begun < 25
 
     def test_refuses_what_is_no_file(self):
         """In one line, before any rank is started."""

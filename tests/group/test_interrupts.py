@@ -73,6 +73,25 @@ def interrupt_while_it_reads(me, *, call):
     return story, told(me.group.barrier)
 
 
+def interrupt_behind_an_operation(me, *, call, place):
+    """Interrupt rank 1 when an operation has ended and its call has not; it goes on without a group."""
+    me.group.barrier()
+    with pytest.MonkeyPatch.context() as patched:
+        if me.rank == 1:
+            patched.setattr(place, interrupt)
+        story = told(CALLS[call], me.group, table(me))
+    again = told(me.group.barrier)
+    me.flag(me.rank, 1)
+    me.wait_flag(0)
+    me.wait_flag(2)
+    return story, again
+
+
+def interrupt(*_):
+    """Be interrupted."""
+    raise KeyboardInterrupt
+
+
 def lack_memory_for_a_result(me, *, call):
     """Let rank 1 have no memory for what it is to receive; then call again."""
 
@@ -120,11 +139,12 @@ class TestInterrupts:
         [("small", "meet_first"), ("staged", "meet_first"), ("staged", "meet"), ("staged", "meet_commit")],
     )
     def test_a_rank_that_waits_stops_at_once_and_the_others_are_told(self, ranks, path, stage):
-        """Outputs are as they were, and the group is broken for all."""
+        """Outputs are as they were, and the group is broken for all; who was interrupted has left it."""
         ended = ranks.run(World(interrupt_where_it_waits, 3, {"path": path, "stage": stage}))
         assert all(one.value for one in ended), ended
         assert ended[1].value[0] == "KeyboardInterrupt", ended
-        stories = {*ended[0].value, *ended[2].value, ended[1].value[1]}
+        assert ended[1].value[1][1].startswith("This group is closed."), ended
+        stories = {*ended[0].value, *ended[2].value}
         assert len(stories) == 1, stories
         ((name, sentence),) = stories
         assert name == "PeerLostError"
@@ -141,6 +161,26 @@ class TestInterrupts:
         assert name == "PeerLostError"
         assert sentence.startswith("Rank 1 was interrupted"), sentence
         assert again == (name, sentence)
+
+    @pytest.mark.parametrize(
+        ("call", "place"),
+        [
+            ("all_gather", "treefold.group.link.Link.expect_more"),
+            ("all_reduce", "treefold.group.reductions.component"),
+            ("broadcast", "treefold.group.collectives.component"),
+        ],
+        ids=["within the call", "behind its last operation", "behind its only one"],
+    )
+    def test_a_rank_that_is_interrupted_behind_an_operation_tells_the_others(self, ranks, call, place):
+        """At the latest when they call again, though its program goes on."""
+        ended = ranks.run(World(interrupt_behind_an_operation, 3, {"call": call, "place": place}))
+        assert ended[1].value[0] == "KeyboardInterrupt", ended
+        assert ended[1].value[1][1].startswith("This group is closed."), ended
+        assert ended[0].value == ended[2].value, ended
+        story, again = ended[0].value
+        assert story in ("done", again)
+        assert again[0] == "PeerLostError"
+        assert again[1].startswith("Rank 1 was interrupted"), again
 
     def test_a_rank_that_is_interrupted_at_any_time_waits_for_nobody(self, ranks):
         """It raises KeyboardInterrupt; the others hear that it was interrupted, or that it has left."""

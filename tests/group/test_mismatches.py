@@ -45,6 +45,10 @@ def _calls():
         "all_gather": lambda group: group.all_gather(_FLOATS.reshape(2, 3)),
         "all_gather along 1": lambda group: group.all_gather(_FLOATS.reshape(2, 3), axis=1),
         "gather to 0": lambda group: group.gather(_FLOATS.reshape(2, 3), root=0),
+        "reduce_scatter": lambda group: group.reduce_scatter([_FLOATS]),
+        "reduce_scatter of a tuple": lambda group: group.reduce_scatter((_FLOATS,)),
+        "reduce_scatter of a dict": lambda group: group.reduce_scatter({"a": _FLOATS}),
+        "reduce_scatter of a dict with another key": lambda group: group.reduce_scatter({"b": _FLOATS}),
         "barrier": lambda group: group.barrier(),
     }
 
@@ -109,6 +113,8 @@ DIFFERENT = [
     ("all_gather", "all_gather along 1", "along axis 1"),
     ("all_gather", "gather to 0", "gather to rank 0"),
     ("all_gather", "barrier", "barrier"),
+    ("reduce_scatter", "reduce_scatter of a tuple", "of other leaves, options or names"),
+    ("reduce_scatter of a dict", "reduce_scatter of a dict with another key", "of other leaves, options or names"),
     ("barrier", "sum of many", "barrier"),
 ]
 
@@ -162,6 +168,11 @@ REFUSED = {
     "a result without room": lambda group: group.all_reduce(np.zeros(200_000_000, np.int64)),
     "a broadcast without room": lambda group: group.broadcast(np.zeros(200_000_000, np.int64), root=0),
     "a root that is no number": lambda group: group.broadcast(_FLOATS, root="0"),
+    "objects to broadcast": lambda group: group.broadcast(np.array([{}], object)),
+    "an integer of many digits": lambda group: group.broadcast(2**70),
+    "objects to gather": lambda group: group.all_gather(np.array([[{}]], object), axis=1),
+    "text to gather": lambda group: group.all_gather({"names": np.array(["a"])}),
+    "records to broadcast": lambda group: group.broadcast(np.zeros(2, [("x", "f4")])),
 }
 
 

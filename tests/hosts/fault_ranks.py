@@ -17,10 +17,10 @@ _CONNECT_S = 60.0
 CALLS = 40
 
 
-def joined(me, port, timeout_seconds, job="job"):
-    """Return a group of ranks that share no host, on a store that outlives them."""
+def joined(me, port, timeout_seconds, job="job", host=None):
+    """Return a group of ranks that share no host but that of this number, on a store that outlives them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this test's shell has done
-    joining.host_key = lambda: f"host {me.rank}"
+    joining.host_key = lambda: f"host {me.rank if host is None else host}"
     store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
     terms = joining.Terms("replica_order", None, 1 << 30, _CONNECT_S, timeout_seconds)
     agreed = connecting._agreed(terms.guarantee)

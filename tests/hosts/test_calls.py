@@ -1,12 +1,16 @@
 """Calls over hosts that users make seldom: odd outputs, many small arrays, a group that is closed in a call."""
 
+import math
+import traceback
+import warnings
+
 import fake_groups
 import numpy as np
 import pytest
 
 from treefold import PerReplica
 from treefold.engines.interface import Transfer
-from treefold.errors import CallMismatchError, DtypeError, GroupError, OutputError, PeerLostError
+from treefold.errors import ArgumentError, CallMismatchError, DtypeError, GroupError, OutputError, PeerLostError
 from treefold.group.rounds import ROUND_TAGS
 
 LENGTHS = (3, 5003)  # in a frame, and in chunks
@@ -114,3 +118,61 @@ class TestEmpty:
 
         sentence = "object has elements that are Python objects, which no other process can read. Take numbers."
         assert fake_groups.run(2, call)[1] == [sentence] * 2
+
+
+class TestTimeout:
+    """``connect(…, timeout_seconds=…)``, ``group.without(…, connect_timeout_seconds=…)``."""
+
+    def test_may_be_infinite(self):
+        """Engines wait for so long as their clocks can count."""
+
+        def call(group):
+            channel, wait, deadlines = group._link._channel, group._link._channel.wait, []
+            channel.wait = lambda deadline: (deadlines.append(deadline), wait(deadline))[1]
+            group._link.timeout_seconds = math.inf
+            assert group.all_reduce(2.0**group.rank) == 3
+            return max(deadlines) < math.inf
+
+        assert fake_groups.run(2, call)[1] == [True, True]
+
+    @pytest.mark.parametrize("seconds", [0, math.nan, "a", True])
+    def test_that_is_no_time_is_refused_before_the_group_is_left(self, seconds):
+        """It can be used on."""
+
+        def call(group):
+            with pytest.raises(ArgumentError, match=r"without\(\) got connect_timeout_seconds="):
+                group.without([1 - group.rank], connect_timeout_seconds=seconds)
+            return float(group.all_reduce(2.0**group.rank))
+
+        assert fake_groups.run(2, call)[1] == [3, 3]
+
+    def test_that_is_near_is_no_error_where_warnings_are(self, capsys):
+        """The others are in the call: who waits for them is told, and waits on."""
+
+        def call(group):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                group._link._warn([1 - group.rank])
+
+        fake_groups.run(2, call)
+        assert "Rank 1 has waited for 30 s in ; absent: 0." in capsys.readouterr().err
+
+
+class TestBroken:
+    """A group of which a rank is gone."""
+
+    def test_holds_nothing_of_the_calls_that_it_refuses(self):
+        """A program may go on trying."""
+
+        def call(group):
+            if group.rank == 1:
+                return None
+            errors = []
+            for _ in range(20):
+                with pytest.raises(PeerLostError) as raised:
+                    group.all_reduce(np.full(3, 2.0))
+                errors.append(len(list(traceback.walk_tb(raised.value.__traceback__))))
+            return errors[1:]
+
+        lengths = fake_groups.run(2, call)[1][0]
+        assert len(set(lengths)) == 1

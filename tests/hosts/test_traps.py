@@ -45,6 +45,13 @@ class TestBeside:
         """Both are right: their messages never meet."""
         assert run(trap_ranks.collectives_of_the_user) == [(True, True)] * 3
 
+    def test_a_loss_that_a_neighbour_on_the_host_does_not_see(self, run):
+        """It waits for another rank of its host, in their memory, and hears from that one at once."""
+        stories = run(trap_ranks.lose_a_rank_beside_a_neighbour)
+        assert stories[0] == stories[1]
+        assert stories[0][0] == "PeerLostError"
+        assert stories[0][1].startswith("Rank 2 has ended, or its host cannot be reached"), stories
+
     def test_a_fork_of_a_rank(self, run):
         """The child is refused in words, whatever it does the group goes on."""
         sentence = (

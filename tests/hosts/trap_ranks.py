@@ -1,6 +1,7 @@
 """Ranks over gloo, each as if on a host of its own, that do what users do beside their calls."""
 
 import os
+import signal
 import sys
 import threading
 from datetime import timedelta
@@ -16,7 +17,9 @@ from fault_ranks import joined
 from rank_processes import told
 
 import treefold
+from treefold.engines.interface import Transfer
 from treefold.group import joining
+from treefold.group.rounds import ROUND_TAGS
 
 
 def collectives_of_the_user(me, *, port):
@@ -39,6 +42,28 @@ def collectives_of_the_user(me, *, port):
         users.join()
     distributed.destroy_process_group()
     return all(sums) and len(sums) == 30, ours == [[2**me.size - 1]] * 30
+
+
+def lose_a_rank_beside_a_neighbour(me, *, port):
+    """Ranks 0 and 1 share a host. Rank 2 dies when rank 1 has its values, so that rank 1 waits for rank 0 there."""
+    group = joined(me, port, 60.0, host=max(0, me.rank - 1))
+    value = np.full(200_000, 2.0**me.rank)
+    group.all_reduce(value)
+    if me.rank == 2:
+        channel, send = group._link._channel, group._link._channel.send
+
+        def send_to_1(peer, tag, buffer):
+            if peer or tag < ROUND_TAGS:
+                return send(peer, tag, buffer)
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            return Transfer(peer, tag, buffer, is_send=True)
+
+        channel.send = send_to_1
+    story = told(lambda: group.all_reduce(value))
+    me.flag(me.rank, 1)
+    if me.rank == 0:
+        me.wait_flag(1)  # it does not help by closing the group
+    return story
 
 
 def fork(me, *, port):

@@ -79,8 +79,10 @@ def _run_all(command: Sequence[str], tickets: Sequence[str], environment: Mappin
             _wait(ranks, _GRACE_S)
     finally:
         _end(ranks)
+        # A program that a rank has left behind may hold its output open.
+        deadline = time.monotonic() + _END_S
         for reader in readers:
-            reader.join(_END_S)
+            reader.join(max(deadline - time.monotonic(), 0.0))
     if failed is None:
         return 0
     # Ranks that raise because another one has failed may end before it does; they name it.
@@ -119,9 +121,13 @@ def _copy(rank: int, source: IO[bytes] | None, target: IO[bytes], blamed: list[i
         found = _BLAME.search(line)
         if found is not None:
             blamed.append(int(found[1]))
-        with _one_at_a_time:
-            target.write(b"[%d] %b" % (rank, ended))
-            target.flush()
+        try:
+            with _one_at_a_time:
+                target.write(b"[%d] %b" % (rank, ended))
+                target.flush()
+        except OSError:  # nobody reads on (`| head`), or the disk is full: as if the rank wrote there itself
+            source.close()
+            return
 
 
 def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:

@@ -79,9 +79,9 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"{name} is {short(value)} in the environment. It takes {allowed}; unset it for the default.")
 
     @classmethod
-    def connect(cls, allowed: str, **given: object) -> Self:
+    def connect(cls, allowed: str, caller: str = "connect", **given: object) -> Self:
         [(name, value)] = given.items()
-        return cls(f"connect() got {name}={short(value)}. It takes {allowed}.")
+        return cls(f"{caller}() got {name}={short(value)}. It takes {allowed}.")
 
     @classmethod
     def root(cls, root: object, size: int) -> Self:

@@ -90,6 +90,11 @@ class DtypeError(TreefoldError, ValueError):
         return cls(f"{dtype} has elements that are Python objects, which no other process can read. Take numbers.")
 
     @classmethod
+    def immovable(cls, dtype: str, where: str) -> Self:
+        """Other ranks are to get text or records."""
+        return cls(f"{dtype}{where} cannot move between processes. Take numbers, bools or times.")
+
+    @classmethod
     def unordered(cls, op: str, dtype: str, where: str) -> Self:
         return cls(f"{op} of {dtype}{where} is not defined: complex numbers have no order. Use SUM, MEAN or PRODUCT.")
 

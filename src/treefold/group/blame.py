@@ -75,10 +75,11 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
 
 
 def _most_missed(answers: Mapping[int, Said], late: Mapping[int, Said]) -> frozenset[int]:
-    """Return whom most late ranks miss: of those who are not late themselves, but have come back; else of all."""
+    """Return whom most late ranks miss: of those who were away; else of those not late themselves; else of all."""
     counts = Counter(rank for said in late.values() for rank in said.suspects or said.waiters)
-    # One that noticed its deadline a little too late has come back, too; but few miss it.
     asked = frozenset(counts).difference(late) or frozenset(counts)
-    most = frozenset(rank for rank in asked if counts[rank] == max(counts[other] for other in asked))
-    # A late rank may miss all others, as where it takes what they make of each other's values.
-    return frozenset(rank for rank in most if answers[rank].cause == AWAY) or most
+    # A late rank may miss all others, as where it takes what they make of each other's values; and ranks that hear of
+    # broken connections first are missed, too. Who was away says so.
+    asked = frozenset(rank for rank in asked if answers[rank].cause == AWAY) or asked
+    # One that noticed its deadline a little too late was away, too; but few miss it.
+    return frozenset(rank for rank in asked if counts[rank] == max(counts[other] for other in asked))

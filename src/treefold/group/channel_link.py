@@ -24,6 +24,7 @@ from treefold.group.messages import Crossing
 from treefold.group.plans import Counts, GroupPlans, Layout, padded
 from treefold.group.rounds import ROUND_TAGS, Frame, Rounds
 from treefold.group.shared_memory_link import SharedMemoryLink
+from treefold.group.timeouts import MOST_SECONDS, checked_seconds
 from treefold.plan import Plan
 from treefold.plan.ir import Copy
 
@@ -89,7 +90,7 @@ class ChannelLink(Link):
         so many seconds.
         """
         super().__init__(layout, channel.rank, result_bytes=result_bytes, timeout_seconds=timeout_seconds)
-        self._rounds = Rounds(channel)
+        self._rounds = Rounds(channel, self._leave_host)
         self._channel, self._local, self._rejoin = channel, local, rejoin
         self._host = layout.host_of(self.rank)
         self._until: float | None = None
@@ -172,6 +173,7 @@ class ChannelLink(Link):
 
     def without(self, ranks: Collection[int], seconds: float) -> Link:
         """Decide with the others who goes on, and join those."""
+        seconds = checked_seconds("without", connect_timeout_seconds=seconds)
         try:
             lost = frozenset(ranks)
         except TypeError:
@@ -195,6 +197,8 @@ class ChannelLink(Link):
 
     def _leave(self, cause: str) -> None:
         self._rounds.leave(cause)
+
+    def _leave_host(self) -> None:
         if self._local is not None:
             self._local.close()
 
@@ -205,7 +209,7 @@ class ChannelLink(Link):
     def _deadline(self) -> float:
         """Return the deadline of the call, which may have several rounds."""
         if not self._depth or self._until is None:
-            self._until = self._channel.now() + self.timeout_seconds
+            self._until = self._channel.now() + min(self.timeout_seconds, MOST_SECONDS)
         return self._until
 
     def _begin_outermost(self) -> None:

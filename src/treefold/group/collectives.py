@@ -18,7 +18,7 @@ from treefold.calls.wrap import component
 from treefold.errors import ArgumentError, MismatchError
 from treefold.errors.words import counted
 from treefold.execution import native
-from treefold.group.contributions import KIND, address_of, host_arrays, layout_of
+from treefold.group.contributions import KIND, address_of, check_movable, host_arrays, layout_of
 from treefold.group.link import Link
 from treefold.group.reductions import Joined
 from treefold.group.traced_calls import call_later, tracing_backend
@@ -65,6 +65,7 @@ class Moves:
                 )
             local = PerReplica([value])
             entry = read_entry(local, read_components(local.values), _DEVICE, read_copied_leaf)
+            check_movable(entry)
             given = [host_arrays(part)[0] for part in entry.parts]
             moved = _laid_out(entry.parts, [array.shape for array in given])
             kind = KIND.pack(_BROADCAST, 0, 0, root + 1, layout_of(entry))
@@ -116,6 +117,7 @@ class Moves:
 
         """
         with self._link.telling():
+            check_movable(entry)
             given = [host_arrays(part) for part in entry.parts]
             pairs = zip(entry.parts, given, strict=True)
             own = [[part.dtype, [list(array.shape) for array in arrays]] for part, arrays in pairs]

@@ -20,10 +20,8 @@ from treefold.group.rendezvous_client import Client
 from treefold.group.rendezvous_listener import Listener
 from treefold.group.shared_memory_link import SharedMemoryLink
 from treefold.group.ticket import Ticket
+from treefold.group.timeouts import checked_seconds
 
-#: What a socket can wait for.
-_MOST_SECONDS = 1e6
-_SECONDS = "a number of seconds above 0"
 _GUARANTEES = ("replica_order", "per_plan", "engine")
 
 
@@ -73,14 +71,13 @@ def connect_link(
         SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
 
     """
-    _check_seconds(timeout_seconds, "timeout_seconds")
-    _check_seconds(connect_timeout_seconds, "connect_timeout_seconds")
+    checked_seconds("connect", timeout_seconds=timeout_seconds)
+    seconds = checked_seconds("connect", connect_timeout_seconds=connect_timeout_seconds)
     if not native_core.HAS_SHARED_MEMORY:
         system = f"{sys.platform} has no memory that can be shared and sealed without a name"
         raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")
-    seconds = min(connect_timeout_seconds, _MOST_SECONDS)
+    agreed = _agreed(guarantee)  # before the others can find this rank: it may refuse what is set here
     ranks = find_ranks(source, seconds)
-    agreed = _agreed(guarantee)
     if isinstance(ranks, Ticket):
         return meet(ranks, agreed, seconds, timeout_seconds)
     terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds)
@@ -173,8 +170,3 @@ def _agreed(guarantee: str) -> dict[str, object]:
         "bytes for results": memory_limits.result_bytes(),
         "memory": memory_limits.arena_bytes(1),
     }
-
-
-def _check_seconds(seconds: object, name: str) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise ArgumentError.connect(_SECONDS, **{name: seconds})

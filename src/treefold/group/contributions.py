@@ -11,10 +11,10 @@ import numpy as np
 
 from treefold.backends import HostArray, Row
 from treefold.backends.rows import read_arrays
-from treefold.calls.entry import Entry, LeafForm, Part
+from treefold.calls.entry import Entry, LeafForm, Part, at
 from treefold.calls.reader import Reading, Tree, read_shape
 from treefold.calls.weights import read_weights
-from treefold.errors import ArgumentError, DeviceError
+from treefold.errors import ArgumentError, DeviceError, DtypeError
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 
@@ -69,6 +69,22 @@ def host_arrays(part: Part) -> list[HostArray]:
         host = operand.backend.host_view(array) if view is None else view
         found.append(np.require(host, np.dtype(part.dtype).newbyteorder("="), ["C", "A"]))
     return found
+
+
+def check_movable(entry: Entry) -> None:
+    """Refuse leaves that mean nothing in another process, or that the others could not be told of.
+
+    Raises:
+        DtypeError: elements are Python objects, text or records.
+
+    """
+    for part in entry.parts:
+        try:
+            dtype = np.dtype(part.dtype)
+        except TypeError:  # text and records are not known by their names
+            raise DtypeError.immovable(part.dtype, at(part.path)) from None
+        if dtype.hasobject:
+            raise DtypeError.of_objects(part.dtype)
 
 
 def own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[float, ...]:

@@ -105,8 +105,9 @@ class Group:
             if backend is not None:
                 return self._scatter_later(backend, value, ReduceOp.parse(op), axis)
             leaves, structure = flatten(value)
-            cut = [cut_equally(array, axis, self.size) for array in leaves]
-            own = self._folds.reduce_scatter([[parts[rank] for parts in cut] for rank in range(self.size)], op)
+            columns = [cut_equally(array, axis, self.size) for array in leaves]
+            parts = [[column[rank] for column in columns] for rank in range(self.size)]
+            own = self._folds.reduce_scatter(parts, op, cut=(structure, axis))
         result: T = unflatten(structure, own)
         return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
+import sys
 import threading
 import warnings
 import weakref
@@ -169,15 +170,16 @@ class Link(abc.ABC):
     ) -> None:
         """Tell the others, unless they know, as the call itself has ended; an interrupted rank waits for nobody."""
         self._depth -= 1
-        # An operation has begun since: its outcome was the same on all ranks.
-        if error is None or self._sequence != self._told:
+        if error is None:
             return
-        if isinstance(error, Exception):
-            # The others stand in the operation that this call would have begun, so one more operation with an answer
-            # frees them.
-            self.refuse(str(error) or type(error).__name__)
-        else:
+        if not isinstance(error, Exception):
+            # Whatever has become of the operations so far: this rank's program does not know, and may make other calls
+            # than the others from here on.
             self.close(error)
+        # Else an operation that has begun since had the same outcome on all ranks. The others stand in the operation
+        # that this call would have begun, so one more operation with an answer frees them.
+        elif self._sequence == self._told:
+            self.refuse(str(error) or type(error).__name__)
 
     def refuse(self, sentence: str) -> None:
         """Tell the others, which are in a call, that this rank cannot make it. Errors in telling them are ignored."""
@@ -236,9 +238,11 @@ class Link(abc.ABC):
 
     def _warn(self, absent: Sequence[int]) -> None:
         ranks = ", ".join(map(str, absent)) or "none"
-        warnings.warn(
-            f"Rank {self.rank} has waited for 30 s in {self._doing}; absent: {ranks}.", RuntimeWarning, stacklevel=6
-        )
+        sentence = f"Rank {self.rank} has waited for 30 s in {self._doing}; absent: {ranks}."
+        try:
+            warnings.warn(sentence, RuntimeWarning, stacklevel=6)
+        except RuntimeWarning:  # a program that takes warnings for errors goes on waiting: the others are in the call
+            sys.stderr.write(f"{sentence}\n")
 
 
 def _cause_of(error: BaseException | None) -> str:
@@ -257,5 +261,13 @@ def _before_fork() -> None:
         link.retire_leases()
 
 
+_kept: list[Link] = []
+
+
+def _after_fork_in_child() -> None:
+    # The destructors of engines wait for threads, which the child does not have.
+    _kept.extend(_links)
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork)  # once, because nothing takes it back
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)  # once: nothing takes it back

@@ -129,17 +129,20 @@ class Folds:
                         return reduced
             return self._first(key, value, op, reading, (out, end), weights, (root, ends))
 
-    def reduce_scatter(self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = ()) -> list[Any]:
+    def reduce_scatter(
+        self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = (), *, cut: Hashable = None
+    ) -> list[Any]:
         """Return this rank's part of the reduction of all ranks' values, which come as a list of arrays for each rank.
 
         ``out``: arrays that take the result, of the shapes and dtypes of this rank's part; none: new ones are made.
+        ``cut``: what the arrays were cut from, and how, in which ranks must agree.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
         """
         with self._link.telling():
-            known, rows = self._read_parts(op, [array for part in parts for array in part])
+            known, rows = self._read_parts(op, [array for part in parts for array in part], cut)
             own = slice(len(parts[0]) * self._link.rank, len(parts[0]) * (self._link.rank + 1))
             end = read_components((list(out),)) if out else None
             ends = [] if end is None or end.key is None else rows_of(end)
@@ -155,10 +158,10 @@ class Folds:
                 result.backend.assign(taker, array)
             return list(out) or arrays
 
-    def _read_parts(self, op: ReduceOp | str, values: list[Any]) -> tuple[KnownCall, list[Row]]:
+    def _read_parts(self, op: ReduceOp | str, values: list[Any], cut: Hashable) -> tuple[KnownCall, list[Row]]:
         """Return what is known of a reduce-scatter of arrays, after validation if they are the first of their kind."""
         reading = read_components((values,))
-        key = None if reading.key is None else (_REDUCE_SCATTER, op, reading.key)
+        key = None if reading.key is None else (_REDUCE_SCATTER, op, reading.key, cut)
         known = None if key is None else self._known.get(key)
         if known is not None:
             return known, rows_of(reading)
@@ -166,7 +169,7 @@ class Folds:
         entry = read_entry(
             PerReplica([values]), reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold)
         )
-        known = self._read(fold, entry, None, _REDUCE_SCATTER)
+        known = self._read(fold, entry, None, _REDUCE_SCATTER, cut=cut)
         if key is not None:
             self._known.put(key, known)
         return known, plain_rows(entry)
@@ -275,7 +278,9 @@ class Folds:
             arrays.append(part.operand.backend.from_hosts([made], _DEVICES)[0])
         return arrays
 
-    def _read(self, fold: Fold, entry: Entry, root: int | None, collective: int, ends: str = "") -> KnownCall:
+    def _read(
+        self, fold: Fold, entry: Entry, root: int | None, collective: int, ends: str = "", cut: Hashable = None
+    ) -> KnownCall:
         """Return what ranks compare of a call, and what its results will be."""
         for part in entry.parts:
             if not part.is_in_host_memory:
@@ -283,7 +288,8 @@ class Folds:
             if len(part.lengths) > native_core.MOST_REPLICAS:
                 raise ArgumentError.replicas_of_rank(len(part.lengths), native_core.MOST_REPLICAS)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
-        kind = KIND.pack(collective, *how, 0 if root is None else root + 1, layout_of(entry, ends))
+        layout = layout_of(entry, ends if cut is None else str(cut))
+        kind = KIND.pack(collective, *how, 0 if root is None else root + 1, layout)
         name = "reduce_scatter" if collective == _REDUCE_SCATTER else "all_reduce" if root is None else "reduce"
         words = words_of(name if root is None else f"reduce to rank {root}", fold, entry, ends)
         leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]

@@ -48,9 +48,9 @@ class Frame(NamedTuple):
 class Rounds:
     """The rounds of one group, one after the other. One call has one or several of them."""
 
-    def __init__(self, channel: Channel) -> None:
-        """Use a channel, alone."""
-        self.channel = channel
+    def __init__(self, channel: Channel, leave_host: Callable[[], None] = lambda: None) -> None:
+        """Use a channel, alone. ``leave_host``: lets go the ranks of this host, which may wait for this one there."""
+        self.channel, self._leave_host = channel, leave_host
         #: The rounds that have begun, and those that have ended on this rank; whether the last one has ended a call.
         self.sequence, self._ended, self._holds = 0, 0, True
         self.broken: GroupError | None = None
@@ -162,7 +162,7 @@ class Rounds:
     def __enter__(self) -> None:
         """Begin what may fail."""
         if self.broken is not None:
-            raise self.broken
+            raise self.broken.with_traceback(None)  # those of all calls since would be kept, and what they hold
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Tell the others why this rank stops, unless they know."""
@@ -180,6 +180,7 @@ class Rounds:
             # waits for nothing.
             if cause == LEFT:
                 self.channel.flush(self.channel.now() + _FLUSH_S)
+            self._leave_host()
         finally:
             self._ask(cause, (), (), lambda _: True, self.channel.now() + _GRACE_AT_THE_END_S)
 
@@ -190,6 +191,7 @@ class Rounds:
         if self.broken is not None:  # a signal handler or another thread has closed the group, and told why
             return self.broken
         self.broken = GroupError.closed()  # this rank may be interrupted while it asks
+        self._leave_host()  # before it asks, so that who waits there answers
         now = self.channel.now()
         # Ranks with one deadline notice it within milliseconds of each other, so the grace behind it can be short.
         until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
