@@ -93,7 +93,6 @@ class ChannelLink(Link):
         self._rounds = Rounds(channel, self._leave_host)
         self._channel, self._local, self._rejoin = channel, local, rejoin
         self._host = layout.host_of(self.rank)
-        self._until: float | None = None
         self._walks: BoundedCache[int, Walk] = BoundedCache(64)
 
     def fold(
@@ -211,9 +210,6 @@ class ChannelLink(Link):
         if not self._depth or self._until is None:
             self._until = self._channel.now() + min(self.timeout_seconds, MOST_SECONDS)
         return self._until
-
-    def _begin_outermost(self) -> None:
-        self._until = None
 
     def _round(self, frame: Frame, until: float) -> HostsOutcome:
         """Tell all ranks a call, and raise what is wrong with it."""

@@ -77,6 +77,8 @@ class Link(abc.ABC):
         self._told = 0
         #: How many blocks of ``telling`` are open: all that stands in the outermost is one call.
         self._depth = 0
+        #: The deadline of that call, where all of it has one.
+        self._until: float | None = None
         _links.add(self)
 
     @property
@@ -159,11 +161,8 @@ class Link(abc.ABC):
         if not self._under_way.locked():
             self._told = self._sequence
         if not self._depth:
-            self._begin_outermost()
+            self._until = None
         self._depth += 1  # last, with no call behind it: an interrupt comes before, or is one within
-
-    def _begin_outermost(self) -> None:  # noqa: B027 - most links have nothing to note
-        """Note that a call begins, of which all that is told until it ends is a part."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
