@@ -154,6 +154,8 @@ class Unreadable:
 
 REFUSED = {
     "an op that there is not": lambda group: group.all_reduce(_FLOATS, "median"),
+    "an op that is a list": lambda group: group.all_reduce(_FLOATS, ["sum"]),
+    "a reduce_scatter by a list": lambda group: group.reduce_scatter(_FLOATS, ["sum"]),
     "text": lambda group: group.all_reduce("text"),
     "something unreadable": lambda group: group.all_reduce(Unreadable()),
     "weights of a sum": lambda group: group.all_reduce(_FLOATS, "sum", weights=1.0),

@@ -13,8 +13,8 @@ import pytest
 from rank_processes import World
 
 from treefold import _native
-from treefold.errors import GroupError
-from treefold.group import connect
+from treefold.errors import GroupError, SharedMemoryError
+from treefold.group import Ticket, connect
 
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
@@ -226,3 +226,12 @@ class TestSandboxes:
         """By the end of what it holds, so no right and no newer kernel is needed."""
         ended = ranks.run(World(lose_a_rank_in_a_sandbox, 3, {"error": error}, timeout_seconds=None))
         assert [ended[rank].value for rank in (0, 2)] == ["PeerLostError"] * 2, ended
+
+
+class TestEmpty:
+    """``group.empty``."""
+
+    def test_of_more_than_an_address_can_tell_is_refused_in_words(self):
+        """As what the system refuses."""
+        with connect(Ticket.for_ranks(1)[0]) as group, pytest.raises(SharedMemoryError, match=f"refused {2**64} bytes"):
+            group.empty(2**62)

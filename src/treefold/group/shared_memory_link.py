@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import struct
+import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -97,6 +99,8 @@ class SharedMemoryLink(Link):
         """Return an uninitialised array in memory that the other ranks can read."""
         self._check_usable()
         nbytes = max(1, dtype.itemsize * math.prod(shape))
+        if nbytes > sys.maxsize:  # more than an address can tell
+            raise SharedMemoryError.of_system(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), nbytes)
         try:
             return self._native.empty(shape, dtype, nbytes)
         except OSError as error:
