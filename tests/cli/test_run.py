@@ -67,6 +67,12 @@ class TestRun:
         run("run", "-n", "2", "-m", "this")
         assert set(pathlib.Path(tempfile.gettempdir()).glob("treefold-*")) <= before
 
+    def test_ranks_agree_in_functions_that_lie_elsewhere_in_each(self, script):
+        """Static data of a pytree, such as a model's, may be functions: of one name they are one."""
+        done = run("run", "-n", "2", script("key = lambda: 0", "print(*group.all_reduce({key: np.ones(1)}).values())"))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(done.stdout.splitlines()) == ["[0] [2.]", "[1] [2.]"]
+
     def test_ends_when_nobody_reads_its_output(self, script):
         """As ranks that wrote there themselves would."""
         lines = script("while True: print('more', flush=True)")

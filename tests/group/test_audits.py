@@ -25,7 +25,7 @@ _LARGE = 40_000
 def call_everything(group):
     """Make every call of a group; return the last sum."""
     mine = np.full(_LARGE, 2.0**group.rank)
-    group.all_reduce({"a": mine, "b": [mine[:3]]}, "mean", weights=1.0 + group.rank)
+    group.all_reduce({"a": mine, "b": [mine[:3]]}, "mean", weights=np.float32(1 + group.rank))
     group.all_reduce(IndexedSlices(np.ones((group.rank, 2)), np.arange(group.rank), (4, 2)))
     group.reduce(mine, root=0)
     group.reduce_scatter(mine[: 120 * group.size])

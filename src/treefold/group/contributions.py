@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import numbers
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +22,7 @@ from treefold.reduce_op import ReduceOp
 
 #: Collective, op, accumulation, root, and the hash of everything else: what calls of several ranks are compared by.
 KIND = struct.Struct("<BBBxI16s")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 #: As much as the others are told of a call.
 _MOST_WORDS = 400
 
@@ -94,7 +97,7 @@ def own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[float, ...]:
         ArgumentError: they are something else.
 
     """
-    if isinstance(weights, int | float) and replicas == 1:
+    if isinstance(weights, numbers.Real) and replicas == 1:
         weights = [weights]
     # The weights of one rank may all be 0; those of all ranks are checked when they have met.
     if isinstance(weights, list | tuple):
@@ -110,7 +113,8 @@ def layout_of(entry: Entry, ends: str = "", *, with_shapes: bool = True) -> byte
     """Return the hash of everything in which ranks must agree. ``ends``: destinations that name ranks."""
     parts = [(part.path, part.dtype, part.goal.name, with_shapes and part.operand.shape) for part in entry.parts]
     forms = [(form.num_parts, dense_shape_of(form)) for form in entry.forms]
-    text = repr((str(entry.structure), forms, parts, ends))
+    # Static data of a pytree may be functions and objects, which say where they lie in this process.
+    text = _ADDRESS.sub("", repr((str(entry.structure), forms, parts, ends)))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
