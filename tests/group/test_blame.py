@@ -1,11 +1,13 @@
 import pytest
 
+from treefold.errors import DeadlineError
 from treefold.group.blame import Said, error_of
 
 
-def said(cause, suspects=(), ended=4, *, holds=True, waiters=()):
+def said(cause, suspects=(), ended=4, *, holds=True, waiters=(), away_s=None):
     """Return what a rank says."""
-    return Said(cause, frozenset(suspects), ended, holds, frozenset(waiters))
+    seconds = away_s or 5.0 * (cause == "away")
+    return Said(cause, frozenset(suspects), ended, holds, frozenset(waiters), seconds)
 
 
 class TestErrorOf:
@@ -72,8 +74,14 @@ class TestErrorOf:
 
     def test_names_whom_most_miss_of_those_that_were_away(self):
         """One that was there, and noticed its own deadline a little too late, is missed by few."""
-        late = [said("late", [1]), said("away", [2, 3]), said("late", [1, 3]), said("away", [1])]
+        late = [said("late", [1]), said("away", [2, 3]), said("late", [1, 3]), said("away", [1], away_s=0.07)]
         assert error_of(dict(enumerate(late)), 1).ranks == (1,)
+
+    def test_names_whoever_was_away_by_far_the_longest(self):
+        """On a busy machine the others notice their deadlines late, and hear of broken connections first."""
+        answers = {0: said("away", [1], away_s=5.3), 1: said("away", [0], away_s=0.07), 2: said("lost", [1])}
+        assert [error_of(answers, rank).ranks for rank in answers] == [(0,)] * 3
+        assert {type(error_of(answers, rank)) for rank in answers} == {DeadlineError}
 
     @pytest.mark.parametrize("rank", [0, 1, 2])
     def test_says_of_who_was_there_that_it_was_slow(self, rank):

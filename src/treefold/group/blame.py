@@ -25,16 +25,19 @@ class Said(NamedTuple):
     holds: bool
     #: Of those that it waits for, the others: they may themselves wait.
     waiters: frozenset[int] = frozenset()
+    #: Seconds from its deadline to its noticing, if it was away.
+    away_s: float = 0.0
 
     def encode(self) -> bytes:
         """Return it as others read it."""
-        return json.dumps([self.cause, sorted(self.suspects), self.ended, self.holds, sorted(self.waiters)]).encode()
+        said = [self.cause, sorted(self.suspects), self.ended, self.holds, sorted(self.waiters), self.away_s]
+        return json.dumps(said).encode()
 
     @staticmethod
     def read(said: bytes) -> Said:
         """Read what another rank has said."""
-        cause, suspects, ended, holds, waiters = json.loads(said)
-        return Said(str(cause), frozenset(suspects), int(ended), bool(holds), frozenset(waiters))
+        cause, suspects, ended, holds, waiters, away_s = json.loads(said)
+        return Said(str(cause), frozenset(suspects), int(ended), bool(holds), frozenset(waiters), float(away_s))
 
 
 def have_answered(told: Mapping[int, bytes]) -> bool:
@@ -69,17 +72,23 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
         return DeadlineError.slow(blamed, holders)
     if rank in blamed:
         return DeadlineError.given_up(rank, blamed, holders)
-    if late or answers[rank].cause == AWAY:
+    if late or any(said.cause == AWAY for said in answers.values()):
         return DeadlineError.between_hosts(blamed, holders)
     return PeerLostError.between_hosts(LOST, blamed, holders)
 
 
 def _most_missed(answers: Mapping[int, Said], late: Mapping[int, Said]) -> frozenset[int]:
-    """Return whom most late ranks miss: of those who were away; else of those not late themselves; else of all."""
+    """Return whom most late ranks miss: of those who were away; else of those not late themselves; else of all.
+
+    If no rank is late, those who were away.
+    """
     counts = Counter(rank for said in late.values() for rank in said.suspects or said.waiters)
-    asked = frozenset(counts).difference(late) or frozenset(counts)
+    longest = max(said.away_s for said in answers.values())
+    # On a busy machine, one that was there may notice its deadline a little too late.
+    away = frozenset(rank for rank, said in answers.items() if said.cause == AWAY and said.away_s >= longest / 2)
+    if not counts:
+        return away
     # A late rank may miss all others, as where it takes what they make of each other's values; and ranks that hear of
     # broken connections first are missed, too. Who was away says so.
-    asked = frozenset(rank for rank in asked if answers[rank].cause == AWAY) or asked
-    # One that noticed its deadline a little too late was away, too; but few miss it.
+    asked = away.intersection(counts) or frozenset(counts).difference(late) or frozenset(counts)
     return frozenset(rank for rank in asked if counts[rank] == max(counts[other] for other in asked))

@@ -195,16 +195,23 @@ class Rounds:
         now = self.channel.now()
         # Ranks with one deadline notice it within milliseconds of each other, so the grace behind it can be short.
         until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
-        answers = self._ask(cause, suspects, waiters, have_answered, until)
+        answers = self._ask(cause, suspects, waiters, have_answered, until, now - deadline if cause == AWAY else 0.0)
         self.broken = error_of(answers, self.channel.rank)
         if cause == LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *suspects}):
             self.broken = PeerLostError.unexplained(sorted(suspects))  # it may be theirs who are lost in turn
         return self.broken
 
     def _ask(
-        self, cause: str, suspects: Collection[int], waiters: Collection[int], is_enough: Enough, until: float
+        self,
+        cause: str,
+        suspects: Collection[int],
+        waiters: Collection[int],
+        is_enough: Enough,
+        until: float,
+        away_s: float = 0.0,
     ) -> dict[int, Said]:
-        own = Said(cause, frozenset(suspects), self._ended, self._holds, frozenset(waiters).difference(suspects))
+        others = frozenset(waiters).difference(suspects)
+        own = Said(cause, frozenset(suspects), self._ended, self._holds, others, away_s)
         try:
             told = self.channel.ask(own.encode(), is_enough, until)
         finally:
