@@ -217,26 +217,29 @@ def threads(rank, size):
     return errors, [tensor.item() for tensor in tensors]
 
 
-def refused(rank, size, what):
-    """A call that this backend does not take; then one that it takes, which shows that the group goes on."""
-    try:
-        if what == "op":
-            distributed.all_reduce(torch.zeros(2, dtype=torch.int32), op=ReduceOp.BAND)
-        elif what == "mean":
-            distributed.all_reduce(torch.zeros(2, dtype=torch.int32), op=ReduceOp.AVG)
-        elif what == "layout":
-            distributed.all_reduce(torch.zeros(2).to_sparse())
-        elif what == "device":
-            distributed.all_reduce(torch.zeros(2, device="meta"))
-        elif what == "shape":
-            distributed.all_reduce(torch.zeros(2 + rank))
-        elif what == "size":
-            distributed.all_gather([torch.zeros(3)] * size, torch.zeros(3 if rank else 2))
-    except Exception as error:  # noqa: BLE001 - returned
-        caught = type(error).__name__, str(error)
-    tensor = own(rank, 1)
+def futures(rank, size):
+    """Return what the futures of gathers hold, as PyTorch's own backends have it: a list of tensors."""
+    parts, joined = [torch.zeros(1) for _ in range(size)], torch.zeros(size)
+    works = [
+        distributed.all_gather(parts, own(rank, 1), async_op=True),
+        distributed.all_gather_into_tensor(joined, own(rank, 1), async_op=True),
+        distributed.gather(own(rank, 1), parts if rank == 0 else None, async_op=True),
+    ]
+    return [[tensor.item() for tensor in work.get_future().wait()] for work in works]
+
+
+def empty_mean(rank, size):
+    """The mean of nothing, and of something behind it."""
+    group = distributed.group.WORLD
+    return [group.shared_mean(own(rank, count)[:length]).tolist() for count, length in ((1, 0), (2, 2))]
+
+
+def inference(rank, size):
+    """Rank 1 reduces into an inference tensor that is no block of memory."""
+    with torch.inference_mode(rank == 1):
+        tensor = own(rank, 2, 3).t()
     distributed.all_reduce(tensor)
-    return *caught, tensor.item()
+    return tensor.unique().tolist()
 
 
 def absent(rank, size, seconds):
