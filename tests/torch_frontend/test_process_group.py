@@ -148,6 +148,14 @@ class TestAllToAll:
         assert run(collectives.all_to_all_wrong, 2) == [Raised("MismatchError", sentence)] * 2
 
 
+class TestOverlaps:
+    @pytest.mark.parametrize("elements", [5, 3000])
+    def test_do_not_show(self, elements):
+        """Gathered, exchanged and scattered where the input lies, in one part of the group's memory and in several."""
+        environment = {"TREEFOLD_GROUP_BYTES": "8192"}
+        assert run(collectives.overlapping_parts, 3, elements, environment=environment) == [[True] * 3] * 3
+
+
 class TestObjects:
     def test_travel(self):
         """PyTorch pickles them into tensors."""

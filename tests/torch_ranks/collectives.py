@@ -153,6 +153,22 @@ def all_to_all_wrong(rank, size):
     distributed.all_to_all_single(torch.zeros(size + 1), torch.zeros(size), [2] + [1] * (size - 1), [1] * size)
 
 
+def overlapping_parts(rank, size, elements):
+    """What is written overlaps what is read, in a stream of several parts; return whether all is right."""
+    values = torch.arange(float(elements))
+    joined = torch.zeros(size * elements)
+    joined[:elements] = values + 10_000 * rank
+    distributed.all_gather_into_tensor(joined, joined[:elements])
+    gathered = torch.cat([values + 10_000 * other for other in range(size)])
+    exchanged = torch.arange(float(size * elements)) + 10_000 * rank
+    distributed.all_to_all_single(exchanged, exchanged)
+    expected = torch.cat([values + rank * elements + 10_000 * other for other in range(size)])
+    parts = [values + 10_000 * other for other in range(size)]
+    own = parts[1] if rank == 0 else torch.zeros(elements)
+    distributed.scatter(own, parts if rank == 0 else None)
+    return [torch.equal(*pair) for pair in ((joined, gathered), (exchanged, expected), (own, values + 10_000 * rank))]
+
+
 def objects(rank, size):
     """Return what everyone sent, and what rank 1 told."""
     everyone, told = [None] * size, [{"of": rank}]
