@@ -29,15 +29,26 @@ def op_of(opts: Any, tensors: Sequence[Any]) -> str:
     return _OPS[op]
 
 
-def check_root(root: int, size: int) -> None:
-    """Refuse a root that is no rank.
+def check_rank(rank: object, size: int) -> None:
+    """Refuse a root or a peer that is no rank.
 
     Raises:
         ProcessGroupError: it is none of ``size`` ranks.
 
     """
-    if not 0 <= root < size:
-        raise ProcessGroupError.no_rank(root, size)
+    if not isinstance(rank, int) or not 0 <= rank < size:
+        raise ProcessGroupError.no_rank(rank, size)
+
+
+def check_tag(tag: object) -> None:
+    """Refuse a tag that a message has no room for.
+
+    Raises:
+        ProcessGroupError: it is no whole number of 64 bits.
+
+    """
+    if not isinstance(tag, int) or not -(1 << 63) <= tag < 1 << 63:
+        raise ProcessGroupError.tag(tag)
 
 
 def check_count(collective: str, tensors: Sequence[Any], size: int) -> None:

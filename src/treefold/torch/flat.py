@@ -35,6 +35,17 @@ class Flat:
         check_memory(tensor)
         return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
 
+    def copy(self, tensor: Any) -> Any:
+        """Return a flat copy of a tensor.
+
+        Raises:
+            DeviceError: it is not in host memory, or not strided.
+            ProcessGroupError: its storage was freed.
+
+        """
+        check_memory(tensor)
+        return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()).view(-1)
+
     def target(self, tensor: Any, *, keeps: bool = False, is_apart: bool = False) -> Any:
         """Return a flat tensor to write, with what is in the tensor if ``keeps``; ``finish`` puts it where it belongs.
 

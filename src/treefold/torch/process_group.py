@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import time
 import weakref
 from collections.abc import Callable
@@ -22,17 +23,18 @@ from torch import distributed
 from torch._C import _distributed_c10d  # what torch.testing's own process group in Python uses
 
 from treefold.backends.torch_memory import memory
-from treefold.errors import ProcessGroupError
+from treefold.errors import GroupError, ProcessGroupError
 from treefold.group.byte_streams import Stream, move, tell_counts
 from treefold.group.collectives import Moves
 from treefold.group.connecting import connect_link
 from treefold.group.rank_sources import StoreRanks
 from treefold.group.reductions import Folds
-from treefold.torch.checks import check_count, check_root, check_sizes, columns, op_of, words
+from treefold.torch.addresses import tell_addresses
+from treefold.torch.checks import check_count, check_rank, check_sizes, check_tag, columns, op_of, words
 from treefold.torch.elsewhere import Elsewhere, or_elsewhere
 from treefold.torch.flat import Flat, cut, laid_out, parts, piece, read_only, rows
-from treefold.torch.lines import Transfer
 from treefold.torch.mailbox import Mailbox
+from treefold.torch.transfers import Transfer
 from treefold.torch.turns import Turn, Turns
 
 _NAME = "treefold"
@@ -61,13 +63,13 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Join the other ranks."""
         super().__init__(ranks.rank, ranks.size)
         self._name, self._store = "", ranks.store
-        self._seconds = timeout.total_seconds()
+        self._seconds, self._pid = timeout.total_seconds(), os.getpid()
         self._link = connect_link(ranks, self._seconds, self._seconds)
         ranks.forget()
         self._moves, self._turns = Moves(self._link), Turns()
         self._folds = Folds(self._link, self._moves.join)
         self._elsewhere = Elsewhere(_NAME)
-        self._mailbox: Mailbox | None = None
+        self._mailbox = Mailbox(self._link.rank, tell_addresses(self._link))
         atexit.register(_close, weakref.ref(self))
 
     def allreduce(self, tensors: list[Any], opts: Any) -> Any:
@@ -99,7 +101,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         root = opts.rootRank
 
         def body(flat: Flat) -> None:
-            check_root(root, self._link.size)
+            check_rank(root, self._link.size)
             is_root = root == self._link.rank
             flats = [flat.source(tensor) if is_root else flat.target(tensor) for tensor in tensors]
             pieces = laid_out(flats)
@@ -130,7 +132,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         rank, size, root = self._link.rank, self._link.size, opts.rootRank
 
         def body(flat: Flat) -> None:
-            check_root(root, size)
+            check_rank(root, size)
             own = flat.source(inputs[0])
             taken = [flat.target(output) for output in outputs[0]] if root == rank else []
             if root == rank:
@@ -147,7 +149,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         rank, size, root = self._link.rank, self._link.size, opts.rootRank
 
         def body(flat: Flat) -> None:
-            check_root(root, size)
+            check_rank(root, size)
             own = flat.target(outputs[0])
             given = [flat.source(value) for value in inputs[0]] if root == rank else []
             if root == rank:
@@ -270,25 +272,25 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return self._call(None, lambda _: read_only(self._folds.all_reduce(host, "mean").value, tensor.dtype))
 
     def _mail(self, tensors: list[Any], peer: int | None, tag: int, *, is_sent: bool) -> Transfer:
-        transfer = Transfer(peer, tag, tensors[0], is_sent=is_sent, until=time.monotonic() + self._seconds)
-        turn = self._take_turn()
-        try:
-            if self._mailbox is None:
-                self._mailbox = Mailbox(self._store, self._link.rank)
-        finally:
-            turn.release()
+        rank = self._link.rank
+        if os.getpid() != self._pid:
+            raise GroupError.forked(rank)
+        check_tag(tag)
+        if peer is not None:
+            check_rank(peer, self._link.size)
+        until = time.monotonic() + self._seconds
+        transfer = Transfer(peer, tag, tensors[0], rank=rank, is_sent=is_sent, until=until)
         self._mailbox.post(transfer, is_sent=is_sent)
         return transfer
 
     def _leave(self, error: Exception | None = None) -> None:
         self._link.close(error)
-        if self._mailbox is not None:
-            self._mailbox.close()
+        self._mailbox.close()
 
     def _reduce(self, tensors: list[Any], opts: Any, root: int | None) -> Any:
         def body(flat: Flat) -> None:
             if root is not None:
-                check_root(root, self._link.size)
+                check_rank(root, self._link.size)
             is_wanted = root in {None, self._link.rank}
             op = op_of(opts, tensors)
             flats = [flat.target(one, keeps=True) if is_wanted else flat.source(one) for one in tensors]
