@@ -188,6 +188,18 @@ class TestThreads:
         """Calls of several threads do not meet in the middle of each other."""
         assert run(collectives.threads, 2) == [([], [3.0] * 8)] * 2
 
+    def test_one_is_interrupted(self):
+        """Ctrl-C while it waits for its turn: the rank leaves the group, so the others do not wait for its call."""
+        first, second = run(collectives.interrupted, 2, seconds=30.0)
+        assert first == ("KeyboardInterrupt", "", False)
+        assert second[0] == "PeerLostError"
+        assert second[1].startswith("Rank 0 was interrupted")
+
+    def test_a_fork_in_a_call(self):
+        """The child has no thread that would end the call."""
+        said = run(collectives.forked_in_a_call, 2, seconds=30.0)[0]
+        assert said.startswith("This process was forked from rank 0 and is no rank itself.")
+
 
 class TestRefusals:
     @pytest.mark.parametrize(

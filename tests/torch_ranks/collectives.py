@@ -1,6 +1,9 @@
 """Collectives of ``torch.distributed`` as one rank calls them; rank r brings 2**r."""
 
+import contextlib
 import datetime as dt
+import os
+import signal
 import threading
 
 import numpy as np
@@ -256,6 +259,56 @@ def inference(rank, size):
         tensor = own(rank, 2, 3).t()
     distributed.all_reduce(tensor)
     return tensor.unique().tolist()
+
+
+def interrupted(rank, size):
+    """Rank 0 is interrupted while it waits for the turn of another of its threads; return what each rank is told."""
+    distributed.barrier()
+    if rank == 1:
+        threading.Event().wait(1)
+    else:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        caller = threading.Thread(target=_reduce_quietly)
+        caller.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        distributed.all_reduce(own(rank))
+    except (KeyboardInterrupt, RuntimeError) as error:
+        said = type(error).__name__, str(error)
+    if rank == 0:
+        caller.join(10)
+        return *said, caller.is_alive()
+    return said
+
+
+def _reduce_quietly():
+    with contextlib.suppress(RuntimeError):
+        distributed.all_reduce(torch.zeros(3))
+
+
+def forked_in_a_call(rank, size):
+    """Fork while another thread is in a collective; return what the child is told that calls one."""
+    reading, writing = os.pipe()
+    if rank == 0:
+        caller = threading.Thread(target=_reduce_quietly)
+        caller.start()
+        threading.Event().wait(0.3)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            try:
+                distributed.all_reduce(own(rank))
+            except RuntimeError as error:
+                os.write(writing, str(error).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.write(writing, b".")
+        distributed.send(torch.zeros(1), 1)
+        caller.join()
+        return os.read(reading, 1000).decode()
+    distributed.recv(torch.zeros(1), 0)
+    _reduce_quietly()
+    return None
 
 
 def absent(rank, size, seconds):

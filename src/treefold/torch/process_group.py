@@ -244,6 +244,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             turn.release()
 
     def _take_turn(self) -> Turn:
+        self._check_process()  # a thread that a forked child does not have may hold the turn
         try:
             return self._turns.take()
         except Exception:
@@ -272,16 +273,18 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return self._call(None, lambda _: read_only(self._folds.all_reduce(host, "mean").value, tensor.dtype))
 
     def _mail(self, tensors: list[Any], peer: int | None, tag: int, *, is_sent: bool) -> Transfer:
-        rank = self._link.rank
-        if os.getpid() != self._pid:
-            raise GroupError.forked(rank)
+        self._check_process()
         check_tag(tag)
         if peer is not None:
             check_rank(peer, self._link.size)
         until = time.monotonic() + self._seconds
-        transfer = Transfer(peer, tag, tensors[0], rank=rank, is_sent=is_sent, until=until)
+        transfer = Transfer(peer, tag, tensors[0], rank=self._link.rank, is_sent=is_sent, until=until)
         self._mailbox.post(transfer, is_sent=is_sent)
         return transfer
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise GroupError.forked(self._link.rank)
 
     def _leave(self, error: Exception | None = None) -> None:
         self._link.close(error)
