@@ -82,6 +82,14 @@ class TestRefusals:
         assert said.startswith("The system refused the shared memory of a group (Too many open files)")
         assert (first, second) == ([2], [1])
 
+    def test_where_names_are_too_long(self, tmp_path):
+        """For sockets; nothing is left there."""
+        folder = tmp_path / ("f" * 100)
+        folder.mkdir()
+        said, left = run(mail.in_a_long_folder, 2, str(folder), seconds=20.0)[1]
+        assert said.startswith("The system refused the shared memory of a group (AF_UNIX path too long)")
+        assert left == []
+
     def test_in_a_forked_child(self):
         """Which is no rank; its parent sends on."""
         for rank, (said, before, after) in enumerate(run(mail.forked, 2, seconds=20.0)):

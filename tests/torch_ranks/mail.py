@@ -4,6 +4,7 @@ import datetime as dt
 import os
 import resource
 import signal
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -160,10 +161,10 @@ def given_up(rank, size, how):
     tensor = torch.zeros(3)
     if rank == 0:
         work = distributed.irecv(tensor, 1)
-        if how == "interrupt":
-            signal.signal(signal.SIGALRM, signal.default_int_handler)
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
         try:
+            if how == "interrupt":
+                signal.signal(signal.SIGALRM, signal.default_int_handler)
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
             work.wait(dt.timedelta(seconds=60 if how == "interrupt" else 0.2))
         except (KeyboardInterrupt, TimeoutError) as error:
             caught = type(error).__name__
@@ -252,6 +253,18 @@ def without_descriptors(rank, size):
         for one in held:
             os.close(one)
     return said, ring(rank, size, 2)
+
+
+def in_a_long_folder(rank, size, folder):
+    """Rank 1's folder for temporary files has a longer name than a socket can have."""
+    if rank == 1:
+        tempfile.tempdir = folder
+    group = distributed.new_group()
+    try:
+        distributed.isend(torch.zeros(2), 1 - rank, group=group)
+    except MemoryError as error:
+        return str(error), list(Path(folder).iterdir())
+    return None
 
 
 def forked(rank, size):

@@ -88,7 +88,8 @@ class Mailbox:
             if self._thread is None and not self._is_closed:
                 self._start()
         except OSError as error:
-            raise SharedMemoryError.of_system(error) from None
+            # Python's own refusals, of a path that is too long for one, have no words of the system.
+            raise SharedMemoryError.of_system(OSError(error.errno, error.strerror or str(error))) from None
         finally:
             turn.release()
 
@@ -100,8 +101,9 @@ class Mailbox:
         except RuntimeError:  # no room for another thread
             desk.close()
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
-        except BaseException:  # interrupted, perhaps when the thread was there already
+        except BaseException:  # interrupted, perhaps when the thread was there already: it ends
             self._is_closed = True
+            self._wake()
             raise
         self._thread = thread
 
