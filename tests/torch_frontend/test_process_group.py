@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch_ranks import Raised, collectives, run
+from torch_ranks import Raised, collectives, refusals, run
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "complex64", "int32", "int64", "uint8"]
 
@@ -34,6 +34,10 @@ class TestAllReduce:
     def test_async(self):
         """Work is complete when it is returned, and its future holds the tensors."""
         assert run(collectives.all_reduce_async, 2) == [(True, [3, 3, 3], [3, 3, 3])] * 2
+
+    def test_inference_tensors(self):
+        """On one rank; written in inference mode, which PyTorch asks for."""
+        assert run(collectives.inference, 2) == [[3], [3]]
 
     def test_autograd_sees_the_write(self):
         """Version counters count, so a backward pass that needs the old value says so."""
@@ -79,6 +83,20 @@ class TestScatter:
     def test_gives_each_rank_its_part(self):
         """Of rank 2's list."""
         assert run(collectives.scatter, 3, 2) == [[1, 1], [2, 2], [4, 4]]
+
+
+class TestFutures:
+    def test_hold_a_list(self):
+        """Of the tensors that were gathered, as gloo's do."""
+        first, second = run(collectives.futures, 2)
+        assert first == [[1, 2], [1, 2], [1, 2]]
+        assert second == [[1, 2], [1, 2], []]
+
+
+class TestSharedMean:
+    def test_of_nothing(self):
+        """Is nothing."""
+        assert run(collectives.empty_mean, 2) == [[[], [1.5, 1.5]]] * 2
 
 
 class TestReduceScatter:
@@ -130,6 +148,14 @@ class TestAllToAll:
         assert run(collectives.all_to_all_wrong, 2) == [Raised("MismatchError", sentence)] * 2
 
 
+class TestOverlaps:
+    @pytest.mark.parametrize("elements", [5, 3000])
+    def test_do_not_show(self, elements):
+        """Gathered, exchanged and scattered where the input lies, in one part of the group's memory and in several."""
+        environment = {"TREEFOLD_GROUP_BYTES": "8192"}
+        assert run(collectives.overlapping_parts, 3, elements, environment=environment) == [[True] * 3] * 3
+
+
 class TestObjects:
     def test_travel(self):
         """PyTorch pickles them into tensors."""
@@ -161,6 +187,18 @@ class TestThreads:
     def test_take_turns(self):
         """Calls of several threads do not meet in the middle of each other."""
         assert run(collectives.threads, 2) == [([], [3.0] * 8)] * 2
+
+    def test_one_is_interrupted(self):
+        """Ctrl-C while it waits for its turn: the rank leaves the group, so the others do not wait for its call."""
+        first, second = run(collectives.interrupted, 2, seconds=30.0)
+        assert first == ("KeyboardInterrupt", "", False)
+        assert second[0] == "PeerLostError"
+        assert second[1].startswith("Rank 0 was interrupted")
+
+    def test_a_fork_in_a_call(self):
+        """The child has no thread that would end the call."""
+        said = run(collectives.forked_in_a_call, 2, seconds=30.0)[0]
+        assert said.startswith("This process was forked from rank 0 and is no rank itself.")
 
 
 class TestRefusals:
@@ -194,11 +232,11 @@ class TestRefusals:
     )
     def test_says_what_it_takes(self, what, kind, sentence):
         """On every rank, and the next call is right."""
-        assert run(collectives.refused, 2, what) == [(kind, sentence, 3)] * 2
+        assert run(refusals.refused, 2, what) == [(kind, sentence, 3)] * 2
 
     def test_calls_that_differ(self):
         """Both sides are shown to both ranks."""
-        first, second = run(collectives.refused, 2, "shape")
+        first, second = run(refusals.refused, 2, "shape")
         assert first == second
         assert first[0] == "CallMismatchError"
         assert first[1].startswith(
@@ -207,7 +245,7 @@ class TestRefusals:
 
     def test_one_rank_alone(self):
         """What only one rank got wrong is told to the others at once."""
-        wrong, right = run(collectives.refused, 2, "size")
+        wrong, right = run(refusals.refused, 2, "size")
         sentence = (
             "all_gather got a tensor of 3 float32, where one of 2 float32 belongs. Ranks bring and take tensors of one "
             "size and dtype."
@@ -218,6 +256,57 @@ class TestRefusals:
             f"Rank 0 could not make this call: {sentence} Nothing was done, on no rank.",
             3,
         )
+
+    @pytest.mark.parametrize(
+        ("what", "rank"), [("broadcast", 7), ("reduce", 7), ("gather root", -2), ("scatter root", 2)]
+    )
+    def test_a_root_that_is_no_rank(self, what, rank):
+        """No rank has written anything."""
+        sentence = f"Got rank {rank} of a group of 2 ranks. Give a src or dst of 0 to 1."
+        assert run(refusals.refused, 2, what) == [("ProcessGroupError", sentence, 3)] * 2
+
+    def test_a_list_on_every_rank(self):
+        """One input for each rank is taken, and no more."""
+        sentence = (
+            "reduce_scatter got a list of 3 tensors in a group of 2 ranks. The list has one tensor for each rank, in "
+            "order of ranks."
+        )
+        assert run(refusals.refused, 2, "reduce_scatter list") == [("ProcessGroupError", sentence, 3)] * 2
+
+    @pytest.mark.parametrize(
+        ("what", "kind", "begin"),
+        [
+            ("scatter list", "ProcessGroupError", "scatter got a list of 3 tensors in a group of 2 ranks."),
+            ("gather list", "ProcessGroupError", "gather got a list of 1 tensor in a group of 2 ranks."),
+            ("all_gather list", "ProcessGroupError", "all_gather got a list of 3 tensors in a group of 2 ranks."),
+            (
+                "all_gather rows",
+                "ProcessGroupError",
+                "all_gather_coalesced got a list of 1 output for a rank, and 2 inputs.",
+            ),
+            ("gathered layout", "DeviceError", 'PyTorch\'s backend "treefold" got a sparse_coo tensor on cpu.'),
+            ("scattered layout", "DeviceError", 'PyTorch\'s backend "treefold" got a sparse_coo tensor on cpu.'),
+            ("exchanged layout", "DeviceError", 'PyTorch\'s backend "treefold" got a sparse_coo tensor on cpu.'),
+            (
+                "overlapping",
+                "ProcessGroupError",
+                "A tensor of shape (4,) and strides (0,) is to be written, and several of its elements are one place",
+            ),
+            (
+                "overlapping copy",
+                "ProcessGroupError",
+                "A tensor of shape (4,) and strides (0,) is to be written, and several of its elements are one place",
+            ),
+            ("freed", "ProcessGroupError", "A tensor needs 16 bytes of its storage, which has 0 bytes."),
+        ],
+    )
+    def test_what_one_rank_brings(self, what, kind, begin):
+        """The other rank is told at once, and waits for no deadline."""
+        wrong, right = run(refusals.refused, 2, what)
+        assert (wrong[0], wrong[2]) == (kind, 3)
+        assert wrong[1].startswith(begin)
+        assert (right[0], right[2]) == ("CallMismatchError", 3)
+        assert right[1].startswith(f"Rank 0 could not make this call: {begin}")
 
 
 class TestTimeout:

@@ -1,5 +1,6 @@
 """Messages between single ranks on PyTorch's backend "treefold"."""
 
+import pytest
 from torch_ranks import Died, Raised, mail, run
 
 
@@ -36,8 +37,89 @@ class TestSendRecv:
         """As PyTorch's isend allows."""
         assert run(mail.to_itself, 2) == [[1, 1], [2, 2]]
 
+    def test_beside_a_collective_of_another_thread(self):
+        """A first message does not wait for the collective that its receiver makes afterwards."""
+        assert run(mail.from_a_thread, 2, seconds=20.0) == [([1], [3]), ([1], [3])]
+
+    def test_what_is_sent_is_copied(self):
+        """A tensor that is refilled behind isend is received as it was."""
+        assert run(mail.staged, 2, seconds=20.0) == [[9], [1]]
+
+    def test_of_a_patient_group(self):
+        """A timeout of years is more than the system waits at once."""
+        assert run(mail.ring, 2, 3, seconds=1e9) == [[2], [1]]
+
+    def test_without_the_first_rank(self):
+        """The holder of PyTorch's store has ended."""
+        assert run(mail.without_first, 3, seconds=20.0)[1:] == [[2, 2], [2, 2]]
+
+    def test_in_a_group_of_its_own(self):
+        """One rank alone."""
+        assert run(mail.to_itself, 1, seconds=20.0) == [[1, 1]]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("what", "begin"),
+        [
+            ("tag", "A message got the tag 9223372036854775808. Give a whole number of 64 bits"),
+            ("word", "A message got the tag 'a'. Give a whole number of 64 bits"),
+            ("peer", "Got rank 7 of a group of 2 ranks."),
+            ("overlapping", "A tensor of shape (4,) and strides (0,) is to be written"),
+            ("freed", "A tensor needs 16 bytes of its storage, which has 0 bytes."),
+        ],
+    )
+    def test_at_once(self, what, begin):
+        """And later messages go."""
+        for (kind, text, taken), expected in zip(run(mail.refused, 2, what, seconds=20.0), ([2], [1]), strict=True):
+            assert kind == "ProcessGroupError"
+            assert text.startswith(begin)
+            assert taken == expected
+
+    def test_without_descriptors(self):
+        """One sentence; with descriptors messages go again."""
+        (said, first), (_, second) = run(mail.without_descriptors, 2, seconds=20.0)
+        assert said.startswith("The system refused the shared memory of a group (Too many open files)")
+        assert (first, second) == ([2], [1])
+
+    def test_where_names_are_too_long(self, tmp_path):
+        """For sockets; nothing is left there."""
+        folder = tmp_path / ("f" * 100)
+        folder.mkdir()
+        said, left = run(mail.in_a_long_folder, 2, str(folder), seconds=20.0)[1]
+        assert said.startswith("The system refused the shared memory of a group (AF_UNIX path too long)")
+        assert left == []
+
+    def test_in_a_forked_child(self):
+        """Which is no rank; its parent sends on."""
+        for rank, (said, before, after) in enumerate(run(mail.forked, 2, seconds=20.0)):
+            assert said.startswith(f"This process was forked from rank {rank} and is no rank itself.")
+            assert before == after == [2 - rank]
+
+    def test_in_a_callback(self):
+        """Which would wait for its own thread; callbacks that raise harm nobody."""
+        said, first, third = run(mail.callbacks, 2, seconds=20.0)[1]
+        assert said == [
+            "A callback of a message's future waits for another message, in the thread that carries the messages. Wait "
+            "in a thread of your own, or give the other message a callback, too."
+        ]
+        assert (first, third) == ([1, 1], [3, 3])
+
 
 class TestErrors:
+    @pytest.mark.parametrize(("how", "kind"), [("interrupt", "KeyboardInterrupt"), ("deadline", "DeadlineError")])
+    def test_what_was_given_up_is_not_written(self, how, kind):
+        """The tensor belongs to its owner again, and the message goes to who receives next."""
+        assert run(mail.given_up, 2, how, seconds=20.0)[0] == (kind, [9, 9, 9], [2, 2, 2])
+
+    def test_no_torn_tensors(self):
+        """A sender that is killed in the middle of a message leaves the receiver's tensor as it was."""
+        assert run(mail.torn, 2, 1 << 25, seconds=30.0)[0] == ("PeerLostError", [9])
+
+    def test_the_sender_is_killed_and_its_child_is_not(self):
+        """A child, such as a DataLoader's worker, holds no connection of its parent."""
+        assert run(mail.parent_killed, 2, seconds=30.0)[0] is True
+
     def test_another_size(self):
         """Both ends are told."""
         sender, receiver = run(mail.of_another_size, 2)

@@ -1,6 +1,9 @@
 """Collectives of ``torch.distributed`` as one rank calls them; rank r brings 2**r."""
 
+import contextlib
 import datetime as dt
+import os
+import signal
 import threading
 
 import numpy as np
@@ -153,6 +156,22 @@ def all_to_all_wrong(rank, size):
     distributed.all_to_all_single(torch.zeros(size + 1), torch.zeros(size), [2] + [1] * (size - 1), [1] * size)
 
 
+def overlapping_parts(rank, size, elements):
+    """What is written overlaps what is read, in a stream of several parts; return whether all is right."""
+    values = torch.arange(float(elements))
+    joined = torch.zeros(size * elements)
+    joined[:elements] = values + 10_000 * rank
+    distributed.all_gather_into_tensor(joined, joined[:elements])
+    gathered = torch.cat([values + 10_000 * other for other in range(size)])
+    exchanged = torch.arange(float(size * elements)) + 10_000 * rank
+    distributed.all_to_all_single(exchanged, exchanged)
+    expected = torch.cat([values + rank * elements + 10_000 * other for other in range(size)])
+    parts = [values + 10_000 * other for other in range(size)]
+    own = parts[1] if rank == 0 else torch.zeros(elements)
+    distributed.scatter(own, parts if rank == 0 else None)
+    return [torch.equal(*pair) for pair in ((joined, gathered), (exchanged, expected), (own, values + 10_000 * rank))]
+
+
 def objects(rank, size):
     """Return what everyone sent, and what rank 1 told."""
     everyone, told = [None] * size, [{"of": rank}]
@@ -217,26 +236,83 @@ def threads(rank, size):
     return errors, [tensor.item() for tensor in tensors]
 
 
-def refused(rank, size, what):
-    """A call that this backend does not take; then one that it takes, which shows that the group goes on."""
-    try:
-        if what == "op":
-            distributed.all_reduce(torch.zeros(2, dtype=torch.int32), op=ReduceOp.BAND)
-        elif what == "mean":
-            distributed.all_reduce(torch.zeros(2, dtype=torch.int32), op=ReduceOp.AVG)
-        elif what == "layout":
-            distributed.all_reduce(torch.zeros(2).to_sparse())
-        elif what == "device":
-            distributed.all_reduce(torch.zeros(2, device="meta"))
-        elif what == "shape":
-            distributed.all_reduce(torch.zeros(2 + rank))
-        elif what == "size":
-            distributed.all_gather([torch.zeros(3)] * size, torch.zeros(3 if rank else 2))
-    except Exception as error:  # noqa: BLE001 - returned
-        caught = type(error).__name__, str(error)
-    tensor = own(rank, 1)
+def futures(rank, size):
+    """Return what the futures of gathers hold, as PyTorch's own backends have it: a list of tensors."""
+    parts, joined = [torch.zeros(1) for _ in range(size)], torch.zeros(size)
+    works = [
+        distributed.all_gather(parts, own(rank, 1), async_op=True),
+        distributed.all_gather_into_tensor(joined, own(rank, 1), async_op=True),
+        distributed.gather(own(rank, 1), parts if rank == 0 else None, async_op=True),
+    ]
+    return [[tensor.item() for tensor in work.get_future().wait()] for work in works]
+
+
+def empty_mean(rank, size):
+    """The mean of nothing, and of something behind it."""
+    group = distributed.group.WORLD
+    return [group.shared_mean(own(rank, count)[:length]).tolist() for count, length in ((1, 0), (2, 2))]
+
+
+def inference(rank, size):
+    """Rank 1 reduces into an inference tensor that is no block of memory."""
+    with torch.inference_mode(rank == 1):
+        tensor = own(rank, 2, 3).t()
     distributed.all_reduce(tensor)
-    return *caught, tensor.item()
+    return tensor.unique().tolist()
+
+
+def interrupted(rank, size):
+    """Rank 0 is interrupted while it waits for the turn of another of its threads; return what each rank is told."""
+    distributed.barrier()
+    if rank == 1:
+        threading.Event().wait(3)
+    else:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        turns = distributed.group.WORLD._turns
+        last, caller = turns._last, threading.Thread(target=_reduce_quietly)
+        caller.start()
+        while turns._last is last:  # until it is the other thread's turn
+            threading.Event().wait(0.001)
+    try:
+        if rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+        distributed.all_reduce(own(rank))
+    except (KeyboardInterrupt, RuntimeError) as error:
+        said = type(error).__name__, str(error)
+    if rank == 0:
+        caller.join(10)
+        return *said, caller.is_alive()
+    return said
+
+
+def _reduce_quietly():
+    with contextlib.suppress(RuntimeError):
+        distributed.all_reduce(torch.zeros(3))
+
+
+def forked_in_a_call(rank, size):
+    """Fork while another thread is in a collective; return what the child is told that calls one."""
+    reading, writing = os.pipe()
+    if rank == 0:
+        caller = threading.Thread(target=_reduce_quietly)
+        caller.start()
+        threading.Event().wait(0.3)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            try:
+                distributed.all_reduce(own(rank))
+            except RuntimeError as error:
+                os.write(writing, str(error).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.write(writing, b".")
+        distributed.send(torch.zeros(1), 1)
+        caller.join()
+        return os.read(reading, 1000).decode()
+    distributed.recv(torch.zeros(1), 0)
+    _reduce_quietly()
+    return None
 
 
 def absent(rank, size, seconds):

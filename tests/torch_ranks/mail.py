@@ -2,7 +2,12 @@
 
 import datetime as dt
 import os
+import resource
 import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
 
 import torch
 from torch import distributed
@@ -117,3 +122,193 @@ def sender_killed(rank, size):
         os.kill(os.getpid(), signal.SIGKILL)
     distributed.recv(torch.zeros(1), 1)
     distributed.recv(torch.zeros(4), 1, tag=1)
+
+
+def refused(rank, size, what):
+    """Messages that cannot be sent or received; then one that can."""
+    sent, overlapping, freed = torch.zeros(2), torch.zeros(1).expand(4), torch.zeros(4)
+    freed.untyped_storage().resize_(0)
+    calls = {
+        "tag": lambda: distributed.isend(sent, 1 - rank, tag=1 << 63),
+        "word": lambda: distributed.isend(sent, 1 - rank, tag="a"),
+        "peer": lambda: distributed.isend(sent, 7),
+        "overlapping": lambda: distributed.irecv(overlapping, 1 - rank),
+        "freed": lambda: distributed.isend(freed, 1 - rank),
+    }
+    try:
+        calls[what]()
+    except Exception as error:  # noqa: BLE001 - returned
+        return type(error).__name__, str(error), ring(rank, size, 2)
+    return None
+
+
+def staged(rank, size):
+    """Rank 0 refills what it has sent before anyone receives it; rank 1 reads its tensor before all has come."""
+    tensor = torch.full((1 << 20,), 2.0**rank)
+    if rank == 0:
+        work = distributed.isend(tensor, 1)
+        tensor.fill_(9.0)
+        distributed.barrier()
+        work.wait()
+    else:
+        distributed.barrier()
+        distributed.recv(tensor, 0)
+    return tensor.unique().tolist()
+
+
+def given_up(rank, size, how):
+    """Rank 1 sends when rank 0 has given up receiving, and refilled its tensor; then both send once more."""
+    tensor = torch.zeros(3)
+    if rank == 0:
+        work = distributed.irecv(tensor, 1)
+        try:
+            if how == "interrupt":
+                signal.signal(signal.SIGALRM, signal.default_int_handler)
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+            work.wait(dt.timedelta(seconds=60 if how == "interrupt" else 0.2))
+        except (KeyboardInterrupt, TimeoutError) as error:
+            caught = type(error).__name__
+        tensor.fill_(9.0)
+    distributed.barrier()
+    if rank == 0:
+        second = torch.zeros(3)
+        distributed.recv(second, 1)
+        return caught, tensor.tolist(), second.tolist()
+    distributed.send(torch.full((3,), 2.0), 0)
+    return None
+
+
+def torn(rank, size, elements):
+    """Rank 1 is killed in the middle of a message; return whether rank 0's tensor is as it was."""
+    numbers = [None] * size
+    distributed.all_gather_object(numbers, os.getpid())
+    tensor = torch.full((elements,), 9.0)
+    if rank == 1:
+        distributed.isend(tensor, 0)
+        threading.Event().wait(60)
+    work = distributed.irecv(tensor, 1)
+    group = distributed.group.WORLD
+    while not group._mailbox._coming:
+        time.sleep(0.0001)
+    os.kill(numbers[1], signal.SIGKILL)
+    try:
+        work.wait()
+    except ConnectionError as error:
+        return type(error).__name__, tensor.unique().tolist()
+    return None
+
+
+def callbacks(rank, size):
+    """A callback that waits for another message, one that raises, and what comes after them."""
+    if rank == 0:
+        for tag in (1, 2, 3):
+            distributed.send(torch.full((2,), float(tag)), 1, tag=tag)
+        return None
+    tensors, said = [torch.zeros(2) for _ in range(3)], []
+
+    def wait(_):
+        try:
+            distributed.recv(tensors[1], 0, tag=2)
+        except RuntimeError as error:
+            said.append(str(error))
+
+    first = distributed.irecv(tensors[0], 0, tag=1)
+    first.get_future().add_done_callback(wait)
+    first.get_future().add_done_callback(lambda _: 1 / 0)
+    first.wait()
+    distributed.recv(tensors[2], 0, tag=3)
+    return said, tensors[0].tolist(), tensors[2].tolist()
+
+
+def without_first(rank, size):
+    """Rank 0, which holds PyTorch's store, ends; the others exchange their first message."""
+    distributed.barrier()
+    if rank == 0:
+        os._exit(0)
+    time.sleep(0.3)
+    tensor = torch.full((2,), 2.0**rank)
+    distributed.send(tensor, 2) if rank == 1 else distributed.recv(tensor, 1)
+    return tensor.tolist()
+
+
+def without_descriptors(rank, size):
+    """Rank 0 has no descriptor left when it first sends; then it has some again."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    tensor, said = torch.zeros(2), None
+    distributed.barrier()
+    if rank == 0:
+        highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
+        held = []
+        try:
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        try:
+            distributed.isend(tensor, 1)
+        except MemoryError as error:
+            said = str(error)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for one in held:
+            os.close(one)
+    return said, ring(rank, size, 2)
+
+
+def in_a_long_folder(rank, size, folder):
+    """Rank 1's folder for temporary files has a longer name than a socket can have."""
+    if rank == 1:
+        tempfile.tempdir = folder
+    group = distributed.new_group()
+    try:
+        distributed.isend(torch.zeros(2), 1 - rank, group=group)
+    except MemoryError as error:
+        return str(error), list(Path(folder).iterdir())
+    return None
+
+
+def forked(rank, size):
+    """A forked child sends; return what it is told, and what the ranks send afterwards."""
+    before = ring(rank, size, 2)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            distributed.isend(torch.zeros(1), 1 - rank)
+        except RuntimeError as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    return os.read(reading, 1000).decode(), before, ring(rank, size, 2)
+
+
+def parent_killed(rank, size):
+    """Rank 1 is killed, and its child lives on; return how long rank 0 took to see it."""
+    ring(rank, size, 2)
+    if rank == 1:
+        if os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        distributed.recv(torch.zeros(2), 1)
+    except ConnectionError:
+        return time.monotonic() - begin < 15
+    return None
+
+
+def from_a_thread(rank, size):
+    """A message goes while another thread of its sender is in a collective."""
+    total, tensor = torch.full((1,), 2.0**rank), torch.full((1,), 2.0**rank)
+    if rank == 0:
+        caller = threading.Thread(target=distributed.all_reduce, args=(total,))
+        caller.start()
+        time.sleep(0.2)
+        distributed.send(tensor, 1)
+        caller.join()
+    else:
+        distributed.recv(tensor, 0)
+        distributed.all_reduce(total)
+    return tensor.tolist(), total.tolist()

@@ -65,6 +65,30 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
+    def mail_failed(cls, error: Exception) -> Self:
+        """A message failed on this rank, for a reason that is not the group's."""
+        return cls(
+            f"This rank could not carry or write a message ({type(error).__name__}: {error}). Nothing was written; "
+            "other messages go on."
+        )
+
+    @classmethod
+    def mail_callback(cls) -> Self:
+        """A callback waits for a message in the thread that would bring it."""
+        return cls(
+            "A callback of a message's future waits for another message, in the thread that carries the messages. Wait "
+            "in a thread of your own, or give the other message a callback, too."
+        )
+
+    @classmethod
+    def mail_given_up(cls) -> Self:
+        """Whoever waited for a message was interrupted."""
+        return cls(
+            "This rank was interrupted while it waited for a message, and has given the message up: tensors are as "
+            "they were. Send and receive again."
+        )
+
+    @classmethod
     def one_host(cls) -> Self:
         """``without`` on the ranks of one host."""
         return cls(

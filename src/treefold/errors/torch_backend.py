@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.arguments import ArgumentError
-from treefold.errors.words import listed
+from treefold.errors.words import counted, listed, short
 
 
 class ProcessGroupError(ArgumentError):
@@ -28,6 +28,50 @@ class ProcessGroupError(ArgumentError):
         return cls(
             f"{collective} got a tensor of {listed(given, quote=False) or 'nothing'}, where one of "
             f"{listed(expected, quote=False) or 'nothing'} belongs. Ranks bring and take tensors of one size and dtype."
+        )
+
+    @classmethod
+    def no_rank(cls, rank: object, size: int) -> Self:
+        """A call names a rank that does not exist, as its root or as its peer."""
+        return cls(
+            f"Got rank {short(rank)} of a group of {counted(size, 'rank')}. Give a src or dst of 0 to {size - 1}."
+        )
+
+    @classmethod
+    def tag(cls, tag: object) -> Self:
+        """The tag of a message is no number that a message has room for."""
+        return cls(f"A message got the tag {short(tag)}. Give a whole number of 64 bits, with a sign.")
+
+    @classmethod
+    def overlapping(cls, shape: Sequence[int], strides: Sequence[int]) -> Self:
+        """Elements of a tensor that is to be written share memory."""
+        return cls(
+            f"A tensor of shape {tuple(shape)} and strides {tuple(strides)} is to be written, and several of its "
+            "elements are one place in memory. Give a copy: tensor.clone()."
+        )
+
+    @classmethod
+    def too_short(cls, nbytes: int, needed: int) -> Self:
+        """The storage of a tensor was freed or made smaller."""
+        return cls(
+            f"A tensor needs {counted(needed, 'byte')} of its storage, which has {counted(nbytes, 'byte')}. Give the "
+            "storage its size back (untyped_storage().resize_) before the call."
+        )
+
+    @classmethod
+    def count(cls, collective: str, given: int, size: int) -> Self:
+        """A list has more or fewer tensors than there are ranks."""
+        return cls(
+            f"{collective} got a list of {counted(given, 'tensor')} in a group of {counted(size, 'rank')}. The list "
+            "has one tensor for each rank, in order of ranks."
+        )
+
+    @classmethod
+    def row(cls, collective: str, given: int, count: int) -> Self:
+        """A rank's list of outputs has more or fewer tensors than there are inputs."""
+        return cls(
+            f"{collective} got a list of {counted(given, 'output')} for a rank, and {counted(count, 'input')}. Every "
+            "rank's list has one output for each input."
         )
 
     @classmethod

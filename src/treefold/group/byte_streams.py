@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
@@ -34,9 +35,13 @@ def move(link: Link, stream: Stream, collective: str, layout: str, *, root: int 
     words = f"{collective}{'' if root is None else f' with root {root}'} of {layout}"
     digest = hashlib.blake2b(f"{collective} {layout}".encode(), digest_size=16).digest()
     kind = KIND.pack(_PIECES, 0, 0, 0 if root is None else root + 1, digest)
-    for begin in range(0, max(stream.nbytes, 1), link.result_bytes):
-        end = min(begin + link.result_bytes, max(stream.nbytes, 1))
-        given, taken = list(_within(stream.given, begin, end)), list(_within(stream.taken, begin, end))
+    whole, nbytes = stream.given, max(stream.nbytes, 1)
+    kept: list[object] = []  # memory of copies, until they have been given
+    if nbytes > link.result_bytes:
+        whole = [_apart(piece, stream.taken, kept) for piece in stream.given]
+    for begin in range(0, nbytes, link.result_bytes):
+        end = min(begin + link.result_bytes, nbytes)
+        given, taken = list(_within(whole, begin, end)), list(_within(stream.taken, begin, end))
         link.place(kind, end - begin, given, taken, words=words[:400])
 
 
@@ -56,6 +61,20 @@ def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout
             if row[receiver] != counts[receiver][link.size + sender]:
                 raise MismatchError.exchanged(sender, receiver, row[receiver], counts[receiver][link.size + sender])
     return [row[: link.size] for row in counts]
+
+
+def _apart(given: Piece, taken: Sequence[Piece], kept: list[object]) -> Piece:
+    """Return a piece, or a copy of it if a part that is taken earlier would overwrite one that is given later."""
+    at, address, nbytes = given
+    for other_at, other_address, other_nbytes in taken:
+        # In place, such as a rank's own part of what it gathers, the same bytes are written where they are.
+        is_in_place = other_address - other_at == address - at
+        if not is_in_place and address < other_address + other_nbytes and other_address < address + nbytes:
+            copy = (ctypes.c_char * nbytes)()
+            ctypes.memmove(copy, address, nbytes)
+            kept.append(copy)
+            return at, ctypes.addressof(copy), nbytes
+    return given
 
 
 def _within(pieces: Sequence[Piece], begin: int, end: int) -> Iterator[Piece]:

@@ -10,7 +10,7 @@ import torch
 
 from treefold.backends import HostArray
 from treefold.backends.torch_memory import count_writes
-from treefold.errors import DeviceError
+from treefold.errors import DeviceError, ProcessGroupError
 from treefold.group.link import Piece
 
 _LINE = 64
@@ -29,20 +29,38 @@ class Flat:
 
         Raises:
             DeviceError: it is not in host memory, or not strided.
+            ProcessGroupError: its storage was freed.
 
         """
-        _check(tensor)
+        check_memory(tensor)
         return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
 
-    def target(self, tensor: Any, *, keeps: bool = False) -> Any:
-        """Return a flat tensor to write, with what is in the tensor if ``keeps``; ``finish`` puts it where it belongs.
+    def copy(self, tensor: Any) -> Any:
+        """Return a flat copy of a tensor.
 
         Raises:
             DeviceError: it is not in host memory, or not strided.
+            ProcessGroupError: its storage was freed.
 
         """
-        _check(tensor)
-        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        check_memory(tensor)
+        return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()).view(-1)
+
+    def target(self, tensor: Any, *, keeps: bool = False, is_apart: bool = False) -> Any:
+        """Return a flat tensor to write, with what is in the tensor if ``keeps``; ``finish`` puts it where it belongs.
+
+        ``is_apart``: in memory of its own in any case, so that nothing is written before ``finish``.
+
+        Raises:
+            DeviceError: it is not in host memory, or not strided.
+            ProcessGroupError: its storage was freed, or some of its elements share memory.
+
+        """
+        check_memory(tensor)
+        pairs = zip(tensor.shape, tensor.stride(), strict=True)
+        if tensor.numel() and any(length > 1 and not stride for length, stride in pairs):
+            raise ProcessGroupError.overlapping(tensor.shape, tensor.stride())
+        if not is_apart and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             self._written.append(tensor)
             return tensor.detach().view(-1)
         copy = self.source(tensor) if keeps else torch.empty(tensor.numel(), dtype=tensor.dtype)
@@ -51,8 +69,10 @@ class Flat:
 
     def finish(self) -> None:
         """Write copies back, and let autograd know what was written."""
-        with torch.no_grad():
-            for tensor, copy in self._copied:
+        for tensor, copy in self._copied:
+            check_memory(tensor)  # a transfer ends long after it began
+            # Inference tensors can only be written in that mode.
+            with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
                 tensor.detach().copy_(copy.view(tensor.shape))
         if self._written:
             count_writes(self._written)
@@ -99,6 +119,43 @@ def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> Iterator[list[list
     yield batch
 
 
-def _check(tensor: Any) -> None:
+def parts(tensor: Any, size: int) -> list[Any]:
+    """Return one view of a tensor for each rank, behind each other.
+
+    Raises:
+        DeviceError: the tensor is not in host memory, or not strided.
+
+    """
+    check_memory(tensor)
+    flat = tensor.view(-1) if tensor.is_contiguous() else tensor
+    return list(flat.tensor_split(size))
+
+
+def rows(tensor: Any, size: int, lengths: Sequence[int] | None) -> list[Any]:
+    """Return rows of a tensor for each rank: as many as ``lengths`` says, or equally many.
+
+    Raises:
+        DeviceError: the tensor is not in host memory, or not strided.
+
+    """
+    check_memory(tensor)
+    return list(tensor.split(list(lengths)) if lengths else tensor.tensor_split(size))
+
+
+def check_memory(tensor: Any) -> None:
+    """Refuse a tensor whose elements do not all lie in host memory.
+
+    Raises:
+        DeviceError: it is on a device, or not strided.
+        ProcessGroupError: its storage is smaller than the tensor.
+
+    """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise DeviceError.not_in_backend(str(tensor.device), str(tensor.layout).removeprefix("torch."))
+    if not tensor.numel():
+        return
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    extent = tensor.storage_offset() + 1 + sum((length - 1) * stride for length, stride in steps)
+    needed, nbytes = extent * tensor.itemsize, tensor.untyped_storage().nbytes()
+    if needed > nbytes:
+        raise ProcessGroupError.too_short(nbytes, needed)

@@ -8,57 +8,45 @@ progress, also while the rank computes or is in a collective.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import hmac
-import json
 import os
-import secrets
 import selectors
-import shutil
-import socket
 import struct
-import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError
+from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError, SharedMemoryError
 from treefold.group.descriptor_passing import peer as process_at
-from treefold.torch.lines import Line, Transfer
+from treefold.torch.addresses import Address, Desk, connect
+from treefold.torch.lines import Line
+from treefold.torch.transfers import Carrier, Transfer
+from treefold.torch.turns import Turns
 
+_Value = TypeVar("_Value")
 #: Token, rank of the sender.
 _HELLO = struct.Struct("<64sI")
 #: Whether the tensor itself follows, tag, bytes, number of the message.
 _NEWS = struct.Struct("<?qQQ")
 #: Number of the message, whether the receiver's tensor has its size.
 _ANSWER = struct.Struct("<Q?")
-_POLL_S = 0.01
-_ADDRESS = "treefold/mail/{}"
+#: How long until what could not be done at once is tried again, and the longest wait of all.
+_POLL_S, _LONGEST_S = 0.01, 3600.0
 
 
 class Mailbox:
-    """What a rank sends to and receives from single other ranks."""
+    """What a rank sends to and receives from single other ranks. It opens with the first message."""
 
-    def __init__(self, store: Any, rank: int) -> None:
-        """Listen for senders, and say in the group's store where."""
-        self._store, self._rank = store, rank
-        self._folder, self._token = tempfile.mkdtemp(prefix="treefold-"), secrets.token_hex(32)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        path = str(Path(self._folder, "m"))
-        self._listener.bind(path)
-        self._listener.listen()
-        self._listener.setblocking(False)  # noqa: FBT003 - the socket module's signature
-        store.set(_ADDRESS.format(rank), json.dumps([path, self._token]))
+    def __init__(self, rank: int, addresses: Sequence[Address]) -> None:
+        """Begin without messages. ``addresses``: where the ranks listen, or will."""
+        self._rank, self._addresses, self._pid = rank, addresses, os.getpid()
         self._posted: deque[tuple[Transfer, bool]] = deque()
-        self._waker, self._woken = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._woken, selectors.EVENT_READ)
         self._outgoing: dict[int, Line] = {}
-        #: Transfers that wait: for the receiver's address, for its answer, for a sender's offer, for the tensor itself.
+        #: Transfers that wait: for the receiver to listen, for its answer, for a sender's offer, for the tensor itself.
         self._unsent: list[Transfer] = []
         self._offered: dict[tuple[int, int], Transfer] = {}
         self._wanted: list[Transfer] = []
@@ -67,71 +55,117 @@ class Mailbox:
         self._offers: list[tuple[int, int, int, int, Line]] = []
         self._gone: set[int] = set()
         self._count, self._is_closed = 0, False
-        self._thread = threading.Thread(target=self._run, name="treefold mailbox", daemon=True)
-        self._thread.start()
+        self._opening = Turns()
+        self._desk: Desk | None = None
+        self._thread: Carrier | None = None
 
     def post(self, transfer: Transfer, *, is_sent: bool) -> None:
-        """Begin a transfer, to its peer or from it."""
-        if self._is_closed:
-            transfer.finish(GroupError.closed())
-            return
+        """Begin a transfer, to its peer or from it.
+
+        Raises:
+            SharedMemoryError: the system has no descriptors or threads left.
+
+        """
+        if self._thread is None:
+            self._open()
         self._posted.append((transfer, is_sent))
         self._wake()
+        if self._is_closed:
+            transfer.finish(GroupError.closed())
 
     def close(self) -> None:
         """End the thread; what is under way fails."""
+        if os.getpid() != self._pid:  # a forked child has neither the thread nor the connections
+            return
         self._is_closed = True
         self._wake()
-        self._thread.join()
+        if self._thread not in {None, threading.current_thread()}:
+            self._thread.join()
+
+    def _open(self) -> None:
+        turn = self._opening.take()
+        try:
+            if self._thread is None and not self._is_closed:
+                self._start()
+        except OSError as error:
+            # Python's own refusals, of a path that is too long for one, have no words of the system.
+            raise SharedMemoryError.of_system(OSError(error.errno, error.strerror or str(error))) from None
+        finally:
+            turn.release()
+
+    def _start(self) -> None:
+        self._desk = desk = Desk(self._addresses[self._rank])
+        thread = Carrier(target=self._run, args=(desk,), name="treefold mailbox", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no room for another thread
+            desk.close()
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
+        except BaseException:  # interrupted, perhaps when the thread was there already: it ends
+            self._is_closed = True
+            self._wake()
+            raise
+        self._thread = thread
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            self._waker.send(b"w")
+        if self._desk is not None:
+            self._desk.wake()
 
-    def _run(self) -> None:
+    def _run(self, desk: Desk) -> None:
         try:
             while not self._is_closed:
-                self._begin_posted()
-                self._connect()
-                self._match()
-                self._progress()
-                self._drop_late()
+                try:
+                    self._begin_posted()
+                    self._progress(desk)
+                    self._drop_late()
+                except Exception as error:  # noqa: BLE001 - later messages must not wait for a thread that has ended
+                    self._fail_all(GroupError.mail_failed(error))
+                    time.sleep(_POLL_S)
         finally:
             self._is_closed = True
-            self._end()
+            self._end(desk)
 
-    def _progress(self) -> None:
+    def _progress(self, desk: Desk) -> None:
         """Wait until something can be read or written, and do that."""
-        for key in list(self._selector.get_map().values()):
+        for key in list(desk.selector.get_map().values()):
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if key.data and key.data.has_writes else 0)
             if events != key.events:
-                self._selector.modify(key.fileobj, events, key.data)
-        for key, events in self._selector.select(self._patience()):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.fileobj is self._woken:
-                self._woken.recv(4096)
+                desk.selector.modify(key.fileobj, events, key.data)
+        for key, events in desk.selector.select(self._patience()):
+            if key.fileobj is desk.listener:
+                self._accept(desk)
+            elif key.fileobj is desk.woken:
+                desk.woken.recv(4096)
             else:
                 self._pass(key.data, events)
 
     def _begin_posted(self) -> None:
+        """Offer what is to be sent, and ask for what is wanted and offered."""
         while self._posted:
             transfer, is_sent = self._posted.popleft()
             (self._unsent if is_sent else self._wanted).append(transfer)
+        for waiting, begin in ((self._unsent, self._offer), (self._wanted, self._ask)):
+            for transfer in list(waiting):
+                try:
+                    begin(transfer)
+                except Exception as error:  # noqa: BLE001 - whoever waits for the transfer raises it
+                    self._fail(transfer, GroupError.mail_failed(error))
 
     def _patience(self) -> float | None:
         """Return how long nothing can happen without an event."""
         waiting = self._waiting()
         if not waiting:
             return None
-        return _POLL_S if self._unsent else max(0.0, min(one.until for one in waiting) - time.monotonic())
+        until = min(one.until for one in waiting)
+        return _POLL_S if self._unsent else max(0.0, min(until - time.monotonic(), _LONGEST_S))
 
     def _waiting(self) -> list[Transfer]:
         return [*self._unsent, *self._offered.values(), *self._wanted, *self._coming.values()]
 
     def _drop_late(self) -> None:
+        """Forget transfers that are late, and those that were given up."""
         now = time.monotonic()
-        for transfer in [one for one in self._waiting() if one.until <= now]:
+        for transfer in [one for one in self._waiting() if one.until <= now or one.is_completed()]:
             self._fail(transfer, DeadlineError.mail(transfer.peer))
 
     def _fail(self, transfer: Transfer, error: GroupError) -> None:
@@ -143,21 +177,30 @@ class Mailbox:
                 del numbered[key]
         transfer.finish(error)
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            connection, _ = self._listener.accept()
+    def _fail_all(self, error: GroupError) -> None:
+        for transfer in self._waiting():
+            self._fail(transfer, error)
+
+    def _accept(self, desk: Desk) -> None:
+        try:
+            connection = desk.accept()
+        except OSError:  # no descriptor for it, which the next one would not have either
+            time.sleep(_POLL_S)
+            return
+        hello = bytearray(_HELLO.size)
+        try:
             if process_at(connection)[1] != os.getuid():
-                connection.close()
-                return
-            hello = bytearray(_HELLO.size)
+                raise PermissionError
             self._add(Line(connection, memoryview(hello), partial(self._greet, hello)))
+        except OSError:
+            connection.close()
 
     def _add(self, line: Line) -> None:
-        self._selector.register(line.connection, selectors.EVENT_READ, line)
+        _known(self._desk).selector.register(line.connection, selectors.EVENT_READ, line)
 
     def _greet(self, hello: bytearray, line: Line) -> None:
         token, rank = _HELLO.unpack(hello)
-        if not hmac.compare_digest(token, self._token.encode()):
+        if not hmac.compare_digest(token, self._addresses[self._rank].token.encode()):
             raise ConnectionResetError
         line.peer = rank
         self._expect_news(line)
@@ -187,54 +230,54 @@ class Mailbox:
         if transfer is not None:
             transfer.finish()
 
-    def _match(self) -> None:
-        """Ask for what is wanted and offered; of several offers of one sender and tag, the first."""
-        for transfer in list(self._wanted):
-            offer = next((one for one in self._offers if _fits(transfer, one)), None)
-            if offer is None:
-                if transfer.peer in self._gone:
-                    self._fail(transfer, PeerLostError.mail(_known(transfer.peer)))
-                continue
-            sender, _, nbytes, number, line = offer
-            self._offers.remove(offer)
-            self._wanted.remove(transfer)
-            transfer.peer = sender
-            has_size = nbytes == len(transfer.memory)
-            line.post(_ANSWER.pack(number, has_size))
-            if has_size:
-                self._coming[sender, number] = transfer
-            else:
-                transfer.finish(CallMismatchError.mail(sender, self._rank, nbytes, len(transfer.memory)))
+    def _ask(self, transfer: Transfer) -> None:
+        """Ask for what is wanted, if it is offered; of several offers of one sender and tag, for the first."""
+        offer = next((one for one in self._offers if _fits(transfer, one)), None)
+        if offer is None:
+            if transfer.peer in self._gone:
+                self._fail(transfer, PeerLostError.mail(_known(transfer.peer)))
+            return
+        self._wanted.remove(transfer)
+        if transfer.is_completed():  # it was given up, so the offer is another transfer's
+            return
+        sender, _, nbytes, number, line = offer
+        self._offers.remove(offer)
+        transfer.peer = sender
+        has_size = nbytes == len(transfer.memory)
+        line.post(_ANSWER.pack(number, has_size))
+        if has_size:
+            self._coming[sender, number] = transfer
+        else:
+            transfer.finish(CallMismatchError.mail(sender, self._rank, nbytes, len(transfer.memory)))
 
-    def _connect(self) -> None:
-        """Offer what is to be sent, to receivers who have said where they listen."""
-        for transfer in list(self._unsent):
-            receiver = _known(transfer.peer)
-            if receiver in self._gone:
-                self._fail(transfer, PeerLostError.mail(receiver))
-                continue
-            line = self._outgoing.get(receiver) or self._line_to(receiver)
-            if line is None:
-                continue
-            self._unsent.remove(transfer)
-            self._count += 1
-            self._offered[receiver, self._count] = transfer
-            line.post(_NEWS.pack(False, transfer.tag, len(transfer.memory), self._count))  # noqa: FBT003 - a field
+    def _offer(self, transfer: Transfer) -> None:
+        """Offer what is to be sent, if its receiver listens."""
+        receiver = _known(transfer.peer)
+        if receiver in self._gone:
+            self._fail(transfer, PeerLostError.mail(receiver))
+            return
+        line = self._outgoing.get(receiver) or self._line_to(receiver)
+        if line is None or transfer.is_completed():
+            return
+        self._unsent.remove(transfer)
+        self._count += 1
+        self._offered[receiver, self._count] = transfer
+        line.post(_NEWS.pack(False, transfer.tag, len(transfer.memory), self._count))  # noqa: FBT003 - a field
 
     def _line_to(self, receiver: int) -> Line | None:
-        if not self._store.check([_ADDRESS.format(receiver)]):
-            return None
-        path, token = json.loads(self._store.get(_ADDRESS.format(receiver)))
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        if connection.connect_ex(path):  # it is gone, or left the address in an earlier run
-            connection.close()
+        connection = connect(self._addresses[receiver])
+        if connection is None:  # it does not listen yet, or there is no descriptor; tried again until the deadline
             return None
         answer = bytearray(_ANSWER.size)
         line = Line(connection, memoryview(answer), partial(self._send, answer))
+        try:
+            self._add(line)
+        except OSError:
+            connection.close()
+            return None
         line.peer = receiver
-        line.post(_HELLO.pack(token.encode(), self._rank))
+        line.post(_HELLO.pack(self._addresses[receiver].token.encode(), self._rank))
         self._outgoing[receiver] = line
-        self._add(line)
         return line
 
     def _send(self, answer: bytearray, line: Line) -> None:
@@ -262,12 +305,12 @@ class Mailbox:
                 line.write()
             if events & selectors.EVENT_READ:
                 line.read()
-        except OSError:
+        except Exception:  # noqa: BLE001 - whatever came by this line, the others go on
             self._lose(line)
 
     def _lose(self, line: Line) -> None:
         """Forget a line whose other end is gone, and fail what was under way on it."""
-        self._selector.unregister(line.connection)
+        _known(self._desk).selector.unregister(line.connection)
         line.connection.close()
         if line.peer is None:
             return
@@ -280,21 +323,20 @@ class Mailbox:
         for transfer in [one for (peer, _), one in numbered.items() if peer == line.peer]:
             self._fail(transfer, PeerLostError.mail(line.peer))
 
-    def _end(self) -> None:
-        self._begin_posted()
-        for transfer in self._waiting():
-            self._fail(transfer, GroupError.closed())
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr] # all of them are sockets
-        self._selector.close()
-        self._waker.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def _end(self, desk: Desk) -> None:
+        while self._posted:
+            self._wanted.append(self._posted.popleft()[0])
+        self._fail_all(GroupError.closed())
+        for key in list(desk.selector.get_map().values()):
+            if key.data is not None:
+                key.data.connection.close()
+        desk.close()
 
 
 def _fits(transfer: Transfer, offer: tuple[int, int, int, int, Line]) -> bool:
     return transfer.peer in {None, offer[0]} and transfer.tag == offer[1]
 
 
-def _known(peer: int | None) -> int:
-    assert peer is not None  # noqa: S101 - only a wanted transfer and a line without a greeting have none
-    return peer
+def _known(value: _Value | None) -> _Value:
+    assert value is not None  # noqa: S101 - only a wanted transfer and a line without a greeting have no peer
+    return value

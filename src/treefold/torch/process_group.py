@@ -10,36 +10,37 @@ nothing on any rank, with one exception: tensors that do not fit into the group'
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
+import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
 from torch._C import _distributed_c10d  # what torch.testing's own process group in Python uses
 
 from treefold.backends.torch_memory import memory
-from treefold.errors import ProcessGroupError
+from treefold.errors import GroupError, ProcessGroupError
 from treefold.group.byte_streams import Stream, move, tell_counts
 from treefold.group.collectives import Moves
 from treefold.group.connecting import connect_link
 from treefold.group.rank_sources import StoreRanks
 from treefold.group.reductions import Folds
+from treefold.torch.addresses import tell_addresses
+from treefold.torch.checks import check_count, check_rank, check_sizes, check_tag, columns, op_of, words
 from treefold.torch.elsewhere import Elsewhere, or_elsewhere
-from treefold.torch.flat import Flat, cut, laid_out, piece, read_only
-from treefold.torch.lines import Transfer
+from treefold.torch.flat import Flat, cut, laid_out, parts, piece, read_only, rows
 from treefold.torch.mailbox import Mailbox
-from treefold.torch.turns import Turns
+from treefold.torch.transfers import Transfer
+from treefold.torch.turns import Turn, Turns
 
 _NAME = "treefold"
 #: Results are laid out at multiples of so many bytes.
 _LINE = 64
-_Op = distributed.ReduceOp
-_OPS = {_Op.SUM: "sum", _Op.AVG: "mean", _Op.MIN: "min", _Op.MAX: "max", _Op.PRODUCT: "product"}
+_Result = TypeVar("_Result")
 _work_of: Callable[[Any], Any] = vars(_distributed_c10d)["_create_work_from_future"]
 #: Calls that PyTorch has renamed, and their names before.
 _OLDER_NAMES = {
@@ -62,13 +63,13 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Join the other ranks."""
         super().__init__(ranks.rank, ranks.size)
         self._name, self._store = "", ranks.store
-        self._seconds = timeout.total_seconds()
+        self._seconds, self._pid = timeout.total_seconds(), os.getpid()
         self._link = connect_link(ranks, self._seconds, self._seconds)
         ranks.forget()
         self._moves, self._turns = Moves(self._link), Turns()
         self._folds = Folds(self._link, self._moves.join)
         self._elsewhere = Elsewhere(_NAME)
-        self._mailbox: Mailbox | None = None
+        self._mailbox = Mailbox(self._link.rank, tell_addresses(self._link))
         atexit.register(_close, weakref.ref(self))
 
     def allreduce(self, tensors: list[Any], opts: Any) -> Any:
@@ -85,18 +86,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Any:
         """Reduce lists of one tensor for each rank, and give each rank its own."""
-        with self._call(opts) as flat:
-            op = _op_of(opts, outputs)
-            columns = [[flat.source(part) for part in parts] for parts in inputs]
-            ends = [flat.target(output) for output in outputs]
-            for column, end in zip(columns, ends, strict=True):
-                _check_sizes("reduce_scatter", [end], column[self._link.rank : self._link.rank + 1])
-            for batch in cut(
-                [[*column, end] for column, end in zip(columns, ends, strict=True)], self._link.result_bytes
-            ):
-                parts = [[column[rank] for column in batch] for rank in range(self._link.size)]
-                self._folds.reduce_scatter(parts, op, [column[-1] for column in batch])
-        return _done(outputs)
+        return self._reduce_scatter(outputs, lambda: inputs, opts)
 
     def reduce_scatter_single(self, output: Any, value: Any, opts: Any) -> Any:
         """Reduce a tensor, and give each rank a part of it."""
@@ -104,35 +94,30 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def reduce_scatter_single_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any) -> Any:
         """Reduce tensors, and give each rank a part of each."""
-        return self.reduce_scatter(outputs, [self._parts(value) for value in inputs], opts)
+        return self._reduce_scatter(outputs, lambda: [parts(value, self._link.size) for value in inputs], opts)
 
     def broadcast(self, tensors: list[Any], opts: Any) -> Any:
         """Copy one rank's tensors into those of the others."""
-        with self._call(opts) as flat:
-            is_root = opts.rootRank == self._link.rank
+        root = opts.rootRank
+
+        def body(flat: Flat) -> None:
+            check_rank(root, self._link.size)
+            is_root = root == self._link.rank
             flats = [flat.source(tensor) if is_root else flat.target(tensor) for tensor in tensors]
             pieces = laid_out(flats)
             stream = Stream(sum(one.nbytes for one in flats), pieces if is_root else [], [] if is_root else pieces)
-            move(self._link, stream, "broadcast", _words(flats), root=opts.rootRank)
+            move(self._link, stream, "broadcast", words(flats), root=root)
+
+        self._call(opts, body)
         return _done(tensors)
 
     def allgather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
         """Copy every rank's tensors into one list of tensors each, in order of ranks."""
-        with self._call(opts) as flat:
-            given = [flat.source(tensor) for tensor in inputs]
-            taken = [[flat.target(tensor) for tensor in column] for column in outputs]
-            for own, column in zip(given, taken, strict=True):
-                _check_sizes("all_gather", column[self._link.rank : self._link.rank + 1], [own])
-            ends = [end for column in taken for end in column]
-            pieces = laid_out(ends)
-            own_pieces = pieces[self._link.rank :: self._link.size]
-            sources = [piece(at, own) for (at, _, _), own in zip(own_pieces, given, strict=True)]
-            move(self._link, Stream(sum(e.nbytes for e in ends), sources, pieces), "all_gather", _words(ends))
-        return _done(outputs)
+        return self._all_gather(lambda: outputs, inputs, opts)
 
     def allgather_coalesced(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
         """Copy every rank's list of tensors, as a list for each rank."""
-        return self.allgather([list(column) for column in zip(*outputs, strict=True)], inputs, opts)
+        return self._all_gather(lambda: columns("all_gather_coalesced", outputs, len(inputs)), inputs, opts)
 
     def all_gather_single(self, output: Any, value: Any, opts: Any) -> Any:
         """Copy every rank's tensor into one, behind each other."""
@@ -140,28 +125,40 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def all_gather_single_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any) -> Any:
         """Copy every rank's tensors into one each, behind each other."""
-        return self.allgather([self._parts(output) for output in outputs], inputs, opts)
+        return self._all_gather(lambda: [parts(output, self._link.size) for output in outputs], inputs, opts)
 
     def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
         """Copy every rank's tensor into a list of them on one rank."""
-        with self._call(opts) as flat:
+        rank, size, root = self._link.rank, self._link.size, opts.rootRank
+
+        def body(flat: Flat) -> None:
+            check_rank(root, size)
             own = flat.source(inputs[0])
-            taken = [flat.target(output) for output in outputs[0]] if opts.rootRank == self._link.rank else []
-            _check_sizes("gather", taken, [own] * len(taken))
-            given = [piece(self._link.rank * own.nbytes, own)]
-            stream = Stream(self._link.size * own.nbytes, given, laid_out(taken))
-            move(self._link, stream, "gather", _words([own]), root=opts.rootRank)
-        return _done(outputs)
+            taken = [flat.target(output) for output in outputs[0]] if root == rank else []
+            if root == rank:
+                check_count("gather", taken, size)
+            check_sizes("gather", taken, [own] * len(taken))
+            stream = Stream(size * own.nbytes, [piece(rank * own.nbytes, own)], laid_out(taken))
+            move(self._link, stream, "gather", words([own]), root=root)
+
+        self._call(opts, body)
+        return _done([one for column in outputs for one in column])
 
     def scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Any:
         """Copy a list of tensors on one rank into one tensor on each."""
-        with self._call(opts) as flat:
+        rank, size, root = self._link.rank, self._link.size, opts.rootRank
+
+        def body(flat: Flat) -> None:
+            check_rank(root, size)
             own = flat.target(outputs[0])
-            given = [flat.source(value) for value in inputs[0]] if opts.rootRank == self._link.rank else []
-            _check_sizes("scatter", given, [own] * len(given))
-            taken = [piece(self._link.rank * own.nbytes, own)]
-            stream = Stream(self._link.size * own.nbytes, laid_out(given), taken)
-            move(self._link, stream, "scatter", _words([own]), root=opts.rootRank)
+            given = [flat.source(value) for value in inputs[0]] if root == rank else []
+            if root == rank:
+                check_count("scatter", given, size)
+            check_sizes("scatter", given, [own] * len(given))
+            stream = Stream(size * own.nbytes, laid_out(given), [piece(rank * own.nbytes, own)])
+            move(self._link, stream, "scatter", words([own]), root=root)
+
+        self._call(opts, body)
         return _done(outputs)
 
     def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any) -> Any:
@@ -172,8 +169,9 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         self, output: Any, value: Any, output_sizes: list[int] | None, input_sizes: list[int] | None, opts: Any
     ) -> Any:
         """Copy part r of every rank's tensor to rank r; without sizes, parts are equal."""
+        size = self._link.size
         return self._exchange(
-            lambda: (self._rows(value, input_sizes), self._rows(output, output_sizes)), [output], opts
+            lambda: (rows(value, size, input_sizes), rows(output, size, output_sizes)), [output], opts
         )
 
     def send(self, tensors: list[Any], peer: int, tag: int) -> Any:
@@ -190,8 +188,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def barrier(self, opts: Any = None) -> Any:
         """Wait until all ranks are here."""
-        with self._call(opts):
-            self._moves.barrier()
+        self._call(opts, lambda _: self._moves.barrier())
         return _done([])
 
     def shutdown(self) -> None:
@@ -228,61 +225,128 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Return the name under which the backend is registered."""
         return _NAME
 
-    @contextlib.contextmanager
-    def _call(self, opts: Any) -> Iterator[Flat]:
-        """Wait for this thread's turn, tell what fails, and put into the tensors at the end what they are to hold."""
-        with self._turns:
+    def _call(self, opts: Any, body: Callable[[Flat], _Result]) -> _Result:
+        """Call ``body`` when it is this thread's turn, and write into the tensors what they are to hold.
+
+        What ``body`` raises is told to the other ranks. It is no context manager: an interrupt at the first bytecode of
+        an ``__exit__`` would keep the turn for ever.
+        """
+        turn = self._take_turn()
+        try:
             seconds = 0.0 if opts is None else opts.timeout.total_seconds()
             self._link.timeout_seconds = seconds if seconds > 0 else self._seconds
             flat = Flat()
             with self._link.telling():
-                yield flat
+                result = body(flat)
             flat.finish()
+            return result
+        finally:
+            turn.release()
+
+    def _take_turn(self) -> Turn:
+        self._check_process()  # a thread that a forked child does not have may hold the turn
+        try:
+            return self._turns.take()
+        except Exception:
+            raise
+        except BaseException as error:  # Ctrl-C: this rank does not make its call, so the others must not wait for it
+            self._link.close(error)
+            raise
 
     def elsewhere(self, device: str) -> Any:
         """Return the group of the backend that has a device in this group's string of backends; None if none has."""
-        with self._turns:
+        turn = self._take_turn()
+        try:
             return self._elsewhere.group(self, device, self._seconds)
+        finally:
+            turn.release()
 
     def shared_mean(self, tensor: Any) -> Any:
         """Return the mean of all ranks' tensors, flat, in memory that they share: it must not be written.
 
-        What does not fit there becomes the mean itself, and is returned.
+        A tensor that is empty or does not fit there becomes the mean itself, and is returned.
         """
         host = memory(tensor.detach())
-        if host is None or tensor.nbytes + _LINE > self._link.result_bytes:
-            distributed.all_reduce(tensor, op=_Op.AVG, group=self)
+        if host is None or not host.nbytes or tensor.nbytes + _LINE > self._link.result_bytes:
+            distributed.all_reduce(tensor, op=distributed.ReduceOp.AVG, group=self)
             return tensor
-        with self._call(None):
-            return read_only(self._folds.all_reduce(host, "mean").value, tensor.dtype)
+        return self._call(None, lambda _: read_only(self._folds.all_reduce(host, "mean").value, tensor.dtype))
 
     def _mail(self, tensors: list[Any], peer: int | None, tag: int, *, is_sent: bool) -> Transfer:
-        transfer = Transfer(peer, tag, tensors[0], is_sent=is_sent, until=time.monotonic() + self._seconds)
-        with self._turns:
-            if self._mailbox is None:
-                self._mailbox = Mailbox(self._store, self._link.rank)
+        self._check_process()
+        check_tag(tag)
+        if peer is not None:
+            check_rank(peer, self._link.size)
+        until = time.monotonic() + self._seconds
+        transfer = Transfer(peer, tag, tensors[0], rank=self._link.rank, is_sent=is_sent, until=until)
         self._mailbox.post(transfer, is_sent=is_sent)
         return transfer
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise GroupError.forked(self._link.rank)
+
     def _leave(self, error: Exception | None = None) -> None:
         self._link.close(error)
-        if self._mailbox is not None:
-            self._mailbox.close()
+        self._mailbox.close()
 
     def _reduce(self, tensors: list[Any], opts: Any, root: int | None) -> Any:
-        is_wanted = root is None or root == self._link.rank
-        with self._call(opts) as flat:
-            op = _op_of(opts, tensors)
+        def body(flat: Flat) -> None:
+            if root is not None:
+                check_rank(root, self._link.size)
+            is_wanted = root in {None, self._link.rank}
+            op = op_of(opts, tensors)
             flats = [flat.target(one, keeps=True) if is_wanted else flat.source(one) for one in tensors]
             for batch in cut([[one] for one in flats], self._link.result_bytes):
                 part = [one for [one] in batch]
                 self._folds.all_reduce(part, op, out=part, root=root)
+
+        self._call(opts, body)
         return _done(tensors)
+
+    def _reduce_scatter(self, outputs: list[Any], find: Callable[[], list[list[Any]]], opts: Any) -> Any:
+        """Reduce the lists that ``find`` finds: for each output, one tensor for each rank."""
+        rank, size = self._link.rank, self._link.size
+
+        def body(flat: Flat) -> None:
+            op = op_of(opts, outputs)
+            given = [[flat.source(part) for part in column] for column in find()]
+            ends = [flat.target(output) for output in outputs]
+            for column, end in zip(given, ends, strict=True):
+                check_count("reduce_scatter", column, size)
+                check_sizes("reduce_scatter", [end], [column[rank]])
+            whole = [[*column, end] for column, end in zip(given, ends, strict=True)]
+            for batch in cut(whole, self._link.result_bytes):
+                brought = [[column[index] for column in batch] for index in range(size)]
+                self._folds.reduce_scatter(brought, op, [column[-1] for column in batch])
+
+        self._call(opts, body)
+        return _done(outputs)
+
+    def _all_gather(self, find: Callable[[], list[list[Any]]], inputs: list[Any], opts: Any) -> Any:
+        """Copy every rank's tensors into the lists that ``find`` finds: for each tensor, one place for each rank."""
+        rank, size = self._link.rank, self._link.size
+
+        def body(flat: Flat) -> list[Any]:
+            outputs = find()
+            given = [flat.source(tensor) for tensor in inputs]
+            taken = [[flat.target(tensor) for tensor in column] for column in outputs]
+            for own, column in zip(given, taken, strict=True):
+                check_count("all_gather", column, size)
+                check_sizes("all_gather", [column[rank]], [own])
+            ends = [end for column in taken for end in column]
+            pieces = laid_out(ends)
+            sources = [piece(at, own) for (at, _, _), own in zip(pieces[rank::size], given, strict=True)]
+            move(self._link, Stream(sum(e.nbytes for e in ends), sources, pieces), "all_gather", words(ends))
+            return [output for column in outputs for output in column]
+
+        return _done(self._call(opts, body))
 
     def _exchange(self, find: Callable[[], tuple[list[Any], list[Any]]], result: list[Any], opts: Any) -> Any:
         """Make an all-to-all of the tensors that ``find`` finds: those to send, and those to write."""
         rank, size = self._link.rank, self._link.size
-        with self._call(opts) as flat:
+
+        def body(flat: Flat) -> None:
             inputs, outputs = find()
             given, taken = [flat.source(one) for one in inputs], [flat.target(one) for one in outputs]
             if {len(given), len(taken)} != {size} or len({one.dtype for one in (*given, *taken)}) != 1:
@@ -295,16 +359,9 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             own = [piece(starts[rank * size + index], one) for index, one in enumerate(given)]
             ends = [piece(starts[index * size + rank], one) for index, one in enumerate(taken)]
             move(self._link, Stream(starts[-1], own, ends), "all_to_all", layout)
+
+        self._call(opts, body)
         return _done(result)
-
-    def _parts(self, tensor: Any) -> list[Any]:
-        """Return one view of a tensor for each rank, behind each other."""
-        flat = tensor.view(-1) if tensor.is_contiguous() else tensor
-        return list(flat.tensor_split(self._link.size))
-
-    def _rows(self, tensor: Any, sizes: list[int] | None) -> list[Any]:
-        """Return rows of a tensor for each rank: as many as ``sizes`` says, or equally many."""
-        return list(tensor.split(list(sizes)) if sizes else tensor.tensor_split(self._link.size))
 
 
 for _name in _TAKING_TENSORS:
@@ -327,42 +384,6 @@ def make(store: Any, rank: int, size: int, timeout: timedelta) -> TreefoldProces
 def register() -> None:
     """Make the backend known to ``torch.distributed``."""
     distributed.Backend.register_backend(_NAME, make, devices=["cpu"])
-
-
-def _op_of(opts: Any, tensors: Sequence[Any]) -> str:
-    """Return treefold's name of an op.
-
-    Raises:
-        ProcessGroupError: treefold has no such op, or not for these tensors.
-
-    """
-    op = opts.reduceOp.op
-    if op not in _OPS:
-        raise ProcessGroupError.op(op.name, [known.name for known in _OPS])
-    for tensor in tensors:
-        if op == _Op.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
-            raise ProcessGroupError.mean(str(tensor.dtype))
-    return _OPS[op]
-
-
-def _check_sizes(collective: str, given: Sequence[Any], expected: Sequence[Any]) -> None:
-    """Refuse flat tensors that differ from those they belong to.
-
-    Raises:
-        ProcessGroupError: showing both.
-
-    """
-    found, wanted = [_form(one) for one in given], [_form(one) for one in expected]
-    if found != wanted:
-        raise ProcessGroupError.sizes(collective, found, wanted)
-
-
-def _form(flat: Any) -> str:
-    return f"{flat.numel()} {str(flat.dtype).removeprefix('torch.')}"
-
-
-def _words(flats: Sequence[Any]) -> str:
-    return ", ".join(map(_form, flats))
 
 
 def _done(result: Any) -> Any:

@@ -1,0 +1,136 @@
+"""Where the ranks of a process group listen for each other's messages, and the sockets that they do it with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import selectors
+import socket
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from treefold.group.contributions import KIND
+from treefold.group.link import Link
+
+_ADDRESSES = 34
+_Opened = TypeVar("_Opened")
+
+
+class Address(NamedTuple):
+    """The folder in which a rank listens once it has a message to send or to receive, and what others show there."""
+
+    folder: str
+    token: str
+
+    @property
+    def path(self) -> str:
+        """The socket in the folder."""
+        return str(Path(self.folder, "m"))
+
+
+def tell_addresses(link: Link) -> list[Address]:
+    """Return the address of every rank. Nothing is there yet; names are random, so nobody else comes first.
+
+    Raises:
+        GroupError: a rank has ended or is late; the link is closed then.
+
+    """
+    try:
+        with link.telling():
+            folder = Path(tempfile.gettempdir(), f"treefold-{secrets.token_hex(8)}")
+            own = json.dumps([str(folder), secrets.token_hex(32)]).encode()
+            said = link.agree(KIND.pack(_ADDRESSES, 0, 0, 0, bytes(16)), own, words="init_process_group")
+        return [Address(*json.loads(blob)) for blob in said]
+    except BaseException as error:
+        link.close(error)
+        raise
+
+
+class Desk:
+    """What a rank needs to carry messages: a socket where others connect, one that wakes its thread, and a selector.
+
+    ``close`` closes them, and takes the folder away.
+    """
+
+    def __init__(self, address: Address) -> None:
+        """Open them, and make the folder, which only this user can enter.
+
+        Raises:
+            OSError: the system has no descriptors left, or does not let this process write there.
+
+        """
+        with contextlib.ExitStack() as undone:
+            self.listener = undone.enter_context(_noted(_new_socket()))
+            self.waker, self.woken = (undone.enter_context(_noted(one)) for one in socket.socketpair())
+            self.selector = undone.enter_context(_noted(selectors.DefaultSelector()))
+            # Last, because to remove it takes no descriptor then.
+            Path(address.folder).mkdir(mode=0o700)
+            undone.callback(_remove, address)
+            self.listener.bind(address.path)
+            self.listener.listen()
+            self.selector.register(self.listener, selectors.EVENT_READ)
+            self.selector.register(self.woken, selectors.EVENT_READ)
+            self.close = undone.pop_all().close
+
+    def wake(self) -> None:
+        """Let the selector return."""
+        with contextlib.suppress(OSError):  # full, so it is awake; or closed
+            self.waker.send(b"w")
+
+    def accept(self) -> socket.socket:
+        """Return the next connection.
+
+        Raises:
+            OSError: there is none, or no descriptor for it.
+
+        """
+        return _noted(self.listener.accept()[0])
+
+
+def connect(address: Address) -> socket.socket | None:
+    """Return a connection to an address; None if nobody listens there now, or there is no descriptor for it."""
+    try:
+        connection = _noted(_new_socket())
+    except OSError:
+        return None
+    if connection.connect_ex(address.path):
+        connection.close()
+        return None
+    return connection
+
+
+def _new_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    made.setblocking(False)  # noqa: FBT003 - the socket module's signature
+    return made
+
+
+def _remove(address: Address) -> None:
+    with contextlib.suppress(OSError):
+        Path(address.path).unlink()
+    with contextlib.suppress(OSError):
+        Path(address.folder).rmdir()
+
+
+def _noted(opened: _Opened) -> _Opened:
+    """Note what a forked child has to close, and return it."""
+    _opened.add(opened)
+    return opened
+
+
+_opened: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # Others see this process end by its connections, which a child would keep open. Closed only, because a shutdown
+    # would end them for the parent, too.
+    for opened in list(_opened):
+        opened.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

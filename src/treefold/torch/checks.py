@@ -1,0 +1,96 @@
+"""What a collective of ``torch.distributed`` has to fit: its op, its root, its numbers and sizes of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import distributed
+
+from treefold.errors import ProcessGroupError
+
+_Op = distributed.ReduceOp
+_OPS = {_Op.SUM: "sum", _Op.AVG: "mean", _Op.MIN: "min", _Op.MAX: "max", _Op.PRODUCT: "product"}
+
+
+def op_of(opts: Any, tensors: Sequence[Any]) -> str:
+    """Return treefold's name of an op.
+
+    Raises:
+        ProcessGroupError: treefold has no such op, or not for these tensors.
+
+    """
+    op = opts.reduceOp.op
+    if op not in _OPS:
+        raise ProcessGroupError.op(op.name, [known.name for known in _OPS])
+    for tensor in tensors:
+        if op == _Op.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise ProcessGroupError.mean(str(tensor.dtype))
+    return _OPS[op]
+
+
+def check_rank(rank: object, size: int) -> None:
+    """Refuse a root or a peer that is no rank.
+
+    Raises:
+        ProcessGroupError: it is none of ``size`` ranks.
+
+    """
+    if not isinstance(rank, int) or not 0 <= rank < size:
+        raise ProcessGroupError.no_rank(rank, size)
+
+
+def check_tag(tag: object) -> None:
+    """Refuse a tag that a message has no room for.
+
+    Raises:
+        ProcessGroupError: it is no whole number of 64 bits.
+
+    """
+    if not isinstance(tag, int) or not -(1 << 63) <= tag < 1 << 63:
+        raise ProcessGroupError.tag(tag)
+
+
+def check_count(collective: str, tensors: Sequence[Any], size: int) -> None:
+    """Refuse a list that has not one tensor for each rank.
+
+    Raises:
+        ProcessGroupError: it has more or fewer than ``size``.
+
+    """
+    if len(tensors) != size:
+        raise ProcessGroupError.count(collective, len(tensors), size)
+
+
+def check_sizes(collective: str, given: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Refuse flat tensors that differ from those they belong to.
+
+    Raises:
+        ProcessGroupError: showing both.
+
+    """
+    found, wanted = [_form(one) for one in given], [_form(one) for one in expected]
+    if found != wanted:
+        raise ProcessGroupError.sizes(collective, found, wanted)
+
+
+def columns(collective: str, rows: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
+    """Return, for each of ``count`` tensors, its entry of every row.
+
+    Raises:
+        ProcessGroupError: a row has more or fewer entries.
+
+    """
+    for row in rows:
+        if len(row) != count:
+            raise ProcessGroupError.row(collective, len(row), count)
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def words(flats: Sequence[Any]) -> str:
+    """Return the sizes and dtypes of flat tensors in words."""
+    return ", ".join(map(_form, flats))
+
+
+def _form(flat: Any) -> str:
+    return f"{flat.numel()} {str(flat.dtype).removeprefix('torch.')}"

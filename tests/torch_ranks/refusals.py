@@ -1,0 +1,64 @@
+"""Calls that the backend does not take, on all ranks or on rank 0 only."""
+
+import torch
+from torch import distributed
+from torch.distributed import ReduceOp
+from torch.distributed.distributed_c10d import AllgatherOptions
+
+
+def refused(rank, size, what):
+    """A call that this backend does not take; then one that it takes, which shows that the group goes on."""
+    try:
+        _CALLS[what](rank, size)
+    except Exception as error:  # noqa: BLE001 - returned
+        caught = type(error).__name__, str(error)
+    tensor = torch.full((1,), 2.0**rank)
+    distributed.all_reduce(tensor)
+    return *caught, tensor.item()
+
+
+def _tensors(count):
+    return [torch.zeros(4) for _ in range(count)]
+
+
+def _sparse_on(rank):
+    return torch.zeros(4) if rank else torch.zeros(4).to_sparse()
+
+
+def _overlapping_on(rank):
+    return torch.zeros(4) if rank else torch.zeros(1).expand(4)
+
+
+def _freed_on(rank):
+    tensor = torch.zeros(4)
+    if rank == 0:
+        tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+_INTEGERS = torch.zeros(2, dtype=torch.int32)
+_CALLS = {
+    "op": lambda *_: distributed.all_reduce(_INTEGERS, op=ReduceOp.BAND),
+    "mean": lambda *_: distributed.all_reduce(_INTEGERS, op=ReduceOp.AVG),
+    "layout": lambda *_: distributed.all_reduce(torch.zeros(2).to_sparse()),
+    "device": lambda *_: distributed.all_reduce(torch.zeros(2, device="meta")),
+    "shape": lambda rank, _: distributed.all_reduce(torch.zeros(2 + rank)),
+    "size": lambda rank, size: distributed.all_gather([torch.zeros(3)] * size, torch.zeros(3 if rank else 2)),
+    "broadcast": lambda *_: distributed.broadcast(torch.zeros(4), 7),
+    "reduce": lambda *_: distributed.reduce(torch.zeros(4), 7),
+    "gather root": lambda *_: distributed.gather(torch.zeros(4), None, -2),
+    "scatter root": lambda _, size: distributed.scatter(torch.zeros(4), None, size),
+    "reduce_scatter list": lambda _, size: distributed.reduce_scatter(torch.zeros(4), _tensors(size + 1)),
+    "scatter list": lambda rank, _: distributed.scatter(torch.zeros(4), None if rank else _tensors(3)),
+    "gather list": lambda rank, _: distributed.gather(torch.zeros(4), None if rank else _tensors(1)),
+    "all_gather list": lambda rank, size: distributed.all_gather(_tensors(size if rank else 3), torch.zeros(4)),
+    "all_gather rows": lambda rank, size: distributed.group.WORLD.allgather_coalesced(
+        [_tensors(1) for _ in range(size)], _tensors(1 if rank else 2), AllgatherOptions()
+    ),
+    "gathered layout": lambda rank, _: distributed.all_gather_into_tensor(_sparse_on(rank), torch.zeros(2)),
+    "scattered layout": lambda rank, _: distributed.reduce_scatter_tensor(torch.zeros(2), _sparse_on(rank)),
+    "exchanged layout": lambda rank, _: distributed.all_to_all_single(torch.zeros(4), _sparse_on(rank)),
+    "overlapping": lambda rank, _: distributed.all_reduce(_overlapping_on(rank)),
+    "overlapping copy": lambda rank, _: distributed.broadcast(_overlapping_on(rank), 1),
+    "freed": lambda rank, _: distributed.broadcast(_freed_on(rank), 0),
+}
