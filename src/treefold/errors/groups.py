@@ -278,9 +278,10 @@ class SharedMemoryError(GroupError, MemoryError):
     def of_system(cls, error: OSError, nbytes: int = 0) -> Self:
         """The system refused memory: of so many bytes, or that of a whole group."""
         what = f"{nbytes} bytes of shared memory" if nbytes else "the shared memory of a group"
+        # Python's own refusals, of a path that is too long for one, have no words of the system.
         return cls(
-            f"The system refused {what} ({error.strerror}), so nothing was done. Free memory or descriptors, or raise "
-            "the limits of this process (ulimit -v, ulimit -n) or its container."
+            f"The system refused {what} ({error.strerror or error}), so nothing was done. Free memory or descriptors, "
+            "or raise the limits of this process (ulimit -v, ulimit -n) or its container."
         )
 
     @classmethod

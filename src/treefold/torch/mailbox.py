@@ -88,8 +88,7 @@ class Mailbox:
             if self._thread is None and not self._is_closed:
                 self._start()
         except OSError as error:
-            # Python's own refusals, of a path that is too long for one, have no words of the system.
-            raise SharedMemoryError.of_system(OSError(error.errno, error.strerror or str(error))) from None
+            raise SharedMemoryError.of_system(error) from None
         finally:
             turn.release()
 
