@@ -56,6 +56,20 @@ class TestDuplicate:
         assert kept == [[1, 2, 2, 2, 2], [1, 2, 2, 2, 2], [0, 1, 1, 1, 1]]
 
 
+class TestConnect:
+    def test_fails_as_often_as_users_try(self):
+        """Whatever was opened is given back: MPI has some 2,000 communicators and no more."""
+        sentence = "The group did not form: rank 1 has guarantee 'per_plan' where rank 0 has 'replica_order'."
+        assert run_named("fail_often", {}, 2) == [([sentence], 1)] * 2
+
+    def test_fails_for_a_rank_that_comes_late(self):
+        """What it sends is not written where the users' arrays are now, and it hears why the other has given up."""
+        first, second = run_named("come_late", {}, 2)
+        late = "Rank 1 did not connect within 0.5 s. Start all ranks, or give connect a larger connect_timeout_seconds."
+        assert first == (late, True)
+        assert second == (f"The group did not form: rank 0 has given up: {late}", True)
+
+
 class TestGroup:
     """Over hosts, between which MPI carries what is sent; tests/hosts/test_bits.py has more, over gloo and the fake."""
 
@@ -67,6 +81,11 @@ class TestGroup:
         alike = run_named("bits", options, sum(map(len, layout)))
         assert {len(of_rank) for of_rank in alike} == {_CALLS}
         assert len(set(map(tuple, alike))) == 1
+
+    @pytest.mark.parametrize("call", ["all_reduce"])
+    def test_keeps_what_it_still_sends_after_a_deadline(self, call):
+        """MPI may read it when the late rank comes, and the caller may have dropped it."""
+        assert run_named("drop_what_is_sent", {"call": call}, 2)[0] == ((1,), True, 3.0)
 
     @pytest.mark.long
     @pytest.mark.skipif(not _IS_FULL, reason="takes long: `make test-long` runs it")

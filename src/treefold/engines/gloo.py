@@ -16,7 +16,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo
 
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
-from treefold.engines.stores import STORE_ERRORS, asked, interfaces
+from treefold.engines.stores import asked, ended, interfaces
 from treefold.errors import ConnectError, GroupError
 
 _FOREVER = timedelta(days=365)
@@ -28,6 +28,8 @@ _MESSAGE_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 18
 _POLL_S = 0.005
 _TOLD_S = 0.05
+#: How long a rank that gloo could not connect waits for the others to notice the same.
+_SILENT_S = 0.5
 
 
 class GlooChannel(Channel):
@@ -49,11 +51,7 @@ class GlooChannel(Channel):
         self._store, self._name = store, name
         deadline = time.monotonic() + seconds
         self._meet("come", deadline)
-        try:
-            left = max(deadline - time.monotonic(), 1e-3)
-            self._group = ProcessGroupGloo(PrefixStore(name, store), rank, size, timedelta(seconds=left))
-        except RuntimeError as error:
-            raise ConnectError.gloo(str(error), ", ".join(interfaces())) from None
+        self._group = self._connected(deadline)
         self._meet("connected", deadline)  # who is connected may end, which would keep others from connecting
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
@@ -178,10 +176,34 @@ class GlooChannel(Channel):
         store = PrefixStore(self._name, self._store)
         try:
             # One exchange of the store decides: whoever comes first names the members, and all others read them.
-            decided: list[int] = json.loads(asked(lambda: store.compare_set("without", "", wanted), deadline))
+            decided: list[int] = json.loads(asked(lambda _: store.compare_set("without", "", wanted), deadline))
         except ConnectError:
             raise ConnectError.undecided(self.rank) from None
         return decided
+
+    def _connected(self, deadline: float) -> Any:
+        """Return gloo's group, once every rank has connected to every other."""
+        began = time.monotonic()
+        seconds = max(deadline - began, 1e-3)
+        store = PrefixStore(self._name, self._store)
+        try:
+            # By a thread of its own: the constructor hears no signals, and tries five times as long as it is told.
+            return ended(lambda: ProcessGroupGloo(store, self.rank, self.size, timedelta(seconds=seconds)), deadline)
+        except (RuntimeError, TimeoutError) as error:
+            until = max(deadline, time.monotonic()) + _SILENT_S
+            absent = asked(lambda is_over: self._silent(store, until, is_over), until)
+            if absent:
+                raise ConnectError.late(absent, time.monotonic() - began) from None
+            raise ConnectError.gloo(str(error), ", ".join(interfaces())) from None
+
+    def _silent(self, store: Any, until: float, is_over: threading.Event) -> list[int]:
+        """Return the ranks that say neither that they are connected nor that they could not connect."""
+        store.set(f"failed/{self.rank}", b"")
+        silent = list(range(self.size))
+        while silent and time.monotonic() < until and not is_over.wait(_POLL_S):
+            silent = [one for one in silent if not store.check([f"failed/{one}"])]
+            silent = [one for one in silent if not store.check([f"connected/{one}"])]
+        return silent
 
     def _meet(self, where: str, deadline: float) -> None:
         """Wait in the store until all are there."""
@@ -189,12 +211,15 @@ class GlooChannel(Channel):
         store = PrefixStore(self._name, self._store)
         left = max(deadline - time.monotonic(), 1e-3)
 
-        def missing() -> list[int]:
+        def missing(is_over: threading.Event) -> list[int]:
             store.set(keys[self.rank], b"")
-            with contextlib.suppress(*STORE_ERRORS):
-                store.wait(keys, timedelta(seconds=left))
-                return []
-            return [rank for rank, key in enumerate(keys) if not store.check([key])]
+            # Asked again and again: a wait within the store would keep its client from everybody else, even after
+            # Ctrl-C.
+            while not store.check(keys):
+                if is_over.is_set() or time.monotonic() >= deadline:
+                    return [rank for rank, key in enumerate(keys) if not store.check([key])]
+                time.sleep(_POLL_S)
+            return []
 
         absent = asked(missing, deadline)
         if absent:

@@ -149,7 +149,8 @@ class MpiChannel(Channel):
         """Keep what is under way: MPI may still write there, until all have closed it and the communicator is freed."""
         if not self._has_told:
             self._tell(b"", range(self.size), _STOPPED)
-        _kept.append(self)
+        if self not in _kept:
+            _kept.append(self)
 
     def is_quiet(self) -> bool:
         """Tell whether nothing is under way any more, and nothing will be: all ranks have stopped using the channel.
@@ -193,10 +194,10 @@ class MpiChannel(Channel):
     def _test(self) -> None:
         """Let MPI work, and note what has ended."""
         # Testing is what moves messages: MPI need not have a thread of its own.
-        done = MPI.Request.Testsome(self._requests) if self._requests else None
-        if done:
-            ended = set(done)
-            self._ended.extend(self._open[index] for index in sorted(ended) if not self._open[index].is_send)
+        ended = self._done()
+        if ended:
+            over = [self._open[index] for index in sorted(ended)]
+            self._ended.extend(one for one in over if one.error or not one.is_send)
             self._open = [one for index, one in enumerate(self._open) if index not in ended]
             self._requests = [one for index, one in enumerate(self._requests) if index not in ended]
             return
@@ -207,6 +208,24 @@ class MpiChannel(Channel):
                 for one in lost:
                     one.error = "the rank has stopped"
                 self._ended.extend(lost)
+
+    def _done(self) -> set[int]:
+        """Return the places of the requests that are done, and of those that MPI could not fulfil."""
+        try:
+            return set(MPI.Request.Testsome(self._requests) or ()) if self._requests else set()
+        except MPI.Exception:
+            pass  # it does not say whose request it was
+        ended = set()
+        for index, (transfer, request) in enumerate(zip(self._open, self._requests, strict=True)):
+            if request == MPI.REQUEST_NULL:  # done by the call that failed, whether well is not known
+                transfer.error = "MPI has failed to carry a message"
+            try:
+                is_done = request.Test()
+            except MPI.Exception as error:
+                transfer.error, is_done = str(error), True
+            if is_done:
+                ended.add(index)
+        return ended
 
     def _tell(self, words: bytes, ranks: Collection[int], tag: int) -> None:
         buffer = np.frombuffer(words, np.uint8)
