@@ -113,6 +113,29 @@ def call_late(rank, call):
     return (), weakref.ref(value)
 
 
+def go_on_at_other_times(channel):
+    """Go on without rank 2: rank 0 gives up before rank 1 comes, then both try again; return the errors, and a sum."""
+    group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1], [2]])
+    group.all_reduce(np.full(20_000, 2.0))
+    MPI.COMM_WORLD.Barrier()
+    if channel.rank == 2:
+        group.close()
+        MPI.COMM_WORLD.Barrier()
+        return None
+    time.sleep(channel.rank)
+    told = []
+    for seconds in (0.5, 20.0):
+        try:
+            group = group.without([2], connect_timeout_seconds=seconds)
+            break
+        except ConnectError as error:
+            told.append(error.ranks)
+    total = group.all_reduce(np.full(20_000, 2.0**channel.rank))
+    group.close()
+    MPI.COMM_WORLD.Barrier()
+    return told, group.size, float(total[0])
+
+
 def bits(channel, hosts, first, calls, chunks):
     """Make the calls that these seeds draw; return what all ranks should have alike of each."""
     return pretended_hosts.bits(MPI.COMM_WORLD, channel.rank, hosts, range(first, first + calls), chunks)

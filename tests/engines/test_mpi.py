@@ -82,6 +82,13 @@ class TestGroup:
         assert {len(of_rank) for of_rank in alike} == {_CALLS}
         assert len(set(map(tuple, alike))) == 1
 
+    def test_goes_on_though_some_have_given_up_before(self):
+        """Nobody waits beyond its deadline for one that has, and both meet when they try again."""
+        first, second, left_out = run_named("go_on_at_other_times", {}, 3)
+        assert first == ([()], 2, 3.0)
+        assert second in [([], 2, 3.0), ([(0,)], 2, 3.0)]
+        assert left_out is None
+
     @pytest.mark.parametrize("call", ["all_reduce"])
     def test_keeps_what_it_still_sends_after_a_deadline(self, call):
         """MPI may read it when the late rank comes, and the caller may have dropped it."""

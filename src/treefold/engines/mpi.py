@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ _CHUNK_BYTES = 1 << 18
 #: The last tags: words of ranks that stop, and of those that go on.
 _STOPPED, _GOING_ON = 1, 2
 _MOST_TAGS = 1 << 30
+#: How many channels may be over one communicator, one after the other.
+_MOST_GENERATIONS = 256
 #: What a rank that stopped has sent before may still be on its way.
 _ON_ITS_WAY_S = 0.05
 #: How many communicators are given back at most when another is made.
@@ -34,12 +36,22 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 2e-5, 2e-4
 class MpiChannel(Channel):
     """MPI's non-blocking sends and receives. MPICH ends the whole job when a rank dies."""
 
-    def __init__(self, communicator: Any) -> None:
-        """Take over a communicator that nobody else uses."""
+    def __init__(
+        self, communicator: Any, members: Sequence[int] | None = None, generations: list[int] | None = None
+    ) -> None:
+        """Take over a communicator that nobody else uses.
+
+        ``members``: those of its ranks that use the channel. ``generations``: of channels over it, one after the other.
+        """
         self._comm = communicator
-        self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
-        tags = min(communicator.Get_attr(MPI.TAG_UB), _MOST_TAGS) - _GOING_ON
-        self.limits = Limits(tags, _MESSAGE_BYTES, _CHUNK_BYTES, is_death_fatal=True)
+        self._members = list(range(communicator.Get_size()) if members is None else members)
+        self.rank, self.size = self._members.index(communicator.Get_rank()), len(self._members)
+        # Shared by all channels over the communicator.
+        self._generations = generations or [0]
+        tags = min(communicator.Get_attr(MPI.TAG_UB), _MOST_TAGS) // _MOST_GENERATIONS
+        # Each generation has tags of its own: what an older one has left under way meets nobody.
+        self._first_tag = self._generations[-1] * tags
+        self.limits = Limits(tags - _GOING_ON - 1, _MESSAGE_BYTES, _CHUNK_BYTES, is_death_fatal=True)
         # Transfers and their requests, side by side. They hold the buffers, where MPI may write until a request is
         # done.
         self._open: list[Transfer] = []
@@ -47,17 +59,20 @@ class MpiChannel(Channel):
         self._ended: collections.deque[Transfer] = collections.deque()
         self._said: dict[int, tuple[float, bytes]] = {}
         self._kept: list[Any] = []
+        #: What ranks have said by which they go on, of each the last.
+        self._go_on: dict[int, bytes] = {}
         #: By which all its ranks know the channel, if it can be freed.
         self.number = 0
         self._has_told = self._goes_on = False
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
-        return self._begin(Transfer(peer, tag, buffer, is_send=True), self._comm.Isend([buffer, MPI.BYTE], peer, tag))
+        return self._begin(Transfer(peer, tag, buffer, is_send=True), self._isend(buffer, peer, tag))
 
     def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to receive, and return at once."""
-        return self._begin(Transfer(peer, tag, buffer), self._comm.Irecv([buffer, MPI.BYTE], peer, tag))
+        request = self._comm.Irecv([buffer, MPI.BYTE], self._members[peer], self._first_tag + tag)
+        return self._begin(Transfer(peer, tag, buffer), request)
 
     def wait(self, deadline: float) -> Transfer | None:
         """Return what has ended; None at the deadline."""
@@ -132,18 +147,24 @@ class MpiChannel(Channel):
         if self._comm == MPI.COMM_NULL:
             raise GroupError.closed()
         self._goes_on = True
-        wanted = json.dumps(members).encode()
-        self._tell(wanted, members, _GOING_ON)
-        heard: dict[int, bytes] = {self.rank: wanted}
+        own = json.dumps([members, len(self._generations)]).encode()
+        self._tell(own, members, _GOING_ON)
+        self._go_on[self.rank] = own
 
         def have_agreed() -> bool:
-            heard.update(self._received(_GOING_ON))
-            return heard.keys() >= set(members)
+            self._go_on.update(self._received(_GOING_ON))
+            return self._go_on.keys() >= set(members)
 
-        if not _until(have_agreed, deadline) or set(heard.values()) != {wanted}:
+        if not _until(have_agreed, deadline):
             raise ConnectError.undecided(self.rank)
-        group = self._comm.Get_group().Incl(members)
-        return MpiChannel(self._comm.Create_group(group))
+        told = [json.loads(self._go_on[rank]) for rank in members]
+        # The newest that is new to all. No call of MPI's makes a smaller communicator without waiting for all its
+        # ranks, for ever if one has given up meanwhile.
+        generation = max(number for _, number in told)
+        if any(others != members for others, _ in told) or generation >= _MOST_GENERATIONS:
+            raise ConnectError.undecided(self.rank)
+        self._generations.extend(range(len(self._generations), generation + 1))
+        return MpiChannel(self._comm, [self._members[rank] for rank in members], self._generations)
 
     def close(self) -> None:
         """Keep what is under way: MPI may still write there, until all have closed it and the communicator is freed."""
@@ -232,18 +253,22 @@ class MpiChannel(Channel):
         for rank in ranks:
             if rank != self.rank:
                 with contextlib.suppress(MPI.Exception):
-                    self._kept.append((buffer, self._comm.Isend([buffer, MPI.BYTE], rank, self.limits.tags + tag)))
+                    self._kept.append((buffer, self._isend(buffer, rank, self.limits.tags + tag)))
 
     def _hear(self) -> None:
         self._said.update({rank: (time.monotonic(), words) for rank, words in self._received(_STOPPED).items()})
 
+    def _isend(self, buffer: HostArray, peer: int, tag: int) -> Any:
+        return self._comm.Isend([buffer, MPI.BYTE], self._members[peer], self._first_tag + tag)
+
     def _received(self, tag: int) -> dict[int, bytes]:
         found = {}
         status = MPI.Status()
-        while self._comm.Iprobe(MPI.ANY_SOURCE, self.limits.tags + tag, status):
+        where = self._first_tag + self.limits.tags + tag
+        while self._comm.Iprobe(MPI.ANY_SOURCE, where, status):
             words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-            self._comm.Recv([words, MPI.BYTE], status.Get_source(), self.limits.tags + tag)
-            found[status.Get_source()] = words.tobytes()
+            self._comm.Recv([words, MPI.BYTE], status.Get_source(), where)
+            found[self._members.index(status.Get_source())] = words.tobytes()
         return found
 
 
