@@ -45,6 +45,13 @@ class TestBeside:
         """Both are right: their messages never meet."""
         assert run(trap_ranks.collectives_of_the_user) == [(True, True)] * 3
 
+    def test_groups_that_are_dropped(self, run):
+        """No thread and no descriptor of theirs is left, though nobody has closed them."""
+        for counts in run(trap_ranks.drop):
+            threads = {number for number, _ in counts}
+            assert threads == {1}
+            assert counts[-1][1] <= counts[0][1] + 3  # a client of the store for each
+
     def test_a_fork_of_a_rank(self, run):
         """The child is refused in words, whatever it does the group goes on."""
         sentence = (

@@ -1,5 +1,6 @@
 """Ranks over gloo, each as if on a host of its own, that do what users do beside their calls."""
 
+import gc
 import os
 import signal
 import sys
@@ -88,3 +89,20 @@ def die_while_connecting(me, *, port):
     with pytest.raises(ConnectError) as failed:
         treefold.connect(connect_timeout_seconds=3)
     return failed.value.ranks, time.monotonic() - began
+
+
+def drop(me, *, port):
+    """Drop groups without closing them; return how many threads and descriptors there are after the first and more."""
+    counts = []
+    for number in range(4):
+        group = joined(me, port, 60.0, f"job {number}")
+        group.all_reduce(np.full(20_000, 2.0))
+        group.barrier()
+        del group
+        gc.collect()
+        until = time.monotonic() + 10
+        while time.monotonic() < until and "treefold-" in "".join(one.name for one in threading.enumerate()):
+            time.sleep(0.02)
+        time.sleep(0.2)
+        counts.append((len(threading.enumerate()), len(os.listdir("/proc/self/fd"))))  # noqa: PTH208 - counted
+    return counts
