@@ -41,6 +41,19 @@ def connect_often(channel):
     return kept
 
 
+def drop_often(channel):
+    """Connect ten times, and drop the groups without closing them; return how many communicators are kept at most."""
+    hosts = [[rank] for rank in range(channel.size)]
+    kept = []
+    for _ in range(10):
+        group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, hosts)
+        group.all_reduce(np.full(50_000, 2.0**channel.rank))
+        del group
+        gc.collect()
+        kept.append(len(mpi._kept))
+    return max(kept)
+
+
 def fail_often(channel):
     """Try to connect with guarantees that differ; return the sentences, and how many communicators are kept."""
     told = set()

@@ -55,6 +55,10 @@ class TestDuplicate:
         kept = run_named("connect_often", {}, 3)
         assert kept == [[1, 2, 2, 2, 2], [1, 2, 2, 2, 2], [0, 1, 1, 1, 1]]
 
+    def test_frees_those_of_groups_that_were_dropped(self):
+        """Nobody has closed them."""
+        assert max(run_named("drop_often", {}, 3)) <= 3
+
 
 class TestConnect:
     def test_fails_as_often_as_users_try(self):

@@ -43,7 +43,7 @@ class MpiChannel(Channel):
 
         ``members``: those of its ranks that use the channel. ``generations``: of channels over it, one after the other.
         """
-        self._comm = communicator
+        self._comm, self._is_free = communicator, False
         self._members = list(range(communicator.Get_size()) if members is None else members)
         self.rank, self.size = self._members.index(communicator.Get_rank()), len(self._members)
         # Shared by all channels over the communicator.
@@ -169,9 +169,17 @@ class MpiChannel(Channel):
     def close(self) -> None:
         """Keep what is under way: MPI may still write there, until all have closed it and the communicator is freed."""
         if not self._has_told:
+            self._has_told = True
             self._tell(b"", range(self.size), _STOPPED)
         if self not in _kept:
             _kept.append(self)
+
+    def __del__(self) -> None:
+        """Keep a channel that was dropped without ``close``; the next ``duplicate`` closes it."""
+        # Not closed here: the collector of garbage may run beside another thread that is within MPI.
+        kept = globals()["_kept"]  # None when the interpreter ends
+        if kept is not None and not self._is_free and self not in kept:
+            kept.append(self)
 
     def is_quiet(self) -> bool:
         """Tell whether nothing is under way any more, and nothing will be: all ranks have stopped using the channel.
@@ -206,6 +214,7 @@ class MpiChannel(Channel):
         """Give the communicator back; all ranks do, of channels that are quiet on all of them."""
         _kept.remove(self)
         self._comm.Free()
+        self._is_free = True
 
     def _begin(self, transfer: Transfer, request: Any) -> Transfer:
         self._open.append(transfer)
@@ -282,6 +291,8 @@ def duplicate(communicator: Any) -> MpiChannel:
     Freeing a communicator takes all its ranks, which meet here. Only channels that are quiet on every rank are freed:
     MPI may use the number again, and a late message would reach the new communicator.
     """
+    for dropped in list(_kept):
+        dropped.close()
     channel = MpiChannel(communicator.Dup())
     quiet = {one.number: one for one in list(_kept) if one.joins(communicator) and one.is_quiet()}
     # Freeing takes all ranks, in one order: each tells which channels are quiet for it, and all free those that every
