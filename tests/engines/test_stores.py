@@ -94,13 +94,15 @@ class TestStoreRoster:
         assert connect(shelf, 1, 2, 0.1).ranks == (0,)
 
     def test_after_ctrl_c(self, shelf):
-        """Nothing of the first attempt is left: no thread, and no words that others could meet."""
+        """Nothing of the first attempt is left: no thread, and no words that others could meet. They still wait."""
+        told = []
+        other = threading.Thread(target=lambda: told.append(connect(shelf, 1, 2, 20)))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            connect(shelf, 0, 2, 60)
-        other = threading.Thread(target=lambda: told.append(connect(shelf, 1, 2, 20)))
-        told = []
+        first = StoreRoster(shelf, 0, 2, "job")
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            first.exchange(b"first", time.monotonic() + 60)
+        first.give_up(interrupt.value)
         other.start()
         time.sleep(0.3)
         assert told == []

@@ -291,7 +291,7 @@ def duplicate(communicator: Any) -> MpiChannel:
     Freeing a communicator takes all its ranks, which meet here. Only channels that are quiet on every rank are freed:
     MPI may use the number again, and a late message would reach the new communicator.
     """
-    for dropped in list(_kept):
+    for dropped in _kept:
         dropped.close()
     channel = MpiChannel(communicator.Dup())
     quiet = {one.number: one for one in list(_kept) if one.joins(communicator) and one.is_quiet()}

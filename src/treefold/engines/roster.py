@@ -81,6 +81,7 @@ class StoreRoster(Roster):
         """Leave words in the store, and wait for those of all others."""
         began = time.monotonic()
         self._rounds += 1
+        self._may_come_again = self._rounds == 1
         try:
             told = asked(lambda is_over: self._told(said, deadline, is_over), deadline)
         except ConnectError:
@@ -93,6 +94,7 @@ class StoreRoster(Roster):
             raise ConnectError.late(missing, deadline - began)
         if _GIVEN_UP in told:
             raise ConnectError.given_up([rank for rank, one in enumerate(told) if one == _GIVEN_UP])
+        self._may_come_again = False
         return [one for one in told if one is not None]
 
     def open_channel(self, deadline: float) -> Channel:
@@ -143,7 +145,6 @@ class StoreRoster(Roster):
             # Nobody is to go on with an attempt that this rank has given up. Compared, in case the key is not its own.
             self._store.compare_set(self._key(self.rank), said.decode(), _GIVEN_UP.decode())
             self._store.set(self._last(self.rank), str(self._attempt))
-            self._may_come_again = True
             told = [_GIVEN_UP if one is None and self._has_left(rank) else one for rank, one in enumerate(told)]
         return told
 
