@@ -74,7 +74,7 @@ class StoreRoster(Roster):
         self.rank, self.size = rank, size
         self._store, self._job = store, job
         self._attempt = self._first = self._rounds = 0
-        self._why_over = b""
+        self._why_over, self._over_before = b"", ""
         self._is_deaf = self._may_come_again = False
 
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
@@ -133,8 +133,9 @@ class StoreRoster(Roster):
                 told = [self._store.get(key) if self._store.check([key]) else None for key in keys]
                 if is_late or not {None, _GIVEN_UP}.intersection(told):
                     break
-            if self._store.check([self._over]):
-                self._why_over = self._store.get(self._over)
+            over = next((key for key in (self._over, self._over_before) if key and self._store.check([key])), "")
+            if over:
+                self._why_over = self._store.get(over)
                 break
             if newest > self._attempt and not is_over.is_set():
                 self._attempt = newest
@@ -175,6 +176,8 @@ class StoreRoster(Roster):
             self._why_over = self._store.get(self._over)
             self._store.set(key, _GIVEN_UP)  # told once: next time it begins a newer one
         else:
+            # Others may end that one for a reason a moment later.
+            self._over_before = "" if self._store.check([key]) else self._over
             # Above the newest, so that the attempt has no key of this rank already, of whatever process.
             self._attempt += 1
         self._first = self._attempt
