@@ -1,7 +1,10 @@
 """One rank of the suite of all channels over MPI: ``python mpi_ranks.py FUNCTION OPTIONS`` prints what it returned."""
 
+import gc
 import json
 import sys
+import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,10 @@ import channel_conformance
 import pretended_hosts
 
 from treefold.engines import mpi
+from treefold.engines.interface import CONTROL_TAGS
 from treefold.engines.mpi import MpiChannel
+from treefold.engines.roster import ChannelRoster
+from treefold.errors import ConnectError, DeadlineError
 
 
 def connect_often(channel):
@@ -33,6 +39,114 @@ def connect_often(channel):
             groups[-2].close()
         kept.append(len(mpi._kept))
     return kept
+
+
+def drop_often(channel):
+    """Connect ten times, and drop the groups without closing them; return how many communicators are kept at most."""
+    hosts = [[rank] for rank in range(channel.size)]
+    kept = []
+    for _ in range(10):
+        group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, hosts)
+        group.all_reduce(np.full(50_000, 2.0**channel.rank))
+        del group
+        gc.collect()
+        kept.append(len(mpi._kept))
+    return max(kept)
+
+
+def fail_often(channel):
+    """Try to connect with guarantees that differ; return the sentences, and how many communicators are kept."""
+    told = set()
+    for _ in range(100):
+        try:
+            guarantee = ("replica_order", "per_plan")[channel.rank]
+            pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1]], guarantee=guarantee)
+        except ConnectError as error:
+            told.add(str(error))
+    return sorted(told), len(mpi._kept)
+
+
+def come_late(channel):
+    """Rank 1 comes when rank 0 has given up; return what both are told, and whether an array of rank 0 was changed.
+
+    Those arrays are as large as what rank 0 would have heard, and made where it would have been.
+    """
+    exchange = ChannelRoster.exchange
+
+    def exchange_late(self, said, deadline):
+        time.sleep(channel.rank)
+        return exchange(self, said, deadline)
+
+    ChannelRoster.exchange = exchange_late
+    told = ""
+    try:
+        pretended_hosts.connected(
+            MPI.COMM_WORLD, channel.rank, [[0], [1]], connect_timeout_seconds=0.5 + 9 * channel.rank
+        )
+    except ConnectError as error:
+        told = str(error)
+    arrays = [np.full(1024, 7.0) for _ in range(200)]
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        MPI.COMM_WORLD.Iprobe()
+    return told, all((array == 7).all() for array in arrays)
+
+
+def drop_what_is_sent(channel, *, call):
+    """Rank 1 comes when rank 0 has dropped its array; return the errors, whether it is kept, and what comes."""
+    told, memory = call_late(channel.rank, call)
+    gc.collect()
+    is_kept = memory() is not None
+    MPI.COMM_WORLD.Barrier()
+    group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1]])
+    total = group.all_reduce(np.full(20_000, 2.0**channel.rank))
+    group.close()
+    return told, is_kept, float(total[0])
+
+
+def call_late(rank, call):
+    """Make a call, in which rank 1 is late; return the ranks of the error, and a weak reference to the value."""
+    group = pretended_hosts.connected(MPI.COMM_WORLD, rank, [[0], [1]], timeout_seconds=1)
+    value = np.full(4 << 20, 2.0**rank)
+    own = group._link._channel
+    receive = own.receive
+
+    def receive_late(peer, tag, buffer):
+        if tag >= CONTROL_TAGS:
+            own.receive = receive
+            time.sleep(2)
+        return receive(peer, tag, buffer)
+
+    if rank:
+        own.receive = receive_late
+    try:
+        getattr(group, call)(value)
+    except DeadlineError as error:
+        return error.ranks, weakref.ref(value)
+    return (), weakref.ref(value)
+
+
+def go_on_at_other_times(channel):
+    """Go on without rank 2: rank 0 gives up before rank 1 comes, then both try again; return the errors, and a sum."""
+    group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1], [2]])
+    group.all_reduce(np.full(20_000, 2.0))
+    MPI.COMM_WORLD.Barrier()
+    if channel.rank == 2:
+        group.close()
+        MPI.COMM_WORLD.Barrier()
+        return None
+    time.sleep(channel.rank)
+    told = []
+    for seconds in (0.5, 20.0):
+        try:
+            group = group.without([2], connect_timeout_seconds=seconds)
+            break
+        except ConnectError as error:
+            told.append(error.ranks)
+    total = group.all_reduce(np.full(20_000, 2.0**channel.rank))
+    group.close()
+    MPI.COMM_WORLD.Barrier()
+    return told, group.size, float(total[0])
 
 
 def bits(channel, hosts, first, calls, chunks):

@@ -55,6 +55,24 @@ class TestDuplicate:
         kept = run_named("connect_often", {}, 3)
         assert kept == [[1, 2, 2, 2, 2], [1, 2, 2, 2, 2], [0, 1, 1, 1, 1]]
 
+    def test_frees_those_of_groups_that_were_dropped(self):
+        """Nobody has closed them."""
+        assert max(run_named("drop_often", {}, 3)) <= 3
+
+
+class TestConnect:
+    def test_fails_as_often_as_users_try(self):
+        """Whatever was opened is given back: MPI has some 2,000 communicators and no more."""
+        sentence = "The group did not form: rank 1 has guarantee 'per_plan' where rank 0 has 'replica_order'."
+        assert run_named("fail_often", {}, 2) == [([sentence], 1)] * 2
+
+    def test_fails_for_a_rank_that_comes_late(self):
+        """What it sends is not written where the users' arrays are now, and it hears why the other has given up."""
+        first, second = run_named("come_late", {}, 2)
+        late = "Rank 1 did not connect within 0.5 s. Start all ranks, or give connect a larger connect_timeout_seconds."
+        assert first == (late, True)
+        assert second == (f"The group did not form: rank 0 has given up: {late}", True)
+
 
 class TestGroup:
     """Over hosts, between which MPI carries what is sent; tests/hosts/test_bits.py has more, over gloo and the fake."""
@@ -67,6 +85,18 @@ class TestGroup:
         alike = run_named("bits", options, sum(map(len, layout)))
         assert {len(of_rank) for of_rank in alike} == {_CALLS}
         assert len(set(map(tuple, alike))) == 1
+
+    def test_goes_on_though_some_have_given_up_before(self):
+        """Nobody waits beyond its deadline for one that has, and both meet when they try again."""
+        first, second, left_out = run_named("go_on_at_other_times", {}, 3)
+        assert first == ([()], 2, 3.0)
+        assert second in [([], 2, 3.0), ([(0,)], 2, 3.0)]
+        assert left_out is None
+
+    @pytest.mark.parametrize("call", ["all_reduce", "all_gather"])
+    def test_keeps_what_it_still_sends_after_a_deadline(self, call):
+        """MPI may read it when the late rank comes, and the caller may have dropped it."""
+        assert run_named("drop_what_is_sent", {"call": call}, 2)[0] == ((1,), True, 3.0)
 
     @pytest.mark.long
     @pytest.mark.skipif(not _IS_FULL, reason="takes long: `make test-long` runs it")

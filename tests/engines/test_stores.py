@@ -1,6 +1,8 @@
 """What ranks do with a store, on one that is a dictionary, and that fails when it is told to."""
 
 import itertools
+import os
+import signal
 import threading
 import time
 
@@ -22,7 +24,7 @@ class Shelf:
         """Keep a value, or fail."""
         if self.error is not None:
             raise self.error
-        self._values[key] = value
+        self._values[key] = value.encode() if isinstance(value, str) else value
 
     def get(self, key):
         """Return a value."""
@@ -39,9 +41,9 @@ class Shelf:
     def compare_set(self, key, expected, desired):
         """Set a value if it is as expected, and return what it is then."""
         with self._lock:
-            if self._values.get(key, "") == expected:
-                self._values[key] = desired
-            return self._values[key].encode()
+            if self._values.get(key, b"") == expected.encode():
+                self._values[key] = desired.encode()
+            return self._values.get(key, expected.encode())
 
 
 @pytest.fixture
@@ -82,6 +84,67 @@ class TestStoreRoster:
         said = [[f"{number} of {rank}".encode() for rank in range(3)] for number in (1, 2)]
         assert told == {rank: [said, said] for rank in range(3)}
 
+    def test_a_new_process_of_a_rank(self, shelf):
+        """It waits for the others, and does not take what they once said to the process before it."""
+        ranks = [threading.Thread(target=connect, args=(shelf, rank, 2, 20)) for rank in range(2)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(60)
+        assert connect(shelf, 1, 2, 0.1).ranks == (0,)
+
+    def test_after_ctrl_c(self, shelf):
+        """Nothing of the first attempt is left: no thread, and no words that others could meet. They still wait."""
+        told = []
+        other = threading.Thread(target=lambda: told.append(connect(shelf, 1, 2, 20)))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        first = StoreRoster(shelf, 0, 2, "job")
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            first.exchange(b"first", time.monotonic() + 60)
+        first.give_up(interrupt.value)
+        other.start()
+        time.sleep(0.3)
+        assert told == []
+        told.append(connect(shelf, 0, 2, 20))
+        other.join(60)
+        said = [[f"{number} of {rank}".encode() for rank in range(2)] for number in (1, 2)]
+        assert told == [said, said]
+        assert "treefold-store" not in {thread.name for thread in threading.enumerate()}
+
+    def test_a_rank_that_has_given_up(self, shelf):
+        """It is not taken for one that never came."""
+        first = threading.Thread(target=connect, args=(shelf, 0, 3, 0.2))
+        last = threading.Timer(0.4, connect, (shelf, 2, 3, 0.5))
+        for one in (first, last):
+            one.start()
+        error = connect(shelf, 1, 3, 0.7)
+        last.join(60)
+        assert error.ranks == (0,)
+        assert str(error) == (
+            "Rank 0 has given up connecting before all had come. Look at what was raised there, and connect again; if "
+            "nothing else was, give connect a larger connect_timeout_seconds on all ranks."
+        )
+
+    def test_why_a_rank_has_given_up(self, shelf):
+        """Those that wait for it in a later round hear its reason at once."""
+        told = []
+        rosters = [StoreRoster(shelf, rank, 2, "job") for rank in range(2)]
+
+        def go_on():
+            rosters[1].exchange(b"1", time.monotonic() + 20)
+            try:
+                rosters[1].exchange(b"2", time.monotonic() + 20)
+            except ConnectError as error:
+                told.append((str(error), error.ranks))
+
+        other = threading.Thread(target=go_on)
+        other.start()
+        rosters[0].exchange(b"1", time.monotonic() + 20)
+        rosters[0].give_up(MemoryError("no memory"))
+        other.join(10)
+        assert told == [("The group did not form: rank 0 has given up: MemoryError no memory.", (0,))]
+
     @pytest.mark.parametrize("error", [RuntimeError("Broken pipe\nstack of C++"), OSError("Broken pipe")])
     def test_a_store_that_raises(self, shelf, error):
         """One sentence, without the stack."""
@@ -100,11 +163,11 @@ class TestAsked:
         with pytest.raises(
             ConnectError, match=r"PyTorch's store has failed this rank: it has not answered by the dead"
         ):
-            asked(over.wait, began + 0.1)
+            asked(lambda _: over.wait(), began + 0.1)
         over.set()
         assert time.monotonic() - began < 5
 
     def test_another_error_is_not_the_stores(self):
         """It is raised as it is."""
         with pytest.raises(ZeroDivisionError):
-            asked(lambda: next(itertools.count()) / 0, time.monotonic() + 5)
+            asked(lambda _: next(itertools.count()) / 0, time.monotonic() + 5)

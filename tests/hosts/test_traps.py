@@ -52,6 +52,13 @@ class TestBeside:
         assert stories[0][0] == "PeerLostError"
         assert stories[0][1].startswith("Rank 2 has ended, or its host cannot be reached"), stories
 
+    def test_groups_that_are_dropped(self, run):
+        """No thread and no descriptor of theirs is left, though nobody has closed them."""
+        for counts in run(trap_ranks.drop):
+            threads = {number for number, _ in counts}
+            assert threads == {1}
+            assert counts[-1][1] <= counts[0][1] + 3  # a client of the store for each
+
     def test_a_fork_of_a_rank(self, run):
         """The child is refused in words, whatever it does the group goes on."""
         sentence = (
@@ -99,3 +106,34 @@ class TestConnect:
             "itself. Take 'replica_order' or 'per_plan', or call the engine's own all-reduce."
         )
         assert len(set(stories)) == 1
+
+    def test_numbers_of_ranks_that_differ(self, run):
+        """All hear of it, whichever of them comes first."""
+        stories = run(trap_ranks.connect_unlike, variable={0: {"WORLD_SIZE": "2"}}, options={})
+        sentence = "The group did not form: rank 1 has size 3 where rank 0 has 2."
+        assert stories == [("ConnectError", sentence)] * 3
+
+    @pytest.mark.parametrize("wrong", [{2}, {0, 1, 2}], ids=str)
+    def test_a_rank_beyond_their_number(self, run, wrong):
+        """The others hear of it, too."""
+        stories = run(trap_ranks.connect_unlike, variable={rank: {"WORLD_SIZE": "2"} for rank in wrong}, options={})
+        sentence = (
+            "The group did not form: rank 2 is not one of 2 ranks, which count from 0 to 1. Start every rank with its "
+            "own number, and with the number of all."
+        )
+        assert stories[2] == ("ConnectError", sentence)
+        assert {stories[0], stories[1]} <= ({"done", stories[2]} if len(wrong) == 3 else {stories[2]})
+
+    def test_ranks_of_one_host_that_do_not_fit(self, run):
+        """The other hosts hear the sentence, and do not wait for their deadline."""
+        variable = {1: {"TREEFOLD_GROUP_BYTES": str(1 << 20)}}
+        stories = run(trap_ranks.connect_unlike, variable=variable, options={}, hosts=(0, 0, 1))
+        sentence = "The group did not form: rank 1 has bytes for results 1048576 where rank 0 has 1073741824."
+        assert stories == [("ConnectError", sentence)] * 3
+
+    def test_a_rank_that_dies_while_gloo_connects(self, run):
+        """It alone is named, when the time that was given is over."""
+        stories = run(trap_ranks.die_while_connecting)
+        assert stories[2] is None
+        assert {ranks for ranks, _ in stories[:2]} == {(2,)}
+        assert all(seconds < 6 for _, seconds in stories[:2])

@@ -1,13 +1,16 @@
 """Ranks over gloo, each as if on a host of its own, that do what users do beside their calls."""
 
+import gc
 import os
 import signal
 import sys
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import distributed
 
@@ -17,7 +20,9 @@ from fault_ranks import joined
 from rank_processes import told
 
 import treefold
+from treefold.engines import gloo
 from treefold.engines.interface import Transfer
+from treefold.errors import ConnectError
 from treefold.group import joining
 from treefold.group.rounds import ROUND_TAGS
 
@@ -87,11 +92,41 @@ def fork(me, *, port):
     return story, float(total[0])
 
 
-def connect_unlike(me, *, port, variable, options):
+def connect_unlike(me, *, port, variable, options, hosts=(0, 1, 2)):
     """Connect with a variable and options of this rank."""
     os.environ.update({"RANK": str(me.rank), "WORLD_SIZE": str(me.size), "MASTER_ADDR": "127.0.0.1"})
     os.environ.update({"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True", **variable.get(me.rank, {})})
-    joining.host_key = lambda: f"host {me.rank}"
+    joining.host_key = lambda: f"host {hosts[me.rank]}"
     version = options.get(me.rank, {}).pop("version", treefold.__version__)
     treefold.__version__ = version
     return told(lambda: treefold.connect(connect_timeout_seconds=30, **options.get(me.rank, {})).close())
+
+
+def die_while_connecting(me, *, port):
+    """Return whom ranks blame, and when: rank 2 dies when all have come, before it has told where gloo reaches it."""
+    os.environ.update({"RANK": str(me.rank), "WORLD_SIZE": str(me.size), "MASTER_ADDR": "127.0.0.1"})
+    os.environ.update({"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"})
+    joining.host_key = lambda: f"host {me.rank}"
+    if me.rank == 2:
+        gloo.ProcessGroupGloo = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(ConnectError) as failed:
+        treefold.connect(connect_timeout_seconds=3)
+    return failed.value.ranks, time.monotonic() - began
+
+
+def drop(me, *, port):
+    """Drop groups without closing them; return how many threads and descriptors there are after the first and more."""
+    counts = []
+    for number in range(4):
+        group = joined(me, port, 60.0, f"job {number}")
+        group.all_reduce(np.full(20_000, 2.0))
+        group.barrier()
+        del group
+        gc.collect()
+        until = time.monotonic() + 10
+        while time.monotonic() < until and "treefold-" in "".join(one.name for one in threading.enumerate()):
+            time.sleep(0.02)
+        time.sleep(0.2)
+        counts.append((len(threading.enumerate()), len(os.listdir("/proc/self/fd"))))  # noqa: PTH208 - counted
+    return counts

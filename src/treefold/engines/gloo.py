@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import threading
 import time
-from collections.abc import Collection, Mapping
+import weakref
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo
 
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
-from treefold.engines.stores import STORE_ERRORS, asked, interfaces
+from treefold.engines.stores import asked, ended, interfaces
 from treefold.errors import ConnectError, GroupError
 
 _FOREVER = timedelta(days=365)
@@ -28,6 +30,9 @@ _MESSAGE_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 18
 _POLL_S = 0.005
 _TOLD_S = 0.05
+_FLUSH_S = 1.0
+#: How long a rank that gloo could not connect waits for the others to notice the same.
+_SILENT_S = 0.5
 
 
 class GlooChannel(Channel):
@@ -49,11 +54,7 @@ class GlooChannel(Channel):
         self._store, self._name = store, name
         deadline = time.monotonic() + seconds
         self._meet("come", deadline)
-        try:
-            left = max(deadline - time.monotonic(), 1e-3)
-            self._group = ProcessGroupGloo(PrefixStore(name, store), rank, size, timedelta(seconds=left))
-        except RuntimeError as error:
-            raise ConnectError.gloo(str(error), ", ".join(interfaces())) from None
+        self._group = self._connected(deadline)
         self._meet("connected", deadline)  # who is connected may end, which would keep others from connecting
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
@@ -62,6 +63,11 @@ class GlooChannel(Channel):
         self._sent: list[Transfer] = []
         #: How many of these were sent before the last ``settle``.
         self._settled = 0
+        # None of these may hold the channel, or it would never be dropped.
+        self._drop = weakref.finalize(
+            self, _let_go, self._group, rank, size, self.limits.rails, self._receipts, self._sent, os.getpid()
+        )
+        self._drop.atexit = False
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
@@ -88,7 +94,7 @@ class GlooChannel(Channel):
         way = peer, -1 if tag < CONTROL_TAGS else tag % self.limits.rails
         if way not in self._receipts:
             self._receipts[way] = queue.SimpleQueue()
-            waiter = threading.Thread(target=self._wait_for, args=(self._receipts[way],), daemon=True)
+            waiter = threading.Thread(target=_wait_for, args=(self._receipts[way], self._ended), daemon=True)
             waiter.name = f"treefold-{peer}"
             waiter.start()
             self._waiters.append(waiter)
@@ -107,16 +113,14 @@ class GlooChannel(Channel):
         """Forget what the receivers have."""
         # What was sent before the last ``settle`` has been received: every rank has told a round since, which it does
         # when it has everything. The frames of that round itself may still be on their way.
-        self._sent = self._sent[self._settled :]
+        del self._sent[: self._settled]
         self._settled = len(self._sent)
 
     def flush(self, deadline: float) -> None:
         """Wait for gloo's own thread, which writes to the sockets."""
-        for transfer in self._sent:
-            left = max(deadline - time.monotonic(), 1e-3)
-            with contextlib.suppress(RuntimeError):  # whoever has gone needs nothing any more
-                transfer.handle.wait(timedelta(seconds=left))
-        self._sent, self._settled = [], 0
+        _flush(self._sent, deadline)
+        self._sent.clear()
+        self._settled = 0
 
     def now(self) -> float:
         """Return the time of the monotonic clock."""
@@ -148,7 +152,7 @@ class GlooChannel(Channel):
             # Not longer: a store that is out of reach must not keep the others waiting for the broken connections.
             told.wait(min(_TOLD_S, max(deadline - time.monotonic(), 0.0)))
         finally:
-            self._disconnect()
+            _disconnect(self._group, self.rank, self.size, self.limits.rails)
         done.wait(max(deadline - time.monotonic(), 0.0))
         # A copy, because the thread may still add to it.
         return dict(answers)
@@ -168,6 +172,7 @@ class GlooChannel(Channel):
 
     def close(self) -> None:
         """Let the waiting threads end: once nothing is under way, or all connections are broken, they do at once."""
+        self._drop.detach()
         for receipts in self._receipts.values():
             receipts.put(None)
         until = time.monotonic() + _TOLD_S
@@ -178,10 +183,34 @@ class GlooChannel(Channel):
         store = PrefixStore(self._name, self._store)
         try:
             # One exchange of the store decides: whoever comes first names the members, and all others read them.
-            decided: list[int] = json.loads(asked(lambda: store.compare_set("without", "", wanted), deadline))
+            decided: list[int] = json.loads(asked(lambda _: store.compare_set("without", "", wanted), deadline))
         except ConnectError:
             raise ConnectError.undecided(self.rank) from None
         return decided
+
+    def _connected(self, deadline: float) -> Any:
+        """Return gloo's group, once every rank has connected to every other."""
+        began = time.monotonic()
+        seconds = max(deadline - began, 1e-3)
+        store = PrefixStore(self._name, self._store)
+        try:
+            # By a thread of its own: the constructor hears no signals, and tries five times as long as it is told.
+            return ended(lambda: ProcessGroupGloo(store, self.rank, self.size, timedelta(seconds=seconds)), deadline)
+        except (RuntimeError, TimeoutError) as error:
+            until = max(deadline, time.monotonic()) + _SILENT_S
+            absent = asked(lambda is_over: self._silent(store, until, is_over), until)
+            if absent:
+                raise ConnectError.late(absent, time.monotonic() - began) from None
+            raise ConnectError.gloo(str(error), ", ".join(interfaces())) from None
+
+    def _silent(self, store: Any, until: float, is_over: threading.Event) -> list[int]:
+        """Return the ranks that say neither that they are connected nor that they could not connect."""
+        store.set(f"failed/{self.rank}", b"")
+        silent = list(range(self.size))
+        while silent and time.monotonic() < until and not is_over.wait(_POLL_S):
+            silent = [one for one in silent if not store.check([f"failed/{one}"])]
+            silent = [one for one in silent if not store.check([f"connected/{one}"])]
+        return silent
 
     def _meet(self, where: str, deadline: float) -> None:
         """Wait in the store until all are there."""
@@ -189,46 +218,81 @@ class GlooChannel(Channel):
         store = PrefixStore(self._name, self._store)
         left = max(deadline - time.monotonic(), 1e-3)
 
-        def missing() -> list[int]:
+        def missing(is_over: threading.Event) -> list[int]:
             store.set(keys[self.rank], b"")
-            with contextlib.suppress(*STORE_ERRORS):
-                store.wait(keys, timedelta(seconds=left))
-                return []
-            return [rank for rank, key in enumerate(keys) if not store.check([key])]
+            # Asked again and again: a wait within the store would keep its client from everybody else, even after
+            # Ctrl-C.
+            while not store.check(keys):
+                if is_over.is_set() or time.monotonic() >= deadline:
+                    return [rank for rank, key in enumerate(keys) if not store.check([key])]
+                time.sleep(_POLL_S)
+            return []
 
         absent = asked(missing, deadline)
         if absent:
             raise ConnectError.late(absent, left)
 
-    def _wait_for(self, receipts: queue.SimpleQueue[Transfer | None]) -> None:
-        while True:
-            transfer = receipts.get()
-            if transfer is None:
-                return
-            try:
-                # Without the GIL, and without a deadline of its own: one that passed would break the connection for all
-                # transfers.
-                transfer.handle.wait(_FOREVER)
-            except RuntimeError as error:
-                transfer.error = str(error) or "the connection is broken"
-            transfer.handle = None
-            self._ended.put(transfer)
-
     def _fail(self, transfer: Transfer, error: Exception) -> None:
         transfer.error = str(error) or "the connection is broken"
         self._ended.put(transfer)
 
-    def _disconnect(self) -> None:
-        """Break all connections: gloo does so when a receive expires, and nothing else does.
 
-        One from a rank that is gone does not expire, so each is tried; once all are broken, the rest fail at once.
-        """
-        nowhere = torch.empty(1, dtype=torch.uint8)
-        for rail in range(self.limits.rails):
-            for peer in range(self.size):
-                if peer != self.rank:
-                    with contextlib.suppress(RuntimeError):
-                        self._group.recv([nowhere], peer, _NOBODYS + rail).wait(timedelta(milliseconds=1))
+def _wait_for(receipts: queue.SimpleQueue[Transfer | None], ended: queue.SimpleQueue[Transfer]) -> None:
+    """Wait for one receive after the other, until there is None."""
+    while True:
+        transfer = receipts.get()
+        if transfer is None:
+            return
+        try:
+            # Without the GIL, and without a deadline of its own: one that passed would break the connection for all
+            # transfers.
+            transfer.handle.wait(_FOREVER)
+        except RuntimeError as error:
+            transfer.error = str(error) or "the connection is broken"
+        transfer.handle = None
+        ended.put(transfer)
+
+
+def _flush(sent: Sequence[Transfer], deadline: float) -> None:
+    for transfer in sent:
+        left = max(deadline - time.monotonic(), 1e-3)
+        with contextlib.suppress(RuntimeError):  # whoever has gone needs nothing any more
+            transfer.handle.wait(timedelta(seconds=left))
+
+
+def _disconnect(group: Any, rank: int, size: int, rails: int) -> None:
+    """Break all connections: gloo does so when a receive expires, and nothing else does.
+
+    One from a rank that is gone does not expire, so each is tried; once all are broken, the rest fail at once.
+    """
+    nowhere = torch.empty(1, dtype=torch.uint8)
+    for rail in range(rails):
+        for peer in range(size):
+            if peer != rank:
+                with contextlib.suppress(RuntimeError):
+                    group.recv([nowhere], peer, _NOBODYS + rail).wait(timedelta(milliseconds=1))
+
+
+def _let_go(
+    group: Any,
+    rank: int,
+    size: int,
+    rails: int,
+    receipts: Mapping[tuple[int, int], queue.SimpleQueue[Transfer | None]],
+    sent: Sequence[Transfer],
+    owner: int,
+) -> None:
+    """Do for a channel that was dropped what its user has not done by ``close``."""
+
+    def end() -> None:
+        _flush(sent, time.monotonic() + _FLUSH_S)
+        _disconnect(group, rank, size, rails)
+        for one in receipts.values():
+            one.put(None)
+
+    if os.getpid() == owner:
+        # Beside whatever the collector of garbage has interrupted.
+        threading.Thread(target=end, daemon=True).start()
 
 
 def _num_rails() -> int:

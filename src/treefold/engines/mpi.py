@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ _CHUNK_BYTES = 1 << 18
 #: The last tags: words of ranks that stop, and of those that go on.
 _STOPPED, _GOING_ON = 1, 2
 _MOST_TAGS = 1 << 30
+#: How many channels may be over one communicator, one after the other.
+_MOST_GENERATIONS = 256
 #: What a rank that stopped has sent before may still be on its way.
 _ON_ITS_WAY_S = 0.05
 #: How many communicators are given back at most when another is made.
@@ -34,12 +36,22 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 2e-5, 2e-4
 class MpiChannel(Channel):
     """MPI's non-blocking sends and receives. MPICH ends the whole job when a rank dies."""
 
-    def __init__(self, communicator: Any) -> None:
-        """Take over a communicator that nobody else uses."""
-        self._comm = communicator
-        self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
-        tags = min(communicator.Get_attr(MPI.TAG_UB), _MOST_TAGS) - _GOING_ON
-        self.limits = Limits(tags, _MESSAGE_BYTES, _CHUNK_BYTES, is_death_fatal=True)
+    def __init__(
+        self, communicator: Any, members: Sequence[int] | None = None, generations: list[int] | None = None
+    ) -> None:
+        """Take over a communicator that nobody else uses.
+
+        ``members``: those of its ranks that use the channel. ``generations``: of channels over it, one after the other.
+        """
+        self._comm, self._is_free = communicator, False
+        self._members = list(range(communicator.Get_size()) if members is None else members)
+        self.rank, self.size = self._members.index(communicator.Get_rank()), len(self._members)
+        # Shared by all channels over the communicator.
+        self._generations = generations or [0]
+        tags = min(communicator.Get_attr(MPI.TAG_UB), _MOST_TAGS) // _MOST_GENERATIONS
+        # Each generation has tags of its own: what an older one has left under way meets nobody.
+        self._first_tag = self._generations[-1] * tags
+        self.limits = Limits(tags - _GOING_ON - 1, _MESSAGE_BYTES, _CHUNK_BYTES, is_death_fatal=True)
         # Transfers and their requests, side by side. They hold the buffers, where MPI may write until a request is
         # done.
         self._open: list[Transfer] = []
@@ -47,17 +59,20 @@ class MpiChannel(Channel):
         self._ended: collections.deque[Transfer] = collections.deque()
         self._said: dict[int, tuple[float, bytes]] = {}
         self._kept: list[Any] = []
+        #: What ranks have said by which they go on, of each the last.
+        self._go_on: dict[int, bytes] = {}
         #: By which all its ranks know the channel, if it can be freed.
         self.number = 0
         self._has_told = self._goes_on = False
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
-        return self._begin(Transfer(peer, tag, buffer, is_send=True), self._comm.Isend([buffer, MPI.BYTE], peer, tag))
+        return self._begin(Transfer(peer, tag, buffer, is_send=True), self._isend(buffer, peer, tag))
 
     def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to receive, and return at once."""
-        return self._begin(Transfer(peer, tag, buffer), self._comm.Irecv([buffer, MPI.BYTE], peer, tag))
+        request = self._comm.Irecv([buffer, MPI.BYTE], self._members[peer], self._first_tag + tag)
+        return self._begin(Transfer(peer, tag, buffer), request)
 
     def wait(self, deadline: float) -> Transfer | None:
         """Return what has ended; None at the deadline."""
@@ -132,24 +147,39 @@ class MpiChannel(Channel):
         if self._comm == MPI.COMM_NULL:
             raise GroupError.closed()
         self._goes_on = True
-        wanted = json.dumps(members).encode()
-        self._tell(wanted, members, _GOING_ON)
-        heard: dict[int, bytes] = {self.rank: wanted}
+        own = json.dumps([members, len(self._generations)]).encode()
+        self._tell(own, members, _GOING_ON)
+        self._go_on[self.rank] = own
 
         def have_agreed() -> bool:
-            heard.update(self._received(_GOING_ON))
-            return heard.keys() >= set(members)
+            self._go_on.update(self._received(_GOING_ON))
+            return self._go_on.keys() >= set(members)
 
-        if not _until(have_agreed, deadline) or set(heard.values()) != {wanted}:
+        if not _until(have_agreed, deadline):
             raise ConnectError.undecided(self.rank)
-        group = self._comm.Get_group().Incl(members)
-        return MpiChannel(self._comm.Create_group(group))
+        told = [json.loads(self._go_on[rank]) for rank in members]
+        # The newest that is new to all. No call of MPI's makes a smaller communicator without waiting for all its
+        # ranks, for ever if one has given up meanwhile.
+        generation = max(number for _, number in told)
+        if any(others != members for others, _ in told) or generation >= _MOST_GENERATIONS:
+            raise ConnectError.undecided(self.rank)
+        self._generations.extend(range(len(self._generations), generation + 1))
+        return MpiChannel(self._comm, [self._members[rank] for rank in members], self._generations)
 
     def close(self) -> None:
         """Keep what is under way: MPI may still write there, until all have closed it and the communicator is freed."""
         if not self._has_told:
+            self._has_told = True
             self._tell(b"", range(self.size), _STOPPED)
-        _kept.append(self)
+        if self not in _kept:
+            _kept.append(self)
+
+    def __del__(self) -> None:
+        """Keep a channel that was dropped without ``close``; the next ``duplicate`` closes it."""
+        # Not closed here: the collector of garbage may run beside another thread that is within MPI.
+        kept = globals()["_kept"]  # None when the interpreter ends
+        if kept is not None and not self._is_free and self not in kept:
+            kept.append(self)
 
     def is_quiet(self) -> bool:
         """Tell whether nothing is under way any more, and nothing will be: all ranks have stopped using the channel.
@@ -184,6 +214,7 @@ class MpiChannel(Channel):
         """Give the communicator back; all ranks do, of channels that are quiet on all of them."""
         _kept.remove(self)
         self._comm.Free()
+        self._is_free = True
 
     def _begin(self, transfer: Transfer, request: Any) -> Transfer:
         self._open.append(transfer)
@@ -193,10 +224,10 @@ class MpiChannel(Channel):
     def _test(self) -> None:
         """Let MPI work, and note what has ended."""
         # Testing is what moves messages: MPI need not have a thread of its own.
-        done = MPI.Request.Testsome(self._requests) if self._requests else None
-        if done:
-            ended = set(done)
-            self._ended.extend(self._open[index] for index in sorted(ended) if not self._open[index].is_send)
+        ended = self._done()
+        if ended:
+            over = [self._open[index] for index in sorted(ended)]
+            self._ended.extend(one for one in over if one.error or not one.is_send)
             self._open = [one for index, one in enumerate(self._open) if index not in ended]
             self._requests = [one for index, one in enumerate(self._requests) if index not in ended]
             return
@@ -208,23 +239,45 @@ class MpiChannel(Channel):
                     one.error = "the rank has stopped"
                 self._ended.extend(lost)
 
+    def _done(self) -> set[int]:
+        """Return the places of the requests that are done, and of those that MPI could not fulfil."""
+        try:
+            return set(MPI.Request.Testsome(self._requests) or ()) if self._requests else set()
+        except MPI.Exception:
+            pass  # it does not say whose request it was
+        ended = set()
+        for index, (transfer, request) in enumerate(zip(self._open, self._requests, strict=True)):
+            if request == MPI.REQUEST_NULL:  # done by the call that failed, whether well is not known
+                transfer.error = "MPI has failed to carry a message"
+            try:
+                is_done = request.Test()
+            except MPI.Exception as error:
+                transfer.error, is_done = str(error), True
+            if is_done:
+                ended.add(index)
+        return ended
+
     def _tell(self, words: bytes, ranks: Collection[int], tag: int) -> None:
         buffer = np.frombuffer(words, np.uint8)
         for rank in ranks:
             if rank != self.rank:
                 with contextlib.suppress(MPI.Exception):
-                    self._kept.append((buffer, self._comm.Isend([buffer, MPI.BYTE], rank, self.limits.tags + tag)))
+                    self._kept.append((buffer, self._isend(buffer, rank, self.limits.tags + tag)))
 
     def _hear(self) -> None:
         self._said.update({rank: (time.monotonic(), words) for rank, words in self._received(_STOPPED).items()})
 
+    def _isend(self, buffer: HostArray, peer: int, tag: int) -> Any:
+        return self._comm.Isend([buffer, MPI.BYTE], self._members[peer], self._first_tag + tag)
+
     def _received(self, tag: int) -> dict[int, bytes]:
         found = {}
         status = MPI.Status()
-        while self._comm.Iprobe(MPI.ANY_SOURCE, self.limits.tags + tag, status):
+        where = self._first_tag + self.limits.tags + tag
+        while self._comm.Iprobe(MPI.ANY_SOURCE, where, status):
             words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-            self._comm.Recv([words, MPI.BYTE], status.Get_source(), self.limits.tags + tag)
-            found[status.Get_source()] = words.tobytes()
+            self._comm.Recv([words, MPI.BYTE], status.Get_source(), where)
+            found[self._members.index(status.Get_source())] = words.tobytes()
         return found
 
 
@@ -238,6 +291,8 @@ def duplicate(communicator: Any) -> MpiChannel:
     Freeing a communicator takes all its ranks, which meet here. Only channels that are quiet on every rank are freed:
     MPI may use the number again, and a late message would reach the new communicator.
     """
+    for dropped in _kept:
+        dropped.close()
     channel = MpiChannel(communicator.Dup())
     quiet = {one.number: one for one in list(_kept) if one.joins(communicator) and one.is_quiet()}
     # Freeing takes all ranks, in one order: each tells which channels are quiet for it, and all free those that every

@@ -18,6 +18,7 @@ T = TypeVar("T")
 STORE_ERRORS = (RuntimeError, OSError)
 #: A question that ends at the deadline by itself is not cut off.
 _GRACE_S = 0.2
+_SILENT = "it has not answered by the deadline"
 
 
 def interfaces() -> list[str]:
@@ -25,30 +26,47 @@ def interfaces() -> list[str]:
     return [name for name in os.environ.get(INTERFACES, "").split(",") if name]
 
 
-def asked(question: Callable[[], T], deadline: float) -> T:
+def asked(question: Callable[[threading.Event], T], deadline: float) -> T:
     """Return what a store answers by the deadline, a moment of the monotonic clock.
 
-    A question that is never answered keeps its thread and the store's client for good.
+    A question that is never answered keeps its thread and the store's client for good. It is told by its argument once
+    nobody waits for the answer, as after Ctrl-C: it has then to leave the store as if it had not been asked.
 
     Raises:
         ConnectError: there is no answer, or the store has failed.
 
     """
-    answers, errors = list[T](), list[Exception]()
+    is_over = threading.Event()
+    try:
+        return ended(lambda: question(is_over), deadline)
+    except STORE_ERRORS as error:
+        raise ConnectError.store(str(error)) from None
+    finally:
+        is_over.set()
 
-    def ask() -> None:
+
+def ended(work: Callable[[], T], deadline: float) -> T:
+    """Return what some work returns by the deadline, in a thread of its own, so that signals are heard meanwhile.
+
+    Raises:
+        TimeoutError: it goes on.
+
+    """
+    returned, errors = list[T](), list[Exception]()
+
+    def run() -> None:
         try:
-            answers.append(question())
-        except Exception as error:  # noqa: BLE001 - raised by the thread that asks
+            returned.append(work())
+        except Exception as error:  # noqa: BLE001 - raised by the thread that waits
             errors.append(error)
 
-    # A daemon: a call into the store that never returns must not keep the process from ending.
-    asking = threading.Thread(target=ask, daemon=True, name="treefold-store")
-    asking.start()
-    asking.join(max(deadline - time.monotonic(), 0.0) + _GRACE_S)
-    # Answers first: one that came at the last moment counts, though the thread may not have ended.
-    if answers:
-        return answers[0]
-    if errors and not isinstance(errors[0], STORE_ERRORS):
+    # A daemon: a call into a store that never returns must not keep the process from ending.
+    working = threading.Thread(target=run, daemon=True, name="treefold-store")
+    working.start()
+    working.join(max(deadline - time.monotonic(), 0.0) + _GRACE_S)
+    # What was returned first: at the last moment it counts, though the thread may not have ended.
+    if returned:
+        return returned[0]
+    if errors:
         raise errors[0]
-    raise ConnectError.store(str(errors[0]) if errors else "it has not answered by the deadline")
+    raise TimeoutError(_SILENT)

@@ -69,9 +69,32 @@ class ConnectError(GroupError, ConnectionError):
     def late(cls, ranks: Sequence[int], seconds: float) -> Self:
         """Some ranks did not come."""
         return cls(
-            f"{numbered(ranks)} did not connect within {seconds:g} s. Start "
+            f"{numbered(ranks)} did not connect within {round(seconds, 2):g} s. Start "
             "all ranks, or give connect a larger connect_timeout_seconds."
         ).blaming(*ranks)
+
+    @classmethod
+    def given_up(cls, ranks: Sequence[int]) -> Self:
+        """Some ranks were there, and have gone before all were."""
+        verb = "has" if len(ranks) == 1 else "have"
+        return cls(
+            f"{numbered(ranks)} {verb} given up connecting before all had come. Look at what was raised there, and "
+            "connect again; if nothing else was, give connect a larger connect_timeout_seconds on all ranks."
+        ).blaming(*ranks)
+
+    @classmethod
+    def told(cls, rank: int, why: str, ranks: Sequence[int]) -> Self:
+        """A rank has given up, and told the others why; ``ranks``: whom it blames itself."""
+        sentence = f"The group did not form: rank {rank} has given up: {why.rstrip('.')}."
+        return cls(why if why.startswith("The group did not form") else sentence).blaming(*ranks or [rank])
+
+    @classmethod
+    def rank_too_high(cls, rank: int, size: int) -> Self:
+        """A rank's number is not below the number of ranks."""
+        return cls(
+            f"The group did not form: rank {rank} is not one of {size} ranks, which count from 0 to {size - 1}. Start "
+            "every rank with its own number, and with the number of all."
+        ).blaming(rank)
 
     @classmethod
     def undecided(cls, rank: int) -> Self:

@@ -148,7 +148,7 @@ class ChannelLink(Link):
         made = [(0, whole)] if whole is not None else []
         # Pieces arrive in memory of the call: the caller's is written after the vote, or not at all.
         staged = [(at, native.new_result((nbytes,), np.dtype(np.uint8))) for at, _, nbytes in taken]
-        own = [(at, memory_at(address, nbytes)) for at, address, nbytes in given]
+        own = [(at, memory_at(address, nbytes, given)) for at, address, nbytes in given]
         with self._calling(words):
             until = self._deadline()
             crossing = Crossing(self._channel, own, made + staged)

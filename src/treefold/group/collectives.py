@@ -20,6 +20,7 @@ from treefold.errors.words import counted
 from treefold.execution import native
 from treefold.group.contributions import KIND, address_of, check_movable, host_arrays, layout_of
 from treefold.group.link import Link
+from treefold.group.memory import Pieces
 from treefold.group.reductions import Joined
 from treefold.group.traced_calls import call_later, tracing_backend
 from treefold.values import DistributedValues, PerReplica
@@ -151,7 +152,7 @@ class Moves:
     ) -> list[HostArray] | None:
         """Lay what this rank gives into the area that the ranks share, and return what lies there in the end."""
         total = moved[-1].at + max(moved[-1].nbytes, 1) if moved else 1
-        pieces = [(place.at, address_of(array), array.nbytes) for place, array in given if array.nbytes]
+        pieces = Pieces((place.at, array) for place, array in given)
         keeps = is_wanted and may_keep and all(result.backend.takes_read_only for result in moved)
         made = [] if keeps or not is_wanted else [native.new_result(one.shape, one.dtype) for one in moved]
         taken = [(one.at, address_of(array), one.nbytes) for one, array in zip(moved, made, strict=False) if one.nbytes]

@@ -47,10 +47,18 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
         ConnectError: some did not come, or they do not fit together.
 
     """
-    deadline = time.monotonic() + terms.connect_seconds
+    try:
+        return _joined(roster, terms, meet, time.monotonic() + terms.connect_seconds)
+    except BaseException as error:
+        roster.give_up(error)
+        raise
+
+
+def _joined(roster: Roster, terms: Terms, meet: Meet, deadline: float) -> Link:
     cluster = _read(terms.topology)
     missing = roster.missing_interfaces()
     own = {
+        "size": roster.size,
         "treefold": sys.modules["treefold"].__version__,
         "byte order": sys.byteorder,
         "guarantee": terms.guarantee,
@@ -74,14 +82,21 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
         return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), deadline - time.monotonic())
     # A cluster's topology names the ranks that there were; hosts that are left fold equal parts.
     rest = dataclasses.replace(terms, topology=None)
-    return ChannelLink(
-        roster.open_channel(deadline),
-        layout,
-        local,
-        lambda channel, seconds: join(ChannelRoster(channel), dataclasses.replace(rest, connect_seconds=seconds), meet),
-        result_bytes=min(one["bytes for results"] for one in said),
-        timeout_seconds=terms.timeout_seconds,
-    )
+    try:
+        if len(hosts) < len(said):
+            roster.exchange(b"", deadline)  # hosts whose ranks did not meet say so, and nobody waits for them
+        return ChannelLink(
+            roster.open_channel(deadline),
+            layout,
+            local,
+            lambda channel, left: join(ChannelRoster(channel), dataclasses.replace(rest, connect_seconds=left), meet),
+            result_bytes=min(one["bytes for results"] for one in said),
+            timeout_seconds=terms.timeout_seconds,
+        )
+    except BaseException as error:
+        if local is not None:
+            local.close(error)
+        raise
 
 
 def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -> SharedMemoryLink | None:
@@ -97,7 +112,7 @@ def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -
 
 def _check(said: Sequence[dict[str, Any]]) -> None:
     for rank, other in enumerate(said):
-        for name in ("treefold", "byte order", "guarantee", "topology"):
+        for name in ("size", "treefold", "byte order", "guarantee", "topology"):
             if other[name] != said[0][name]:
                 raise ConnectError.differs(name, rank, other[name], said[0][name])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,23 +14,36 @@ from treefold.execution import native
 from treefold.execution.actions import FlatMemory, LeafActions
 from treefold.execution.program_walk import Walk
 from treefold.fold import Fold
+from treefold.group.contributions import address_of
 from treefold.plan import Plan
 from treefold.plan.ir import Buffer, Role
 
 _NUMPY = NumpyBackend()
 
 
-def memory_at(address: int, nbytes: int) -> HostArray:
-    """Return the bytes at an address of this process, which must stay there."""
+def memory_at(address: int, nbytes: int, owner: object = None) -> HostArray:
+    """Return the bytes at an address of this process, which must stay there; views of them keep ``owner``."""
     if not nbytes:
         return np.empty(0, np.uint8)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+    memory: Any = (ctypes.c_uint8 * nbytes).from_address(address)
+    # An engine may read what is under way long after a call has failed, and after its caller has dropped the array.
+    memory.owner = owner
+    return np.ctypeslib.as_array(memory)
 
 
 def arrays_of(row: Row) -> list[HostArray]:
-    """Return the arrays of a row, which must outlive them, one-dimensional, writable, whatever their framework."""
+    """Return the arrays of a row, which they keep, one-dimensional, writable, whatever their framework."""
     length = int(np.prod(row.shape, dtype=np.int64))
-    return [memory_at(address, length * row.dtype.itemsize).view(row.dtype) for address in row.addresses]
+    return [memory_at(address, length * row.dtype.itemsize, row).view(row.dtype) for address in row.addresses]
+
+
+class Pieces(list[tuple[int, int, int]]):
+    """Pieces of a stream: where they begin there, their addresses and bytes. Who keeps these keeps the memory, too."""
+
+    def __init__(self, placed: Iterable[tuple[int, HostArray]]) -> None:
+        """Give row-major arrays to a stream."""
+        self._arrays = [(at, array) for at, array in placed if array.nbytes]
+        super().__init__((at, address_of(array), array.nbytes) for at, array in self._arrays)
 
 
 class CallMemory:
