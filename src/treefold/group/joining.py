@@ -56,18 +56,8 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
 
 def _joined(roster: Roster, terms: Terms, meet: Meet, deadline: float) -> Link:
     cluster = _read(terms.topology)
-    missing = roster.missing_interfaces()
-    own = {
-        "size": roster.size,
-        "treefold": sys.modules["treefold"].__version__,
-        "byte order": sys.byteorder,
-        "guarantee": terms.guarantee,
-        "topology": None if cluster is None else _digest(cluster),
-        "host": host_key() or f"rank {roster.rank}",
-        "bytes for results": terms.result_bytes,
-        "interfaces": [missing, [name for _, name in socket.if_nameindex()] if missing else []],
-    }
-    said = [json.loads(one) for one in roster.exchange(json.dumps(own).encode(), deadline)]
+    own = json.dumps(_own(roster, terms, cluster)).encode()
+    said = [json.loads(one) for one in roster.exchange(own, deadline)]
     _check(said)
     hosts = _hosts([one["host"] for one in said])
     if terms.guarantee == "engine" and len(hosts) > 1:
@@ -97,6 +87,21 @@ def _joined(roster: Roster, terms: Terms, meet: Meet, deadline: float) -> Link:
         if local is not None:
             local.close(error)
         raise
+
+
+def _own(roster: Roster, terms: Terms, cluster: Topology | None) -> dict[str, Any]:
+    """Return what the other ranks are told of this one."""
+    missing = roster.missing_interfaces()
+    return {
+        "size": roster.size,
+        "treefold": sys.modules["treefold"].__version__,
+        "byte order": sys.byteorder,
+        "guarantee": terms.guarantee,
+        "topology": None if cluster is None else _digest(cluster),
+        "host": host_key() or f"rank {roster.rank}",
+        "bytes for results": terms.result_bytes,
+        "interfaces": [missing, [name for _, name in socket.if_nameindex()] if missing else []],
+    }
 
 
 def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -> SharedMemoryLink | None:

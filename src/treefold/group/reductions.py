@@ -113,8 +113,7 @@ class Folds:
 
         """
         with self._link.telling():
-            if type(op) is not str:  # another library's, or what cannot be hashed
-                op = ReduceOp.parse(op)
+            op = op if type(op) is str else ReduceOp.parse(op)  # another library's, or what cannot be hashed
             if isinstance(value, Batch):
                 return self._first(
                     None, value, op, None, (out, None if out is None else _read_end(out)), weights, (root, ends)
@@ -163,8 +162,7 @@ class Folds:
     def _read_parts(self, op: ReduceOp | str, values: list[Any], cut: Hashable) -> tuple[KnownCall, list[Row]]:
         """Return what is known of a reduce-scatter of arrays, after validation if they are the first of their kind."""
         reading = read_components((values,))
-        if type(op) is not str:
-            op = ReduceOp.parse(op)
+        op = op if type(op) is str else ReduceOp.parse(op)
         key = None if reading.key is None else (_REDUCE_SCATTER, op, reading.key, cut)
         known = None if key is None else self._known.get(key)
         if known is not None:
