@@ -4,9 +4,12 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import pytest
+
+from treefold.cli.run import _one_at_a_time, _wait_for
 
 CONNECT = "import os, signal, sys, numpy as np, treefold\nwith treefold.connect() as group:\n"
 
@@ -84,6 +87,23 @@ class TestRun:
             process.stdout.readline()
             process.stdout.close()
             assert process.wait(timeout=60) != 0
+
+    def test_waits_for_a_slow_reader(self, monkeypatch):
+        """As long as somebody reads, nothing is left out; then not for long."""
+        monkeypatch.setattr("treefold.cli.run._END_S", 0.2)
+        passed, ended = [], threading.Event()
+
+        def pass_on():
+            with _one_at_a_time:
+                time.sleep(1)
+                passed.append("line")
+            ended.wait(20)  # for more, which a program left behind might write
+
+        reader = threading.Thread(target=pass_on, daemon=True)
+        reader.start()
+        _wait_for([reader])
+        ended.set()
+        assert passed == ["line"]
 
     def test_waits_once_for_programs_that_ranks_leave_behind(self, script):
         """They may hold its output open."""

@@ -1,6 +1,6 @@
 import pytest
 
-from treefold.errors import DeadlineError
+from treefold.errors import DeadlineError, PeerLostError
 from treefold.group.blame import Said, error_of
 
 
@@ -76,6 +76,12 @@ class TestErrorOf:
         """One that was there, and noticed its own deadline a little too late, is missed by few."""
         late = [said("late", [1]), said("away", [2, 3]), said("late", [1, 3]), said("away", [1], away_s=0.07)]
         assert error_of(dict(enumerate(late)), 1).ranks == (1,)
+
+    @pytest.mark.parametrize("words", [b"", b'[1, "TypeError", []]'], ids=["closed", "given up"])
+    def test_names_who_has_left_in_the_words_of_connecting(self, words):
+        """Over MPI, those of ranks that do not go on from connecting come by the same channel."""
+        error = error_of({0: said("lost", [1]), 1: Said.read(words)}, 0)
+        assert (type(error), error.ranks) == (PeerLostError, (1,))
 
     def test_names_whoever_was_away_by_far_the_longest(self):
         """On a busy machine the others notice their deadlines late, and hear of broken connections first."""

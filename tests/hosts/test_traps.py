@@ -86,6 +86,16 @@ class TestConnect:
         assert len(set(stories)) == 1
         assert stories[0][1].startswith(f"The group did not form: {sentence}")
 
+    def test_a_topology_that_one_rank_cannot_read(self, run):
+        """The others hear why, and do not wait for their deadlines."""
+        stories = run(trap_ranks.connect_unlike, variable={}, options={1: {"topology": "nosuch.json"}})
+        own = stories.pop(1)
+        assert "nosuch.json" in own[1]
+        assert {name for name, _ in stories} == {"ConnectError"}
+        assert {words for _, words in stories} == {
+            f"The group did not form: rank 1 has given up: {own[1].rstrip('.')}."
+        }
+
     def test_a_network_interface_that_is_not_there(self, run):
         """All ranks hear of which rank, and what its host has."""
         stories = run(trap_ranks.connect_unlike, variable={1: {"GLOO_SOCKET_IFNAME": "nosuch0"}}, options={})

@@ -22,7 +22,7 @@ from rank_processes import told
 import treefold
 from treefold.engines import gloo
 from treefold.engines.interface import Transfer
-from treefold.errors import ConnectError
+from treefold.errors import ConnectError, TreefoldError
 from treefold.group import joining
 from treefold.group.rounds import ROUND_TAGS
 
@@ -99,7 +99,10 @@ def connect_unlike(me, *, port, variable, options, hosts=(0, 1, 2)):
     joining.host_key = lambda: f"host {hosts[me.rank]}"
     version = options.get(me.rank, {}).pop("version", treefold.__version__)
     treefold.__version__ = version
-    return told(lambda: treefold.connect(connect_timeout_seconds=30, **options.get(me.rank, {})).close())
+    try:
+        return told(lambda: treefold.connect(connect_timeout_seconds=30, **options.get(me.rank, {})).close())
+    except TreefoldError as error:
+        return type(error).__name__, str(error)
 
 
 def die_while_connecting(me, *, port):

@@ -1,8 +1,12 @@
 """PyTorch's backend "treefold": every collective of ``torch.distributed``, between real processes."""
 
+import itertools
+
 import pytest
 import torch
 from torch_ranks import Raised, collectives, refusals, run
+
+from treefold.torch import flat
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "complex64", "int32", "int64", "uint8"]
 
@@ -151,9 +155,30 @@ class TestAllToAll:
 class TestOverlaps:
     @pytest.mark.parametrize("elements", [5, 3000])
     def test_do_not_show(self, elements):
-        """Gathered, exchanged and scattered where the input lies, in one part of the group's memory and in several."""
+        """Gathered, exchanged, scattered, summed where the input lies, in one part of the group's memory or more."""
         environment = {"TREEFOLD_GROUP_BYTES": "8192"}
-        assert run(collectives.overlapping_parts, 3, elements, environment=environment) == [[True] * 3] * 3
+        assert run(collectives.overlapping_parts, 3, elements, environment=environment) == [[True] * 4] * 3
+
+
+class TestFlat:
+    def test_writes_all_that_a_call_has_given_though_it_is_interrupted(self, monkeypatch):
+        """The other ranks have theirs, and are told that this one was interrupted."""
+        tensors, told, calls = [torch.zeros(2, 2).t() for _ in range(3)], [], itertools.count()
+        written = flat.Flat()
+        for tensor in tensors:
+            written.target(tensor).fill_(7)
+        check = flat.check_memory
+
+        def interrupted(tensor):
+            if next(calls) == 1:
+                raise KeyboardInterrupt
+            check(tensor)
+
+        monkeypatch.setattr(flat, "check_memory", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            written.finish(told.append)
+        assert [tensor.unique().tolist() for tensor in tensors] == [[7]] * 3
+        assert [type(error) for error in told] == [KeyboardInterrupt]
 
 
 class TestObjects:

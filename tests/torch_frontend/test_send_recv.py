@@ -1,7 +1,17 @@
 """Messages between single ranks on PyTorch's backend "treefold"."""
 
+import contextlib
+import math
+import random
+import signal
+from datetime import timedelta
+
 import pytest
+import torch
 from torch_ranks import Died, Raised, mail, run
+
+from treefold.errors import GroupError
+from treefold.torch.transfers import Transfer
 
 
 class TestSendRecv:
@@ -24,6 +34,14 @@ class TestSendRecv:
     def test_by_tag(self):
         """Messages of one tag come in order, and others do not block them."""
         assert run(mail.by_tag, 2)[1] == [[8], [8], [7]]
+
+    def test_in_order_though_the_receiver_listens_late(self):
+        """It begins to while the sender tries to reach it, for one message after the other."""
+        assert run(mail.many_before_the_receiver_listens, 2, 600) == [True, True]
+
+    def test_again_after_one_was_given_up(self):
+        """The receiver gets the next one."""
+        assert run(mail.again_after_giving_up, 2) == [None, [2, 2, 2]]
 
     def test_of_any_form(self):
         """Strided, empty, of a dtype that NumPy does not have."""
@@ -143,3 +161,23 @@ class TestErrors:
         assert killed == Died(-9)
         assert answer.kind == "PeerLostError"
         assert answer.text.startswith("Rank 1 has ended or left the group while a message between it and this rank was")
+
+
+class TestTransfer:
+    def test_that_is_interrupted_where_it_waits_has_ended(self):
+        """Wherever the signal comes: whoever waits for it then does not wait."""
+        draw = random.Random(1)  # noqa: S311 - a test's choice
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            for _ in range(400):
+                transfer = Transfer(1, 0, torch.zeros(2), rank=0, is_sent=False, until=math.inf)
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 4e-4))  # once, and it waits until then
+                    transfer.wait(timedelta(seconds=20))
+                except KeyboardInterrupt:
+                    transfer.finish()
+                with contextlib.suppress(GroupError):  # given up, unless the signal came before it waited
+                    assert transfer.wait()
+                assert transfer.is_completed()
+        finally:
+            signal.signal(signal.SIGALRM, before)

@@ -169,7 +169,12 @@ def overlapping_parts(rank, size, elements):
     parts = [values + 10_000 * other for other in range(size)]
     own = parts[1] if rank == 0 else torch.zeros(elements)
     distributed.scatter(own, parts if rank == 0 else None)
-    return [torch.equal(*pair) for pair in ((joined, gathered), (exchanged, expected), (own, values + 10_000 * rank))]
+    whole = torch.arange(float(size * elements)) + 10_000 * rank
+    start = elements // 2  # neither a rank's own part nor beside it
+    distributed.reduce_scatter_tensor(whole[start : start + elements], whole.view(-1))
+    total = size * (values + rank * elements) + 10_000 * sum(range(size))
+    pairs = (joined, gathered), (exchanged, expected), (own, values + 10_000 * rank)
+    return [torch.equal(*pair) for pair in (*pairs, (whole[start : start + elements], total))]
 
 
 def objects(rank, size):

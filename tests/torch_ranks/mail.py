@@ -1,5 +1,6 @@
 """Messages between single ranks; what rank r sends begins with 2**r."""
 
+import contextlib
 import datetime as dt
 import os
 import resource
@@ -312,3 +313,34 @@ def from_a_thread(rank, size):
         distributed.recv(tensor, 0)
         distributed.all_reduce(total)
     return tensor.tolist(), total.tolist()
+
+
+def many_before_the_receiver_listens(rank, size, count):
+    """Return whether messages of one tag come in the order in which they were sent."""
+    if rank == 0:
+        works = [distributed.isend(torch.tensor([float(number)]), 1) for number in range(count)]
+        for work in works:
+            work.wait()
+        return True
+    time.sleep(0.2)
+    numbers = torch.zeros(count)
+    for number in range(count):
+        distributed.recv(numbers[number : number + 1], 0)
+    return numbers.tolist() == list(range(count))
+
+
+def again_after_giving_up(rank, size):
+    """Rank 0 gives its first message up before rank 1 wants any, and sends another one."""
+    distributed.barrier()
+    tensor = torch.full((3,), -1.0)
+    if rank == 0:
+        distributed.irecv(torch.zeros(1), 1, tag=9)  # so that it listens
+        with contextlib.suppress(TimeoutError):
+            distributed.isend(torch.full((3,), 1.0), 1).wait(dt.timedelta(seconds=0.3))
+        distributed.barrier()
+        distributed.send(torch.full((3,), 2.0), 1)
+        return None
+    distributed.send(torch.zeros(1), 0, tag=9)
+    distributed.barrier()
+    distributed.recv(tensor, 0)
+    return tensor.tolist()

@@ -79,10 +79,7 @@ def _run_all(command: Sequence[str], tickets: Sequence[str], environment: Mappin
             _wait(ranks, _GRACE_S)
     finally:
         _end(ranks)
-        # A program that a rank has left behind may hold its output open.
-        deadline = time.monotonic() + _END_S
-        for reader in readers:
-            reader.join(max(deadline - time.monotonic(), 0.0))
+        _wait_for(readers)
     if failed is None:
         return 0
     # Ranks that raise because another one has failed may end before it does; they name it.
@@ -111,6 +108,15 @@ def _pass_on(rank: int, process: subprocess.Popen[bytes], blamed: list[int]) -> 
 
 
 _one_at_a_time = threading.Lock()
+
+
+def _wait_for(readers: Sequence[threading.Thread]) -> None:
+    """Wait until all output was passed on: not for long if a program that a rank has left behind holds it open."""
+    deadline = time.monotonic() + _END_S
+    while any(reader.is_alive() for reader in readers) and time.monotonic() < deadline:
+        if _one_at_a_time.locked():  # whoever reads our output takes its time
+            deadline = time.monotonic() + _END_S
+        time.sleep(_LOOK_S)
 
 
 def _copy(rank: int, source: IO[bytes] | None, target: IO[bytes], blamed: list[int]) -> None:

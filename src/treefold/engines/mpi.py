@@ -153,7 +153,8 @@ class MpiChannel(Channel):
 
         def have_agreed() -> bool:
             self._go_on.update(self._received(_GOING_ON))
-            return self._go_on.keys() >= set(members)
+            told = [json.loads(self._go_on.get(rank, b"[[], 0]")) for rank in members]
+            return all(others == members for others, _ in told)  # one that says something else may say it no more
 
         if not _until(have_agreed, deadline):
             raise ConnectError.undecided(self.rank)
@@ -161,7 +162,7 @@ class MpiChannel(Channel):
         # The newest that is new to all. No call of MPI's makes a smaller communicator without waiting for all its
         # ranks, for ever if one has given up meanwhile.
         generation = max(number for _, number in told)
-        if any(others != members for others, _ in told) or generation >= _MOST_GENERATIONS:
+        if generation >= _MOST_GENERATIONS:
             raise ConnectError.undecided(self.rank)
         self._generations.extend(range(len(self._generations), generation + 1))
         return MpiChannel(self._comm, [self._members[rank] for rank in members], self._generations)

@@ -35,8 +35,11 @@ class Said(NamedTuple):
 
     @staticmethod
     def read(said: bytes) -> Said:
-        """Read what another rank has said."""
-        cause, suspects, ended, holds, waiters, away_s = json.loads(said)
+        """Read what another rank has said; of one that gave up connecting, that it has left."""
+        told = json.loads(said or b"[]")
+        if len(told) != len(Said._fields):
+            return Said("failed" if told else LEFT, frozenset(), 0, holds=False)
+        cause, suspects, ended, holds, waiters, away_s = told
         return Said(str(cause), frozenset(suspects), int(ended), bool(holds), frozenset(waiters), float(away_s))
 
 

@@ -107,7 +107,7 @@ class Group:
             leaves, structure = flatten(value)
             columns = [cut_equally(array, axis, self.size) for array in leaves]
             parts = [[column[rank] for column in columns] for rank in range(self.size)]
-            own = self._folds.reduce_scatter(parts, op, cut=(structure, axis))
+            own = self._folds.reduce_scatter(parts, op, cut=f"{structure} along axis {axis}")
         result: T = unflatten(structure, own)
         return result
 

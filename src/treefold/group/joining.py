@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from treefold.engines.roster import ChannelRoster, Roster
-from treefold.errors import ConnectError, TopologyError
+from treefold.errors import ConnectError, TopologyError, TreefoldError
 from treefold.group.channel_link import ChannelLink
 from treefold.group.link import Link
 from treefold.group.plans import Layout
@@ -25,6 +25,8 @@ from treefold.planners.host_shares import host_shares
 from treefold.topology import Topology
 from treefold.topology.load import load_topology
 
+#: Of what a rank says of an error, in characters.
+_MOST_WORDS = 1000
 #: Joins the ranks of one host: a ticket, the seconds that are left.
 Meet = Callable[[Ticket, float], SharedMemoryLink]
 
@@ -55,9 +57,14 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
 
 
 def _joined(roster: Roster, terms: Terms, meet: Meet, deadline: float) -> Link:
-    cluster = _read(terms.topology)
-    own = json.dumps(_own(roster, terms, cluster)).encode()
-    said = [json.loads(one) for one in roster.exchange(own, deadline)]
+    try:
+        cluster, refusal = _read(terms.topology), None
+    except TreefoldError as error:  # the others wait for this rank's words
+        cluster, refusal = None, error
+    own = {**_own(roster, terms, cluster), "refusal": str(refusal or "")[:_MOST_WORDS]}
+    said = [json.loads(one) for one in roster.exchange(json.dumps(own).encode(), deadline)]
+    if refusal is not None:
+        raise refusal
     _check(said)
     hosts = _hosts([one["host"] for one in said])
     if terms.guarantee == "engine" and len(hosts) > 1:
@@ -117,6 +124,8 @@ def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -
 
 def _check(said: Sequence[dict[str, Any]]) -> None:
     for rank, other in enumerate(said):
+        if other["refusal"]:
+            raise ConnectError.told(rank, other["refusal"], ())
         for name in ("size", "treefold", "byte order", "guarantee", "topology"):
             if other[name] != said[0][name]:
                 raise ConnectError.differs(name, rank, other[name], said[0][name])

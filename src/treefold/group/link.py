@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import ctypes
 import os
 import sys
 import threading
@@ -260,12 +261,10 @@ def _before_fork() -> None:
         link.retire_leases()
 
 
-_kept: list[Link] = []
-
-
 def _after_fork_in_child() -> None:
-    # The destructors of engines wait for threads, which the child does not have.
-    _kept.extend(_links)
+    # The destructors of engines wait for threads, which the child does not have: not even its end may call them.
+    for link in list(_links):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(link))
 
 
 if hasattr(os, "register_at_fork"):

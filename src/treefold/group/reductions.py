@@ -131,7 +131,7 @@ class Folds:
             return self._first(key, value, op, reading, (out, end), weights, (root, ends))
 
     def reduce_scatter(
-        self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = (), *, cut: Hashable = None
+        self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = (), *, cut: str = ""
     ) -> list[Any]:
         """Return this rank's part of the reduction of all ranks' values, which come as a list of arrays for each rank.
 
@@ -159,7 +159,7 @@ class Folds:
                 result.backend.assign(taker, array)
             return list(out) or arrays
 
-    def _read_parts(self, op: ReduceOp | str, values: list[Any], cut: Hashable) -> tuple[KnownCall, list[Row]]:
+    def _read_parts(self, op: ReduceOp | str, values: list[Any], cut: str) -> tuple[KnownCall, list[Row]]:
         """Return what is known of a reduce-scatter of arrays, after validation if they are the first of their kind."""
         reading = read_components((values,))
         op = op if type(op) is str else ReduceOp.parse(op)
@@ -281,7 +281,7 @@ class Folds:
         return arrays
 
     def _read(
-        self, fold: Fold, entry: Entry, root: int | None, collective: int, ends: str = "", cut: Hashable = None
+        self, fold: Fold, entry: Entry, root: int | None, collective: int, ends: str = "", cut: str = ""
     ) -> KnownCall:
         """Return what ranks compare of a call, and what its results will be."""
         for part in entry.parts:
@@ -290,7 +290,7 @@ class Folds:
             if len(part.lengths) > native_core.MOST_REPLICAS:
                 raise ArgumentError.replicas_of_rank(len(part.lengths), native_core.MOST_REPLICAS)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
-        layout = layout_of(entry, ends if cut is None else str(cut))
+        layout = layout_of(entry, cut or ends)
         kind = KIND.pack(collective, *how, 0 if root is None else root + 1, layout)
         name = "reduce_scatter" if collective == _REDUCE_SCATTER else "all_reduce" if root is None else "reduce"
         words = words_of(name if root is None else f"reduce to rank {root}", fold, entry, ends)

@@ -66,6 +66,7 @@ class Desk:
         with contextlib.ExitStack() as undone:
             self.listener = undone.enter_context(_noted(_new_socket()))
             self.waker, self.woken = (undone.enter_context(_noted(one)) for one in socket.socketpair())
+            self.waker.setblocking(False)  # noqa: FBT003 - the socket module's signature
             self.selector = undone.enter_context(_noted(selectors.DefaultSelector()))
             # Last, because to remove it takes no descriptor then.
             Path(address.folder).mkdir(mode=0o700)

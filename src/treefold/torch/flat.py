@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ class Flat:
 
         """
         check_memory(tensor)
-        return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()).view(-1)
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach()).view(-1)
 
     def target(self, tensor: Any, *, keeps: bool = False, is_apart: bool = False) -> Any:
         """Return a flat tensor to write, with what is in the tensor if ``keeps``; ``finish`` puts it where it belongs.
@@ -63,12 +63,25 @@ class Flat:
         if not is_apart and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             self._written.append(tensor)
             return tensor.detach().view(-1)
-        copy = self.source(tensor) if keeps else torch.empty(tensor.numel(), dtype=tensor.dtype)
+        copy = self.source(tensor) if keeps else torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu")
         self._copied.append((tensor, copy))
         return copy
 
-    def finish(self) -> None:
-        """Write copies back, and let autograd know what was written."""
+    def finish(self, interrupted: Callable[[BaseException], None] = lambda _: None) -> None:
+        """Write copies back, and let autograd know what was written.
+
+        All of them, even if a signal interrupts: ``interrupted`` is called then, with what it raises.
+        """
+        try:
+            self._write()
+        except Exception:
+            raise
+        except BaseException as error:
+            self._write()
+            interrupted(error)
+            raise
+
+    def _write(self) -> None:
         for tensor, copy in self._copied:
             check_memory(tensor)  # a transfer ends long after it began
             # Inference tensors can only be written in that mode.
@@ -97,6 +110,19 @@ def read_only(array: HostArray, dtype: Any) -> Any:
     holder: Any = (ctypes.c_char * array.nbytes).from_address(array.__array_interface__["data"][0])
     holder.owner = array  # the tensor keeps its buffer alive, and that the array
     return torch.frombuffer(holder, dtype=dtype)
+
+
+def apart(sources: Sequence[Any], ends: Sequence[Any]) -> list[Any]:
+    """Return flat tensors, copies of those that parts of a call would overwrite before others have read them."""
+
+    def is_apart(source: Any) -> bool:
+        first, last = source.data_ptr(), source.data_ptr() + source.nbytes
+        # In place, the same elements are written as were read.
+        return all(
+            end.data_ptr() == first or end.data_ptr() >= last or end.data_ptr() + end.nbytes <= first for end in ends
+        )
+
+    return [source if is_apart(source) else source.clone() for source in sources]
 
 
 def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> Iterator[list[list[Any]]]:

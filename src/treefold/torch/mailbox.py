@@ -34,6 +34,8 @@ _HELLO = struct.Struct("<64sI")
 _NEWS = struct.Struct("<?qQQ")
 #: Number of the message, whether the receiver's tensor has its size.
 _ANSWER = struct.Struct("<Q?")
+#: In place of an offer's bytes: the offer of that number is taken back.
+_WITHDRAWN = (1 << 64) - 1
 #: How long until what could not be done at once is tried again, and the longest wait of all.
 _POLL_S, _LONGEST_S = 0.01, 3600.0
 
@@ -68,8 +70,12 @@ class Mailbox:
         """
         if self._thread is None:
             self._open()
-        self._posted.append((transfer, is_sent))
-        self._wake()
+        try:
+            self._posted.append((transfer, is_sent))
+            self._wake()
+        except BaseException:  # interrupted: nobody waits for it
+            transfer.finish(GroupError.mail_given_up())
+            raise
         if self._is_closed:
             transfer.finish(GroupError.closed())
 
@@ -143,12 +149,17 @@ class Mailbox:
         while self._posted:
             transfer, is_sent = self._posted.popleft()
             (self._unsent if is_sent else self._wanted).append(transfer)
+        unheard = set[int | None]()  # receivers that began to listen meanwhile get messages in order, in the next turn
         for waiting, begin in ((self._unsent, self._offer), (self._wanted, self._ask)):
             for transfer in list(waiting):
+                if waiting is self._unsent and transfer.peer in unheard:
+                    continue
                 try:
                     begin(transfer)
                 except Exception as error:  # noqa: BLE001 - whoever waits for the transfer raises it
                     self._fail(transfer, GroupError.mail_failed(error))
+                if transfer in self._unsent:
+                    unheard.add(transfer.peer)
 
     def _patience(self) -> float | None:
         """Return how long nothing can happen without an event."""
@@ -171,10 +182,18 @@ class Mailbox:
         for waiting in (self._unsent, self._wanted):
             if transfer in waiting:
                 waiting.remove(transfer)
-        for numbered in (self._offered, self._coming):
-            for key in [key for key, one in numbered.items() if one is transfer]:
-                del numbered[key]
+        for key in [key for key, one in self._offered.items() if one is transfer]:
+            del self._offered[key]
+            self._withdraw(*key)
+        for key in [key for key, one in self._coming.items() if one is transfer]:
+            del self._coming[key]
         transfer.finish(error)
+
+    def _withdraw(self, receiver: int, number: int) -> None:
+        """Tell a receiver that a message which it was offered does not come, so that it can take the next one."""
+        line = self._outgoing.get(receiver)
+        if line is not None:
+            line.post(_NEWS.pack(False, 0, _WITHDRAWN, number))  # noqa: FBT003 - a field
 
     def _fail_all(self, error: GroupError) -> None:
         for transfer in self._waiting():
@@ -213,6 +232,12 @@ class Mailbox:
         is_tensor, tag, nbytes, number = _NEWS.unpack(news)
         sender = _known(line.peer)
         self._expect_news(line)
+        if not is_tensor and nbytes == _WITHDRAWN:
+            self._offers = [offer for offer in self._offers if (offer[0], offer[3]) != (sender, number)]
+            waiting = self._coming.pop((sender, number), None)
+            if waiting is not None:
+                self._wanted.insert(0, waiting)
+            return
         if not is_tensor:
             self._offers.append((sender, tag, nbytes, number, line))
             return
@@ -285,7 +310,7 @@ class Mailbox:
         line.expect(memoryview(answer), partial(self._send, answer))
         receiver = _known(line.peer)
         transfer = self._offered.get((receiver, number))
-        if transfer is None:  # it was given up, so the receiver waits until its own deadline
+        if transfer is None:  # it was given up, which the receiver was told
             return
         if not has_size:
             self._fail(transfer, CallMismatchError.mail(self._rank, receiver, len(transfer.memory), None))

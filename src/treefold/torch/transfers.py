@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +14,8 @@ from torch import distributed
 
 from treefold.errors import DeadlineError, GroupError
 from treefold.torch.flat import Flat
+
+_LOOK_S = 1.0
 
 
 class Carrier(threading.Thread):
@@ -43,7 +47,9 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
         # Held while the tensor is written: whoever gives the transfer up comes before that, or too late.
         self._guard = threading.RLock()
         self._is_over = False
-        self._done = threading.Event()
+        # Let go when it is over. A bare lock, because an interrupt within an Event may leave that locked for ever.
+        self._running = threading.Lock()
+        self._running.acquire()
         self._error: GroupError | None = None
         self._future: Any = torch.futures.Future()
 
@@ -52,15 +58,14 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
         with self._guard:
             if self._is_over:
                 return
-            self._is_over = True
-            self._error = error or self._write()
-        try:
-            if self._error is None:
-                self._future.set_result([self._tensor])
-            else:
-                self._future.set_exception(self._error)
-        finally:  # whatever callbacks of the future raise
-            self._done.set()
+            ended = error or self._write()
+            # Both before any other function is called, where an interrupt could come between them.
+            self._error, self._is_over = ended, True
+            self._running.release()
+        if ended is None:
+            self._future.set_result([self._tensor])
+        else:
+            self._future.set_exception(ended)
 
     def _write(self) -> GroupError | None:
         try:
@@ -76,15 +81,13 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
             GroupError: the peer is gone, late, or has another size; or this is no place to wait.
 
         """
-        if os.getpid() != self._pid:
-            raise GroupError.forked(self._rank)
-        if isinstance(threading.current_thread(), Carrier) and not self._done.is_set():
-            raise GroupError.mail_callback()
-        seconds = min(timeout.total_seconds(), threading.TIMEOUT_MAX) if timeout else 0.0
         try:
-            if not self._done.wait(seconds if seconds > 0 else None):
-                self.finish(DeadlineError.mail(self.peer))
-                self._done.wait()  # it may have ended in this moment
+            self._check_place()
+            seconds = timeout.total_seconds() if timeout else 0.0
+            if not self._ends_by(time.monotonic() + seconds if seconds > 0 else math.inf):
+                self.finish(DeadlineError.mail(self.peer))  # unless it has ended in this moment
+        except Exception:
+            raise
         except BaseException:
             self.finish(GroupError.mail_given_up())
             raise
@@ -92,13 +95,29 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
             raise self._error
         return True
 
+    def _check_place(self) -> None:
+        if os.getpid() != self._pid:
+            raise GroupError.forked(self._rank)
+        if isinstance(threading.current_thread(), Carrier) and not self._is_over:
+            raise GroupError.mail_callback()
+
+    def _ends_by(self, deadline: float) -> bool:
+        while not self._is_over:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            # Not longer: another thread that waits may have been interrupted when it had the lock.
+            if self._running.acquire(timeout=min(left, _LOOK_S)):
+                self._running.release()
+        return True
+
     def is_completed(self) -> bool:
         """Tell whether it has ended."""
-        return self._done.is_set()
+        return self._is_over
 
     def is_success(self) -> bool:
         """Tell whether it has ended well."""
-        return self._done.is_set() and self._error is None
+        return self._is_over and self._error is None
 
     def get_future(self) -> Any:
         """Return a future of the tensor, in a list."""
