@@ -36,6 +36,7 @@ class TestErrorOf:
     def test_names_who_has_left_with_what_it_had_sent(self):
         """If nobody else is missing."""
         assert error_of({0: said("lost", [1]), 1: said("left", ended=5)}, 0).ranks == (1,)
+        assert error_of({0: said("lost", [1]), 1: said("left", ended=5), 2: said("left", ended=5)}, 0).ranks == (1,)
 
     def test_says_of_nobody_in_a_call_that_it_has_its_result(self):
         """A call of several rounds is over at the last of them."""

@@ -67,8 +67,9 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     # Whoever answers lives. The waiters of others come second: a rank they wait for may itself only wait.
     missing = suspects.difference(answers) or waiters.difference(answers) or _most_missed(answers, late)
     if now or (stopped and not missing):  # who has stopped later may have taken along what it had sent
-        cause = min((stopped[other] for other in now or stopped), key=_STOPPED.index)
-        ranks = sorted(other for other in now or stopped if stopped[other] == cause)
+        ended = now or suspects.intersection(stopped) or stopped.keys()
+        cause = min((stopped[other] for other in ended), key=_STOPPED.index)
+        ranks = sorted(other for other in ended if stopped[other] == cause)
         return PeerLostError.between_hosts(cause, ranks, holders)
     blamed = sorted(missing or suspects or waiters)
     if blamed and late.keys() >= set(blamed):
