@@ -50,7 +50,7 @@ def tell_addresses(link: Link) -> list[Address]:
         raise
 
 
-class Desk:
+class Endpoint:
     """What a rank needs to carry messages: a socket where others connect, one that wakes its thread, and a selector.
 
     ``close`` closes them, and takes the folder away.

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError, SharedMemoryError
 from treefold.group.descriptor_passing import peer as process_at
-from treefold.torch.addresses import Address, Desk, connect
+from treefold.torch.addresses import Address, Endpoint, connect
 from treefold.torch.lines import Line
 from treefold.torch.transfers import Carrier, Transfer
 from treefold.torch.turns import Turns
@@ -58,7 +58,7 @@ class Mailbox:
         self._gone: set[int] = set()
         self._count, self._is_closed = 0, False
         self._opening = Turns()
-        self._desk: Desk | None = None
+        self._endpoint: Endpoint | None = None
         self._thread: Carrier | None = None
 
     def post(self, transfer: Transfer, *, is_sent: bool) -> None:
@@ -99,12 +99,12 @@ class Mailbox:
             turn.release()
 
     def _start(self) -> None:
-        self._desk = desk = Desk(self._addresses[self._rank])
-        thread = Carrier(target=self._run, args=(desk,), name="treefold mailbox", daemon=True)
+        self._endpoint = endpoint = Endpoint(self._addresses[self._rank])
+        thread = Carrier(target=self._run, args=(endpoint,), name="treefold mailbox", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # no room for another thread
-            desk.close()
+            endpoint.close()
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
         except BaseException:  # interrupted, perhaps when the thread was there already: it ends
             self._is_closed = True
@@ -113,34 +113,34 @@ class Mailbox:
         self._thread = thread
 
     def _wake(self) -> None:
-        if self._desk is not None:
-            self._desk.wake()
+        if self._endpoint is not None:
+            self._endpoint.wake()
 
-    def _run(self, desk: Desk) -> None:
+    def _run(self, endpoint: Endpoint) -> None:
         try:
             while not self._is_closed:
                 try:
                     self._begin_posted()
-                    self._progress(desk)
+                    self._progress(endpoint)
                     self._drop_late()
                 except Exception as error:  # noqa: BLE001 - later messages must not wait for a thread that has ended
                     self._fail_all(GroupError.mail_failed(error))
                     time.sleep(_POLL_S)
         finally:
             self._is_closed = True
-            self._end(desk)
+            self._end(endpoint)
 
-    def _progress(self, desk: Desk) -> None:
+    def _progress(self, endpoint: Endpoint) -> None:
         """Wait until something can be read or written, and do that."""
-        for key in list(desk.selector.get_map().values()):
+        for key in list(endpoint.selector.get_map().values()):
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if key.data and key.data.has_writes else 0)
             if events != key.events:
-                desk.selector.modify(key.fileobj, events, key.data)
-        for key, events in desk.selector.select(self._patience()):
-            if key.fileobj is desk.listener:
-                self._accept(desk)
-            elif key.fileobj is desk.woken:
-                desk.woken.recv(4096)
+                endpoint.selector.modify(key.fileobj, events, key.data)
+        for key, events in endpoint.selector.select(self._patience()):
+            if key.fileobj is endpoint.listener:
+                self._accept(endpoint)
+            elif key.fileobj is endpoint.woken:
+                endpoint.woken.recv(4096)
             else:
                 self._pass(key.data, events)
 
@@ -199,9 +199,9 @@ class Mailbox:
         for transfer in self._waiting():
             self._fail(transfer, error)
 
-    def _accept(self, desk: Desk) -> None:
+    def _accept(self, endpoint: Endpoint) -> None:
         try:
-            connection = desk.accept()
+            connection = endpoint.accept()
         except OSError:  # no descriptor for it, which the next one would not have either
             time.sleep(_POLL_S)
             return
@@ -214,7 +214,7 @@ class Mailbox:
             connection.close()
 
     def _add(self, line: Line) -> None:
-        _known(self._desk).selector.register(line.connection, selectors.EVENT_READ, line)
+        _known(self._endpoint).selector.register(line.connection, selectors.EVENT_READ, line)
 
     def _greet(self, hello: bytearray, line: Line) -> None:
         token, rank = _HELLO.unpack(hello)
@@ -334,7 +334,7 @@ class Mailbox:
 
     def _lose(self, line: Line) -> None:
         """Forget a line whose other end is gone, and fail what was under way on it."""
-        _known(self._desk).selector.unregister(line.connection)
+        _known(self._endpoint).selector.unregister(line.connection)
         line.connection.close()
         if line.peer is None:
             return
@@ -347,14 +347,14 @@ class Mailbox:
         for transfer in [one for (peer, _), one in numbered.items() if peer == line.peer]:
             self._fail(transfer, PeerLostError.mail(line.peer))
 
-    def _end(self, desk: Desk) -> None:
+    def _end(self, endpoint: Endpoint) -> None:
         while self._posted:
             self._wanted.append(self._posted.popleft()[0])
         self._fail_all(GroupError.closed())
-        for key in list(desk.selector.get_map().values()):
+        for key in list(endpoint.selector.get_map().values()):
             if key.data is not None:
                 key.data.connection.close()
-        desk.close()
+        endpoint.close()
 
 
 def _fits(transfer: Transfer, offer: tuple[int, int, int, int, Line]) -> bool:
