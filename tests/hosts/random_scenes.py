@@ -18,6 +18,7 @@ from treefold.engines.interface import Limits
 from treefold.errors import CallMismatchError, ConnectError, GroupError, PeerLostError
 from treefold.group.channel_link import ChannelLink
 from treefold.group.group import Group
+from treefold.group.link import Link, told
 from treefold.group.plans import Layout
 from treefold.group.rounds import ROUND_TAGS
 from treefold.testing import Cut, FakeNetwork, Kill, Stop
@@ -199,8 +200,7 @@ def _make(group: Group, network: FakeNetwork, call: Call, members: list[int], ra
         elif is_mine and call.odd == "refuse":
             group.all_reduce("no array")
         elif is_mine:
-            with group.telling():
-                raise MemoryError(call.length)  # noqa: TRY301 - as its memory would
+            OutOfMemory(group.link).call()
         else:
             _check(group, call, members, rank)
     except CallMismatchError:
@@ -210,6 +210,18 @@ def _make(group: Group, network: FakeNetwork, call: Call, members: list[int], ra
     else:
         pytest.fail(f"{call} has succeeded")
     assert _data_sent(network, rank) == before, "data has moved in a call that did not match"
+
+
+class OutOfMemory:
+    """A call that its rank has no memory for."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    @told
+    def call(self) -> None:
+        """Fail before anything is told."""
+        raise MemoryError
 
 
 def _data_sent(network: FakeNetwork, rank: int) -> int:
@@ -265,17 +277,17 @@ def _equal(made: Any, right: Any) -> None:
 def check(scene: Scene, outcomes: list[Any], *, is_prompt: bool) -> None:
     """Assert what must hold, whatever has happened."""
     fired = {outcome.rank for outcome in outcomes if not isinstance(outcome, Told)}
-    for rank, told in enumerate(outcomes):
-        if not isinstance(told, Told):
-            assert told in scene.faults, (scene, rank, told)
+    for rank, outcome in enumerate(outcomes):
+        if not isinstance(outcome, Told):
+            assert outcome in scene.faults, (scene, rank, outcome)
             continue
-        if told.error is None:
+        if outcome.error is None:
             continue
-        if isinstance(told.error, KeyboardInterrupt):
+        if isinstance(outcome.error, KeyboardInterrupt):
             assert scene.trouble == "interrupt", (scene, rank)
             assert rank == scene.who, (scene, rank)
             continue
-        _check_error(scene, rank, told, is_prompt=is_prompt)
+        _check_error(scene, rank, outcome, is_prompt=is_prompt)
     if is_prompt and fired == scene.culprits and scene.trouble in {"kill", "stop"}:
         _check_onward(scene, outcomes)
 

@@ -25,8 +25,8 @@ _IS_FULL = os.environ.get("TREEFOLD_CASES") == "full"
 class Interrupting:
     """Raises KeyboardInterrupt as the nth function of a call over hosts begins or ends on this thread, once.
 
-    Python runs handlers of signals where functions begin and behind calls. Left out are generators, and the functions
-    that begin and end blocks: Python has no way to keep a signal out of these.
+    Python runs handlers of signals where functions begin and behind calls. Left out are generators: they end blocks,
+    and Python has no way to keep a signal out of that.
     """
 
     def __init__(self, link, number):
@@ -42,10 +42,10 @@ class Interrupting:
     def _trace(self, frame, event, argument):
         del argument
         code = frame.f_code
-        is_left_out = code.co_flags & inspect.CO_GENERATOR or code.co_name in {"__enter__", "__exit__"}
+        is_left_out = code.co_flags & inspect.CO_GENERATOR
         if is_left_out or not code.co_filename.startswith(_ROOMS):
             return None
-        if self.link._depth and event in {"call", "return"}:  # before, it has not begun a call
+        if self.link.depth and event in {"call", "return"}:  # before, it has not begun a call
             self.left -= 1
             if self.left == 0:
                 self.where = f"{event} of {code.co_qualname}"

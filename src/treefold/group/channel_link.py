@@ -207,7 +207,7 @@ class ChannelLink(Link):
 
     def _deadline(self) -> float:
         """Return the deadline of the call, which may have several rounds."""
-        if not self._depth or self._until is None:
+        if not self.depth or self._until is None:
             self._until = self._channel.now() + min(self.timeout_seconds, MOST_SECONDS)
         return self._until
 

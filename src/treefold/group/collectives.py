@@ -19,7 +19,7 @@ from treefold.errors import ArgumentError, MismatchError
 from treefold.errors.words import counted
 from treefold.execution import native
 from treefold.group.contributions import KIND, address_of, check_movable, host_arrays, layout_of
-from treefold.group.link import Link
+from treefold.group.link import Link, told
 from treefold.group.memory import Pieces
 from treefold.group.reductions import Joined
 from treefold.group.traced_calls import call_later, tracing_backend
@@ -51,56 +51,54 @@ class Moves:
         """Use a link."""
         self._link = link
 
+    @told
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        with self._link.telling():
-            self._link.agree(KIND.pack(_BARRIER, 0, 0, 0, bytes(16)), b"", words="barrier")
+        self._link.agree(KIND.pack(_BARRIER, 0, 0, 0, bytes(16)), b"", words="barrier")
 
+    @told
     def broadcast(self, value: Any, root: int) -> Any:
         """Return rank ``root``'s value on all ranks."""
-        with self._link.telling():
-            backend = tracing_backend(value)
-            if backend is not None:
-                return call_later(
-                    backend, value, lambda given: self.broadcast(given, root), lambda array, _: Like(array)
-                )
-            local = PerReplica([value])
-            entry = read_entry(local, read_components(local.values), _DEVICE, read_copied_leaf)
-            check_movable(entry)
-            given = [host_arrays(part)[0] for part in entry.parts]
-            moved = _laid_out(entry.parts, [array.shape for array in given])
-            kind = KIND.pack(_BROADCAST, 0, 0, root + 1, layout_of(entry))
-            pieces = list(zip(moved, given, strict=True)) if self._link.rank == root else []
-            made = self._place(kind, moved, pieces, f"broadcast from rank {root} of {_leaves(moved)}")
-            pairs = zip(moved, made or [], strict=True)
-            return component(entry, [one.backend.from_hosts([array], [_DEVICE])[0] for one, array in pairs])
+        backend = tracing_backend(value)
+        if backend is not None:
+            return call_later(backend, value, lambda given: self.broadcast(given, root), lambda array, _: Like(array))
+        local = PerReplica([value])
+        entry = read_entry(local, read_components(local.values), _DEVICE, read_copied_leaf)
+        check_movable(entry)
+        given = [host_arrays(part)[0] for part in entry.parts]
+        moved = _laid_out(entry.parts, [array.shape for array in given])
+        kind = KIND.pack(_BROADCAST, 0, 0, root + 1, layout_of(entry))
+        pieces = list(zip(moved, given, strict=True)) if self._link.rank == root else []
+        made = self._place(kind, moved, pieces, f"broadcast from rank {root} of {_leaves(moved)}")
+        pairs = zip(moved, made or [], strict=True)
+        return component(entry, [one.backend.from_hosts([array], [_DEVICE])[0] for one, array in pairs])
 
+    @told
     def gather(self, value: Any, axis: int, root: int | None, ends: str = "") -> Any:
         """Return all ranks' arrays behind each other along ``axis``; None off the ``root``, if there is one.
 
         ``ends``: destinations that name ranks, in which all ranks must agree.
         """
-        with self._link.telling():
-            if isinstance(axis, bool) or not isinstance(axis, int):
-                raise ArgumentError.gather_axis(axis, "")
-            backend = tracing_backend(value)
-            if backend is not None:
-                is_wanted = root is None or root == self._link.rank
-                return call_later(
-                    backend,
-                    value,
-                    lambda given: self.gather(given, axis, root, ends),
-                    lambda array, _: Like(array, axis=axis),
-                    is_wanted=is_wanted,
-                )
-            local = value if isinstance(value, DistributedValues) else PerReplica([value])
-            read = as_distributed(local, "value")
-            entry = read_entry(
-                read, read_components(read.values), _DEVICE, lambda path, leaves: read_gathered_leaf(path, leaves, axis)
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            raise ArgumentError.gather_axis(axis, "")
+        backend = tracing_backend(value)
+        if backend is not None:
+            is_wanted = root is None or root == self._link.rank
+            return call_later(
+                backend,
+                value,
+                lambda given: self.gather(given, axis, root, ends),
+                lambda array, _: Like(array, axis=axis),
+                is_wanted=is_wanted,
             )
-            words = f"all_gather{f' to {ends}' * bool(ends)}" if root is None else f"gather to rank {root}"
-            leaves = counted(len(entry.parts), "leaf", "leaves")
-            joined = self.join(entry, f"{words} along axis {axis} of {leaves}", axis, root, ends)
+        local = value if isinstance(value, DistributedValues) else PerReplica([value])
+        read = as_distributed(local, "value")
+        entry = read_entry(
+            read, read_components(read.values), _DEVICE, lambda path, leaves: read_gathered_leaf(path, leaves, axis)
+        )
+        words = f"all_gather{f' to {ends}' * bool(ends)}" if root is None else f"gather to rank {root}"
+        leaves = counted(len(entry.parts), "leaf", "leaves")
+        joined = self.join(entry, f"{words} along axis {axis} of {leaves}", axis, root, ends)
         if joined is None:
             return None
         made = joined.arrays
@@ -110,6 +108,7 @@ class Moves:
             entry, [one.from_hosts([array], [_DEVICE])[0] for one, array in zip(backends, turned, strict=True)]
         )
 
+    @told
     def join(self, entry: Entry, words: str, axis: int = 0, root: int | None = None, ends: str = "") -> Joined | None:
         """Return all ranks' arrays of each leaf behind each other along their first axis; None off the ``root``.
 
@@ -117,28 +116,27 @@ class Moves:
             MismatchError: other axes or dtypes differ, on all ranks.
 
         """
-        with self._link.telling():
-            check_movable(entry)
-            given = [host_arrays(part) for part in entry.parts]
-            pairs = zip(entry.parts, given, strict=True)
-            own = [[part.dtype, [list(array.shape) for array in arrays]] for part, arrays in pairs]
-            where = (axis & 255, 0, 0 if root is None else root + 1, layout_of(entry, ends, with_shapes=False))
-            blob = json.dumps(own).encode()
-            said = [json.loads(blob) for blob in self._link.agree(KIND.pack(_SHAPES, *where), blob, words=words)]
-            parts = enumerate(entry.parts)
-            shapes = [_joined(part.path, [rank[index] for rank in said], axis) for index, part in parts]
-            moved = _laid_out(entry.parts, shapes)
-            pieces = []
-            for index, (result, arrays) in enumerate(zip(moved, given, strict=True)):
-                before = sum(math.prod(shape) for rank in said[: self._link.rank] for shape in rank[index][1])
-                for array in arrays:
-                    pieces.append((result._replace(at=result.at + before * result.dtype.itemsize), array))
-                    before += array.size
-            is_wanted = root is None or root == self._link.rank
-            kind = KIND.pack(_GATHER, *where)
-            made = self._place(kind, moved, pieces, words, is_wanted=is_wanted, may_keep=axis == 0)
-            counts = [sum(len(rank[index][1]) for rank in said) for index in range(len(moved))]
-            return None if made is None else Joined(made, counts)
+        check_movable(entry)
+        given = [host_arrays(part) for part in entry.parts]
+        pairs = zip(entry.parts, given, strict=True)
+        own = [[part.dtype, [list(array.shape) for array in arrays]] for part, arrays in pairs]
+        where = (axis & 255, 0, 0 if root is None else root + 1, layout_of(entry, ends, with_shapes=False))
+        blob = json.dumps(own).encode()
+        said = [json.loads(blob) for blob in self._link.agree(KIND.pack(_SHAPES, *where), blob, words=words)]
+        parts = enumerate(entry.parts)
+        shapes = [_joined(part.path, [rank[index] for rank in said], axis) for index, part in parts]
+        moved = _laid_out(entry.parts, shapes)
+        pieces = []
+        for index, (result, arrays) in enumerate(zip(moved, given, strict=True)):
+            before = sum(math.prod(shape) for rank in said[: self._link.rank] for shape in rank[index][1])
+            for array in arrays:
+                pieces.append((result._replace(at=result.at + before * result.dtype.itemsize), array))
+                before += array.size
+        is_wanted = root is None or root == self._link.rank
+        kind = KIND.pack(_GATHER, *where)
+        made = self._place(kind, moved, pieces, words, is_wanted=is_wanted, may_keep=axis == 0)
+        counts = [sum(len(rank[index][1]) for rank in said) for index in range(len(moved))]
+        return None if made is None else Joined(made, counts)
 
     def _place(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Collection
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,7 +17,7 @@ from treefold.calls.reader import read_shape
 from treefold.errors import ArgumentError, DtypeError
 from treefold.fold import Fold
 from treefold.group.collectives import Moves
-from treefold.group.link import Link
+from treefold.group.link import Link, told
 from treefold.group.rank_parts import cut_equally
 from treefold.group.reductions import Folds
 from treefold.group.traced_calls import call_later, tracing_backend
@@ -93,6 +92,7 @@ class Group:
         return result
 
     @as_written
+    @told
     def reduce_scatter(self, value: T, op: ReduceOpLike = "sum", axis: int = 0) -> T:
         """Return this rank's part of the reduction of all ranks' values, cut along ``axis`` into as many equal parts.
 
@@ -100,14 +100,13 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        with self._link.telling():
-            backend = tracing_backend(value)
-            if backend is not None:
-                return self._scatter_later(backend, value, ReduceOp.parse(op), axis)
-            leaves, structure = flatten(value)
-            columns = [cut_equally(array, axis, self.size) for array in leaves]
-            parts = [[column[rank] for column in columns] for rank in range(self.size)]
-            own = self._folds.reduce_scatter(parts, op, cut=f"{structure} along axis {axis}")
+        backend = tracing_backend(value)
+        if backend is not None:
+            return self._scatter_later(backend, value, ReduceOp.parse(op), axis)
+        leaves, structure = flatten(value)
+        columns = [cut_equally(array, axis, self.size) for array in leaves]
+        parts = [[column[rank] for column in columns] for rank in range(self.size)]
+        own = self._folds.reduce_scatter(parts, op, cut=f"{structure} along axis {axis}")
         result: T = unflatten(structure, own)
         return result
 
@@ -177,12 +176,13 @@ class Group:
         """
         return self._moves.gather(value, axis, None, ends)
 
-    def telling(self) -> AbstractContextManager[None]:
-        """Tell the other ranks if what stands within raises.
+    @property
+    def link(self) -> Link:
+        """What joins the ranks: for ops objects, whose calls are this group's.
 
         :meta private:
         """
-        return self._link.telling()
+        return self._link
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> HostArray:
         """Return an uninitialised array in memory that all ranks of this host can read: reductions do not copy it.
@@ -237,11 +237,10 @@ class Group:
         )
         return result
 
+    @told
     def _checked_root(self, root: object) -> int:
         if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < self.size:
-            error = ArgumentError.root(root, self.size)
-            self._link.refuse(str(error))
-            raise error
+            raise ArgumentError.root(root, self.size)
         return root
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import abc
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Collection, Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from treefold.backends import HostArray
 from treefold.errors import CallMismatchError, GroupError, SharedMemoryError, UnplannedCallError
@@ -76,8 +76,8 @@ class Link(abc.ABC):
         # The number of operations at which the others know all that this rank knows. A failure at this number must be
         # told to them; once there has been another operation, they have failed alike.
         self._told = 0
-        #: How many blocks of ``telling`` are open: all that stands in the outermost is one call.
-        self._depth = 0
+        #: How many methods that are ``told`` are under way: all that happens in the outermost is one call.
+        self.depth = 0
         #: The deadline of that call, where all of it has one.
         self._until: float | None = None
         _links.add(self)
@@ -152,26 +152,17 @@ class Link(abc.ABC):
         """Note that the call goes on: what fails on this rank from here on, the others do not know."""
         self._told = self._sequence
 
-    def telling(self) -> Link:
-        """Return a context that tells the other ranks, which are in the call already, if its body raises."""
-        return self
-
-    def __enter__(self) -> None:
-        """Begin what may fail. As methods, because a generator would take as long as the rest of a small call."""
-        # Within a call (a signal handler's) the count belongs to the call that is under way.
+    def begin(self) -> None:
+        """Begin what may fail: a call, or a part of one that is under way. See ``told``."""
+        # Within an operation (a signal handler's call) the count belongs to the call that is under way.
         if not self._under_way.locked():
             self._told = self._sequence
-        if not self._depth:
+        if not self.depth:
             self._until = None
-        self._depth += 1  # last, with no call behind it: an interrupt comes before, or is one within
+        self.depth += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Tell the others, unless they know, as the call itself has ended; an interrupted rank waits for nobody."""
-        self._depth -= 1
-        if error is None:
-            return
+    def tell(self, error: BaseException) -> None:
+        """Tell the others of an error, unless they know, as the call itself has ended; interrupted, wait for nobody."""
         if not isinstance(error, Exception):
             # Whatever has become of the operations so far: this rank's program does not know, and may make other calls
             # than the others from here on.
@@ -243,6 +234,40 @@ class Link(abc.ABC):
             warnings.warn(sentence, RuntimeWarning, stacklevel=6)
         except RuntimeWarning:  # a program that takes warnings for errors goes on waiting: the others are in the call
             sys.stderr.write(f"{sentence}\n")
+
+
+class _Linked(Protocol):
+    _link: Link
+
+
+_Self = TypeVar("_Self", bound=_Linked)
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+_Method = Callable[Concatenate[_Self, _Given], _Result]
+
+
+def told(method: _Method[_Self, _Given, _Result]) -> _Method[_Self, _Given, _Result]:
+    """Make a method tell the other ranks of its ``_link``, which are in the call already, if it raises.
+
+    No context manager: an interrupt where its ``__exit__`` begins would be told to nobody.
+    """
+
+    @functools.wraps(method)
+    def call(self: _Self, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        link = self._link
+        depth = link.depth
+        try:
+            link.begin()
+            result = method(self, *args, **kwargs)
+        except BaseException as error:
+            link.depth = depth
+            link.tell(error)
+            raise
+        # Without a function: signals are heard where one begins, and here the call has ended.
+        link.depth = depth
+        return result
+
+    return call
 
 
 def _cause_of(error: BaseException | None) -> str:

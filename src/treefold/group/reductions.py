@@ -27,7 +27,7 @@ from treefold.fold import Fold
 from treefold.group import native_core
 from treefold.group.batches import Batch, read_value, without_arrays
 from treefold.group.contributions import KIND, address_of, dense_shape_of, layout_of, plain_rows, rows_of, words_of
-from treefold.group.link import Link, Outcome
+from treefold.group.link import Link, Outcome, told
 from treefold.group.plans import GroupPlans, Reduction, plan_of
 from treefold.group.traced_calls import call_later, tracing_backend
 from treefold.plan import Plan
@@ -94,6 +94,7 @@ class Folds:
         self._accumulate = accumulate
         self._known: BoundedCache[Hashable, KnownCall] = BoundedCache(128)
 
+    @told
     def all_reduce(
         self,
         value: Any,
@@ -112,24 +113,24 @@ class Folds:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        with self._link.telling():
-            op = op if type(op) is str else ReduceOp.parse(op)  # another library's, or what cannot be hashed
-            if isinstance(value, Batch):
-                return self._first(
-                    None, value, op, None, (out, None if out is None else _read_end(out)), weights, (root, ends)
-                )
-            reading = read_components(value.values if isinstance(value, DistributedValues) else (value,))
-            end = None if out is None else reading if out is value else _read_end(out)
-            key = None
-            if weights is None and reading.key is not None and (end is None or end.key is not None):
-                key = (op, reading.key, _ITSELF if end is reading else end and end.key, root, ends)
-                known = self._known.get(key)
-                if known is not None:
-                    reduced = self._repeat(known, reading, end, root)
-                    if reduced is not None:
-                        return reduced
-            return self._first(key, value, op, reading, (out, end), weights, (root, ends))
+        op = op if type(op) is str else ReduceOp.parse(op)  # another library's, or what cannot be hashed
+        if isinstance(value, Batch):
+            return self._first(
+                None, value, op, None, (out, None if out is None else _read_end(out)), weights, (root, ends)
+            )
+        reading = read_components(value.values if isinstance(value, DistributedValues) else (value,))
+        end = None if out is None else reading if out is value else _read_end(out)
+        key = None
+        if weights is None and reading.key is not None and (end is None or end.key is not None):
+            key = (op, reading.key, _ITSELF if end is reading else end and end.key, root, ends)
+            known = self._known.get(key)
+            if known is not None:
+                reduced = self._repeat(known, reading, end, root)
+                if reduced is not None:
+                    return reduced
+        return self._first(key, value, op, reading, (out, end), weights, (root, ends))
 
+    @told
     def reduce_scatter(
         self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = (), *, cut: str = ""
     ) -> list[Any]:
@@ -142,22 +143,21 @@ class Folds:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        with self._link.telling():
-            known, rows = self._read_parts(op, [array for part in parts for array in part], cut)
-            own = slice(len(parts[0]) * self._link.rank, len(parts[0]) * (self._link.rank + 1))
-            end = read_components((list(out),)) if out else None
-            ends = [] if end is None or end.key is None else rows_of(end)
-            results = known.results[own]
-            if ends and self._fold_own(known, rows, own, ends):
-                for result, target in zip(results, ends, strict=True):
-                    result.backend.wrote(target.arrays)
-                return list(out)
-            made = _targets(results, None)
-            self._fold_own(known, rows, own, made)
-            arrays = [_adopted(one, target.arrays[0]) for one, target in zip(results, made, strict=True)]
-            for result, taker, array in zip(results, out, arrays, strict=False):
-                result.backend.assign(taker, array)
-            return list(out) or arrays
+        known, rows = self._read_parts(op, [array for part in parts for array in part], cut)
+        own = slice(len(parts[0]) * self._link.rank, len(parts[0]) * (self._link.rank + 1))
+        end = read_components((list(out),)) if out else None
+        ends = [] if end is None or end.key is None else rows_of(end)
+        results = known.results[own]
+        if ends and self._fold_own(known, rows, own, ends):
+            for result, target in zip(results, ends, strict=True):
+                result.backend.wrote(target.arrays)
+            return list(out)
+        made = _targets(results, None)
+        self._fold_own(known, rows, own, made)
+        arrays = [_adopted(one, target.arrays[0]) for one, target in zip(results, made, strict=True)]
+        for result, taker, array in zip(results, out, arrays, strict=False):
+            result.backend.assign(taker, array)
+        return list(out) or arrays
 
     def _read_parts(self, op: ReduceOp | str, values: list[Any], cut: str) -> tuple[KnownCall, list[Row]]:
         """Return what is known of a reduce-scatter of arrays, after validation if they are the first of their kind."""

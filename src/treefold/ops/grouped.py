@@ -12,6 +12,7 @@ from treefold.devices import Device
 from treefold.errors import ArgumentError, DeviceError, OutputError
 from treefold.group import Group, connect
 from treefold.group.batches import Batch
+from treefold.group.link import told
 from treefold.group.traced_calls import tracing_backend
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
@@ -25,7 +26,9 @@ class GroupedOps:
         """Take a group, or connect the ranks of a ProcessGroup or communicator, for as long as this object lives."""
         self.group = group if isinstance(group, Group) else connect(group)
         self._folds = self.group.folds(accumulate)
+        self._link = self.group.link
 
+    @told
     def reduce(
         self, op: ReduceOp | str, pairs: Sequence[tuple[Any, Any]], out: Sequence[Any] | None, weights: Any
     ) -> list[Mirrored]:
@@ -35,15 +38,14 @@ class GroupedOps:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        with self.group.telling():
-            values = [as_distributed(value, "per_replica_value") for value, _ in pairs]
-            is_mixed = len({len(value) for value in values}) > 1
-            if is_mixed and any(map(tracing_backend, values)):
-                raise ArgumentError.replica_counts([len(value) for value in values])
-            ends = self._ends([asked for _, asked in pairs], values)
-            targets = [()] * len(pairs) if out is None else _targets(out, ends.own)
-            columns = () if is_mixed else zip(*(value.values for value in values), strict=True)
-            batch = Batch(values) if is_mixed else PerReplica([list(one) for one in columns])
+        values = [as_distributed(value, "per_replica_value") for value, _ in pairs]
+        is_mixed = len({len(value) for value in values}) > 1
+        if is_mixed and any(map(tracing_backend, values)):
+            raise ArgumentError.replica_counts([len(value) for value in values])
+        ends = self._ends([asked for _, asked in pairs], values)
+        targets = [()] * len(pairs) if out is None else _targets(out, ends.own)
+        columns = () if is_mixed else zip(*(value.values for value in values), strict=True)
+        batch = Batch(values) if is_mixed else PerReplica([list(one) for one in columns])
         # In place, or copied from new results where this rank is not among the destinations of all values.
         is_taken = all(targets)
         taken = [components[0] for components in targets] if is_taken else None
@@ -53,6 +55,7 @@ class GroupedOps:
             for result, devices, into in zip(reduced.value, ends.own, targets, strict=True)
         ]
 
+    @told
     def gather(self, value: Any, asked: object, axis: int) -> Mirrored:
         """Lay the arrays of all ranks' replicas behind each other, on this rank's destinations.
 
@@ -60,9 +63,8 @@ class GroupedOps:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        with self.group.telling():
-            given = as_distributed(value, "per_replica_value")
-            ends = self._ends([asked], [given])
+        given = as_distributed(value, "per_replica_value")
+        ends = self._ends([asked], [given])
         result = self.group.gathered(given, axis, ends.words)
         return Mirrored.made(_on_all(result, ends.own[0], (), is_taken=False), ends.own[0], None)
 

@@ -40,10 +40,9 @@ def tell_addresses(link: Link) -> list[Address]:
 
     """
     try:
-        with link.telling():
-            folder = Path(tempfile.gettempdir(), f"treefold-{secrets.token_hex(8)}")
-            own = json.dumps([str(folder), secrets.token_hex(32)]).encode()
-            said = link.agree(KIND.pack(_ADDRESSES, 0, 0, 0, bytes(16)), own, words="init_process_group")
+        folder = Path(tempfile.gettempdir(), f"treefold-{secrets.token_hex(8)}")
+        own = json.dumps([str(folder), secrets.token_hex(32)]).encode()
+        said = link.agree(KIND.pack(_ADDRESSES, 0, 0, 0, bytes(16)), own, words="init_process_group")
         return [Address(*json.loads(blob)) for blob in said]
     except BaseException as error:
         link.close(error)

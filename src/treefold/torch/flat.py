@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -67,18 +67,14 @@ class Flat:
         self._copied.append((tensor, copy))
         return copy
 
-    def finish(self, interrupted: Callable[[BaseException], None] = lambda _: None) -> None:
-        """Write copies back, and let autograd know what was written.
-
-        All of them, even if a signal interrupts: ``interrupted`` is called then, with what it raises.
-        """
+    def finish(self) -> None:
+        """Write copies back, and let autograd know what was written: all of them, even if a signal interrupts."""
         try:
             self._write()
         except Exception:
             raise
-        except BaseException as error:
+        except BaseException:
             self._write()
-            interrupted(error)
             raise
 
     def _write(self) -> None:

@@ -27,6 +27,7 @@ from treefold.errors import GroupError, ProcessGroupError
 from treefold.group.byte_streams import Stream, move, tell_counts
 from treefold.group.collectives import Moves
 from treefold.group.connecting import connect_link
+from treefold.group.link import told
 from treefold.group.rank_sources import StoreRanks
 from treefold.group.reductions import Folds
 from treefold.torch.addresses import tell_addresses
@@ -226,22 +227,22 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return _NAME
 
     def _call(self, opts: Any, body: Callable[[Flat], _Result]) -> _Result:
-        """Call ``body`` when it is this thread's turn, and write into the tensors what they are to hold.
-
-        What ``body`` raises is told to the other ranks. It is no context manager: an interrupt at the first bytecode of
-        an ``__exit__`` would keep the turn for ever.
-        """
+        """Call ``body`` when it is this thread's turn, and write into the tensors what they are to hold."""
+        # No context manager: an interrupt where its ``__exit__`` begins would keep the turn for ever.
         turn = self._take_turn()
         try:
-            seconds = 0.0 if opts is None else opts.timeout.total_seconds()
-            self._link.timeout_seconds = seconds if seconds > 0 else self._seconds
-            flat = Flat()
-            with self._link.telling():
-                result = body(flat)
-            flat.finish(self._link.close)
-            return result
+            return self._made(opts, body)
         finally:
             turn.release()
+
+    @told
+    def _made(self, opts: Any, body: Callable[[Flat], _Result]) -> _Result:
+        seconds = 0.0 if opts is None else opts.timeout.total_seconds()
+        self._link.timeout_seconds = seconds if seconds > 0 else self._seconds
+        flat = Flat()
+        result = body(flat)
+        flat.finish()
+        return result
 
     def _take_turn(self) -> Turn:
         self._check_process()  # a thread that a forked child does not have may hold the turn
