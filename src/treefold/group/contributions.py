@@ -23,6 +23,7 @@ from treefold.reduce_op import ReduceOp
 #: Collective, op, accumulation, root, and the hash of everything else: what calls of several ranks are compared by.
 KIND = struct.Struct("<BBBxI16s")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_SET = re.compile(r"\{([^{}]*)\}")
 #: As much as the others are told of a call.
 _MOST_WORDS = 400
 
@@ -113,8 +114,10 @@ def layout_of(entry: Entry, ends: str = "", *, with_shapes: bool = True) -> byte
     """Return the hash of everything in which ranks must agree. ``ends``: destinations that name ranks."""
     parts = [(part.path, part.dtype, part.goal.name, with_shapes and part.operand.shape) for part in entry.parts]
     forms = [(form.num_parts, dense_shape_of(form)) for form in entry.forms]
-    # Static data of a pytree may be functions and objects, which say where they lie in this process.
+    # Static data of a pytree may be functions and objects, which say where they lie in this process, and sets, whose
+    # order depends on its seed for hashes.
     text = _ADDRESS.sub("", repr((str(entry.structure), forms, parts, ends)))
+    text = _SET.sub(lambda found: ", ".join(sorted(found[1].split(", "))), text)
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
