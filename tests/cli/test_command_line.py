@@ -1,3 +1,4 @@
+import os
 import pathlib
 import re
 import shlex
@@ -88,6 +89,13 @@ class TestErrors:
         """What Typer refuses reads as what treefold refuses: one line on stderr, exit code 2."""
         outcome = treefold(*arguments)
         assert (outcome.code, outcome.out, outcome.err) == (2, "", f"treefold: {sentence}\n")
+
+    @pytest.mark.skipif(os.name != "posix", reason="needs a shell that closes streams")
+    @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+    def test_are_none_where_a_stream_is_closed(self, closed):
+        """What would be written there is not, and everything else goes on."""
+        command = f"{shlex.quote(sys.executable)} -m treefold.cli topology dgx2 {closed}"
+        assert subprocess.run(command, shell=True, check=False).returncode == 0  # noqa: S602 - the test's own words
 
     @pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
     def test_of_a_full_disk_is_one_line_too(self):

@@ -149,6 +149,18 @@ def go_on_at_other_times(channel):
     return told, group.size, float(total[0])
 
 
+def go_on_for_ever(channel):
+    """Go on with all ranks again and again, until that fails; return how often it did not, and the error."""
+    group, times = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1]]), 0
+    while True:
+        try:
+            group = group.without([])
+        except ConnectError as error:
+            MPI.COMM_WORLD.Barrier()
+            return times, str(error)
+        times += 1
+
+
 def bits(channel, hosts, first, calls, chunks):
     """Make the calls that these seeds draw; return what all ranks should have alike of each."""
     return pretended_hosts.bits(MPI.COMM_WORLD, channel.rank, hosts, range(first, first + calls), chunks)

@@ -86,6 +86,11 @@ class TestGroup:
         assert {len(of_rank) for of_rank in alike} == {_CALLS}
         assert len(set(map(tuple, alike))) == 1
 
+    def test_goes_on_as_often_as_there_are_tags(self):
+        """Then the sentence says what to do."""
+        sentence = "A group over MPI can go on without some ranks 255 times, and has. Connect again."
+        assert run_named("go_on_for_ever", {}, 2) == [(255, sentence)] * 2
+
     def test_goes_on_though_some_have_given_up_before(self):
         """Nobody waits beyond its deadline for one that has, and both meet when they try again."""
         first, second, left_out = run_named("go_on_at_other_times", {}, 3)

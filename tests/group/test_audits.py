@@ -79,7 +79,8 @@ class Layer:
     def __init__(self, *arrays):
         self.arrays = arrays
 tags = frozenset({"frozen", "sparse", "tied"})  # as text, their order is another one under each hash seed
-optree.register_pytree_node(Layer, lambda one: (one.arrays, tags), lambda _, arrays: Layer(*arrays), namespace="treefold")
+put_together = lambda _, arrays: Layer(*arrays)
+optree.register_pytree_node(Layer, lambda one: (one.arrays, tags), put_together, namespace="treefold")
 rng = np.random.default_rng(5)
 with treefold.connect(sys.argv[1]) as group:
     ops = treefold.HierarchicalCopyAllReduce(group=group)

@@ -7,8 +7,10 @@ traceback.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
@@ -30,9 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             the command was refused, with one sentence on stderr, and 128 + the number of a signal.
 
     """
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # a file's name may be bytes that are no text; stderr escapes them, too
+    _open_streams()
+    # A file's name may be bytes that are no text; stderr escapes them, too.
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         from treefold.cli.app import app  # noqa: PLC0415 - a package that is missing is refused below
@@ -53,6 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         sys.exit(code)
     sys.exit(_FAILED)
+
+
+def _open_streams() -> None:
+    """Let streams that the shell has closed (``>&-``) lead nowhere, or files of ours would get their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for as long as the process lives
 
 
 def _sentence(error: typer.BadParameter) -> str:

@@ -163,7 +163,7 @@ class MpiChannel(Channel):
         # ranks, for ever if one has given up meanwhile.
         generation = max(number for _, number in told)
         if generation >= _MOST_GENERATIONS:
-            raise ConnectError.undecided(self.rank)
+            raise ConnectError.too_often(_MOST_GENERATIONS)
         self._generations.extend(range(len(self._generations), generation + 1))
         return MpiChannel(self._comm, [self._members[rank] for rank in members], self._generations)
 

@@ -105,6 +105,11 @@ class ConnectError(GroupError, ConnectionError):
         )
 
     @classmethod
+    def too_often(cls, most: int) -> Self:
+        """As many groups have followed each other over one communicator as its tags are enough for."""
+        return cls(f"A group over MPI can go on without some ranks {most - 1} times, and has. Connect again.")
+
+    @classmethod
     def absent(cls, ranks: Sequence[int]) -> Self:
         """Some of the ranks that should go on did not come."""
         return cls(
