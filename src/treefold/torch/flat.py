@@ -14,6 +14,7 @@ from treefold.errors import DeviceError, ProcessGroupError
 from treefold.group.link import Piece
 
 _LINE = 64
+_WITHOUT_COPIES = {getattr(torch, f"{sign}int{bits}", None) for sign in ("", "u") for bits in range(1, 8)}
 
 
 class Flat:
@@ -33,7 +34,8 @@ class Flat:
 
         """
         check_memory(tensor)
-        return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+        whole = _copyable(tensor.detach().resolve_conj().resolve_neg()).contiguous()
+        return whole.view(tensor.dtype).view(-1)
 
     def copy(self, tensor: Any) -> Any:
         """Return a flat copy of a tensor.
@@ -44,7 +46,8 @@ class Flat:
 
         """
         check_memory(tensor)
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach()).view(-1)
+        given = _copyable(tensor.detach())
+        return torch.empty(given.shape, dtype=given.dtype, device="cpu").copy_(given).view(-1)
 
     def target(self, tensor: Any, *, keeps: bool = False, is_apart: bool = False) -> Any:
         """Return a flat tensor to write, with what is in the tensor if ``keeps``; ``finish`` puts it where it belongs.
@@ -86,9 +89,14 @@ class Flat:
             check_memory(tensor)  # a transfer ends long after it began
             # Inference tensors can only be written in that mode.
             with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
-                tensor.detach().copy_(copy.view(tensor.shape))
+                _copyable(tensor.detach()).copy_(_copyable(copy).view(tensor.shape))
         if self._written:
             count_writes(self._written)
+
+
+def _copyable(tensor: Any) -> Any:
+    """Return a tensor, as bytes if PyTorch has no copies of its dtype: ``uint4`` and its like, one byte an element."""
+    return tensor.view(torch.uint8) if tensor.dtype in _WITHOUT_COPIES else tensor
 
 
 def piece(at: int, flat: Any) -> Piece:
@@ -173,9 +181,11 @@ def check_memory(tensor: Any) -> None:
 
     Raises:
         DeviceError: it is on a device, or not strided.
-        ProcessGroupError: its storage is smaller than the tensor.
+        ProcessGroupError: it is quantized, or its storage is smaller than the tensor.
 
     """
+    if tensor.is_quantized:  # its scale would stay behind
+        raise ProcessGroupError.quantized(str(tensor.dtype))
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise DeviceError.not_in_backend(str(tensor.device), str(tensor.layout).removeprefix("torch."))
     if not tensor.numel():
