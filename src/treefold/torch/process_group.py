@@ -277,9 +277,9 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         check_tag(tag)
         if peer is not None:
             check_rank(peer, self._link.size)
-        until = time.monotonic() + self._seconds
-        transfer = Transfer(peer, tag, tensors[0], rank=self._link.rank, is_sent=is_sent, until=until)
-        self._mailbox.post(transfer, is_sent=is_sent)
+        until, post = time.monotonic() + self._seconds, self._mailbox.post
+        transfer = Transfer(peer, tag, tensors[0], rank=self._link.rank, is_sent=is_sent, until=until, given_up=post)
+        post(transfer)
         return transfer
 
     def _check_process(self) -> None:
