@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from treefold.backends import HostArray
 from treefold.backends.torch_memory import count_writes
 from treefold.errors import DeviceError, ProcessGroupError
+from treefold.group.byte_streams import overwrites
 from treefold.group.link import Piece
 
 _LINE = 64
@@ -120,37 +121,37 @@ def read_only(array: HostArray, dtype: Any) -> Any:
     return torch.frombuffer(holder, dtype=dtype)
 
 
-def apart(sources: Sequence[Any], ends: Sequence[Any]) -> list[Any]:
-    """Return flat tensors, copies of those that parts of a call would overwrite before others have read them."""
-
-    def is_apart(source: Any) -> bool:
-        first, last = source.data_ptr(), source.data_ptr() + source.nbytes
-        # In place, the same elements are written as were read.
-        return all(
-            end.data_ptr() == first or end.data_ptr() >= last or end.data_ptr() + end.nbytes <= first for end in ends
-        )
-
-    return [source if is_apart(source) else source.clone() for source in sources]
-
-
-def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> Iterator[list[list[Any]]]:
+def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> list[list[list[Any]]]:
     """Cut columns of flat tensors into batches of at most so many bytes.
 
     The tensors of a column are cut at the same elements. A batch has one element of each at least.
     """
-    batch: list[list[Any]] = []
+    batches: list[list[list[Any]]] = [[]]
     used = 0
     for column in columns:
         step = max(1, (most_bytes // len(column) - _LINE) // column[0].itemsize)
         for start in range(0, max(1, *(flat.numel() for flat in column)), step):
             part = [flat[start : start + step] for flat in column]
             nbytes = sum((flat.nbytes + _LINE - 1) // _LINE * _LINE for flat in part)
-            if batch and used + nbytes > most_bytes:
-                yield batch
-                batch, used = [], 0
-            batch.append(part)
+            if batches[-1] and used + nbytes > most_bytes:
+                batches.append([])
+                used = 0
+            batches[-1].append(part)
             used += nbytes
-    yield batch
+    return batches
+
+
+def cut_apart(columns: Sequence[Sequence[Any]], ends: Sequence[Any], most_bytes: int) -> list[list[list[Any]]]:
+    """Cut columns with the end of each behind it. Sources that one batch would overwrite for a later one are copied."""
+    pairs, written = list(zip(columns, ends, strict=True)), [piece(0, end) for end in ends]
+    batches = cut([[*column, end] for column, end in pairs], most_bytes)
+    if len(batches) == 1:
+        return batches
+
+    def apart(flat: Any) -> Any:
+        return flat.clone() if any(overwrites(one, piece(0, flat)) for one in written) else flat
+
+    return cut([[*map(apart, column), end] for column, end in pairs], most_bytes)
 
 
 def parts(tensor: Any, size: int) -> list[Any]:
