@@ -98,9 +98,8 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
             GroupError: the peer is gone, late, or has another size; or this is a forked child.
 
         """
-        if os.getpid() != self._pid:
-            raise GroupError.forked(self._rank)
         try:
+            self._check_process()
             seconds = timeout.total_seconds() if timeout else 0.0
             if not self._ends_by(time.monotonic() + seconds if seconds > 0 else math.inf):
                 self._give_up(DeadlineError.mail(self.peer))
@@ -112,6 +111,10 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
         if self._error is not None:
             raise self._error
         return True
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise GroupError.forked(self._rank)
 
     def _give_up(self, error: GroupError) -> None:
         self.finish(error)  # unless it has ended in this moment
