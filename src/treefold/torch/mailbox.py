@@ -195,8 +195,8 @@ class Mailbox:
 
     def _waiting(self) -> list[Transfer]:
         queued = [one for queues in (self._unsent, self._wanted) for queue in queues.values() for one in queue]
-        waiting = (*queued, *self._offered.values(), *self._coming.values())
-        return [one for one in waiting if not one.is_completed()]  # what was asked for comes though it was given up
+        coming = [one for one in self._coming.values() if not one.is_completed()]  # it comes though it was given up
+        return [*queued, *self._offered.values(), *coming]
 
     def _drop_late(self) -> None:
         """Fail transfers that are late. All of them are looked at, so seldom."""
