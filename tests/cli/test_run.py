@@ -48,6 +48,15 @@ class TestRun:
         assert (done.returncode, done.stderr) == (0, "")
         assert sorted(done.stdout.splitlines()) == [f"[{rank}] [7. 7.] -n x" for rank in range(3)]
 
+    def test_connects_the_ranks_though_tmpdir_is_too_long_for_a_socket(self, script, tmp_path, monkeypatch):
+        """Sockets' names have 107 bytes at most."""
+        folder = tmp_path / ("long" * 30)
+        folder.mkdir()
+        monkeypatch.setenv("TMPDIR", str(folder))
+        done = run("run", "-n", "2", script("print(group.all_reduce(np.full(2, 2.0**group.rank)))"))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(done.stdout.splitlines()) == ["[0] [3. 3.]", "[1] [3. 3.]"]
+
     def test_names_the_first_rank_that_fails_and_ends_the_others(self, script):
         """The exit code is that rank's; the others learn of it from the group."""
         done = run("run", "-n", "3", script("if group.rank == 1: sys.exit(7)", "group.barrier()"))

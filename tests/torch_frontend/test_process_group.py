@@ -323,6 +323,12 @@ class TestRefusals:
                 "A tensor of shape (4,) and strides (0,) is to be written, and several of its elements are one place",
             ),
             ("freed", "ProcessGroupError", "A tensor needs 16 bytes of its storage, which has 0 bytes."),
+            (
+                "quantized",
+                "ProcessGroupError",
+                "A quantized tensor (torch.quint8) has a scale beside its numbers. Give the numbers, "
+                "tensor.int_repr(), and the scale as tensors of their own.",
+            ),
         ],
     )
     def test_what_one_rank_brings(self, what, kind, begin):

@@ -200,25 +200,73 @@ def torn(rank, size, elements):
 
 
 def callbacks(rank, size):
-    """A callback that waits for another message, one that raises, and what comes after them."""
+    """Callbacks that wait for other messages and for a collective, one that raises, and what comes after them."""
     if rank == 0:
-        for tag in (1, 2, 3):
-            distributed.send(torch.full((2,), float(tag)), 1, tag=tag)
+        for tag in range(5):
+            distributed.send(torch.full((1,), float(tag)), 1, tag=tag)
+        distributed.all_reduce(torch.ones(1))
         return None
-    tensors, said = [torch.zeros(2) for _ in range(3)], []
+    tensors, total, done = torch.zeros(5, 1), torch.ones(1), threading.Event()
+    works = [distributed.irecv(tensor, 0, tag=tag) for tag, tensor in enumerate(tensors[:4])]
 
     def wait(_):
-        try:
-            distributed.recv(tensors[1], 0, tag=2)
-        except RuntimeError as error:
-            said.append(str(error))
+        works[1].wait()
+        works[2].get_future().wait()
+        distributed.recv(tensors[4], 0, tag=4)
+        distributed.all_reduce(total)
+        done.set()
 
-    first = distributed.irecv(tensors[0], 0, tag=1)
-    first.get_future().add_done_callback(wait)
-    first.get_future().add_done_callback(lambda _: 1 / 0)
-    first.wait()
-    distributed.recv(tensors[2], 0, tag=3)
-    return said, tensors[0].tolist(), tensors[2].tolist()
+    works[0].get_future().add_done_callback(wait)
+    works[0].get_future().add_done_callback(lambda _: 1 / 0)
+    works[3].wait()
+    said = works[3].get_future().wait()[0].item()
+    return done.wait(10), tensors.flatten().tolist(), total.item(), said
+
+
+def failed_future(rank, size):
+    """Rank 1 has ended; return what a callback of rank 0's message gets."""
+    distributed.barrier()
+    if rank == 1:
+        distributed.send(torch.zeros(1), 0)
+        return None
+    work = distributed.irecv(torch.zeros(4), 1, tag=1)
+    future = work.get_future().then(lambda one: one.value())
+    distributed.recv(torch.zeros(1), 1)
+    try:
+        return future.wait()
+    except RuntimeError as error:
+        return str(error)
+
+
+def thousands(rank, size, count):
+    """Return whether so many messages at once, of many tags and of one, come right and in time."""
+    begin = time.monotonic()
+    for tags in (range(count), [0] * count):
+        tensors = [torch.full((1,), float(number * rank)) for number in range(count)]
+        call = distributed.isend if rank else distributed.irecv
+        for work in [call(tensor, 1 - rank, tag=tag) for tensor, tag in zip(tensors, tags, strict=True)]:
+            work.wait()
+        assert torch.cat(tensors).tolist() == list(range(count))
+    return time.monotonic() - begin < 20
+
+
+def thousands_given_up(rank, size, count):
+    """Nobody receives what rank 0 sends, or sends what it wants; then both send once more."""
+    group = distributed.group.WORLD
+    ring(rank, size, 1)
+    if rank == 0:
+        group.set_timeout(dt.timedelta(seconds=0.2))
+        tensor = torch.zeros(1)
+        works = [call(tensor, 1, tag=tag) for tag in range(1, count) for call in (distributed.isend, distributed.irecv)]
+        for work in works:
+            with contextlib.suppress(TimeoutError):
+                work.wait()
+        mailbox = group._mailbox
+        while mailbox._waiting():
+            time.sleep(0.01)
+        group.set_timeout(dt.timedelta(seconds=20))
+    distributed.barrier()
+    return ring(rank, size, 2), len(group._mailbox._offers)
 
 
 def without_first(rank, size):
@@ -256,16 +304,10 @@ def without_descriptors(rank, size):
     return said, ring(rank, size, 2)
 
 
-def in_a_long_folder(rank, size, folder):
-    """Rank 1's folder for temporary files has a longer name than a socket can have."""
-    if rank == 1:
-        tempfile.tempdir = folder
-    group = distributed.new_group()
-    try:
-        distributed.isend(torch.zeros(2), 1 - rank, group=group)
-    except MemoryError as error:
-        return str(error), list(Path(folder).iterdir())
-    return None
+def without_a_folder(rank, size):
+    """There is no folder for temporary files when the ranks first send."""
+    tempfile.tempdir = "/nowhere"
+    return ring(rank, size, 2)
 
 
 def forked(rank, size):

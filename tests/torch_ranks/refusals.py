@@ -1,5 +1,7 @@
 """Calls that the backend does not take, on all ranks or on rank 0 only."""
 
+import warnings
+
 import torch
 from torch import distributed
 from torch.distributed import ReduceOp
@@ -36,6 +38,15 @@ def _freed_on(rank):
     return tensor
 
 
+def _quantized_on(rank):
+    tensor = torch.zeros(4)
+    if rank == 0:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch is to drop them
+            return torch.quantize_per_tensor(tensor, 0.5, 0, torch.quint8)
+    return tensor
+
+
 _INTEGERS = torch.zeros(2, dtype=torch.int32)
 _CALLS = {
     "op": lambda *_: distributed.all_reduce(_INTEGERS, op=ReduceOp.BAND),
@@ -61,4 +72,5 @@ _CALLS = {
     "overlapping": lambda rank, _: distributed.all_reduce(_overlapping_on(rank)),
     "overlapping copy": lambda rank, _: distributed.broadcast(_overlapping_on(rank), 1),
     "freed": lambda rank, _: distributed.broadcast(_freed_on(rank), 0),
+    "quantized": lambda rank, _: distributed.broadcast(_quantized_on(rank), 0),
 }

@@ -73,14 +73,6 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
-    def mail_callback(cls) -> Self:
-        """A callback waits for a message in the thread that would bring it."""
-        return cls(
-            "A callback of a message's future waits for another message, in the thread that carries the messages. Wait "
-            "in a thread of your own, or give the other message a callback, too."
-        )
-
-    @classmethod
     def mail_given_up(cls) -> Self:
         """Whoever waited for a message was interrupted."""
         return cls(

@@ -43,6 +43,14 @@ class ProcessGroupError(ArgumentError):
         return cls(f"A message got the tag {short(tag)}. Give a whole number of 64 bits, with a sign.")
 
     @classmethod
+    def network(cls, rank: int) -> Self:
+        """A message is for a rank in another network namespace, or from one."""
+        return cls(
+            f"Rank {rank} is in a container whose network is not this rank's. Messages between single ranks need "
+            "containers that share one (docker run --network); collectives go on."
+        )
+
+    @classmethod
     def overlapping(cls, shape: Sequence[int], strides: Sequence[int]) -> Self:
         """Elements of a tensor that is to be written share memory."""
         return cls(
@@ -56,6 +64,14 @@ class ProcessGroupError(ArgumentError):
         return cls(
             f"A tensor needs {counted(needed, 'byte')} of its storage, which has {counted(nbytes, 'byte')}. Give the "
             "storage its size back (untyped_storage().resize_) before the call."
+        )
+
+    @classmethod
+    def quantized(cls, dtype: str) -> Self:
+        """A tensor has a scale, which a collective would not move."""
+        return cls(
+            f"A quantized tensor ({dtype}) has a scale beside its numbers. Give the numbers, tensor.int_repr(), and "
+            "the scale as tensors of their own."
         )
 
     @classmethod

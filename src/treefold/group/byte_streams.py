@@ -65,16 +65,23 @@ def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout
 
 def _apart(given: Piece, taken: Sequence[Piece], kept: list[object]) -> Piece:
     """Return a piece, or a copy of it if a part that is taken earlier would overwrite one that is given later."""
+    if not any(overwrites(other, given) for other in taken):
+        return given
     at, address, nbytes = given
-    for other_at, other_address, other_nbytes in taken:
-        # In place, such as a rank's own part of what it gathers, the same bytes are written where they are.
-        is_in_place = other_address - other_at == address - at
-        if not is_in_place and address < other_address + other_nbytes and other_address < address + nbytes:
-            copy = (ctypes.c_char * nbytes)()
-            ctypes.memmove(copy, address, nbytes)
-            kept.append(copy)
-            return at, ctypes.addressof(copy), nbytes
-    return given
+    copy = (ctypes.c_char * nbytes)()
+    ctypes.memmove(copy, address, nbytes)
+    kept.append(copy)
+    return at, ctypes.addressof(copy), nbytes
+
+
+def overwrites(taken: Piece, given: Piece) -> bool:
+    """Tell whether writing one piece changes the other: they share memory, and not the same bytes of the stream.
+
+    In place, such as a rank's own part of what it gathers, the same bytes are written where they are.
+    """
+    (at, address, nbytes), (other_at, other_address, other_nbytes) = taken, given
+    is_in_place = address - at == other_address - other_at
+    return not is_in_place and address < other_address + other_nbytes and other_address < address + nbytes
 
 
 def _within(pieces: Sequence[Piece], begin: int, end: int) -> Iterator[Piece]:

@@ -8,28 +8,34 @@ import os
 import secrets
 import selectors
 import socket
-import tempfile
 import weakref
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from treefold.group.contributions import KIND
+from treefold.group.descriptor_passing import peer
 from treefold.group.link import Link
+from treefold.group.rank_sources import host_key
 
 _ADDRESSES = 34
 _Opened = TypeVar("_Opened")
 
 
 class Address(NamedTuple):
-    """The folder in which a rank listens once it has a message to send or to receive, and what others show there."""
+    """The name under which a rank listens once it has a message to send or to receive, and what others show there.
 
-    folder: str
+    The name is in Linux's abstract namespace: it goes with the socket, however the rank ends, and leaves no file. Any
+    program with the same network can connect to such a name, so both ends ask the kernel whose process the other one
+    is. ``network``: what differs between processes for which the name is not the same.
+    """
+
+    name: str
     token: str
+    network: str
 
     @property
-    def path(self) -> str:
-        """The socket in the folder."""
-        return str(Path(self.folder, "m"))
+    def path(self) -> bytes:
+        """The name as the socket module takes it."""
+        return b"\0" + self.name.encode()
 
 
 def tell_addresses(link: Link) -> list[Address]:
@@ -40,9 +46,9 @@ def tell_addresses(link: Link) -> list[Address]:
 
     """
     try:
-        folder = Path(tempfile.gettempdir(), f"treefold-{secrets.token_hex(8)}")
-        own = json.dumps([str(folder), secrets.token_hex(32)]).encode()
-        said = link.agree(KIND.pack(_ADDRESSES, 0, 0, 0, bytes(16)), own, words="init_process_group")
+        own = [f"treefold-{secrets.token_hex(16)}", secrets.token_hex(32), host_key()]
+        kind = KIND.pack(_ADDRESSES, 0, 0, 0, bytes(16))
+        said = link.agree(kind, json.dumps(own).encode(), words="init_process_group")
         return [Address(*json.loads(blob)) for blob in said]
     except BaseException as error:
         link.close(error)
@@ -52,14 +58,14 @@ def tell_addresses(link: Link) -> list[Address]:
 class Endpoint:
     """What a rank needs to carry messages: a socket where others connect, one that wakes its thread, and a selector.
 
-    ``close`` closes them, and takes the folder away.
+    ``close`` closes them.
     """
 
     def __init__(self, address: Address) -> None:
-        """Open them, and make the folder, which only this user can enter.
+        """Open them.
 
         Raises:
-            OSError: the system has no descriptors left, or does not let this process write there.
+            OSError: the system has no descriptors left.
 
         """
         with contextlib.ExitStack() as undone:
@@ -67,9 +73,6 @@ class Endpoint:
             self.waker, self.woken = (undone.enter_context(_noted(one)) for one in socket.socketpair())
             self.waker.setblocking(False)  # noqa: FBT003 - the socket module's signature
             self.selector = undone.enter_context(_noted(selectors.DefaultSelector()))
-            # Last, because to remove it takes no descriptor then.
-            Path(address.folder).mkdir(mode=0o700)
-            undone.callback(_remove, address)
             self.listener.bind(address.path)
             self.listener.listen()
             self.selector.register(self.listener, selectors.EVENT_READ)
@@ -81,39 +84,40 @@ class Endpoint:
         with contextlib.suppress(OSError):  # full, so it is awake; or closed
             self.waker.send(b"w")
 
-    def accept(self) -> socket.socket:
-        """Return the next connection.
+    def accept(self) -> socket.socket | None:
+        """Return the next connection; None if another user has opened it.
 
         Raises:
             OSError: there is none, or no descriptor for it.
 
         """
-        return _noted(self.listener.accept()[0])
+        return _own(self.listener.accept()[0])
 
 
 def connect(address: Address) -> socket.socket | None:
     """Return a connection to an address; None if nobody listens there now, or there is no descriptor for it."""
     try:
-        connection = _noted(_new_socket())
+        connection = _new_socket()
     except OSError:
         return None
     if connection.connect_ex(address.path):
         connection.close()
         return None
-    return connection
+    return _own(connection)
+
+
+def _own(connection: socket.socket) -> socket.socket | None:
+    """Return a connection if this user's process is at its other end, else close it."""
+    if peer(connection)[1] == os.getuid():
+        return _noted(connection)
+    connection.close()
+    return None
 
 
 def _new_socket() -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     made.setblocking(False)  # noqa: FBT003 - the socket module's signature
     return made
-
-
-def _remove(address: Address) -> None:
-    with contextlib.suppress(OSError):
-        Path(address.path).unlink()
-    with contextlib.suppress(OSError):
-        Path(address.folder).rmdir()
 
 
 def _noted(opened: _Opened) -> _Opened:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,9 +11,11 @@ import torch
 from treefold.backends import HostArray
 from treefold.backends.torch_memory import count_writes
 from treefold.errors import DeviceError, ProcessGroupError
+from treefold.group.byte_streams import overwrites
 from treefold.group.link import Piece
 
 _LINE = 64
+_WITHOUT_COPIES = {getattr(torch, f"{sign}int{bits}", None) for sign in ("", "u") for bits in range(1, 8)}
 
 
 class Flat:
@@ -33,7 +35,8 @@ class Flat:
 
         """
         check_memory(tensor)
-        return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+        whole = _copyable(tensor.detach().resolve_conj().resolve_neg()).contiguous()
+        return whole.view(tensor.dtype).view(-1)
 
     def copy(self, tensor: Any) -> Any:
         """Return a flat copy of a tensor.
@@ -44,7 +47,8 @@ class Flat:
 
         """
         check_memory(tensor)
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach()).view(-1)
+        given = _copyable(tensor.detach())
+        return torch.empty(given.shape, dtype=given.dtype, device="cpu").copy_(given).view(-1)
 
     def target(self, tensor: Any, *, keeps: bool = False, is_apart: bool = False) -> Any:
         """Return a flat tensor to write, with what is in the tensor if ``keeps``; ``finish`` puts it where it belongs.
@@ -82,9 +86,14 @@ class Flat:
             check_memory(tensor)  # a transfer ends long after it began
             # Inference tensors can only be written in that mode.
             with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
-                tensor.detach().copy_(copy.view(tensor.shape))
+                _copyable(tensor.detach()).copy_(_copyable(copy).view(tensor.shape))
         if self._written:
             count_writes(self._written)
+
+
+def _copyable(tensor: Any) -> Any:
+    """Return a tensor, as bytes if PyTorch has no copies of its dtype: ``uint4`` and its like, one byte an element."""
+    return tensor.view(torch.uint8) if tensor.dtype in _WITHOUT_COPIES else tensor
 
 
 def piece(at: int, flat: Any) -> Piece:
@@ -108,37 +117,37 @@ def read_only(array: HostArray, dtype: Any) -> Any:
     return torch.frombuffer(holder, dtype=dtype)
 
 
-def apart(sources: Sequence[Any], ends: Sequence[Any]) -> list[Any]:
-    """Return flat tensors, copies of those that parts of a call would overwrite before others have read them."""
-
-    def is_apart(source: Any) -> bool:
-        first, last = source.data_ptr(), source.data_ptr() + source.nbytes
-        # In place, the same elements are written as were read.
-        return all(
-            end.data_ptr() == first or end.data_ptr() >= last or end.data_ptr() + end.nbytes <= first for end in ends
-        )
-
-    return [source if is_apart(source) else source.clone() for source in sources]
-
-
-def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> Iterator[list[list[Any]]]:
+def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> list[list[list[Any]]]:
     """Cut columns of flat tensors into batches of at most so many bytes.
 
     The tensors of a column are cut at the same elements. A batch has one element of each at least.
     """
-    batch: list[list[Any]] = []
+    batches: list[list[list[Any]]] = [[]]
     used = 0
     for column in columns:
         step = max(1, (most_bytes // len(column) - _LINE) // column[0].itemsize)
         for start in range(0, max(1, *(flat.numel() for flat in column)), step):
             part = [flat[start : start + step] for flat in column]
             nbytes = sum((flat.nbytes + _LINE - 1) // _LINE * _LINE for flat in part)
-            if batch and used + nbytes > most_bytes:
-                yield batch
-                batch, used = [], 0
-            batch.append(part)
+            if batches[-1] and used + nbytes > most_bytes:
+                batches.append([])
+                used = 0
+            batches[-1].append(part)
             used += nbytes
-    yield batch
+    return batches
+
+
+def cut_apart(columns: Sequence[Sequence[Any]], ends: Sequence[Any], most_bytes: int) -> list[list[list[Any]]]:
+    """Cut columns with the end of each behind it. Sources that one batch would overwrite for a later one are copied."""
+    pairs, written = list(zip(columns, ends, strict=True)), [piece(0, end) for end in ends]
+    batches = cut([[*column, end] for column, end in pairs], most_bytes)
+    if len(batches) == 1:
+        return batches
+
+    def apart(flat: Any) -> Any:
+        return flat.clone() if any(overwrites(one, piece(0, flat)) for one in written) else flat
+
+    return cut([[*map(apart, column), end] for column, end in pairs], most_bytes)
 
 
 def parts(tensor: Any, size: int) -> list[Any]:
@@ -169,9 +178,11 @@ def check_memory(tensor: Any) -> None:
 
     Raises:
         DeviceError: it is on a device, or not strided.
-        ProcessGroupError: its storage is smaller than the tensor.
+        ProcessGroupError: it is quantized, or its storage is smaller than the tensor.
 
     """
+    if tensor.is_quantized:  # its scale would stay behind
+        raise ProcessGroupError.quantized(str(tensor.dtype))
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise DeviceError.not_in_backend(str(tensor.device), str(tensor.layout).removeprefix("torch."))
     if not tensor.numel():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hmac
+import math
 import os
 import selectors
 import struct
@@ -18,26 +19,41 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError, SharedMemoryError
-from treefold.group.descriptor_passing import peer as process_at
+from treefold.errors import (
+    CallMismatchError,
+    DeadlineError,
+    GroupError,
+    PeerLostError,
+    ProcessGroupError,
+    SharedMemoryError,
+)
 from treefold.torch.addresses import Address, Endpoint, connect
 from treefold.torch.lines import Line
-from treefold.torch.transfers import Carrier, Transfer
+from treefold.torch.queues import Queues
+from treefold.torch.transfers import Transfer
 from treefold.torch.turns import Turns
 
 _Value = TypeVar("_Value")
 #: Token, rank of the sender.
 _HELLO = struct.Struct("<64sI")
-#: Whether the tensor itself follows, tag, bytes, number of the message.
-_NEWS = struct.Struct("<?qQQ")
+#: What it is, tag, bytes, number of the message.
+_NEWS = struct.Struct("<BqQQ")
+#: A tensor is offered; an offer is taken back; the tensor itself follows.
+_OFFERED, _WITHDRAWN, _TENSOR = range(3)
 #: Number of the message, whether the receiver's tensor has its size.
 _ANSWER = struct.Struct("<Q?")
-#: In place of an offer's bytes: the offer of that number is taken back.
-_WITHDRAWN = (1 << 64) - 1
 #: How long until what could not be done at once is tried again, and the longest wait of all.
 _POLL_S, _LONGEST_S = 0.01, 3600.0
+
+
+class _Offer(NamedTuple):
+    """A message that its sender would send: the sender's number of it, and how many bytes it has."""
+
+    number: int
+    sender: int
+    nbytes: int
 
 
 class Mailbox:
@@ -46,32 +62,40 @@ class Mailbox:
     def __init__(self, rank: int, addresses: Sequence[Address]) -> None:
         """Begin without messages. ``addresses``: where the ranks listen, or will."""
         self._rank, self._addresses, self._pid = rank, addresses, os.getpid()
-        self._posted: deque[tuple[Transfer, bool]] = deque()
+        self._posted: deque[Transfer] = deque()
         self._outgoing: dict[int, Line] = {}
-        #: Transfers that wait: for the receiver to listen, for its answer, for a sender's offer, for the tensor itself.
-        self._unsent: list[Transfer] = []
-        self._offered: dict[tuple[int, int], Transfer] = {}
-        self._wanted: list[Transfer] = []
+        self._incoming: dict[int, Line] = {}
+        #: Transfers that wait for the receiver to listen, by receiver, and for its answer, by their numbers.
+        self._unsent: Queues[int, Transfer] = Queues()
+        self._offered: dict[int, Transfer] = {}
+        #: Transfers that wait for an offer, by the rank that they want one from and the tag, and for the tensor itself.
+        self._wanted: Queues[tuple[int | None, int], Transfer] = Queues()
         self._coming: dict[tuple[int, int], Transfer] = {}
-        #: What senders have offered and nobody has wanted yet: sender, tag, bytes, number, the line it came by.
-        self._offers: list[tuple[int, int, int, int, Line]] = []
+        #: What senders have offered and nobody has wanted yet, by sender and tag.
+        self._offers: Queues[tuple[int, int], _Offer] = Queues()
         self._gone: set[int] = set()
-        self._count, self._is_closed = 0, False
+        #: A moment before which no transfer is late.
+        self._look_at = math.inf
+        self._is_closed = False
         self._opening = Turns()
         self._endpoint: Endpoint | None = None
-        self._thread: Carrier | None = None
+        self._thread: threading.Thread | None = None
 
-    def post(self, transfer: Transfer, *, is_sent: bool) -> None:
-        """Begin a transfer, to its peer or from it.
+    def post(self, transfer: Transfer) -> None:
+        """Begin a transfer, to its peer or from it; if it has ended early, forget it.
 
         Raises:
+            ProcessGroupError: the peer has another network.
             SharedMemoryError: the system has no descriptors or threads left.
 
         """
+        peer, own = transfer.peer, self._addresses[self._rank]
+        if peer is not None and self._addresses[peer].network != own.network:
+            raise ProcessGroupError.network(peer)
         if self._thread is None:
             self._open()
         try:
-            self._posted.append((transfer, is_sent))
+            self._posted.append(transfer)
             self._wake()
         except BaseException:  # interrupted: nobody waits for it
             transfer.finish(GroupError.mail_given_up())
@@ -100,7 +124,7 @@ class Mailbox:
 
     def _start(self) -> None:
         self._endpoint = endpoint = Endpoint(self._addresses[self._rank])
-        thread = Carrier(target=self._run, args=(endpoint,), name="treefold mailbox", daemon=True)
+        thread = threading.Thread(target=self._run, args=(endpoint,), name="treefold mailbox", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # no room for another thread
@@ -147,53 +171,59 @@ class Mailbox:
     def _begin_posted(self) -> None:
         """Offer what is to be sent, and ask for what is wanted and offered."""
         while self._posted:
-            transfer, is_sent = self._posted.popleft()
-            (self._unsent if is_sent else self._wanted).append(transfer)
-        unheard = set[int | None]()  # receivers that began to listen meanwhile get messages in order, in the next turn
-        for waiting, begin in ((self._unsent, self._offer), (self._wanted, self._ask)):
-            for transfer in list(waiting):
-                if waiting is self._unsent and transfer.peer in unheard:
-                    continue
-                try:
-                    begin(transfer)
-                except Exception as error:  # noqa: BLE001 - whoever waits for the transfer raises it
-                    self._fail(transfer, GroupError.mail_failed(error))
-                if transfer in self._unsent:
-                    unheard.add(transfer.peer)
+            transfer = self._posted.popleft()
+            try:
+                self._begin(transfer)
+            except Exception as error:  # noqa: BLE001 - whoever waits for the transfer raises it
+                self._fail(transfer, GroupError.mail_failed(error))
+        for receiver in list(self._unsent):
+            self._offer_to(receiver)
 
-    def _patience(self) -> float | None:
+    def _begin(self, transfer: Transfer) -> None:
+        if transfer.is_completed():
+            self._forget(transfer)
+            return
+        self._look_at = min(self._look_at, transfer.until)
+        if transfer.is_sent:
+            self._unsent.add(_known(transfer.peer), transfer)
+        else:
+            self._want(transfer)
+
+    def _patience(self) -> float:
         """Return how long nothing can happen without an event."""
-        waiting = self._waiting()
-        if not waiting:
-            return None
-        until = min(one.until for one in waiting)
-        return _POLL_S if self._unsent else max(0.0, min(until - time.monotonic(), _LONGEST_S))
+        return _POLL_S if self._unsent else max(0.0, min(self._look_at - time.monotonic(), _LONGEST_S))
 
     def _waiting(self) -> list[Transfer]:
-        return [*self._unsent, *self._offered.values(), *self._wanted, *self._coming.values()]
+        queued = [one for queues in (self._unsent, self._wanted) for queue in queues.values() for one in queue]
+        coming = [one for one in self._coming.values() if not one.is_completed()]  # it comes though it was given up
+        return [*queued, *self._offered.values(), *coming]
 
     def _drop_late(self) -> None:
-        """Forget transfers that are late, and those that were given up."""
+        """Fail transfers that are late. All of them are looked at, so seldom."""
         now = time.monotonic()
-        for transfer in [one for one in self._waiting() if one.until <= now or one.is_completed()]:
-            self._fail(transfer, DeadlineError.mail(transfer.peer))
+        if now < self._look_at:
+            return
+        for transfer in self._waiting():
+            if transfer.until <= now:
+                self._fail(transfer, DeadlineError.mail(transfer.peer))
+        self._look_at = max(now + _POLL_S, min((one.until for one in self._waiting()), default=math.inf))
 
     def _fail(self, transfer: Transfer, error: GroupError) -> None:
-        for waiting in (self._unsent, self._wanted):
-            if transfer in waiting:
-                waiting.remove(transfer)
-        for key in [key for key, one in self._offered.items() if one is transfer]:
-            del self._offered[key]
-            self._withdraw(*key)
-        for key in [key for key, one in self._coming.items() if one is transfer]:
-            del self._coming[key]
         transfer.finish(error)
+        self._forget(transfer)
 
-    def _withdraw(self, receiver: int, number: int) -> None:
-        """Tell a receiver that a message which it was offered does not come, so that it can take the next one."""
-        line = self._outgoing.get(receiver)
-        if line is not None:
-            line.post(_NEWS.pack(False, 0, _WITHDRAWN, number))  # noqa: FBT003 - a field
+    def _forget(self, transfer: Transfer) -> None:
+        """Forget a transfer that has ended early, and tell a receiver to whom it was offered to take the next one."""
+        if not transfer.is_sent:
+            self._wanted.discard(transfer.wanted, transfer)
+        elif self._offered.pop(transfer.number, None) is None:
+            self._unsent.discard(_known(transfer.peer), transfer)
+        elif transfer.peer in self._outgoing:
+            self._tell(_WITHDRAWN, transfer)
+
+    def _tell(self, what: int, transfer: Transfer) -> None:
+        news = _NEWS.pack(what, transfer.tag, len(transfer.memory), transfer.number)
+        self._outgoing[_known(transfer.peer)].post(news)
 
     def _fail_all(self, error: GroupError) -> None:
         for transfer in self._waiting():
@@ -205,10 +235,10 @@ class Mailbox:
         except OSError:  # no descriptor for it, which the next one would not have either
             time.sleep(_POLL_S)
             return
+        if connection is None:
+            return
         hello = bytearray(_HELLO.size)
         try:
-            if process_at(connection)[1] != os.getuid():
-                raise PermissionError
             self._add(Line(connection, memoryview(hello), partial(self._greet, hello)))
         except OSError:
             connection.close()
@@ -221,6 +251,7 @@ class Mailbox:
         if not hmac.compare_digest(token, self._addresses[self._rank].token.encode()):
             raise ConnectionResetError
         line.peer = rank
+        self._incoming[rank] = line
         self._expect_news(line)
 
     def _expect_news(self, line: Line) -> None:
@@ -228,65 +259,65 @@ class Mailbox:
         line.expect(memoryview(news), partial(self._hear, news))
 
     def _hear(self, news: bytearray, line: Line) -> None:
-        """Take an offer note, or the head of a tensor that was asked for."""
-        is_tensor, tag, nbytes, number = _NEWS.unpack(news)
-        sender = _known(line.peer)
+        """Take an offer, or the head of a tensor that was asked for."""
+        what, tag, nbytes, number = _NEWS.unpack(news)
+        offer = _Offer(number, _known(line.peer), nbytes)
         self._expect_news(line)
-        if not is_tensor and nbytes == _WITHDRAWN:
-            self._offers = [offer for offer in self._offers if (offer[0], offer[3]) != (sender, number)]
-            waiting = self._coming.pop((sender, number), None)
-            if waiting is not None:
-                self._wanted.insert(0, waiting)
-            return
-        if not is_tensor:
-            self._offers.append((sender, tag, nbytes, number, line))
-            return
-        transfer = self._coming.get((sender, number))
-        memory = memoryview(bytearray(nbytes)) if transfer is None else transfer.memory  # it was given up
-        if nbytes:
-            line.expect(memory, partial(self._receive, sender, number))
+        key = offer.sender, tag
+        if what == _OFFERED:
+            self._offers.add(key, offer)
+            while key in self._offers and (transfer := self._wanted.take([key, (None, tag)])) is not None:
+                self._want(transfer)
+        elif what == _WITHDRAWN:
+            self._offers.discard(key, offer)
+            asked = self._coming.pop((offer.sender, number), None)
+            if asked is not None:
+                asked.peer = asked.wanted[0]
+                self._want(asked)
+        elif nbytes:
+            line.expect(self._coming[offer.sender, number].memory, partial(self._receive, offer.sender, number))
         else:
-            self._receive(sender, number, line)
+            self._receive(offer.sender, number, line)
 
     def _receive(self, sender: int, number: int, line: Line) -> None:
         self._expect_news(line)
-        transfer = self._coming.pop((sender, number), None)
-        if transfer is not None:
-            transfer.finish()
+        self._coming.pop((sender, number)).finish()
 
-    def _ask(self, transfer: Transfer) -> None:
-        """Ask for what is wanted, if it is offered; of several offers of one sender and tag, for the first."""
-        offer = next((one for one in self._offers if _fits(transfer, one)), None)
-        if offer is None:
-            if transfer.peer in self._gone:
-                self._fail(transfer, PeerLostError.mail(_known(transfer.peer)))
-            return
-        self._wanted.remove(transfer)
+    def _want(self, transfer: Transfer) -> None:
+        """Ask for the first message that fits and is offered, or wait for one."""
         if transfer.is_completed():  # it was given up, so the offer is another transfer's
             return
-        sender, _, nbytes, number, line = offer
-        self._offers.remove(offer)
+        senders = self._incoming if transfer.peer is None else [transfer.peer]
+        offer = self._offers.take((sender, transfer.tag) for sender in senders)
+        if offer is not None:
+            self._ask(transfer, *offer)
+        elif transfer.peer in self._gone:
+            transfer.finish(PeerLostError.mail(_known(transfer.peer)))
+        else:
+            self._wanted.add(transfer.wanted, transfer)
+
+    def _ask(self, transfer: Transfer, number: int, sender: int, nbytes: int) -> None:
         transfer.peer = sender
         has_size = nbytes == len(transfer.memory)
-        line.post(_ANSWER.pack(number, has_size))
+        self._incoming[sender].post(_ANSWER.pack(number, has_size))
         if has_size:
             self._coming[sender, number] = transfer
         else:
             transfer.finish(CallMismatchError.mail(sender, self._rank, nbytes, len(transfer.memory)))
 
-    def _offer(self, transfer: Transfer) -> None:
+    def _offer_to(self, receiver: int) -> None:
         """Offer what is to be sent, if its receiver listens."""
-        receiver = _known(transfer.peer)
-        if receiver in self._gone:
-            self._fail(transfer, PeerLostError.mail(receiver))
-            return
-        line = self._outgoing.get(receiver) or self._line_to(receiver)
-        if line is None or transfer.is_completed():
-            return
-        self._unsent.remove(transfer)
-        self._count += 1
-        self._offered[receiver, self._count] = transfer
-        line.post(_NEWS.pack(False, transfer.tag, len(transfer.memory), self._count))  # noqa: FBT003 - a field
+        line = self._outgoing.get(receiver)
+        if line is None and receiver not in self._gone:
+            line = self._line_to(receiver)
+            if line is None:
+                return
+        while (transfer := self._unsent.take([receiver])) is not None:
+            if line is None:
+                transfer.finish(PeerLostError.mail(receiver))
+            elif not transfer.is_completed():
+                self._offered[transfer.number] = transfer
+                self._tell(_OFFERED, transfer)
 
     def _line_to(self, receiver: int) -> Line | None:
         connection = connect(self._addresses[receiver])
@@ -308,18 +339,18 @@ class Mailbox:
         """Send a tensor that the receiver has asked for."""
         number, has_size = _ANSWER.unpack(answer)
         line.expect(memoryview(answer), partial(self._send, answer))
-        receiver = _known(line.peer)
-        transfer = self._offered.get((receiver, number))
+        transfer = self._offered.get(number)
         if transfer is None:  # it was given up, which the receiver was told
             return
-        if not has_size:
-            self._fail(transfer, CallMismatchError.mail(self._rank, receiver, len(transfer.memory), None))
-            return
-        line.post(_NEWS.pack(True, transfer.tag, len(transfer.memory), number))  # noqa: FBT003 - a field
-        line.post(transfer.memory, partial(self._sent, receiver, number))
+        if has_size:
+            self._tell(_TENSOR, transfer)
+            line.post(transfer.memory, partial(self._sent, number))
+        else:
+            del self._offered[number]
+            transfer.finish(CallMismatchError.mail(self._rank, _known(line.peer), len(transfer.memory), None))
 
-    def _sent(self, receiver: int, number: int) -> None:
-        transfer = self._offered.pop((receiver, number), None)
+    def _sent(self, number: int) -> None:
+        transfer = self._offered.pop(number, None)
         if transfer is not None:
             transfer.finish()
 
@@ -336,29 +367,28 @@ class Mailbox:
         """Forget a line whose other end is gone, and fail what was under way on it."""
         _known(self._endpoint).selector.unregister(line.connection)
         line.connection.close()
-        if line.peer is None:
+        peer = line.peer
+        if peer is None:
             return
-        is_outgoing = self._outgoing.get(line.peer) is line
-        self._offers = [offer for offer in self._offers if offer[-1] is not line]
-        if is_outgoing:
-            del self._outgoing[line.peer]
-        self._gone.add(line.peer)
-        numbered = self._offered if is_outgoing else self._coming
-        for transfer in [one for (peer, _), one in numbered.items() if peer == line.peer]:
-            self._fail(transfer, PeerLostError.mail(line.peer))
+        self._gone.add(peer)
+        if self._outgoing.get(peer) is line:
+            del self._outgoing[peer]
+            lost = [one for one in self._offered.values() if one.peer == peer]
+        else:
+            for key in [key for key in self._offers if key[0] == peer]:
+                del self._offers[key]
+            lost = [self._coming.pop(key) for key in list(self._coming) if key[0] == peer]
+        lost += [one for key, queue in self._wanted.items() if key[0] == peer for one in queue]
+        for transfer in lost:
+            self._fail(transfer, PeerLostError.mail(peer))
 
     def _end(self, endpoint: Endpoint) -> None:
-        while self._posted:
-            self._wanted.append(self._posted.popleft()[0])
-        self._fail_all(GroupError.closed())
+        for transfer in (*self._waiting(), *self._posted):
+            transfer.finish(GroupError.closed())
         for key in list(endpoint.selector.get_map().values()):
             if key.data is not None:
                 key.data.connection.close()
         endpoint.close()
-
-
-def _fits(transfer: Transfer, offer: tuple[int, int, int, int, Line]) -> bool:
-    return transfer.peer in {None, offer[0]} and transfer.tag == offer[1]
 
 
 def _known(value: _Value | None) -> _Value:

@@ -33,7 +33,7 @@ from treefold.group.reductions import Folds
 from treefold.torch.addresses import tell_addresses
 from treefold.torch.checks import check_count, check_rank, check_sizes, check_tag, columns, op_of, words
 from treefold.torch.elsewhere import Elsewhere, or_elsewhere
-from treefold.torch.flat import Flat, apart, cut, laid_out, parts, piece, read_only, rows
+from treefold.torch.flat import Flat, cut, cut_apart, laid_out, parts, piece, read_only, rows
 from treefold.torch.mailbox import Mailbox
 from treefold.torch.transfers import Transfer
 from treefold.torch.turns import Turn, Turns
@@ -278,9 +278,9 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         check_tag(tag)
         if peer is not None:
             check_rank(peer, self._link.size)
-        until = time.monotonic() + self._seconds
-        transfer = Transfer(peer, tag, tensors[0], rank=self._link.rank, is_sent=is_sent, until=until)
-        self._mailbox.post(transfer, is_sent=is_sent)
+        until, post = time.monotonic() + self._seconds, self._mailbox.post
+        transfer = Transfer(peer, tag, tensors[0], rank=self._link.rank, is_sent=is_sent, until=until, given_up=post)
+        post(transfer)
         return transfer
 
     def _check_process(self) -> None:
@@ -316,8 +316,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             for column, end in zip(given, ends, strict=True):
                 check_count("reduce_scatter", column, size)
                 check_sizes("reduce_scatter", [end], [column[rank]])
-            whole = [[*apart(column, ends), end] for column, end in zip(given, ends, strict=True)]
-            for batch in cut(whole, self._link.result_bytes):
+            for batch in cut_apart(given, ends, self._link.result_bytes):
                 brought = [[column[index] for column in batch] for index in range(size)]
                 self._folds.reduce_scatter(brought, op, [column[-1] for column in batch])
 

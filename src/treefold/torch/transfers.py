@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import distributed
@@ -16,10 +18,8 @@ from treefold.errors import DeadlineError, GroupError
 from treefold.torch.flat import Flat
 
 _LOOK_S = 1.0
-
-
-class Carrier(threading.Thread):
-    """The thread of a mailbox, in which nobody may wait for a message."""
+_numbers = itertools.count(1)
+_Told: TypeAlias = Callable[["Transfer"], None]
 
 
 class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read torch
@@ -29,8 +29,12 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
     when all of it is here. So the tensor of a transfer that has failed is as it was, and stays so.
     """
 
-    def __init__(self, peer: int | None, tag: int, tensor: Any, *, rank: int, is_sent: bool, until: float) -> None:
-        """Begin with a copy of what is sent. ``rank``: this one; ``until``: a moment on the monotonic clock.
+    def __init__(
+        self, peer: int | None, tag: int, tensor: Any, *, rank: int, is_sent: bool, until: float, given_up: _Told
+    ) -> None:
+        """Begin with a copy of what is sent.
+
+        ``rank``: this one; ``until``: a moment on the monotonic clock; ``given_up``: called if a wait ends it early.
 
         Raises:
             DeviceError: the tensor is not in host memory, or not strided.
@@ -38,8 +42,12 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
 
         """
         super().__init__()
-        self.peer, self.tag, self.until = peer, tag, until
-        self._rank, self._pid = rank, os.getpid()
+        self.peer, self.tag, self.until, self.is_sent = peer, tag, until, is_sent
+        #: From whom it was asked for, None for any rank, and its tag.
+        self.wanted = peer, tag
+        #: Its place among this process's transfers.
+        self.number = next(_numbers)
+        self._rank, self._pid, self._given_up = rank, os.getpid(), given_up
         self._flat, self._tensor = Flat(), tensor
         memory = self._flat.copy(tensor) if is_sent else self._flat.target(tensor, is_apart=True)
         #: Its bytes.
@@ -51,7 +59,7 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
         self._running = threading.Lock()
         self._running.acquire()
         self._error: GroupError | None = None
-        self._future: Any = torch.futures.Future()
+        self._future: Any = None
 
     def finish(self, error: GroupError | None = None) -> None:
         """End the transfer, whole or with an error, unless it has ended already."""
@@ -62,10 +70,19 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
             # Both before any other function is called, where an interrupt could come between them.
             self._error, self._is_over = ended, True
             self._running.release()
-        if ended is None:
+            future = self._future
+        if future is not None:
+            try:
+                # Callbacks may wait for other messages, which this thread is to bring.
+                threading.Thread(target=self._settle, name="treefold callbacks", daemon=True).start()
+            except RuntimeError:  # no room for another thread
+                self._settle()
+
+    def _settle(self) -> None:
+        if self._error is None:
             self._future.set_result([self._tensor])
         else:
-            self._future.set_exception(ended)
+            self._future.set_exception(self._error)
 
     def _write(self) -> GroupError | None:
         try:
@@ -78,28 +95,30 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
         """Wait for the end. A wait that ends otherwise gives the transfer up: its tensor is not written any more.
 
         Raises:
-            GroupError: the peer is gone, late, or has another size; or this is no place to wait.
+            GroupError: the peer is gone, late, or has another size; or this is a forked child.
 
         """
         try:
-            self._check_place()
+            self._check_process()
             seconds = timeout.total_seconds() if timeout else 0.0
             if not self._ends_by(time.monotonic() + seconds if seconds > 0 else math.inf):
-                self.finish(DeadlineError.mail(self.peer))  # unless it has ended in this moment
+                self._give_up(DeadlineError.mail(self.peer))
         except Exception:
             raise
         except BaseException:
-            self.finish(GroupError.mail_given_up())
+            self._give_up(GroupError.mail_given_up())
             raise
         if self._error is not None:
             raise self._error
         return True
 
-    def _check_place(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise GroupError.forked(self._rank)
-        if isinstance(threading.current_thread(), Carrier) and not self._is_over:
-            raise GroupError.mail_callback()
+
+    def _give_up(self, error: GroupError) -> None:
+        self.finish(error)  # unless it has ended in this moment
+        self._given_up(self)
 
     def _ends_by(self, deadline: float) -> bool:
         while not self._is_over:
@@ -120,8 +139,13 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
         return self._is_over and self._error is None
 
     def get_future(self) -> Any:
-        """Return a future of the tensor, in a list."""
-        return self._future
+        """Return a future of the tensor, in a list. Its callbacks run in a thread of their own."""
+        with self._guard:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if self._is_over:
+                    self._settle()
+            return self._future
 
     def result(self) -> list[Any]:
         """Return the tensor, in a list."""
