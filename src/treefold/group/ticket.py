@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import tempfile
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from treefold.errors import ConnectError
 
 MOST_RANKS = 255
 _SOCKET = "s"
+#: A socket's path has 107 bytes at most; behind this come "/treefold-", eight letters, and "/s~".
+_LONGEST_PARENT = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Ticket:
         """
         if type(size) is not int or not 1 <= size <= MOST_RANKS:
             raise ConnectError.rank_count(size, MOST_RANKS)
-        folder = tempfile.mkdtemp(prefix="treefold-")
+        folder = tempfile.mkdtemp(prefix="treefold-", dir=_parent())
         token = secrets.token_hex(32)
         return [str(cls(folder, token, rank, size)) for rank in range(size)]
 
@@ -69,3 +72,9 @@ class Ticket:
     def __str__(self) -> str:
         """Return the text that ``read`` reads."""
         return json.dumps([self.folder, self.token, self.rank, self.size])
+
+
+def _parent() -> str:
+    """Return the folder for temporary files, or a shorter one where no socket could have its name."""
+    parent = tempfile.gettempdir()
+    return parent if len(os.fsencode(parent)) <= _LONGEST_PARENT else "/tmp"  # noqa: S108 - for mkdtemp
