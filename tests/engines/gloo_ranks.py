@@ -1,6 +1,7 @@
 """What ranks of gloo channels run: PyTorch is imported once, by the process that they are forked from."""
 
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +11,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 import channel_conformance
 
-from treefold.engines.gloo import GlooChannel
+from treefold.engines.roster import StoreRoster
 
 _SECONDS = 60.0
 
@@ -18,5 +19,6 @@ _SECONDS = 60.0
 def on_channel(me, *, name, options, port):
     """Call a function of the suite on a channel to the other ranks."""
     store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=_SECONDS), wait_for_workers=False)
-    channel = GlooChannel(store, me.rank, me.size, "test", _SECONDS)
-    return getattr(channel_conformance, name)(channel, **options)
+    roster, deadline = StoreRoster(store, me.rank, me.size, "test"), time.monotonic() + _SECONDS
+    roster.exchange(b"", deadline)
+    return getattr(channel_conformance, name)(roster.open_channel(deadline), **options)

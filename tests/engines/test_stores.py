@@ -2,15 +2,19 @@
 
 import itertools
 import os
+import random
 import signal
 import threading
 import time
 
 import pytest
+from torch import distributed
 
 from treefold.engines.roster import StoreRoster
 from treefold.engines.stores import asked
 from treefold.errors import ConnectError
+
+_ROUNDS = 400 if os.environ.get("TREEFOLD_CASES") == "full" else 20
 
 
 class Shelf:
@@ -63,6 +67,36 @@ def connect(store, rank, size, seconds):
         return error
 
 
+def together(body):
+    """Return what a function of a rank returns, on three ranks at once."""
+    told = {}
+    ranks = [threading.Thread(target=lambda rank=rank: told.update({rank: body(rank)})) for rank in range(3)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(60)
+    return [told[rank] for rank in range(3)]
+
+
+def twice(store, rank, kind, delays):
+    """Connect, which rank 2 refuses to, and connect again; return the error of the first, and what all say then."""
+    time.sleep(delays[0])
+    if kind == "a rank that does not fit":
+        first = connect(store, rank, 2 if rank == 2 else 3, 20)
+    else:
+        one, first = StoreRoster(store, rank, 3, "job"), None
+        one.exchange(b"1", time.monotonic() + 20)
+        try:
+            if rank == 2:
+                raise ConnectError.rank_too_high(rank, 3)
+            one.exchange(b"2", time.monotonic() + 20)
+        except ConnectError as error:
+            first = error
+            one.give_up(error)
+    time.sleep(delays[1])
+    return first, connect(store, rank, 3, 20)
+
+
 class TestStoreRoster:
     def test_ranks_meet_whatever_each_has_tried_in_vain(self, shelf):
         """Rank r tries r times alone; then all try at once, and again."""
@@ -92,6 +126,18 @@ class TestStoreRoster:
         for rank in ranks:
             rank.join(60)
         assert connect(shelf, 1, 2, 0.1).ranks == (0,)
+
+    @pytest.mark.parametrize("kind", ["a rank that does not fit", "an error after all have come"])
+    def test_a_reason_is_heard_once(self, kind):
+        """However ranks that try again at once, and others that come late, meet."""
+        draw, store = random.Random(kind), distributed.HashStore()  # noqa: S311 - a test's choice
+        for number in range(_ROUNDS):
+            delays = [[draw.choice([0, 0, 0.01, 0.03]) for _ in range(2)] for _ in range(3)]
+            told = together(lambda rank: twice(store, rank, kind, delays[rank]))  # noqa: B023 - called at once
+            assert {type(error) for error, _ in told} == {ConnectError}, number
+            assert len({str(error) for error, _ in told}) == 1, number
+            said = [[f"{step} of {rank}".encode() for rank in range(3)] for step in (1, 2)]
+            assert [second for _, second in told] == [said] * 3, number
 
     def test_after_ctrl_c(self, shelf):
         """Nothing of the first attempt is left: no thread, and no words that others could meet. They still wait."""
@@ -144,6 +190,25 @@ class TestStoreRoster:
         rosters[0].give_up(MemoryError("no memory"))
         other.join(10)
         assert told == [("The group did not form: rank 0 has given up: MemoryError no memory.", (0,))]
+
+    def test_a_rank_that_says_nothing_any_more(self):
+        """It alone is named, though the others began seconds apart, and when the first has waited long enough."""
+        store = distributed.HashStore()
+
+        def go_on(rank):
+            roster = StoreRoster(store, rank, 3, "job")
+            roster.exchange(b"1", time.monotonic() + 20)
+            began = time.monotonic()
+            if rank == 2:
+                return None
+            with pytest.raises(ConnectError) as failed:
+                roster.exchange(b"2", began + (0.2, 60)[rank])
+            roster.give_up(failed.value)
+            return failed.value.ranks, time.monotonic() - began
+
+        first, second, _ = together(go_on)
+        assert first[0] == second[0] == (2,)
+        assert max(first[1], second[1]) < 20
 
     @pytest.mark.parametrize("error", [RuntimeError("Broken pipe\nstack of C++"), OSError("Broken pipe")])
     def test_a_store_that_raises(self, shelf, error):

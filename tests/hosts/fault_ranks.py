@@ -17,12 +17,13 @@ _CONNECT_S = 60.0
 CALLS = 40
 
 
-def joined(me, port, timeout_seconds, job="job", host=None):
-    """Return a group of ranks that share no host but that of this number, on a store that outlives them."""
+def joined(me, store, timeout_seconds, job="job", host=None, connect_seconds=_CONNECT_S):
+    """Return a group of ranks that share no host but that of this number, on a store, or a port of one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this test's shell has done
     joining.host_key = lambda: f"host {me.rank if host is None else host}"
-    store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
-    terms = joining.Terms("replica_order", None, 1 << 30, _CONNECT_S, timeout_seconds)
+    if isinstance(store, int):
+        store = distributed.TCPStore("127.0.0.1", store, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
+    terms = joining.Terms("replica_order", None, 1 << 30, connect_seconds, timeout_seconds)
     agreed = connecting._agreed(terms.guarantee)
     return Group(
         joining.join(

@@ -1,7 +1,12 @@
 """What users do beside a group over gloo, and what they get wrong when they start it."""
 
+import os
+import signal
 import socket
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import trap_ranks
@@ -141,9 +146,51 @@ class TestConnect:
         sentence = "The group did not form: rank 1 has bytes for results 1048576 where rank 0 has 1073741824."
         assert stories == [("ConnectError", sentence)] * 3
 
-    def test_a_rank_that_dies_while_gloo_connects(self, run):
-        """It alone is named, when the time that was given is over."""
-        stories = run(trap_ranks.die_while_connecting)
+
+class TestGlooConnects:
+    """All ranks have come, and gloo connects them, when one fails."""
+
+    @pytest.mark.parametrize("starts", [(0, 0, 0), (0, 2, 2)], ids=["all at once", "at other times"])
+    def test_a_rank_that_dies(self, run, starts):
+        """It alone is named, when the first has waited for as long as it may."""
+        stories = run(trap_ranks.fail_while_connecting, how="die", starts=starts, seconds=4)
         assert stories[2] is None
-        assert {ranks for ranks, _ in stories[:2]} == {(2,)}
-        assert all(seconds < 6 for _, seconds in stories[:2])
+        assert {(name, ranks) for name, _, ranks, _, _ in stories[:2]} == {("ConnectError", (2,))}
+        assert all(seconds < 7 for *_, seconds, _ in stories[:2])
+
+    def test_a_rank_that_gloo_cannot_connect(self, run):
+        """All hear gloo's words at once."""
+        stories = run(trap_ranks.fail_while_connecting, how="raise")
+        sentence = (
+            "gloo did not connect the hosts: no address. GLOO_SOCKET_IFNAME is 'lo' on this rank: it names the network "
+            "interface by which the others are reached, such as 'eth0'."
+        )
+        told = f"The group did not form: rank 2 has given up: {sentence}"
+        assert [one[1] for one in stories] == [told, told, sentence]
+        assert all(seconds < 20 for *_, seconds, _ in stories)
+
+    @pytest.mark.parametrize(("how", "interrupted"), [("interrupt", 2), ("interrupt another", 0)])
+    def test_ctrl_c(self, run, how, interrupted):
+        """The others hear of it at once, and nobody's store is kept waiting."""
+        stories = run(trap_ranks.fail_while_connecting, how=how)
+        own = stories.pop(interrupted)
+        assert own[0] == "KeyboardInterrupt"
+        assert {one[1] for one in stories} == {
+            f"The group did not form: rank {interrupted} has given up: KeyboardInterrupt."
+        }
+        assert all(seconds < 20 and answer < 10 for *_, seconds, answer in (own, *stories))
+
+    def test_a_script_that_is_interrupted(self):
+        """It ends as Python does after Ctrl-C: nothing of gloo asks a store any more."""
+        script = Path(__file__).with_name("interrupted_script.py")
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+        done = subprocess.run([sys.executable, script], env=environment, capture_output=True, check=False, timeout=60)
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (-signal.SIGINT, b"KeyboardInterrupt")
+
+
+class TestWithout:
+    def test_after_some_have_tried_in_vain(self, run):
+        """Both meet when they try again."""
+        first, second, _ = run(trap_ranks.go_on_at_other_times)
+        assert first == ([(1,)], 3.0)
+        assert second == ([], 3.0)

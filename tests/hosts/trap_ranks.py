@@ -1,5 +1,6 @@
 """Ranks over gloo, each as if on a host of its own, that do what users do beside their calls."""
 
+import functools
 import gc
 import os
 import signal
@@ -10,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from torch import distributed
 
@@ -105,17 +105,57 @@ def connect_unlike(me, *, port, variable, options, hosts=(0, 1, 2)):
         return type(error).__name__, str(error)
 
 
-def die_while_connecting(me, *, port):
-    """Return whom ranks blame, and when: rank 2 dies when all have come, before it has told where gloo reaches it."""
-    os.environ.update({"RANK": str(me.rank), "WORLD_SIZE": str(me.size), "MASTER_ADDR": "127.0.0.1"})
-    os.environ.update({"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"})
-    joining.host_key = lambda: f"host {me.rank}"
+def fail_while_connecting(me, *, port, how, starts=(0, 0, 0), seconds=60):
+    """Let a rank fail when all have come, before rank 2 has told where gloo reaches it.
+
+    Return the error, the ranks that it names, when it came, and how long the user's store takes to answer after it.
+    """
+    store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=60), wait_for_workers=False)
     if me.rank == 2:
-        gloo.ProcessGroupGloo = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        gloo.ProcessGroupGloo = functools.partial(_fail, how)
+    elif me.rank == 0 and how == "interrupt another":
+        connect = gloo.ProcessGroupGloo
+        gloo.ProcessGroupGloo = lambda *told: _interrupt_soon() or connect(*told)
+    time.sleep(starts[me.rank])
     began = time.monotonic()
-    with pytest.raises(ConnectError) as failed:
-        treefold.connect(connect_timeout_seconds=3)
-    return failed.value.ranks, time.monotonic() - began
+    try:
+        joined(me, store, 60.0, connect_seconds=seconds)
+    except (ConnectError, KeyboardInterrupt) as error:
+        raised, came = error, time.monotonic()
+    store.check(["anything"])
+    return type(raised).__name__, str(raised), getattr(raised, "ranks", ()), came - began, time.monotonic() - came
+
+
+def _fail(how, keys, *_):
+    if how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "raise":
+        message = "no address"
+        raise RuntimeError(message)
+    if how == "interrupt":
+        os.kill(os.getpid(), signal.SIGINT)
+    keys.is_over.wait(60)
+
+
+def _interrupt_soon():
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+def go_on_at_other_times(me, *, port):
+    """Go on without rank 2: rank 0 gives up before rank 1 comes, then both try again; return the errors, and a sum."""
+    group = joined(me, port, 60.0)
+    group.all_reduce(np.full(3, 2.0**me.rank))
+    if me.rank == 2:
+        return None
+    told = []
+    time.sleep(2 * me.rank)
+    for seconds in (0.5 + 20 * me.rank, 20.0):
+        try:
+            group = group.without([2], connect_timeout_seconds=seconds)
+            break
+        except ConnectError as error:
+            told.append(error.ranks)
+    return told, float(group.all_reduce(np.full(20_000, 2.0**me.rank))[0])
 
 
 def drop(me, *, port):

@@ -10,15 +10,18 @@ import threading
 import time
 import weakref
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import PrefixStore, ProcessGroupGloo
+from torch.distributed import PrefixStore, ProcessGroupGloo, Store
 
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
-from treefold.engines.stores import asked, ended, interfaces
+from treefold.engines.meeting import Meeting
+from treefold.engines.roster import StoreRoster
+from treefold.engines.stores import asked, interfaces, start
 from treefold.errors import ConnectError, GroupError
 
 _FOREVER = timedelta(days=365)
@@ -31,31 +34,31 @@ _CHUNK_BYTES = 1 << 18
 _POLL_S = 0.005
 _TOLD_S = 0.05
 _FLUSH_S = 1.0
-#: How long a rank that gloo could not connect waits for the others to notice the same.
-_SILENT_S = 0.5
+#: How long gloo's constructor may take to end once it should.
+_END_S = 0.2
+#: The step of a meeting in which gloo connects.
+_CONNECTED = "connected"
 
 
 class GlooChannel(Channel):
     """gloo's sends and receives.
 
     Its transfers cannot be asked whether they are done, so threads wait: for each peer one per rail, and one for what
-    ranks tell each other. ``store``: any of PyTorch's stores, on which nobody else uses ``name``. It must survive the
-    ranks that may be lost.
+    ranks tell each other. The store must survive the ranks that may be lost.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, name: str, seconds: float) -> None:
-        """Connect to all others, which do the same.
+    def __init__(self, meeting: Meeting, deadline: float) -> None:
+        """Connect the ranks of a meeting to each other.
 
         Raises:
-            ConnectError: some did not come in time.
+            ConnectError: the meeting is over, or some were not connected in time.
 
         """
-        self.rank, self.size = rank, size
-        self._store, self._name = store, name
-        deadline = time.monotonic() + seconds
-        self._meet("come", deadline)
-        self._group = self._connected(deadline)
-        self._meet("connected", deadline)  # who is connected may end, which would keep others from connecting
+        self.rank, self.size = meeting.rank, meeting.size
+        self._store, self._name = meeting.store, f"{meeting.name}/channel"
+        # Kept: gloo's group holds no more of it than what is C++.
+        self._keys = _Keys(PrefixStore(self._name, self._store))
+        self._group = _connected(meeting, self._keys, deadline)
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
         self._receipts: dict[tuple[int, int], queue.SimpleQueue[Transfer | None]] = {}
@@ -65,7 +68,7 @@ class GlooChannel(Channel):
         self._settled = 0
         # None of these may hold the channel, or it would never be dropped.
         self._drop = weakref.finalize(
-            self, _let_go, self._group, rank, size, self.limits.rails, self._receipts, self._sent, os.getpid()
+            self, _let_go, self._group, self.rank, self.size, self.limits.rails, self._receipts, self._sent, os.getpid()
         )
         self._drop.atexit = False
 
@@ -157,18 +160,23 @@ class GlooChannel(Channel):
         # A copy, because the thread may still add to it.
         return dict(answers)
 
-    def without(self, ranks: Collection[int], deadline: float) -> GlooChannel:
+    def without(self, ranks: Collection[int], deadline: float) -> Channel:
         """Decide in the store who goes on, and connect those."""
         wanted = [rank for rank in range(self.size) if rank not in set(ranks)]
         decided = self._decided(json.dumps(wanted), deadline)
         if decided != wanted:
             raise GroupError.decided_otherwise(self.rank, decided, wanted)
-        seconds = max(deadline - time.monotonic(), 1e-3)
         name = f"{self._name}/{'.'.join(map(str, decided))}"
+        # Some may have tried that in vain before.
+        roster = StoreRoster(self._store, decided.index(self.rank), len(decided), name)
         try:
-            return GlooChannel(self._store, decided.index(self.rank), len(decided), name, seconds)
-        except ConnectError as error:
-            raise (ConnectError.absent([decided[rank] for rank in error.ranks]) if error.ranks else error) from None
+            roster.exchange(b"", deadline)
+            return roster.open_channel(deadline)
+        except BaseException as error:
+            roster.give_up(error)
+            if isinstance(error, ConnectError) and error.ranks:
+                raise ConnectError.absent([decided[rank] for rank in error.ranks]) from None
+            raise
 
     def close(self) -> None:
         """Let the waiting threads end: once nothing is under way, or all connections are broken, they do at once."""
@@ -188,53 +196,61 @@ class GlooChannel(Channel):
             raise ConnectError.undecided(self.rank) from None
         return decided
 
-    def _connected(self, deadline: float) -> Any:
-        """Return gloo's group, once every rank has connected to every other."""
-        began = time.monotonic()
-        seconds = max(deadline - began, 1e-3)
-        store = PrefixStore(self._name, self._store)
-        try:
-            # By a thread of its own: the constructor hears no signals, and tries five times as long as it is told.
-            return ended(lambda: ProcessGroupGloo(store, self.rank, self.size, timedelta(seconds=seconds)), deadline)
-        except (RuntimeError, TimeoutError) as error:
-            until = max(deadline, time.monotonic()) + _SILENT_S
-            absent = asked(lambda is_over: self._silent(store, until, is_over), until)
-            if absent:
-                raise ConnectError.late(absent, time.monotonic() - began) from None
-            raise ConnectError.gloo(str(error), ", ".join(interfaces())) from None
-
-    def _silent(self, store: Any, until: float, is_over: threading.Event) -> list[int]:
-        """Return the ranks that say neither that they are connected nor that they could not connect."""
-        store.set(f"failed/{self.rank}", b"")
-        silent = list(range(self.size))
-        while silent and time.monotonic() < until and not is_over.wait(_POLL_S):
-            silent = [one for one in silent if not store.check([f"failed/{one}"])]
-            silent = [one for one in silent if not store.check([f"connected/{one}"])]
-        return silent
-
-    def _meet(self, where: str, deadline: float) -> None:
-        """Wait in the store until all are there."""
-        keys = [f"{where}/{rank}" for rank in range(self.size)]
-        store = PrefixStore(self._name, self._store)
-        left = max(deadline - time.monotonic(), 1e-3)
-
-        def missing(is_over: threading.Event) -> list[int]:
-            store.set(keys[self.rank], b"")
-            # Asked again and again: a wait within the store would keep its client from everybody else, even after
-            # Ctrl-C.
-            while not store.check(keys):
-                if is_over.is_set() or time.monotonic() >= deadline:
-                    return [rank for rank, key in enumerate(keys) if not store.check([key])]
-                time.sleep(_POLL_S)
-            return []
-
-        absent = asked(missing, deadline)
-        if absent:
-            raise ConnectError.late(absent, left)
-
     def _fail(self, transfer: Transfer, error: Exception) -> None:
         transfer.error = str(error) or "the connection is broken"
         self._ended.put(transfer)
+
+
+class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
+    """What gloo's constructor does with a store: it waits for keys of other ranks, until it is told to end.
+
+    PyTorch's stores would wait as one question, which keeps their client from everybody else, and cannot be ended.
+    """
+
+    def __init__(self, store: Any) -> None:
+        super().__init__()
+        self._store = store
+        self.is_over = threading.Event()
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        found: bytes = self._store.get(key)  # gloo has waited for it
+        return found
+
+    def wait(self, keys: list[str], timeout: timedelta = _FOREVER) -> None:
+        deadline = time.monotonic() + timeout.total_seconds()
+        while not self._store.check(keys):
+            if self.is_over.wait(_POLL_S) or time.monotonic() >= deadline:
+                raise TimeoutError
+
+
+def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
+    """Return gloo's group, once every rank has connected to every other."""
+    group, began = Future[Any](), time.monotonic()
+
+    def is_connected() -> bool:
+        if not group.done() and time.monotonic() < deadline:
+            return False
+        try:
+            group.result(0)
+        except (RuntimeError, TimeoutError) as error:
+            problem = ConnectError.gloo(str(error) or "it has not ended by the deadline", ", ".join(interfaces()))
+            raise meeting.stopped(_CONNECTED, problem, began) from None
+        return True
+
+    try:
+        # By a thread of its own: the constructor hears no signals, and no reason why the meeting is over.
+        limit = timedelta(seconds=max(deadline - began, 1e-3))
+        start(lambda: ProcessGroupGloo(keys, meeting.rank, meeting.size, limit), group)
+        # All wait for all: who is connected may end, which would keep others from connecting.
+        meeting.exchange(_CONNECTED, b"", deadline, is_connected)
+    except BaseException:
+        keys.is_over.set()
+        wait([group], _END_S)  # Python aborts if the process ends while gloo asks ``keys``
+        raise
+    return group.result()
 
 
 def _wait_for(receipts: queue.SimpleQueue[Transfer | None], ended: queue.SimpleQueue[Transfer]) -> None:

@@ -8,11 +8,13 @@ import json
 import socket
 import threading
 import time
+import uuid
 from typing import Any
 
 import numpy as np
 
 from treefold.engines.interface import Channel, Transfer
+from treefold.engines.meeting import Meeting, reason, told_why
 from treefold.engines.stores import asked, interfaces
 from treefold.errors import ConnectError
 
@@ -20,8 +22,8 @@ _WORDS_BYTES = 4096
 _POLL_S = 0.01
 #: How long a rank that gives up takes to tell the others, or to hear why one of them has.
 _TELL_S = 0.2
-#: What stands in place of a rank's words once it has given the attempt up.
-_GIVEN_UP = b"given up"
+#: What stands in place of the token of a rank that has come, and has left before all had.
+_LEFT = ""
 
 
 class Roster(abc.ABC):
@@ -64,45 +66,31 @@ class Roster(abc.ABC):
 class StoreRoster(Roster):
     """Ranks that share one of PyTorch's stores, of which they use nothing but keys that begin with ``job``.
 
-    Ranks of a job connect again and again, some have tried in vain meanwhile, and some are new processes. So each
-    attempt has a number above all that the store knows, and a rank that waits for others joins the newest attempt that
-    any of them has begun.
+    Ranks of a job connect again and again, some have tried in vain meanwhile, and some are new processes. So attempts
+    have numbers, and each has a record in the store, in which each rank that is there has the token of its try. Ranks
+    join the first attempt that is neither complete nor over; they may leave it until it is complete.
     """
 
     def __init__(self, store: Any, rank: int, size: int, job: str) -> None:
         """Use a store that outlives the roster."""
         self.rank, self.size = rank, size
         self._store, self._job = store, job
-        self._attempt = self._first = self._rounds = 0
-        self._why_over, self._over_before = b"", ""
-        self._is_deaf = self._may_come_again = False
+        self._meeting: Meeting | None = None
+        self._rounds = 0
 
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
         """Leave words in the store, and wait for those of all others."""
-        began = time.monotonic()
+        if self._meeting is None:
+            return asked(lambda is_over: self._come(said, deadline, is_over), deadline)
         self._rounds += 1
-        self._may_come_again = self._rounds == 1
-        try:
-            told = asked(lambda is_over: self._told(said, deadline, is_over), deadline)
-        except ConnectError:
-            self._is_deaf = True
-            raise
-        if self._why_over:
-            raise _told_why(self._why_over)
-        missing = [rank for rank, one in enumerate(told) if one is None]
-        if missing:
-            raise ConnectError.late(missing, deadline - began)
-        if _GIVEN_UP in told:
-            raise ConnectError.given_up([rank for rank, one in enumerate(told) if one == _GIVEN_UP])
-        self._may_come_again = False
-        return [one for one in told if one is not None]
+        return self._meeting.exchange(f"words {self._rounds}", said, deadline)
 
     def open_channel(self, deadline: float) -> Channel:
-        """Connect by gloo."""
+        """Connect by gloo, once all have come."""
         from treefold.engines.gloo import GlooChannel  # noqa: PLC0415 - PyTorch, which the user has chosen
 
-        seconds = max(deadline - time.monotonic(), 1e-3)
-        return GlooChannel(self._store, self.rank, self.size, f"{self._job}/{self._attempt}/channel", seconds)
+        assert self._meeting is not None  # noqa: S101 - they have exchanged words
+        return GlooChannel(self._meeting, deadline)
 
     def missing_interfaces(self) -> list[str]:
         """Return what gloo will not find."""
@@ -112,98 +100,72 @@ class StoreRoster(Roster):
         """Leave the keys: others may still read them."""
 
     def give_up(self, error: BaseException) -> None:
-        """Leave the reason in the store, unless another rank has left its own, or may still join a newer attempt."""
-        if self._attempt and not self._is_deaf and not self._may_come_again:
+        """Tell the others why, if all had come; else they wait on, for this rank may come again."""
+        if self._meeting is not None:
+            meeting = self._meeting
             with contextlib.suppress(ConnectError):
-                asked(lambda _: self._ended_with(_why(self.rank, error)), time.monotonic() + _TELL_S)
+                asked(lambda _: meeting.end(error), time.monotonic() + _TELL_S)
 
-    def _told(self, said: bytes, deadline: float, is_over: threading.Event) -> list[bytes | None]:
-        """Return what each rank has left in this round; None for those that have left nothing by the deadline."""
-        if not self._attempt and self._is_refused():
-            return []
-        if not is_over.is_set():
-            self._store.set(self._key(self.rank), said)
-        told: list[bytes | None] = [None]
-        while not is_over.is_set():
-            # Read before the keys: whoever has begun a newer attempt after this one went well has left all of them.
-            newest = self._newest() if self._rounds == 1 else self._attempt
-            is_late = time.monotonic() >= deadline
-            keys = [self._key(rank) for rank in range(self.size)]
-            if is_late or self._store.check(keys):
-                told = [self._store.get(key) if self._store.check([key]) else None for key in keys]
-                if is_late or not {None, _GIVEN_UP}.intersection(told):
-                    break
-            over = next((key for key in (self._over, self._over_before) if key and self._store.check([key])), "")
-            if over:
-                self._why_over = self._store.get(over)
-                break
-            if newest > self._attempt and not is_over.is_set():
-                self._attempt = newest
-                self._store.set(self._key(self.rank), said)
+    def _come(self, said: bytes, deadline: float, is_over: threading.Event) -> list[bytes]:
+        """Join an attempt, and return what each rank says once all have come."""
+        began, token, attempt, has_joined = time.monotonic(), uuid.uuid4().hex, self._first_attempt(), False
+        self._store.set(self._words(token), said)
+        while True:
+            meeting = Meeting(self._store, f"{self._job}/{attempt}", self.rank, self.size)
+            tokens = self._tokens(attempt)
+            is_complete = all(tokens.get(rank) for rank in range(self.size))
+            was_there = tokens.get(self.rank, _LEFT) not in {_LEFT, token}  # in an earlier try, or another process
+            over = meeting.why_over()
+            if is_complete and tokens.get(self.rank) == token:
+                self._meeting = meeting
+                if is_over.is_set():  # too late to leave
+                    meeting.end(ConnectError.given_up([self.rank]))
+                return [self._store.get(self._words(tokens[rank])) for rank in range(self.size)]
+            if over or (is_complete and was_there):
+                attempt, has_joined = attempt + 1, False
+                self._store.set(self._next, str(attempt))  # nobody hears a reason twice
+                if over and not was_there:
+                    raise over
+            elif self.rank >= self.size:
+                meeting.end(ConnectError.rank_too_high(self.rank, self.size))
+            elif is_over.is_set() or (has_joined and time.monotonic() >= deadline):
+                if tokens.get(self.rank) != token or self._replace(attempt, tokens, {**tokens, self.rank: _LEFT}):
+                    raise self._missed(tokens, time.monotonic() - began)
+            elif has_joined:
+                is_over.wait(_POLL_S)
             else:
-                time.sleep(_POLL_S)
-        if self._rounds == 1 and {None, _GIVEN_UP}.intersection(told):
-            # Nobody is to go on with an attempt that this rank has given up. Compared, in case the key is not its own.
-            self._store.compare_set(self._key(self.rank), said.decode(), _GIVEN_UP.decode())
-            self._store.set(self._last(self.rank), str(self._attempt))
-            told = [_GIVEN_UP if one is None and self._has_left(rank) else one for rank, one in enumerate(told)]
-        return told
+                others = tokens if any(tokens.values()) else {}  # who has left before the first came is forgotten
+                has_joined = self._replace(attempt, tokens, {**others, self.rank: token})
 
-    def _ended_with(self, why: bytes) -> bytes:
-        """Let all ranks of the attempt know why it is over; return the reason, which may be another rank's."""
-        found: bytes = self._store.compare_set(self._over, "", why.decode())
-        newest = self._newest() if self._rounds == 1 else self._attempt
-        if newest > self._attempt:
-            # Ranks that do not fit together do not in a newer attempt, which some may have begun meanwhile.
-            self._attempt = newest
-            self._store.compare_set(self._over, "", why.decode())
-        return found
+    def _missed(self, tokens: dict[int, str], seconds: float) -> ConnectError:
+        """Return the error of a rank that leaves: others never came, or else have left."""
+        absent = [rank for rank in range(self.size) if rank not in tokens]
+        left = [rank for rank, token in tokens.items() if token == _LEFT]
+        return ConnectError.late(absent, seconds) if absent else ConnectError.given_up(left)
 
-    def _has_left(self, rank: int) -> bool:
-        """Tell whether a rank has given up an attempt since this one has begun its first."""
-        key = self._last(rank)
-        return self._store.check([key]) and int(self._store.get(key)) >= self._first
+    def _first_attempt(self) -> int:
+        """Return the first attempt that a rank of this number has not seen end."""
+        return int(self._store.get(self._next)) if self._store.check([self._next]) else 0
 
-    def _is_refused(self) -> bool:
-        """Begin a new attempt, unless there is a reason not to, which a rank has left in the newest."""
-        name = f"{self._job}/newest"
-        self._attempt = int(self._store.get(name)) if self._store.check([name]) else 0
-        key = self._key(self.rank)
-        if self.rank >= self.size:
-            self._attempt += 1
-            self._why_over = self._ended_with(_why(self.rank, ConnectError.rank_too_high(self.rank, self.size)))
-        elif self._store.check([self._over]) and not self._store.check([key]):
-            self._why_over = self._store.get(self._over)
-            self._store.set(key, _GIVEN_UP)  # told once: next time it begins a newer one
-        else:
-            # Others may end that one for a reason a moment later.
-            self._over_before = "" if self._store.check([key]) else self._over
-            # Above the newest, so that the attempt has no key of this rank already, of whatever process.
-            self._attempt += 1
-        self._first = self._attempt
-        return bool(self._why_over)
+    def _tokens(self, attempt: int) -> dict[int, str]:
+        """Return the token of each rank that has come, in the order in which they have."""
+        found = self._store.compare_set(self._record(attempt), "", "{}")  # which makes one, if there is none
+        return {int(rank): token for rank, token in json.loads(found).items()}
 
-    def _key(self, rank: int) -> str:
-        return f"{self._job}/{self._attempt}/{self._rounds}/{rank}"
+    def _replace(self, attempt: int, found: dict[int, str], wanted: dict[int, str]) -> bool:
+        """Replace the record, unless another rank has meanwhile."""
+        told: bytes = self._store.compare_set(self._record(attempt), json.dumps(found), json.dumps(wanted))
+        return told == json.dumps(wanted).encode()
 
-    def _last(self, rank: int) -> str:
-        """Return the key of the number of the attempt that a rank has given up last."""
-        return f"{self._job}/given up/{rank}"
+    def _record(self, attempt: int) -> str:
+        return f"{self._job}/{attempt}/tokens"
+
+    def _words(self, token: str) -> str:
+        return f"{self._job}/words/{token}"
 
     @property
-    def _over(self) -> str:
-        """The key of the reason why the attempt is over."""
-        return f"{self._job}/{self._attempt}/over"
-
-    def _newest(self) -> int:
-        """Return the number of the newest attempt that any rank has begun."""
-        name, own, told = f"{self._job}/newest", self._attempt, ""
-        while True:
-            # Compare and set, until it holds: two ranks that begin attempts at once must not both be the newest.
-            newest = int(self._store.compare_set(name, told, str(own)))
-            if newest >= own:
-                return newest
-            told = str(newest)
+    def _next(self) -> str:
+        return f"{self._job}/next/{self.rank}"
 
 
 class ChannelRoster(Roster):
@@ -248,7 +210,7 @@ class ChannelRoster(Roster):
             if not self._is_over:
                 now = self._channel.now()
                 self._channel.flush(now + _TELL_S)  # others may have all that they need, and find the reason themselves
-                self._channel.ask(_why(self.rank, error), lambda _: True, now + _TELL_S)
+                self._channel.ask(reason(self.rank, error), lambda _: True, now + _TELL_S)
         finally:
             self._channel.close()
 
@@ -259,7 +221,7 @@ class ChannelRoster(Roster):
         for words in filter(None, told.values()):
             # A rank that has joined all others and left their group since says something else.
             with contextlib.suppress(ValueError):
-                return _told_why(words)
+                return told_why(words)
         return ConnectError.given_up([peer])
 
 
@@ -268,15 +230,3 @@ def of_communicator(communicator: Any) -> Roster:
     from treefold.engines.mpi import duplicate  # noqa: PLC0415 - mpi4py, which the user has chosen
 
     return ChannelRoster(duplicate(communicator))
-
-
-def _why(rank: int, error: BaseException) -> bytes:
-    """Return what the others are told of the error for which a rank gives up."""
-    words = str(error) if isinstance(error, ConnectError) else f"{type(error).__name__} {error}".rstrip()
-    return json.dumps([rank, words[:_WORDS_BYTES], getattr(error, "ranks", ())]).encode()
-
-
-def _told_why(why: bytes) -> ConnectError:
-    """Return the error of a rank that was told why another one has given up."""
-    rank, words, ranks = json.loads(why)
-    return ConnectError.told(rank, words, ranks)

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from treefold.errors import ConnectError
@@ -36,37 +37,27 @@ def asked(question: Callable[[threading.Event], T], deadline: float) -> T:
         ConnectError: there is no answer, or the store has failed.
 
     """
-    is_over = threading.Event()
+    answer, is_over = Future[T](), threading.Event()
     try:
-        return ended(lambda: question(is_over), deadline)
+        start(lambda: question(is_over), answer)
+        return answer.result(max(deadline - time.monotonic(), 0.0) + _GRACE_S)
+    except ConnectError:
+        raise
     except STORE_ERRORS as error:
-        raise ConnectError.store(str(error)) from None
+        raise ConnectError.store(str(error) or _SILENT) from None
     finally:
         is_over.set()
+        wait([answer], _GRACE_S)  # what it takes back is gone before the caller, or the process, goes on
 
 
-def ended(work: Callable[[], T], deadline: float) -> T:
-    """Return what some work returns by the deadline, in a thread of its own, so that signals are heard meanwhile.
-
-    Raises:
-        TimeoutError: it goes on.
-
-    """
-    returned, errors = list[T](), list[Exception]()
+def start(work: Callable[[], T], answer: Future[T]) -> None:
+    """Let a thread of its own find the answer, so that signals are heard meanwhile."""
 
     def run() -> None:
         try:
-            returned.append(work())
+            answer.set_result(work())
         except Exception as error:  # noqa: BLE001 - raised by the thread that waits
-            errors.append(error)
+            answer.set_exception(error)
 
     # A daemon: a call into a store that never returns must not keep the process from ending.
-    working = threading.Thread(target=run, daemon=True, name="treefold-store")
-    working.start()
-    working.join(max(deadline - time.monotonic(), 0.0) + _GRACE_S)
-    # What was returned first: at the last moment it counts, though the thread may not have ended.
-    if returned:
-        return returned[0]
-    if errors:
-        raise errors[0]
-    raise TimeoutError(_SILENT)
+    threading.Thread(target=run, daemon=True, name="treefold-store").start()

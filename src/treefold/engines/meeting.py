@@ -1,0 +1,103 @@
+"""Ranks that go through the same steps by a store, until one of them says why they do not go on."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from treefold.engines.stores import asked
+from treefold.errors import ConnectError
+
+#: Of what a rank says of its error, in characters.
+_MOST_WORDS = 4096
+_POLL_S = 0.01
+#: How long a rank that stops waits for the others to stop as well: whoever has not by then is to blame.
+_SILENT_S = 0.5
+
+
+class Meeting:
+    """Ranks that have all come, and keys of a store, which begin with ``name`` and which nobody has used before.
+
+    It is over when one of them leaves a reason. A rank that has waited in vain, or that its engine could not connect,
+    knows none yet: it stops, all others do so when they see it, and to blame are those that do not.
+    """
+
+    def __init__(self, store: Any, name: str, rank: int, size: int) -> None:
+        """Use any of PyTorch's stores."""
+        self.store, self.name, self.rank, self.size = store, name, rank, size
+
+    def exchange(
+        self, step: str, said: bytes, deadline: float, is_ready: Callable[[], bool] = lambda: True
+    ) -> list[bytes]:
+        """Leave words in the store, once this rank is ready for that, and return what each rank has left.
+
+        Raises:
+            ConnectError: the meeting is over, or some have said nothing by the deadline.
+
+        """
+        return asked(lambda is_over: self._told(step, said, deadline, is_ready, is_over), deadline + _SILENT_S)
+
+    def end(self, error: BaseException) -> None:
+        """Tell the others why this rank does not go on, if they have not heard of another reason."""
+        self.store.compare_set(self._key("over"), "", reason(self.rank, error).decode())
+
+    def why_over(self) -> ConnectError | None:
+        """Return why the meeting is over, if it is."""
+        return self._reason("over")
+
+    def stopped(self, step: str, error: ConnectError, began: float) -> ConnectError:
+        """Stop, and return why: some say nothing any more in this step, or this error if all do."""
+        self.store.compare_set(self._key("stopping"), "", reason(self.rank, error).decode())
+        self.store.set(self._key(f"stopped/{self.rank}"), b"")
+        silent, until = list(range(self.size)), time.monotonic() + _SILENT_S
+        while silent and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            for sign in (step, "stopped"):
+                silent = [rank for rank in silent if not self.store.check([self._key(f"{sign}/{rank}")])]
+        return self.why_over() or (ConnectError.late(silent, time.monotonic() - began) if silent else error)
+
+    def _told(
+        self, step: str, said: bytes, deadline: float, is_ready: Callable[[], bool], is_over: threading.Event
+    ) -> list[bytes]:
+        keys = [self._key(f"{step}/{rank}") for rank in range(self.size)]
+        began, is_said = time.monotonic(), False
+        # Asked again and again: a wait within the store would keep its client from everybody else, even after Ctrl-C.
+        while not is_over.is_set():
+            is_late = time.monotonic() >= deadline
+            if not is_said and is_ready():
+                self.store.set(keys[self.rank], said)
+                is_said = True
+            if is_said and self.store.check(keys):
+                return [self.store.get(key) for key in keys]
+            if error := self.why_over():
+                raise error
+            if error := self._reason("stopping"):
+                raise self.stopped(step, error, began)
+            if is_late:
+                missing = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
+                raise self.stopped(step, ConnectError.late(missing, time.monotonic() - began), began)
+            is_over.wait(_POLL_S)
+        return []
+
+    def _key(self, what: str) -> str:
+        return f"{self.name}/{what}"
+
+    def _reason(self, what: str) -> ConnectError | None:
+        key = self._key(what)
+        return told_why(self.store.get(key)) if self.store.check([key]) else None
+
+
+def reason(rank: int, error: BaseException) -> bytes:
+    """Return what the others are told of the error for which a rank gives up."""
+    words = str(error) if isinstance(error, ConnectError) else f"{type(error).__name__} {error}".rstrip()
+    ranks: Sequence[int] = getattr(error, "ranks", ())
+    return json.dumps([rank, words[:_MOST_WORDS], ranks]).encode()
+
+
+def told_why(why: bytes) -> ConnectError:
+    """Return the error of a rank that was told why another one has given up."""
+    rank, words, ranks = json.loads(why)
+    return ConnectError.told(rank, words, ranks)
