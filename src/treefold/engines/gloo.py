@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import threading
@@ -34,7 +35,7 @@ _CHUNK_BYTES = 1 << 18
 _POLL_S = 0.005
 _TOLD_S = 0.05
 _FLUSH_S = 1.0
-#: How long gloo's constructor may take to end once it should.
+#: How long gloo's constructor goes on once it should end.
 _END_S = 0.2
 #: The step of a meeting in which gloo connects.
 _CONNECTED = "connected"
@@ -210,7 +211,8 @@ class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
     def __init__(self, store: Any) -> None:
         super().__init__()
         self._store = store
-        self.is_over = threading.Event()
+        #: When it ends, a moment of the monotonic clock.
+        self.until = math.inf
 
     def set(self, key: str, value: bytes) -> None:
         self._store.set(key, value)
@@ -222,8 +224,9 @@ class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
     def wait(self, keys: list[str], timeout: timedelta = _FOREVER) -> None:
         deadline = time.monotonic() + timeout.total_seconds()
         while not self._store.check(keys):
-            if self.is_over.wait(_POLL_S) or time.monotonic() >= deadline:
+            if time.monotonic() >= min(deadline, self.until):
                 raise TimeoutError
+            time.sleep(_POLL_S)
 
 
 def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
@@ -247,8 +250,9 @@ def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
         # All wait for all: who is connected may end, which would keep others from connecting.
         meeting.exchange(_CONNECTED, b"", deadline, is_connected)
     except BaseException:
-        keys.is_over.set()
-        wait([group], _END_S)  # Python aborts if the process ends while gloo asks ``keys``
+        # Not at once: ranks that have read this one's address wait for its connection, until their own deadline.
+        keys.until = time.monotonic() + _END_S
+        wait([group], 2 * _END_S)  # Python aborts if the process ends while gloo asks ``keys``
         raise
     return group.result()
 
