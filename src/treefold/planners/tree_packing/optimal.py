@@ -124,7 +124,8 @@ class Packer:
         else:
             # With shifts the pool has all images of its trees, which are enough to choose from.
             if not self._shifts:
-                further = richer_pool(self._network, oracle, solution)
+                # One tree alone has none beside it that it would have to spare.
+                further = richer_pool(self._network, oracle, solution) if packs > 1 else ()
                 if max_depth is None:
                     further += balanced_trees(self._network, packs)
                 pool = _enriched(pool, further)
