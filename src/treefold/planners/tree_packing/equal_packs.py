@@ -73,7 +73,7 @@ def equal_packs(network: Network, loads: Array, rates: Array, packs: int) -> Cou
     if packs == 1:
         fullest = (loads / network.width[:, None]).max(axis=0)
         is_best = fullest <= fullest.min() * (1 + _CLOSE)
-        return np.eye(len(rates), dtype=np.int64)[np.where(is_best, rates, -1.0).argmax()]
+        return np.bincount([np.where(is_best, rates, -1.0).argmax()], minlength=len(rates))
     rounded = _largest_remainders(rates / rates.sum(), packs)
     solved = None
     if loads.size <= _LARGEST:

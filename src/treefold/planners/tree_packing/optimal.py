@@ -108,6 +108,8 @@ class Packer:
         """
         _check_count("packs", packs)
         _check_count("max_depth", max_depth)
+        if packs is None and max_depth is not None and self._has_shallow_optimum(max_depth):
+            max_depth = None
         if (packs, max_depth) not in self._packings:
             self._packings[packs, max_depth] = self._packed(packs, max_depth)
         return self._packings[packs, max_depth]
@@ -164,12 +166,15 @@ class Packer:
                 oracle = shallow_trees(network, max_depth)
             elif not shifts:  # with shifts, one tree and its images are enough
                 start = initial_columns(network, oracle, is_cheap=_has_cheap_trees(network))
-            if max_depth is not None and all(tree.depth <= max_depth for tree in self.packing().trees):
-                # The best of all trees are shallow: they are the best of the shallow ones, too.
+            if max_depth is not None and self._has_shallow_optimum(max_depth):
                 self._solutions[max_depth] = oracle, _used(self._solution(None)[1])
             else:
                 self._solutions[max_depth] = oracle, _solve(network, oracle, start, shifts)
         return self._solutions[max_depth]
+
+    def _has_shallow_optimum(self, max_depth: int) -> bool:
+        """Tell whether the best of all trees are the best of those of bounded depth, too."""
+        return all(tree.depth <= max_depth for tree in self.packing().trees)
 
 
 def _check_count(name: str, number: object) -> None:
