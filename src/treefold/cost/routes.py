@@ -55,7 +55,7 @@ class Alternatives:
         """Remember the machine; nothing is searched yet."""
         self._topology = topology
         self._found: dict[Ends, tuple[Nodes, ...]] = {}
-        self._searches: dict[str, list[_Before]] = {}
+        self._searches: dict[tuple[str, bool], list[_Before]] = {}
 
     def __getitem__(self, ends: Ends) -> tuple[Nodes, ...]:
         """Return what ``alternatives`` returns."""
@@ -65,15 +65,18 @@ class Alternatives:
 
     def _between(self, source: str, target: str) -> tuple[Nodes, ...]:
         topology = self._topology
-        if source not in self._searches:
-            kinds = _by_kind(topology, source).values()
-            self._searches[source] = [_searched(topology, source, firsts, passes_devices=False) for firsts in kinds]
-        found = [route for before in self._searches[source] for route in _back(before, source, target)]
-        if not found:  # other devices forward
-            before = _searched(topology, source, topology.neighbours(source), passes_devices=True)
-            found = _back(before, source, target)[:1]
+        found = self._routes(source, target, passes_devices=False) or self._routes(source, target, passes_devices=True)[:1]
         unique = dict.fromkeys(found)
         return tuple(sorted(unique, key=lambda nodes: (len(nodes), -width(topology, nodes), alpha_s(topology, nodes))))
+
+    def _routes(self, source: str, target: str, *, passes_devices: bool) -> list[Nodes]:
+        """Return the shortest routes that begin with each kind of link, or of all, if they may pass other devices."""
+        if (source, passes_devices) not in self._searches:
+            topology = self._topology
+            kinds = [topology.neighbours(source)] if passes_devices else _by_kind(topology, source).values()
+            searches = [_searched(topology, source, firsts, passes_devices=passes_devices) for firsts in kinds]
+            self._searches[source, passes_devices] = searches
+        return [route for before in self._searches[source, passes_devices] for route in _back(before, source, target)]
 
 
 @dataclass(frozen=True)
