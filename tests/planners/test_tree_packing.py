@@ -167,6 +167,11 @@ class TestPacks:
         """In a note."""
         assert optimal_packing(known_topology("dgx1_v100"), packs=3).notes == ("12.50% of the bound is not reached.",)
 
+    def test_of_one_need_no_integer_program(self, monkeypatch):
+        """It is the best tree of those that are known."""
+        monkeypatch.delattr("scipy.optimize.milp")
+        assert optimal_packing(known_topology("mesh:4"), packs=1).algbw == 25 * GB
+
     def test_are_chosen_on_switches_too(self):
         """One tree through a switch loads a port twice at best; sixteen use it whole."""
         topology = known_topology("dgx2")

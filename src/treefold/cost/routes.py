@@ -65,7 +65,9 @@ class Alternatives:
 
     def _between(self, source: str, target: str) -> tuple[Nodes, ...]:
         topology = self._topology
-        found = self._routes(source, target, passes_devices=False) or self._routes(source, target, passes_devices=True)[:1]
+        found = self._routes(source, target, passes_devices=False)
+        if not found:  # other devices forward
+            found = self._routes(source, target, passes_devices=True)[:1]
         unique = dict.fromkeys(found)
         return tuple(sorted(unique, key=lambda nodes: (len(nodes), -width(topology, nodes), alpha_s(topology, nodes))))
 
@@ -107,7 +109,8 @@ def find_routes(
 ) -> RouteChoice:
     """Return the routes of every pair of devices that exchanges ``traffic`` bytes.
 
-    ``messages``: the number of copies of each pair. ``known``: the alternatives of this machine's pairs, which are kept.
+    ``messages``: the number of copies of each pair. ``known``: the alternatives of this machine, which keep what is
+    found.
     """
     known = Alternatives(topology) if known is None else known
     options = {pair: known[pair] for pair in traffic}
@@ -133,9 +136,7 @@ def busiest_s(topology: Topology, traffic: Mapping[Ends, float], routes: Mapping
     return _busiest_s(topology, parts)
 
 
-def _unavoidable_s(
-    topology: Topology, traffic: Mapping[Ends, float], options: Mapping[Ends, Sequence[Nodes]]
-) -> float:
+def _unavoidable_s(topology: Topology, traffic: Mapping[Ends, float], options: Mapping[Ends, Sequence[Nodes]]) -> float:
     """Return a time for which the busiest link is busy however the traffic is shared: some have no route around them.
 
     On most machines this is the link between two sockets. Nothing has to be balanced then.

@@ -105,7 +105,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Stop the cyclic collector: planning makes many objects and no cycles, and each of its passes looks at them all."""
+    """Stop the cyclic collector, whose passes look at every object: planning makes very many, and no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
