@@ -259,7 +259,7 @@ class TestPlanWorksOutOnce:
             ("dgx1_v100", (), 30),  # of six sizes and seven plans, what the closed form leaves
             ("dgx1_v100", ("--json",), 42),
             ("dgx1_v100", ("--table",), 80),
-            ("dgx2", (), 34),
+            ("dgx2", (), 28),  # one plan fewer: its best trees are of least depth
             ("ring:1", (), 0),
         ],
     )
