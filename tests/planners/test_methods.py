@@ -57,6 +57,12 @@ class TestMachineMethods:
         methods = MachineMethods(known_topology(name))
         assert (methods.radius, methods.centre, methods.shallow) == (radius, centre, f"shallow#{radius}")
 
+    @pytest.mark.parametrize(("name", "is_shallow"), [("mesh:4", True), ("dgx_h100", True), ("p3_8xlarge", False)])
+    def test_know_equal_trees_by_two_names_as_one_method(self, name, is_shallow):
+        """Where the best of all trees are as shallow as can be, nothing is planned twice."""
+        methods = MachineMethods(known_topology(name))
+        assert (methods["trees"] is methods[methods.shallow]) == is_shallow
+
 
 class TestOneShot:
     @pytest.mark.parametrize("count", range(1, 9))

@@ -167,6 +167,11 @@ class TestPacks:
         """In a note."""
         assert optimal_packing(known_topology("dgx1_v100"), packs=3).notes == ("12.50% of the bound is not reached.",)
 
+    def test_of_one_need_no_integer_program(self, monkeypatch):
+        """It is the best tree of those that are known."""
+        monkeypatch.delattr("scipy.optimize.milp")
+        assert optimal_packing(known_topology("mesh:4"), packs=1).algbw == 25 * GB
+
     def test_are_chosen_on_switches_too(self):
         """One tree through a switch loads a port twice at best; sixteen use it whole."""
         topology = known_topology("dgx2")
@@ -195,6 +200,17 @@ class TestDepth:
     def test_of_two_is_enough_on_a_dgx1v(self):
         """Trees of depth two already carry all that can be carried."""
         assert optimal_packing(known_topology("dgx1_v100"), max_depth=2).algbw == Fraction(600, 7) * GB
+
+    def test_costs_nothing_where_the_best_trees_are_shallow(self):
+        """No deeper ones are left out, so they are the same trees, and reach the bound."""
+        packing = optimal_packing(known_topology("2x8_a100"), max_depth=2)
+        assert packing.trees == optimal_packing(known_topology("2x8_a100")).trees
+        assert packing.gap == 0
+
+    def test_leaves_one_tree_as_good_as_any(self):
+        """A star through a switch loads a port 15 times; on a ring of eight, no link needs to be crossed twice."""
+        assert optimal_packing(known_topology("dgx2"), packs=1, max_depth=1).algbw == 10 * GB
+        assert optimal_packing(known_topology("ring:8"), packs=1, max_depth=4).algbw == 25 * GB
 
     def test_finds_the_shallowest_tree_there_is(self):
         """Where the cheap links lead too deep."""

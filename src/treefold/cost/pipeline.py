@@ -42,7 +42,7 @@ class Lanes:
         self, topology: Topology, tasks: Sequence[Task], routes: Mapping[Ends, Sequence[Route]], *, counts_folds: bool
     ) -> None:
         """Fill the arrays. ``counts_folds``: tasks that do not travel share their device's rate, else they are free."""
-        links = {ends: row for row, ends in enumerate(topology.capacities)}
+        links = {ends: row for row, ends in enumerate(topology.bytes_per_s)}
         devices = {name: len(links) + row for row, name in enumerate(topology.devices)} if counts_folds else {}
         used = {pair: [[links[ends] for ends in route.links] for route in found] for pair, found in routes.items()}
         rows: list[tuple[int, float, float, Sequence[int], tuple[str, ...]]] = []
@@ -57,7 +57,7 @@ class Lanes:
                 own = [devices[task.source]] if counts_folds else []
                 rows.append((number, task.nbytes, 0.0, own, (task.source,)))
         self.num_devices = len(topology.devices)
-        self.link_capacities = [float(width) for width in topology.capacities.values()]
+        self.link_capacities = list(topology.bytes_per_s.values())
         self.task = np.array([row[0] for row in rows], np.int32)
         self.nbytes = np.array([row[1] for row in rows], np.float64)
         self.alpha_s = np.array([row[2] for row in rows], np.float64)

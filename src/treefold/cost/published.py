@@ -6,6 +6,7 @@ NCCL by more than these figures allow, and factors are printed only for sizes th
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 
@@ -39,9 +40,14 @@ PUBLISHED = (
 def published_for(machine: Topology) -> tuple[Published, ...]:
     """Return the figures for a machine that is known by name and whole, by growing size."""
     found = [one for one in PUBLISHED if one.machine == machine.name]
-    if not found or known_topology(machine.name).devices != machine.devices:
+    if not found or _devices(machine.name) != machine.devices:
         return ()
     return tuple(sorted(found, key=lambda one: one.nbytes))
+
+
+@functools.cache
+def _devices(machine: str) -> tuple[str, ...]:
+    return known_topology(machine).devices
 
 
 def published_s(machine: Topology, nbytes: float) -> float | None:

@@ -11,14 +11,14 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
 from treefold.topology import Topology
 
 Ends = tuple[str, str]
-Alternatives = dict[Ends, tuple[tuple[str, ...], ...]]  # by pair of devices, as ``alternatives`` returns them
+Nodes = tuple[str, ...]  # of a route
+_Before = dict[str, list[str]]  # by node: those from which shortest routes reach it
 _MOST = 16  # alternatives of one pair and kind; fabrics have no more planes
 _ROUNDS = 400
 _WORTH = 0.99  # sharing must relieve the busiest link by more than 1 %
@@ -38,21 +38,47 @@ class Route:
         return tuple(itertools.pairwise(self.nodes))
 
 
-def alternatives(topology: Topology, source: str, target: str) -> tuple[tuple[str, ...], ...]:
+def alternatives(topology: Topology, source: str, target: str) -> tuple[Nodes, ...]:
     """Return the routes from ``source`` to ``target``, as nodes; the shortest first, and of these the widest.
 
     >>> from treefold.topology import known_topology
     >>> alternatives(known_topology("a100_pcie_8gpu"), "gpu:0", "gpu:1")
     (('gpu:0', 'gpu:1'), ('gpu:0', 'cpu0', 'gpu:1'))
     """
-    others = set(topology.devices) - {source, target}
-    found = list[tuple[str, ...]]()
-    for firsts in _by_kind(topology, source).values():
-        found += _shortest(topology, source, target, firsts - others, others)
-    if not found:
-        found = _shortest(topology, source, target, set(topology.neighbours(source)), set())[:1]
-    unique = dict.fromkeys(found)
-    return tuple(sorted(unique, key=lambda nodes: (len(nodes), -_width(topology, nodes), alpha_s(topology, nodes))))
+    return Alternatives(topology)[source, target]
+
+
+class Alternatives:
+    """The routes between the devices of a machine, by (source, target): each found once, by a search per source."""
+
+    def __init__(self, topology: Topology) -> None:
+        """Remember the machine; nothing is searched yet."""
+        self._topology = topology
+        self._found: dict[Ends, tuple[Nodes, ...]] = {}
+        self._searches: dict[tuple[str, bool], list[_Before]] = {}
+
+    def __getitem__(self, ends: Ends) -> tuple[Nodes, ...]:
+        """Return what ``alternatives`` returns."""
+        if ends not in self._found:
+            self._found[ends] = self._between(*ends)
+        return self._found[ends]
+
+    def _between(self, source: str, target: str) -> tuple[Nodes, ...]:
+        topology = self._topology
+        found = self._routes(source, target, passes_devices=False)
+        if not found:  # other devices forward
+            found = self._routes(source, target, passes_devices=True)[:1]
+        unique = dict.fromkeys(found)
+        return tuple(sorted(unique, key=lambda nodes: (len(nodes), -width(topology, nodes), alpha_s(topology, nodes))))
+
+    def _routes(self, source: str, target: str, *, passes_devices: bool) -> list[Nodes]:
+        """Return the shortest routes that begin with each kind of link, or of all, if they may pass other devices."""
+        if (source, passes_devices) not in self._searches:
+            topology = self._topology
+            kinds = [topology.neighbours(source)] if passes_devices else _by_kind(topology, source).values()
+            searches = [_searched(topology, source, firsts, passes_devices=passes_devices) for firsts in kinds]
+            self._searches[source, passes_devices] = searches
+        return [route for before in self._searches[source, passes_devices] for route in _back(before, source, target)]
 
 
 @dataclass(frozen=True)
@@ -83,13 +109,10 @@ def find_routes(
 ) -> RouteChoice:
     """Return the routes of every pair of devices that exchanges ``traffic`` bytes.
 
-    ``messages``: the number of copies of each pair. ``known``: a cache of the alternatives of this machine's pairs, to
-    which new ones are added.
+    ``messages``: the number of copies of each pair. ``known``: the alternatives of this machine, which keep what is
+    found.
     """
-    known = {} if known is None else known
-    for pair in traffic:
-        if pair not in known:
-            known[pair] = alternatives(topology, *pair)
+    known = Alternatives(topology) if known is None else known
     options = {pair: known[pair] for pair in traffic}
     alone: dict[Ends, tuple[Route, ...]] = {
         pair: (Route(found[0], 1.0, alpha_s(topology, found[0])),) for pair, found in options.items()
@@ -113,9 +136,7 @@ def busiest_s(topology: Topology, traffic: Mapping[Ends, float], routes: Mapping
     return _busiest_s(topology, parts)
 
 
-def _unavoidable_s(
-    topology: Topology, traffic: Mapping[Ends, float], options: Mapping[Ends, Sequence[tuple[str, ...]]]
-) -> float:
+def _unavoidable_s(topology: Topology, traffic: Mapping[Ends, float], options: Mapping[Ends, Sequence[Nodes]]) -> float:
     """Return a time for which the busiest link is busy however the traffic is shared: some have no route around them.
 
     On most machines this is the link between two sockets. Nothing has to be balanced then.
@@ -132,7 +153,7 @@ def _busiest_s(topology: Topology, parts: Iterable[tuple[Ends, float]]) -> float
     load: dict[Ends, float] = {}
     for link, nbytes in parts:
         load[link] = load.get(link, 0.0) + nbytes
-    return max((nbytes / float(topology.capacities[link]) for link, nbytes in load.items()), default=0.0)
+    return max((nbytes / topology.bytes_per_s[link] for link, nbytes in load.items()), default=0.0)
 
 
 def alpha_s(topology: Topology, nodes: Sequence[str]) -> float:
@@ -140,8 +161,9 @@ def alpha_s(topology: Topology, nodes: Sequence[str]) -> float:
     return sum(topology.alphas[link] for link in itertools.pairwise(nodes))
 
 
-def _width(topology: Topology, nodes: Sequence[str]) -> Fraction:
-    return min(topology.capacities[link] for link in itertools.pairwise(nodes))
+def width(topology: Topology, nodes: Sequence[str]) -> float:
+    """Return the bytes per second of a route: those of its narrowest link."""
+    return min(topology.bytes_per_s[link] for link in itertools.pairwise(nodes))
 
 
 def _by_kind(topology: Topology, source: str) -> dict[str, set[str]]:
@@ -152,25 +174,33 @@ def _by_kind(topology: Topology, source: str) -> dict[str, set[str]]:
     return found
 
 
-def _shortest(
-    topology: Topology, source: str, target: str, firsts: set[str], closed: set[str]
-) -> list[tuple[str, ...]]:
-    """Return the shortest routes that begin with one of ``firsts`` and avoid ``closed``, breadth first."""
-    before: dict[str, list[str]] = {name: [source] for name in firsts}
-    depth = dict.fromkeys(firsts, 1) | {source: 0}
-    layer = sorted(firsts)
-    while layer and target not in depth:
+def _searched(topology: Topology, source: str, firsts: Iterable[str], *, passes_devices: bool) -> _Before:
+    """Return the nodes before each one on all shortest routes that begin with one of ``firsts``, breadth first.
+
+    Devices are reached, but only passed if ``passes_devices``.
+    """
+    before: _Before = {name: [source] for name in firsts}
+    depth = dict.fromkeys(before, 1) | {source: 0}
+    layer = sorted(before)
+    while layer:
         fresh: dict[str, None] = {}
         for name in layer:
+            if topology.kinds[name] == "device" and not passes_devices:
+                continue
             for other in topology.neighbours(name):
                 # ``>``, not ``not in``: a node of the next layer keeps all its predecessors, one for each shortest
                 # route.
-                if other not in closed and depth.get(other, math.inf) > depth[name]:
+                if depth.get(other, math.inf) > depth[name]:
                     depth[other] = depth[name] + 1
                     before.setdefault(other, []).append(name)
                     fresh[other] = None
         layer = list(fresh)
-    routes: list[tuple[str, ...]] = [(target,)] if target in depth else []
+    return before
+
+
+def _back(before: _Before, source: str, target: str) -> list[Nodes]:
+    """Return the routes of a search to ``target``, which may be none."""
+    routes: list[Nodes] = [(target,)] if target in before else []
     # Walk back over the predecessors; cut at every layer, because their product grows exponentially with the depth.
     while routes and routes[0][0] != source:
         routes = [(name, *rest) for rest in routes for name in before[rest[0]]][:_MOST]
@@ -178,7 +208,7 @@ def _shortest(
 
 
 def _balanced(
-    topology: Topology, traffic: Mapping[Ends, float], options: Mapping[Ends, Sequence[tuple[str, ...]]]
+    topology: Topology, traffic: Mapping[Ends, float], options: Mapping[Ends, Sequence[Nodes]]
 ) -> dict[Ends, tuple[Route, ...]]:
     """Share every pair's traffic among its routes so that the load of the busiest link is nearly minimal.
 
@@ -191,7 +221,7 @@ def _balanced(
     load = np.zeros((len(rows), len(flat)))
     for column, (pair, nodes) in enumerate(flat):
         for link in itertools.pairwise(nodes):
-            load[rows[link], column] += traffic[pair] / float(topology.capacities[link])
+            load[rows[link], column] += traffic[pair] / topology.bytes_per_s[link]
     pair_of = np.repeat(np.arange(len(options)), [len(found) for found in options.values()])
     # Routes of one pair stand together, so a segment begins where the pair changes; ``reduceat`` sums by segment.
     firsts = np.flatnonzero(np.diff(pair_of, prepend=-1))

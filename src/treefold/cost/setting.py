@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from treefold.cost.pipeline import Lanes
-from treefold.cost.routes import Alternatives, Ends, Route, busiest_s, find_routes
+from treefold.cost.routes import Alternatives, Ends, Route, busiest_s, find_routes, width
 from treefold.cost.tasks import Task, make_tasks
 from treefold.dtypes import itemsize
 from treefold.plan import Movement
@@ -35,14 +35,22 @@ class Load:
     @cached_property
     def copies(self) -> tuple[tuple[float, float], ...]:
         """The distinct pairs of alpha and seconds at full bandwidth, of every copy on each of its routes."""
-        return tuple(
-            {
-                (route.alpha_s, task.nbytes * route.share / self._width(route))
-                for task in self.tasks
-                if task.travels
-                for route in self.routes[task.source, task.target]
-            }
-        )
+        parts = {
+            pair: [(route.alpha_s, route.share, width(self.topology, route.nodes)) for route in found]
+            for pair, found in self.routes.items()
+        }
+        sizes = {((task.source, task.target), task.nbytes) for task in self.tasks if task.travels}
+        return tuple({(alpha, nbytes * share / rate) for pair, nbytes in sizes for alpha, share, rate in parts[pair]})
+
+    @cached_property
+    def largest(self) -> float:
+        """The bytes of the largest copy, 0 if nothing travels."""
+        return max((task.nbytes for task in self.tasks if task.travels), default=0.0)
+
+    @cached_property
+    def num_lanes(self) -> int:
+        """The number of copies, each of them counted once for every route that it takes."""
+        return sum(len(self.routes[task.source, task.target]) for task in self.tasks if task.travels)
 
     @cached_property
     def steps(self) -> tuple[tuple[float, float], ...]:
@@ -69,9 +77,6 @@ class Load:
                 alphas += max(route.alpha_s for route in self.routes[task.source, task.target])
             best.append((hops, alphas))
         return max(best, default=(0, 0.0))
-
-    def _width(self, route: Route) -> float:
-        return float(min(self.topology.capacities[link] for link in route.links))
 
 
 class MovementOnMachine:
@@ -126,11 +131,11 @@ class Setting:
     @property
     def pack_bytes(self) -> float:
         """The bytes of the largest copy, which is a pack."""
-        return max((task.nbytes * self.scale for task in self.tasks if task.travels), default=0.0)
+        return self.load.largest * self.scale
 
     def launch_s(self, launch_s: float) -> float:
         """Return the seconds of a launch, or 0 if nothing travels."""
-        return launch_s if any(task.travels for task in self.tasks) else 0.0
+        return launch_s if self.load.largest else 0.0
 
     def best_num_chunks(self) -> int:
         """Return the best number of chunks, sqrt((2D − 1)·(m/r) / alpha), for 2D copies on the longest path of a pack.

@@ -113,8 +113,7 @@ def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _R
 
     Once the pipeline is full, every further chunk adds the same time, which two runs of different lengths show.
     """
-    lanes = max(sum(len(setting.routes[task.source, task.target]) for task in setting.tasks if task.travels), 1)
-    shown = max(_FEWEST_CHUNKS, _MOST_SPANS // lanes)
+    shown = max(_FEWEST_CHUNKS, _MOST_SPANS // max(setting.load.num_lanes, 1))
     if num_chunks <= shown + shown // 2:
         return _run(setting, num_chunks, num_chunks, reduce_bytes_per_s)
     half, full = (_run(setting, some, num_chunks, reduce_bytes_per_s) for some in (shown // 2, shown))

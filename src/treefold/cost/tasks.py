@@ -7,8 +7,8 @@ that are done describes its progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from treefold.dtypes import itemsize
 from treefold.fold import Fold
 from treefold.plan import Movement
-from treefold.plan.actions import dtype_in, fills
-from treefold.plan.ir import Action, Range
+from treefold.plan.actions import dtype_in
+from treefold.plan.ir import Action, Combine
 from treefold.reduce_op import ReduceOp
 
 Cuts = npt.NDArray[np.float64]
@@ -26,8 +26,7 @@ Counts = npt.NDArray[np.int32]
 _SUM = Fold(ReduceOp.SUM)  # determines the dtype of partial folds
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """An action of step ``step`` between the devices ``source`` and ``target``, which are equal if nothing travels.
 
     ``nbytes``: the bytes that it moves, or reads to fold. ``length``: the elements that it writes, in chunks.
@@ -47,8 +46,7 @@ class Task:
         return self.source != self.target
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """A task that another one waits for, chunk by chunk, because both access the same elements.
 
     ``touches``: these accesses. It is empty if both tasks cut the same elements alike: chunk i then waits for chunk i.
@@ -66,23 +64,21 @@ class Need:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
+class _Access(NamedTuple):
     """The positions ``start`` to ``stop`` of a buffer that a task reads or writes in chunks.
 
     After q chunks, the task is done with the positions below ``base + cuts[q]``.
     """
 
-    task: int
-    step: int
     start: int
     stop: int
     base: int
     length: int
+    task: int
+    step: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Touch:
+class _Touch(NamedTuple):
     """The accesses of two tasks to one buffer."""
 
     mine: _Access
@@ -91,8 +87,7 @@ class _Touch:
     @property
     def is_alike(self) -> bool:
         """True if both tasks access the same positions and cut them alike."""
-        mine, other = self.mine, self.other
-        return (mine.start, mine.stop, mine.base, mine.length) == (other.start, other.stop, other.base, other.length)
+        return self.mine[:4] == self.other[:4]  # all but the task and its step
 
     def counts(self, num_chunks: int, cut: Callable[[int, int], Cuts]) -> Counts:
         """Return for every chunk how many of the other task's chunks must be done before it may start."""
@@ -124,49 +119,47 @@ def whole_cuts(length: int, num_chunks: int) -> Cuts:
 
 def make_tasks(movement: Movement) -> tuple[Task, ...]:
     """Return every action of a movement as a task with its needs, in the order of the steps."""
+    widths, devices = _widths(movement), [buffer.device for buffer in movement.buffers]
     reads: list[list[_Access]] = [[] for _ in movement.buffers]
     writes: list[list[_Access]] = [[] for _ in movement.buffers]
     tasks: list[Task] = []
     for step, actions in enumerate((step.actions for step in movement.steps), start=1):
         for action in actions:
             number, target, length = len(tasks), action.target, action.target.length
-            sources = [
-                (
-                    part.buffer,
-                    _Access(number, step, part.start, part.stop, part.start - filled.start + target.start, length),
-                )
-                for part, filled in fills(action)
-            ]
-            result = _Access(number, step, target.start, target.stop, target.start, length)
+            result = _Access(target.start, target.stop, target.start, length, number, step)
+            sources, found, base, nbytes = action.sources, dict[int, list[_Touch]](), target.start, 0
+            for part in sources:
+                access = _Access(part.start, part.stop, part.start - base + target.start, length, number, step)
+                _meet(found, access, writes[part.buffer])
+                reads[part.buffer].append(access)
+                nbytes += part.length * widths[part.buffer]
+                # The sources of a concatenation fill its target one behind the other; any other fills all of it.
+                base += 0 if isinstance(action, Combine) else part.length
             # Besides what it reads, a task waits for earlier readers and writers of what it overwrites.
-            before = [(mine, other) for buffer, mine in sources for other in writes[buffer]]
-            before += [(result, other) for other in (*reads[target.buffer], *writes[target.buffer])]
-            tasks.append(_task(movement, action, step, _needs(before)))
-            for buffer, access in sources:
-                reads[buffer].append(access)
+            _meet(found, result, reads[target.buffer])
+            _meet(found, result, writes[target.buffer])
             writes[target.buffer].append(result)
+            ends = devices[sources[0].buffer], devices[target.buffer]
+            tasks.append(Task(action, step, *ends, float(nbytes), length, tuple(map(_need, found.items()))))
     return tuple(tasks)
 
 
-def _task(movement: Movement, action: Action, step: int, needs: tuple[Need, ...]) -> Task:
-    target = movement.buffers[action.target.buffer]
-    source = movement.buffers[action.sources[0].buffer]
-    nbytes = sum(_nbytes(movement, part) for part in action.sources)
-    return Task(action, step, source.device, target.device, float(nbytes), action.target.length, needs)
+def _widths(movement: Movement) -> list[int]:
+    """Return the bytes of an element of every buffer."""
+    kinds = {(buffer.role, buffer.leaf) for buffer in movement.buffers}
+    known = {(role, leaf): itemsize(dtype_in(role, movement.leaves[leaf], _SUM)) for role, leaf in kinds}
+    return [known[buffer.role, buffer.leaf] for buffer in movement.buffers]
 
 
-def _nbytes(movement: Movement, part: Range) -> int:
-    buffer = movement.buffers[part.buffer]
-    return part.length * itemsize(dtype_in(buffer.role, movement.leaves[buffer.leaf], _SUM))
-
-
-def _needs(pairs: Sequence[tuple[_Access, _Access]]) -> tuple[Need, ...]:
-    found: dict[int, list[_Touch]] = {}
-    for mine, other in pairs:
+def _meet(found: dict[int, list[_Touch]], mine: _Access, others: Iterable[_Access]) -> None:
+    """Note which earlier tasks access the same elements."""
+    start, stop, _, _, _, step = mine
+    for other in others:
         # Actions of one step never touch what others of it write; the proof of the movement has checked that.
-        if other.step < mine.step and max(mine.start, other.start) < min(mine.stop, other.stop):
+        if other.start < stop and start < other.stop and other.step < step:
             found.setdefault(other.task, []).append(_Touch(mine, other))
-    return tuple(
-        Need(task, () if all(touch.is_alike for touch in touches) else tuple(touches))
-        for task, touches in found.items()
-    )
+
+
+def _need(item: tuple[int, list[_Touch]]) -> Need:
+    task, touches = item
+    return Need(task, () if all(touch.is_alike for touch in touches) else tuple(touches))

@@ -9,7 +9,7 @@ from treefold.cost.model import is_as_good
 from treefold.cost.routes import Alternatives
 from treefold.cost.simulation import MovementTimes
 from treefold.plan import Movement
-from treefold.planners.method import one_array
+from treefold.planners.method import Method, one_array
 from treefold.planners.registry import MachineMethods
 from treefold.topology import Topology
 
@@ -31,9 +31,9 @@ class Comparison:
         self.methods = MachineMethods(topology)
         self.seconds: dict[int, Mapping[str, float]] = {}  # of all that was compared, by size and method
         self._topology = topology
-        self._movements: dict[str, Movement] = {}
+        self._movements: dict[Method, Movement] = {}
         self._times: dict[str, MovementTimes] = {}
-        self._alternatives: Alternatives = {}
+        self._alternatives = Alternatives(topology)
 
     @property
     def offers_direct(self) -> bool:
@@ -42,9 +42,10 @@ class Comparison:
 
     def movement(self, name: str) -> Movement:
         """Return a method's movement of one array on every device."""
-        if name not in self._movements:
-            self._movements[name] = self.methods[name].movement(one_array(self._topology.devices))
-        return self._movements[name]
+        method = self.methods[name]
+        if method not in self._movements:
+            self._movements[method] = method.movement(one_array(self._topology.devices))
+        return self._movements[method]
 
     def times(self, name: str) -> MovementTimes:
         """Return what a method takes; on meshes and switches several methods are the same movement."""

@@ -34,6 +34,7 @@ class MachineMethods:
         self.topology = topology
         self.packer = Packer(topology)
         self._made: dict[str, Method] = {}
+        self._along: dict[int, Method] = {}
 
     def __getitem__(self, name: str) -> Method:
         """Return the method of this name between all devices of the machine.
@@ -46,6 +47,11 @@ class MachineMethods:
             number = name.partition("#")[2]
             self._made[name] = entry_of(name).on(self, int(number) if number else None)
         return self._made[name]
+
+    def trees(self, packs: int | None = None, *, max_depth: int | None = None) -> Method:
+        """Return the method along the packer's trees; the same for the same packing."""
+        packing = self.packer.packing(packs, max_depth=max_depth)
+        return self._along.setdefault(id(packing), along_packing(packing))  # the packer keeps it
 
     @functools.cached_property
     def rings(self) -> RingPacking:
@@ -129,17 +135,17 @@ METHODS: Mapping[str, Entry] = {
     "tree": Entry(
         "one tree",
         "one tree of least depth",
-        lambda machine, _: along_packing(machine.packer.packing(1, max_depth=machine.radius)),
+        lambda machine, _: machine.trees(1, max_depth=machine.radius),
     ),
     "shallow": Entry(
         "shallow trees",
         "trees of least depth, side by side",
-        lambda machine, depth: along_packing(machine.packer.packing(max_depth=depth)),
+        lambda machine, depth: machine.trees(max_depth=depth),
     ),
     "trees": Entry(
         "trees",
         "trees that fill the links, chunks in flight on all of them",
-        lambda machine, packs: along_packing(machine.packer.packing(packs)),
+        lambda machine, packs: machine.trees(packs),
     ),
     "rings": Entry(
         "rings",

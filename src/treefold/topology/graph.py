@@ -114,6 +114,11 @@ class Topology:
         return MappingProxyType(found)
 
     @cached_property
+    def bytes_per_s(self) -> Mapping[tuple[str, str], float]:
+        """The same as floats, for prices: arithmetic on fractions is slow."""
+        return MappingProxyType({ends: float(width) for ends, width in self.capacities.items()})
+
+    @cached_property
     def alphas(self) -> Mapping[tuple[str, str], float]:
         """Seconds of latency of the same pairs, of the fastest link where there are several."""
         found: dict[tuple[str, str], float] = {}

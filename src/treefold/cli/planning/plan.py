@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json as json_text
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
@@ -101,6 +103,19 @@ def plan(  # noqa: PLR0913 - every option of a command is one
             typer.echo(f"Written: {path}", err=json)  # stdout is JSON
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Stop the cyclic collector, whose passes look at every object: planning makes very many, and no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_uncollected()
 def _find(
     comparison: Comparison, sizes: Sequence[int], packs: int | None, *, has_all: bool, has_table: bool
 ) -> Findings:

@@ -67,8 +67,13 @@ def equal_packs(network: Network, loads: Array, rates: Array, packs: int) -> Cou
     """Return how many of ``packs`` equal packs each tree of the pool carries, for the largest bytes per second.
 
     The integer program minimises the largest load of a row relative to its width. Its search is bounded, so rounding by
-    largest remainders is the alternative, and the better of the two is returned.
+    largest remainders is the alternative, and the better of the two is returned. One pack is the tree that reaches most
+    alone; of equally good ones, that which carries most in the optimum.
     """
+    if packs == 1:
+        fullest = (loads / network.width[:, None]).max(axis=0)
+        is_best = fullest <= fullest.min() * (1 + _CLOSE)
+        return np.bincount([np.where(is_best, rates, -1.0).argmax()], minlength=len(rates))
     rounded = _largest_remainders(rates / rates.sum(), packs)
     solved = None
     if loads.size <= _LARGEST:

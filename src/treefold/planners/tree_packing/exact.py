@@ -69,10 +69,9 @@ def _corner(network: Network, loads: Array, shares: Array) -> Counts | None:
         if pivot is None:
             return None
         table.remove(pivot)
-        pivot = [number / pivot[column] for number in pivot]
-        table = [
-            [a - line[column] * b for a, b in zip(line, pivot, strict=True)] if line[column] else line for line in table
-        ]
+        pivot = [number / pivot[column] if number else number for number in pivot]
+        # Trees cross few rows, so most numbers are 0, and arithmetic on fractions is slow.
+        table = [_reduced(line, pivot, line[column]) if line[column] else line for line in table]
         table.insert(column, pivot)
     weights = [line[-1] for line in table[: len(used)]]
     common = math.lcm(*(weight.denominator for weight in weights))
@@ -83,6 +82,11 @@ def _corner(network: Network, loads: Array, shares: Array) -> Counts | None:
     counts = np.zeros(len(shares), np.int64)
     counts[used] = whole
     return counts
+
+
+def _reduced(line: Sequence[Fraction], pivot: Sequence[Fraction], times: Fraction) -> list[Fraction]:
+    """Return a line less a multiple of the pivot."""
+    return [a - times * b if b else a for a, b in zip(line, pivot, strict=True)]
 
 
 def reached(network: Network, loads: Array, weights: Counts) -> Fraction:

@@ -36,6 +36,7 @@ _TOLERANCE, _TOLERANCE_OF_LARGE = 1e-9, 0.01
 _MOST_ROUNDS, _MOST_ROUNDS_OF_LARGE = 10_000, 4
 # Below this, the loss is that of rounding shares to a grid, and no reader could use it.
 _LOSS_WORTH_A_NOTE = 1e-6
+_CARRIES = 1e-9  # the least part of all that a tree carries; less is a rounding error of the solver
 _MOST_DIRECTED = 48  # up to this many devices, asymmetric trees have separate edges up and down
 
 
@@ -107,6 +108,8 @@ class Packer:
         """
         _check_count("packs", packs)
         _check_count("max_depth", max_depth)
+        if packs is None and max_depth is not None and self._has_shallow_optimum(max_depth):
+            max_depth = None
         if (packs, max_depth) not in self._packings:
             self._packings[packs, max_depth] = self._packed(packs, max_depth)
         return self._packings[packs, max_depth]
@@ -124,7 +127,8 @@ class Packer:
         else:
             # With shifts the pool has all images of its trees, which are enough to choose from.
             if not self._shifts:
-                further = richer_pool(self._network, oracle, solution)
+                # One tree alone has none beside it that it would have to spare.
+                further = richer_pool(self._network, oracle, solution) if packs > 1 else ()
                 if max_depth is None:
                     further += balanced_trees(self._network, packs)
                 pool = _enriched(pool, further)
@@ -162,8 +166,15 @@ class Packer:
                 oracle = shallow_trees(network, max_depth)
             elif not shifts:  # with shifts, one tree and its images are enough
                 start = initial_columns(network, oracle, is_cheap=_has_cheap_trees(network))
-            self._solutions[max_depth] = oracle, _solve(network, oracle, start, shifts)
+            if max_depth is not None and self._has_shallow_optimum(max_depth):
+                self._solutions[max_depth] = oracle, _used(self._solution(None)[1])
+            else:
+                self._solutions[max_depth] = oracle, _solve(network, oracle, start, shifts)
         return self._solutions[max_depth]
+
+    def _has_shallow_optimum(self, max_depth: int) -> bool:
+        """Tell whether the best of all trees are the best of those of bounded depth, too."""
+        return all(tree.depth <= max_depth for tree in self.packing().trees)
 
 
 def _check_count(name: str, number: object) -> None:
@@ -195,9 +206,8 @@ def _pool(network: Network, solution: Solution, shifts: tuple[Shift, ...]) -> _P
         loads = np.array([column.loads for column in solution.columns]).T
         return _Pool(solution.columns, nothing, loads, solution.rates)
     # Every column is multiplied by the number of images, so those without a rate are dropped first.
-    used = solution.rates > solution.rates.sum() * 1e-9
-    columns = tuple(column for column, is_used in zip(solution.columns, used, strict=True) if is_used)
-    images = tuple(all_images(network.topology, shifts))
+    solution = _used(solution)
+    columns, images = solution.columns, tuple(all_images(network.topology, shifts))
     loads = np.empty((len(network.capacities), len(columns) * len(images)))
     for number, names in enumerate(images):
         rows = row_map(network, names)
@@ -205,7 +215,14 @@ def _pool(network: Network, solution: Solution, shifts: tuple[Shift, ...]) -> _P
             loads[rows, number * len(columns) + index] = column.loads
     # The images share the tree's rate equally, which is the mean of the symmetric solutions. ``tile`` repeats the
     # columns image after image, the order in which the loads stand and in which ``_trees`` divides its numbers.
-    return _Pool(columns, images, loads, np.tile(solution.rates[used], len(images)))
+    return _Pool(columns, images, loads, np.tile(solution.rates, len(images)))
+
+
+def _used(solution: Solution) -> Solution:
+    """Return a solution with those columns only that carry anything."""
+    used = solution.rates > solution.rates.sum() * _CARRIES
+    columns = tuple(column for column, is_used in zip(solution.columns, used, strict=True) if is_used)
+    return Solution(columns, solution.rates[used], solution.prices)
 
 
 def _enriched(pool: _Pool, further: tuple[Column, ...]) -> _Pool:
