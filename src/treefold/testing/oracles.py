@@ -167,9 +167,14 @@ def _accumulate(numbers: Sequence[float], step: Callable[[float, float], float],
 
 def _sum_on_a_smaller_scale(numbers: Sequence[float], op: ReduceOp) -> float:
     """Repeat a sum that is not finite in a range where nothing overflows, so that only infinities and NaN remain so."""
-    scale = 2.0 ** math.ceil(math.log2(len(numbers)))
-    total = _accumulate([number / scale for number in numbers], operator.add, "float64")
-    return (total / len(numbers) if op is ReduceOp.MEAN else total) * scale
+    headroom = _headroom(len(numbers))
+    total = _accumulate([number / headroom for number in numbers], operator.add, "float64")
+    return (total / len(numbers) if op is ReduceOp.MEAN else total) * headroom
+
+
+def _headroom(count: int) -> float:
+    """Return the power of two by which so many numbers are divided so that their sum cannot overflow."""
+    return 2.0 ** math.ceil(math.log2(count))
 
 
 def _product(numbers: Sequence[float], dtype: str) -> float:
@@ -228,7 +233,7 @@ def _to_53_bits(exact: Fraction) -> Fraction:
 
 
 def _weighted_mean(numbers: Sequence[float], weights: Sequence[float]) -> float:
-    """Σwᵢxᵢ/Σwᵢ in float64, within the hull of the contributions that have a weight; exactly where that overflows.
+    """Σwᵢxᵢ/Σwᵢ in float64, within the hull of what has a weight; on a smaller scale if it overflows.
 
     Weights are scaled by the power of two that brings the largest into [1, 2), and only 0 is no weight.
     """
@@ -241,8 +246,9 @@ def _weighted_mean(numbers: Sequence[float], weights: Sequence[float]) -> float:
         decisive = [number for number in values if not math.isfinite(number)]
         if decisive:
             return sum(decisive)
-        exact = sum(Fraction(weight) * Fraction(number) for weight, number in chosen)
-        mean = rounded(exact / sum(Fraction(weight) for weight, _ in chosen), "float64")
+        headroom = 2 * _headroom(len(chosen))  # scaled weights are below 2
+        terms = [weight * (number / headroom) for weight, number in chosen]
+        mean = _accumulate(terms, operator.add, "float64") / scale * headroom
     return _clamped(mean, values)
 
 
