@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import optree
 
 from treefold.backends import HostArray, Row
 from treefold.backends.rows import read_arrays
@@ -112,13 +113,24 @@ def own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[float, ...]:
 
 def layout_of(entry: Entry, ends: str = "", *, with_shapes: bool = True) -> bytes:
     """Return the hash of everything in which ranks must agree. ``ends``: destinations that name ranks."""
-    parts = [(part.path, part.dtype, part.goal.name, with_shapes and part.operand.shape) for part in entry.parts]
+    parts = [(part.dtype, part.goal.name, with_shapes and part.operand.shape) for part in entry.parts]
     forms = [(form.num_parts, dense_shape_of(form)) for form in entry.forms]
-    # Static data of a pytree may be functions and objects, which say where they lie in this process, and sets, whose
-    # order depends on its seed for hashes.
-    text = _ADDRESS.sub("", repr((str(entry.structure), forms, parts, ends)))
-    text = _SET.sub(lambda found: ", ".join(sorted(found[1].split(", "))), text)
+    text = repr((structure_of(entry.structure), forms, parts, ends))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def structure_of(spec: optree.PyTreeSpec) -> str:
+    """Return a structure as text, which is the same in every process that has the same structure."""
+    return repr((_told(spec), [[_told(key) for key in path] for path in spec.paths()]))
+
+
+def _told(value: object) -> str:
+    """Return a key, or static data of a pytree, as it is in every process."""
+    if isinstance(value, str):
+        return value
+    # Functions and objects say where they lie in this process, and the order of sets depends on its seed for hashes.
+    text = _ADDRESS.sub("", repr(value))
+    return _SET.sub(lambda found: ", ".join(sorted(found[1].split(", "))), text)
 
 
 def dense_shape_of(form: LeafForm) -> tuple[int, ...] | None:

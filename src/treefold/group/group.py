@@ -17,6 +17,7 @@ from treefold.calls.reader import read_shape
 from treefold.errors import ArgumentError, DtypeError
 from treefold.fold import Fold
 from treefold.group.collectives import Moves
+from treefold.group.contributions import structure_of
 from treefold.group.link import Link, told
 from treefold.group.rank_parts import cut_equally
 from treefold.group.reductions import Folds
@@ -106,7 +107,7 @@ class Group:
         leaves, structure = flatten(value)
         columns = [cut_equally(array, axis, self.size) for array in leaves]
         parts = [[column[rank] for column in columns] for rank in range(self.size)]
-        own = self._folds.reduce_scatter(parts, op, cut=f"{structure} along axis {axis}")
+        own = self._folds.reduce_scatter(parts, op, cut=f"{structure_of(structure)} along axis {axis}")
         result: T = unflatten(structure, own)
         return result
 
