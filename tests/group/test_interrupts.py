@@ -1,5 +1,6 @@
 """Ranks that are interrupted, or have no memory, in the middle of a call: the others are told."""
 
+import concurrent.futures
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from rank_processes import World, told
 from treefold import _native
 from treefold.errors import GroupError
 from treefold.execution import native
+from treefold.group import link
 
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
@@ -191,6 +193,40 @@ class TestInterrupts:
             assert ended[0].value[1].startswith(("Rank 1 was interrupted", "Rank 1 has closed", "Rank 1 has left")), (
                 ended
             )
+
+
+class Part:
+    """A part of a call, which lasts until it is told to end."""
+
+    def __init__(self, link):
+        self._link = link
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+    @link.told
+    def run(self):
+        """Return how many parts this one is within."""
+        self.has_begun.set()
+        self.may_end.wait(20)
+        return self._link.call.depth - 1
+
+
+def call_from_two_threads(me):
+    """Begin parts of calls in two threads, and let the first end first; return what later ones are within."""
+    first, second = Part(me.group._link), Part(me.group._link)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        for part in (first, second):
+            threads.submit(part.run)
+            part.has_begun.wait(20)
+        first.may_end.set()
+        time.sleep(0.05)
+        second.may_end.set()
+    return first.run()
+
+
+class TestThreads:
+    def test_that_call_at_once_leave_nothing_behind(self, ranks):
+        """Later calls begin as any: with a deadline of their own."""
+        assert [one.value for one in ranks.run(World(call_from_two_threads, 1))] == [0]
 
 
 class TestMemory:

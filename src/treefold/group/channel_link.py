@@ -207,9 +207,9 @@ class ChannelLink(Link):
 
     def _deadline(self) -> float:
         """Return the deadline of the call, which may have several rounds."""
-        if not self.depth or self._until is None:
-            self._until = self._channel.now() + min(self.timeout_seconds, MOST_SECONDS)
-        return self._until
+        if not self.call.depth or self.call.until is None:
+            self.call.until = self._channel.now() + min(self.timeout_seconds, MOST_SECONDS)
+        return self.call.until
 
     def _round(self, frame: Frame, until: float) -> HostsOutcome:
         """Tell all ranks a call, and raise what is wrong with it."""

@@ -73,13 +73,7 @@ class Link(abc.ABC):
         # ranks, so the second one is an error; and a signal handler that reduces would wait for its own thread.
         self._under_way = threading.Lock()
         self._doing = ""
-        # The number of operations at which the others know all that this rank knows. A failure at this number must be
-        # told to them; once there has been another operation, they have failed alike.
-        self._told = 0
-        #: How many methods that are ``told`` are under way: all that happens in the outermost is one call.
-        self.depth = 0
-        #: The deadline of that call, where all of it has one.
-        self._until: float | None = None
+        self.call = _Call()
         _links.add(self)
 
     @property
@@ -150,16 +144,17 @@ class Link(abc.ABC):
 
     def expect_more(self) -> None:
         """Note that the call goes on: what fails on this rank from here on, the others do not know."""
-        self._told = self._sequence
+        self.call.told = self._sequence
 
     def begin(self) -> None:
         """Begin what may fail: a call, or a part of one that is under way. See ``told``."""
+        call = self.call
         # Within an operation (a signal handler's call) the count belongs to the call that is under way.
         if not self._under_way.locked():
-            self._told = self._sequence
-        if not self.depth:
-            self._until = None
-        self.depth += 1
+            call.told = self._sequence
+        if not call.depth:
+            call.until = None
+        call.depth += 1
 
     def tell(self, error: BaseException) -> None:
         """Tell the others of an error, unless they know, as the call itself has ended; interrupted, wait for nobody."""
@@ -169,7 +164,7 @@ class Link(abc.ABC):
             self.close(error)
         # Else an operation that has begun since had the same outcome on all ranks. The others stand in the operation
         # that this call would have begun, so one more operation with an answer frees them.
-        elif self._sequence == self._told:
+        elif self._sequence == self.call.told:
             self.refuse(str(error) or type(error).__name__)
 
     def refuse(self, sentence: str) -> None:
@@ -236,6 +231,18 @@ class Link(abc.ABC):
             sys.stderr.write(f"{sentence}\n")
 
 
+class _Call(threading.local):
+    """What a thread knows of the call it makes: another one that calls meanwhile is refused, and changes nothing."""
+
+    #: The number of operations at which the others know all that this rank knows. A failure at this number must be told
+    #: to them; once there has been another operation, they have failed alike.
+    told = 0
+    #: How many methods that are ``told`` are under way: all that happens in the outermost is one call.
+    depth = 0
+    #: The deadline of that call, where all of it has one.
+    until: float | None = None
+
+
 class _Linked(Protocol):
     _link: Link
 
@@ -255,16 +262,17 @@ def told(method: _Method[_Self, _Given, _Result]) -> _Method[_Self, _Given, _Res
     @functools.wraps(method)
     def call(self: _Self, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
         link = self._link
-        depth = link.depth
+        own = link.call
+        depth = own.depth
         try:
             link.begin()
             result = method(self, *args, **kwargs)
         except BaseException as error:
-            link.depth = depth
+            own.depth = depth
             link.tell(error)
             raise
         # Without a function: signals are heard where one begins, and here the call has ended.
-        link.depth = depth
+        own.depth = depth
         return result
 
     return call
