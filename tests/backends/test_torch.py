@@ -142,6 +142,12 @@ class TestMemory:
         one, two = treefold.all_reduce([value, value])
         assert len({t.untyped_storage().data_ptr() for t in (value, alone, one, two)}) == 4
 
+    def test_of_nothing_may_lie_anywhere(self):
+        """An empty view begins where its storage has ended, or beyond."""
+        empty = torch.zeros(0, 3, 3)[..., 1]
+        assert empty.storage_offset() > 0
+        assert [made.shape for made in treefold.all_reduce([empty, empty])] == [empty.shape] * 2
+
     def test_may_be_given(self):
         """out= takes the results; the inputs stay."""
         value, out = PerReplica(tensors()), PerReplica([torch.empty(5) for _ in range(3)])

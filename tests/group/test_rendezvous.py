@@ -360,3 +360,23 @@ class TestLimits:
         folder.mkdir(mode=0o700)
         with pytest.raises(GroupError, match="refuses a socket \\(AF_UNIX path too long\\)"):
             connect(str(Ticket(str(folder), "0" * 64, 0, 2)), connect_timeout_seconds=1)
+
+
+class TestTicket:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "[" * 100_000,
+            '["/tmp/a", "t", 2, 2]',
+            '["/tmp/a", "t", true, 2]',
+            '["/tmp/\\u0000", "t", 0, 2]',
+            '["/tmp/\\ud800", "t", 0, 2]',
+            json.dumps(["/a" * 60, "t", 0, 2]),
+        ],
+        ids=["nothing", "deep", "rank", "bool", "zero", "surrogate", "long"],
+    )
+    def test_that_is_none_is_refused(self, text):
+        """By one sentence, before anything is looked for."""
+        with pytest.raises(ConnectError, match=r"^This is no ticket of treefold: .* Make them with Ticket\.for_ranks"):
+            Ticket.read(text)

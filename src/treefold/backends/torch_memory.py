@@ -61,8 +61,10 @@ def memory(tensor: Any) -> HostArray | None:
         nbytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * view.itemsize
     except (RuntimeError, TypeError):  # sparse, quantised, lazily conjugated, a stand-in of a transform …
         return None
+    if not view.size:  # where it would begin, nothing need be
+        return view
     extent = view.nbytes
-    if extent and not view.flags.c_contiguous:
+    if not view.flags.c_contiguous:
         steps = zip(view.shape, view.strides, strict=True)
         extent = view.itemsize + sum((length - 1) * stride for length, stride in steps)
     return view if extent <= nbytes else None  # a storage may have been resized under its tensors

@@ -13,8 +13,9 @@ from treefold.errors import ConnectError
 
 MOST_RANKS = 255
 _SOCKET = "s"
-#: A socket's path has 107 bytes at most; behind this come "/treefold-", eight letters, and "/s~".
-_LONGEST_PARENT = 80
+_LONGEST_PATH = 107  # of a socket
+#: Behind it come "/treefold-" and eight letters.
+_LONGEST_PARENT = _LONGEST_PATH - len("/treefold-12345678/s~")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,10 @@ class Ticket:
         """
         try:
             folder, token, rank, size = json.loads(text)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             raise ConnectError.ticket(str(text)) from None
         is_right = isinstance(folder, str) and isinstance(token, str) and type(rank) is int and type(size) is int
-        if not is_right or not 0 <= rank < size <= MOST_RANKS:
+        if not is_right or not 0 <= rank < size <= MOST_RANKS or not _can_hold_a_socket(folder):
             raise ConnectError.ticket(text)
         return cls(folder, token, rank, size)
 
@@ -72,6 +73,13 @@ class Ticket:
     def __str__(self) -> str:
         """Return the text that ``read`` reads."""
         return json.dumps([self.folder, self.token, self.rank, self.size])
+
+
+def _can_hold_a_socket(folder: str) -> bool:
+    try:
+        return "\0" not in folder and len(os.fsencode(folder)) + len("/s~") <= _LONGEST_PATH
+    except UnicodeEncodeError:
+        return False
 
 
 def _parent() -> str:
