@@ -372,9 +372,8 @@ class TestTicket:
             '["/tmp/a", "t", true, 2]',
             '["/tmp/\\u0000", "t", 0, 2]',
             '["/tmp/\\ud800", "t", 0, 2]',
-            json.dumps(["/a" * 60, "t", 0, 2]),
         ],
-        ids=["nothing", "deep", "rank", "bool", "zero", "surrogate", "long"],
+        ids=["nothing", "deep", "rank", "bool", "zero", "surrogate"],
     )
     def test_that_is_none_is_refused(self, text):
         """By one sentence, before anything is looked for."""

@@ -13,9 +13,8 @@ from treefold.errors import ConnectError
 
 MOST_RANKS = 255
 _SOCKET = "s"
-_LONGEST_PATH = 107  # of a socket
-#: Behind it come "/treefold-" and eight letters.
-_LONGEST_PARENT = _LONGEST_PATH - len("/treefold-12345678/s~")
+#: A socket's path has 107 bytes at most.
+_LONGEST_PARENT = 107 - len("/treefold-12345678/s~")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Ticket:
         except (TypeError, ValueError, RecursionError):
             raise ConnectError.ticket(str(text)) from None
         is_right = isinstance(folder, str) and isinstance(token, str) and type(rank) is int and type(size) is int
-        if not is_right or not 0 <= rank < size <= MOST_RANKS or not _can_hold_a_socket(folder):
+        if not is_right or not 0 <= rank < size <= MOST_RANKS or not _is_path(folder):
             raise ConnectError.ticket(text)
         return cls(folder, token, rank, size)
 
@@ -75,9 +74,9 @@ class Ticket:
         return json.dumps([self.folder, self.token, self.rank, self.size])
 
 
-def _can_hold_a_socket(folder: str) -> bool:
+def _is_path(text: str) -> bool:
     try:
-        return "\0" not in folder and len(os.fsencode(folder)) + len("/s~") <= _LONGEST_PATH
+        return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
         return False
 
