@@ -1,5 +1,6 @@
 """One rank of the suite of all channels over MPI: ``python mpi_ranks.py FUNCTION OPTIONS`` prints what it returned."""
 
+import contextlib
 import gc
 import json
 import sys
@@ -19,7 +20,7 @@ from treefold.engines import mpi
 from treefold.engines.interface import CONTROL_TAGS
 from treefold.engines.mpi import MpiChannel
 from treefold.engines.roster import ChannelRoster
-from treefold.errors import ConnectError, DeadlineError
+from treefold.errors import ConnectError, DeadlineError, GroupError
 
 
 def connect_often(channel):
@@ -147,6 +148,52 @@ def go_on_at_other_times(channel):
     group.close()
     MPI.COMM_WORLD.Barrier()
     return told, group.size, float(total[0])
+
+
+def interrupt_everywhere(channel):
+    """Interrupt rank 0 as the nth function or statement of the engine begins, for every n, and connect anew.
+
+    Return how often it was interrupted, and what the others were told.
+    """
+    number, told, more = 0, set(), True
+    while more:
+        number += 1
+        group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0, 1], [2]])
+        value, has_ended = np.full(20_000, 2.0**channel.rank), False
+        try:
+            with contextlib.ExitStack() as stack:
+                if channel.rank == 0:
+                    sys.settrace(_interrupting(number))
+                    stack.callback(sys.settrace, None)
+                total = group.all_reduce(value)
+                sys.settrace(None)
+            assert float(total[0]) == 7
+            group.barrier()
+            has_ended = True
+        except KeyboardInterrupt:
+            pass
+        except GroupError as error:
+            told.add((error.ranks, "interrupted" in str(error)))
+        group.close()
+        more = not MPI.COMM_WORLD.bcast(has_ended, root=0)
+    return number - 1, sorted(told)
+
+
+def _interrupting(left):
+    statements = {MpiChannel._begin.__code__, MpiChannel._test.__code__, MpiChannel._done.__code__}
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename != mpi.__file__:
+            return trace if event == "call" else None
+        if event == "call" or (event == "line" and frame.f_code in statements):
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    return trace
 
 
 def go_on_for_ever(channel):

@@ -86,6 +86,12 @@ class TestGroup:
         assert {len(of_rank) for of_rank in alike} == {_CALLS}
         assert len(set(map(tuple, alike))) == 1
 
+    def test_tells_the_others_of_an_interrupt_anywhere_in_the_engine(self):
+        """Whatever MPI has under way then, all connect again."""
+        interrupted, told = run_named("interrupt_everywhere", {}, 3)[1]
+        assert interrupted > 10
+        assert told == [((0,), True)]
+
     def test_goes_on_as_often_as_there_are_tags(self):
         """Then the sentence says what to do."""
         sentence = "A group over MPI can go on without some ranks 255 times, and has. Connect again."

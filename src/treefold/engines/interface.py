@@ -6,9 +6,7 @@ A new engine is one file with a subclass of ``Channel``. Nothing else imports an
 from __future__ import annotations
 
 import abc
-import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -93,9 +91,9 @@ class Channel(abc.ABC):
     def settle(self) -> None:
         """Hear that all receivers are done with what was sent before the last time; the engine may forget it."""
 
-    def busy(self) -> AbstractContextManager[object]:
-        """Return a context in which transfers go on although this rank waits for something else."""
-        return contextlib.nullcontext()
+    def meanwhile(self, work: Callable[[], object]) -> None:
+        """Do something else that waits, while transfers go on."""
+        work()
 
     @abc.abstractmethod
     def flush(self, deadline: float) -> None:

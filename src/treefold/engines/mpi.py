@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,13 +52,12 @@ class MpiChannel(Channel):
         # Each generation has tags of its own: what an older one has left under way meets nobody.
         self._first_tag = self._generations[-1] * tags
         self.limits = Limits(tags - _GOING_ON - 1, _MESSAGE_BYTES, _CHUNK_BYTES, is_death_fatal=True)
-        # Transfers and their requests, side by side. They hold the buffers, where MPI may write until a request is
-        # done.
+        # With their requests. They hold the buffers, where MPI may write until a request is done.
         self._open: list[Transfer] = []
-        self._requests: list[Any] = []
         self._ended: collections.deque[Transfer] = collections.deque()
         self._said: dict[int, tuple[float, bytes]] = {}
-        self._kept: list[Any] = []
+        #: The same of words, for which nobody waits.
+        self._kept: list[Transfer] = []
         #: What ranks have said by which they go on, of each the last.
         self._go_on: dict[int, bytes] = {}
         #: By which all its ranks know the channel, if it can be freed.
@@ -67,12 +66,11 @@ class MpiChannel(Channel):
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
-        return self._begin(Transfer(peer, tag, buffer, is_send=True), self._isend(buffer, peer, tag))
+        return self._begin(Transfer(peer, tag, buffer, is_send=True), self._open)
 
     def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to receive, and return at once."""
-        request = self._comm.Irecv([buffer, MPI.BYTE], self._members[peer], self._first_tag + tag)
-        return self._begin(Transfer(peer, tag, buffer), request)
+        return self._begin(Transfer(peer, tag, buffer), self._open)
 
     def wait(self, deadline: float) -> Transfer | None:
         """Return what has ended; None at the deadline."""
@@ -90,25 +88,27 @@ class MpiChannel(Channel):
     def settle(self) -> None:
         """Do nothing: requests end by themselves."""
 
-    @contextlib.contextmanager
-    def busy(self) -> Iterator[None]:
+    def meanwhile(self, work: Callable[[], object]) -> None:
         """Let another thread call MPI meanwhile: without calls, not even messages move that other ranks wait for."""
-        is_over = threading.Event()
+        over = list[None]()
 
         def go_on() -> None:
             # The calling thread is outside of MPI until ``working`` is joined, so one thread at a time calls it
             # (MPI_THREAD_SERIALIZED).
-            while not is_over.wait(_LONGEST_PAUSE_S):
+            while not over:
                 self._test()
+                time.sleep(_LONGEST_PAUSE_S)
 
         working = threading.Thread(target=go_on, daemon=True)
-        working.start()
         try:
-            yield
+            working.start()
+            work()
         finally:
-            is_over.set()
+            # In C: an interrupt where a function of Python's begins would leave the thread within MPI for ever.
+            over.append(None)
             # Before the caller goes on: from here on it tests the requests itself.
-            working.join()
+            if working.is_alive():
+                working.join()
 
     def flush(self, deadline: float) -> None:
         """Let MPI work until no send is under way."""
@@ -196,11 +196,14 @@ class MpiChannel(Channel):
         while self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):  # what nobody has waited for
             nobodys = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             self._comm.Recv([nobodys, MPI.BYTE], status.Get_source(), status.Get_tag())
-        for transfer, request in zip(self._open, self._requests, strict=True):
-            if not transfer.is_send and request != MPI.REQUEST_NULL:
+        requests = [one.handle for one in (*self._open, *self._kept)]
+        if None in requests:  # begun, and lost by an interrupt: nobody will know when it is done
+            return False
+        for transfer in self._open:
+            if not transfer.is_send and transfer.handle != MPI.REQUEST_NULL:
                 # A receive that is never cancelled keeps its buffer for ever, and the communicator from being freed.
-                request.Cancel()
-        return bool(MPI.Request.Testall([*self._requests, *(request for _, request in self._kept)]))
+                transfer.handle.Cancel()
+        return bool(MPI.Request.Testall(requests))
 
     def tell_numbers(self, own: list[int], told: HostArray) -> None:
         """Let all ranks have the numbers of each, by rank; all ranks call this."""
@@ -217,20 +220,22 @@ class MpiChannel(Channel):
         self._comm.Free()
         self._is_free = True
 
-    def _begin(self, transfer: Transfer, request: Any) -> Transfer:
-        self._open.append(transfer)
-        self._requests.append(request)
+    def _begin(self, transfer: Transfer, among: list[Transfer]) -> Transfer:
+        # First: an interrupt behind MPI's call loses the request, and MPI may still use the buffer.
+        among.append(transfer)
+        begin = self._comm.Isend if transfer.is_send else self._comm.Irecv
+        where = self._members[transfer.peer], self._first_tag + transfer.tag
+        transfer.handle = begin([transfer.buffer, MPI.BYTE], *where)
         return transfer
 
     def _test(self) -> None:
         """Let MPI work, and note what has ended."""
         # Testing is what moves messages: MPI need not have a thread of its own.
-        ended = self._done()
+        ended = self._done([one for one in self._open if one.handle is not None])
         if ended:
-            over = [self._open[index] for index in sorted(ended)]
-            self._ended.extend(one for one in over if one.error or not one.is_send)
-            self._open = [one for index, one in enumerate(self._open) if index not in ended]
-            self._requests = [one for index, one in enumerate(self._requests) if index not in ended]
+            self._ended.extend(one for one in ended if one.error or not one.is_send)
+            gone = set(ended)
+            self._open = [one for one in self._open if one not in gone]
             return
         self._hear()
         for peer, (heard_at, _) in self._said.items():
@@ -240,22 +245,23 @@ class MpiChannel(Channel):
                     one.error = "the rank has stopped"
                 self._ended.extend(lost)
 
-    def _done(self) -> set[int]:
-        """Return the places of the requests that are done, and of those that MPI could not fulfil."""
+    def _done(self, begun: Sequence[Transfer]) -> list[Transfer]:
+        """Return transfers that are done, in order, and those that MPI could not fulfil."""
         try:
-            return set(MPI.Request.Testsome(self._requests) or ()) if self._requests else set()
+            done = MPI.Request.Testsome([one.handle for one in begun]) if begun else None
+            return [begun[index] for index in sorted(done or ())]
         except MPI.Exception:
             pass  # it does not say whose request it was
-        ended = set()
-        for index, (transfer, request) in enumerate(zip(self._open, self._requests, strict=True)):
-            if request == MPI.REQUEST_NULL:  # done by the call that failed, whether well is not known
+        ended = []
+        for transfer in begun:
+            if transfer.handle == MPI.REQUEST_NULL:  # done by the call that failed, whether well is not known
                 transfer.error = "MPI has failed to carry a message"
             try:
-                is_done = request.Test()
+                is_done = transfer.handle.Test()
             except MPI.Exception as error:
                 transfer.error, is_done = str(error), True
             if is_done:
-                ended.add(index)
+                ended.append(transfer)
         return ended
 
     def _tell(self, words: bytes, ranks: Collection[int], tag: int) -> None:
@@ -263,13 +269,10 @@ class MpiChannel(Channel):
         for rank in ranks:
             if rank != self.rank:
                 with contextlib.suppress(MPI.Exception):
-                    self._kept.append((buffer, self._isend(buffer, rank, self.limits.tags + tag)))
+                    self._begin(Transfer(rank, self.limits.tags + tag, buffer, is_send=True), self._kept)
 
     def _hear(self) -> None:
         self._said.update({rank: (time.monotonic(), words) for rank, words in self._received(_STOPPED).items()})
-
-    def _isend(self, buffer: HostArray, peer: int, tag: int) -> Any:
-        return self._comm.Isend([buffer, MPI.BYTE], self._members[peer], self._first_tag + tag)
 
     def _received(self, tag: int) -> dict[int, bytes]:
         found = {}
@@ -295,6 +298,7 @@ def duplicate(communicator: Any) -> MpiChannel:
     for dropped in _kept:
         dropped.close()
     channel = MpiChannel(communicator.Dup())
+    # Behind that call of all ranks, by which each has closed what it had before.
     quiet = {one.number: one for one in list(_kept) if one.joins(communicator) and one.is_quiet()}
     # Freeing takes all ranks, in one order: each tells which channels are quiet for it, and all free those that every
     # rank has named, by ascending number.

@@ -286,8 +286,8 @@ class ChannelLink(Link):
         try:
             # Messages go on meanwhile: a rank of this host may be waiting for another host, and that one for what this
             # rank sends.
-            with self._channel.busy():
-                self._local.place(_VOTE[:24], max(nbytes, 1), given, taken, words="copies within a host")
+            place, words = self._local.place, "copies within a host"
+            self._channel.meanwhile(lambda: place(_VOTE[:24], max(nbytes, 1), given, taken, words=words))
         except (PeerLostError, DeadlineError) as error:
             lost = [self._host[rank] for rank in error.ranks]
             cause = "late" if isinstance(error, DeadlineError) else "lost"
