@@ -35,6 +35,20 @@ group.close()
 """
 _MPI_RANK = "from mpi4py import MPI; rank = MPI.COMM_WORLD.rank"
 _TORCH_RANK = "import os; rank = int(os.environ['RANK'])"
+_WAITING = """
+import os, signal, threading, time
+import torch.distributed
+import treefold
+
+threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+for seconds in 30, 1:
+    began = time.monotonic()
+    try:
+        treefold.connect(connect_timeout_seconds=seconds)
+    except BaseException as error:
+        print(type(error).__name__, time.monotonic() - began < 5, flush=True)
+os._exit(0)
+"""
 _FOUR = ["15.0"] * 4
 _CONNECTED_THRICE = "[treefold.connect() for _ in range(3)][-1]"
 #: The source that connect is given, and what four ranks get; rank r brings 2**r.
@@ -86,3 +100,15 @@ class TestTorchrun:
     def test_the_example_runs_as_it_stands(self):
         """It does not import PyTorch itself."""
         assert "all ranks hold the same bits: True" in launch(*_TORCHRUN, "3", _EXAMPLE)
+
+    def test_a_store_that_nobody_holds(self):
+        """Ctrl-C is heard while a rank waits for it, and so is the deadline."""
+        variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", _WAITING],
+            env=os.environ | variables,
+            stdout=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout.decode().splitlines() == ["KeyboardInterrupt True", "ConnectError True"]

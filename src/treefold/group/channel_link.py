@@ -90,7 +90,8 @@ class ChannelLink(Link):
         so many seconds.
         """
         super().__init__(layout, channel.rank, result_bytes=result_bytes, timeout_seconds=timeout_seconds)
-        self._rounds = Rounds(channel, self._leave_host)
+        # No method of this object's: what refers to itself is kept, with its connections, until the collector comes.
+        self._rounds = Rounds(channel, _nothing if local is None else local.close)
         self._channel, self._local, self._rejoin = channel, local, rejoin
         self._host = layout.host_of(self.rank)
         self._walks: BoundedCache[int, Walk] = BoundedCache(64)
@@ -197,10 +198,6 @@ class ChannelLink(Link):
     def _leave(self, cause: str) -> None:
         self._rounds.leave(cause)
 
-    def _leave_host(self) -> None:
-        if self._local is not None:
-            self._local.close()
-
     @property
     def _sequence(self) -> int:
         return self._rounds.sequence
@@ -292,6 +289,10 @@ class ChannelLink(Link):
             lost = [self._host[rank] for rank in error.ranks]
             cause = "late" if isinstance(error, DeadlineError) else "lost"
             raise self._rounds.ended(cause, lost, until) from None
+
+
+def _nothing() -> None:
+    """Do nothing: there is nobody else on this host."""
 
 
 def _hand_over(pairs: list[tuple[HostArray, HostArray]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -77,10 +78,12 @@ def connect_link(
         system = f"{sys.platform} has no memory that can be shared and sealed without a name"
         raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")
     agreed = _agreed(guarantee)  # before the others can find this rank: it may refuse what is set here
+    deadline = time.monotonic() + seconds
     ranks = find_ranks(source, seconds)
+    left = max(deadline - time.monotonic(), 1e-3)
     if isinstance(ranks, Ticket):
-        return meet(ranks, agreed, seconds, timeout_seconds)
-    terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds)
+        return meet(ranks, agreed, left, timeout_seconds)
+    terms = Terms(guarantee, topology, memory_limits.result_bytes(), left, timeout_seconds)
     return join(ranks, terms, lambda ticket, left: meet(ticket, agreed, max(left, 1e-3), timeout_seconds))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from treefold.engines.roster import Roster, StoreRoster, of_communicator
-from treefold.engines.stores import STORE_ERRORS
+from treefold.engines.stores import asked
 from treefold.errors import ConnectError
 from treefold.group.rendezvous_client import is_listening
 from treefold.group.ticket import Ticket
@@ -137,10 +137,11 @@ def _from_torchrun(seconds: float) -> Roster:
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and not _held_stores
-    try:
-        store = TCPStore(address, port, None, is_host, timedelta(seconds=seconds), wait_for_workers=False)
-    except STORE_ERRORS as error:
-        raise ConnectError.store(str(error)) from None
+    limit = timedelta(seconds=seconds)
+    # In a thread: the constructor hears no signals, and tries longer than it is told.
+    store = asked(
+        lambda _: TCPStore(address, port, None, is_host, limit, wait_for_workers=False), time.monotonic() + seconds
+    )
     if is_host:
         _held_stores.append(store)  # the others may still have to ask, and this process may connect again
     return StoreRoster(store, rank, size, f"treefold/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{restart}")
