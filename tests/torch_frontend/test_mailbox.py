@@ -10,7 +10,7 @@ import torch
 
 from treefold.errors import ProcessGroupError
 from treefold.torch import addresses, mailbox
-from treefold.torch.addresses import Address, Endpoint, connect
+from treefold.torch.addresses import Address, Endpoint, connect, listen
 from treefold.torch.lines import Line
 from treefold.torch.mailbox import Mailbox
 from treefold.torch.queues import Queues
@@ -22,7 +22,7 @@ class Post:
 
     def __init__(self):
         """Begin with a line from each."""
-        self.mailbox = Mailbox(0, [])
+        self.mailbox = Mailbox(0, [], None)
         self.ends = [socket.socketpair() for _ in range(3)]
         self.lines = [Line(one, memoryview(bytearray(1)), print) for one, _ in self.ends]
         for sender in (1, 2):
@@ -89,7 +89,7 @@ class TestMailbox:
 
     def test_between_networks(self):
         """Names mean nothing in another network namespace: one sentence, at once and at both ends."""
-        box = Mailbox(0, [Address("a", "b", "one"), Address("c", "d", "two")])
+        box = Mailbox(0, [Address("a", "b", "one"), Address("c", "d", "two")], None)
         transfer = Transfer(1, 5, torch.zeros(2), rank=0, is_sent=True, until=math.inf, given_up=print)
         with pytest.raises(ProcessGroupError, match=r"^Rank 1 is in a container whose network is not this rank's\."):
             box.post(transfer)
@@ -113,11 +113,13 @@ class TestAddresses:
     def test_strangers_are_turned_away(self, monkeypatch):
         """Another user's process gets neither in nor a token; the kernel says whose it is."""
         address = Address(f"treefold-test-{os.getpid()}", "token", "")
-        with contextlib.closing(Endpoint(address)) as endpoint:
+        with listen(address) as listener, contextlib.closing(Endpoint(listener)) as endpoint:
             with connect(address), endpoint.accept() as connection:
                 assert connection.family == socket.AF_UNIX
             monkeypatch.setattr(addresses, "peer", lambda _: (1, os.getuid() + 1))
-            assert connect(address) is None
+            with pytest.raises(ConnectionRefusedError):
+                connect(address)
             assert endpoint.accept() is None
         monkeypatch.undo()
-        assert connect(address) is None
+        with pytest.raises(ConnectionRefusedError):
+            connect(address)

@@ -4,11 +4,15 @@ import contextlib
 import math
 import random
 import signal
+import subprocess
+import sys
+import textwrap
 from datetime import timedelta
 
+import numpy as np
 import pytest
 import torch
-from torch_ranks import Died, Raised, mail, run
+from torch_ranks import Died, Raised, mail, mail_ends, run
 
 from treefold.errors import GroupError
 from treefold.torch.transfers import Transfer
@@ -91,6 +95,11 @@ class TestSendRecv:
         """It gets the error."""
         assert "Rank 1 has ended or left the group" in run(mail.failed_future, 2, seconds=20.0)[0]
 
+    @pytest.mark.parametrize("kind", [np.int64, torch.tensor])
+    def test_with_whole_numbers_of_any_kind(self, kind):
+        """NumPy's and PyTorch's stand for peers and tags, as with gloo."""
+        assert run(mail_ends.whole_numbers, 2, kind, seconds=20.0) == [[2], [1]]
+
     def test_in_a_group_of_its_own(self):
         """One rank alone."""
         assert run(mail.to_itself, 1, seconds=20.0) == [[1, 1]]
@@ -114,10 +123,28 @@ class TestRefusals:
             assert text.startswith(begin)
             assert taken == expected
 
-    def test_without_descriptors(self):
-        """One sentence; with descriptors messages go again."""
-        (said, first), (_, second) = run(mail.without_descriptors, 2, seconds=20.0)
-        assert said.startswith("The system refused the shared memory of a group (Too many open files)")
+    @pytest.mark.parametrize(
+        ("count", "kind", "sentence"),
+        [
+            (
+                0,
+                "GroupError",
+                "The system refused a socket or a thread for messages (Too many open files), so nothing was sent or "
+                "received. Close files, or raise the limits of this process (ulimit -n, ulimit -u) or its container.",
+            ),
+            (
+                3,
+                "DeadlineError",
+                "Rank 1 has not sent or received what this rank waits for, by the deadline. The system has "
+                "refused this process a connection (Too many open files): close files, or raise its limits (ulimit "
+                "-n).",
+            ),
+        ],
+    )
+    def test_without_descriptors(self, count, kind, sentence):
+        """For its thread's sockets, or for a connection: one sentence; with descriptors messages go again."""
+        (said, first), (_, second) = run(mail_ends.without_descriptors, 2, count, seconds=20.0)
+        assert said == (kind, sentence)
         assert (first, second) == ([2], [1])
 
     def test_in_a_forked_child(self):
@@ -158,12 +185,60 @@ class TestErrors:
         )
         assert run(mail.never_sent, 2)[0] == Raised("DeadlineError", sentence)
 
+    @pytest.mark.parametrize(
+        ("body", "arguments"),
+        [
+            (mail_ends.gone, ("ended",)),
+            (mail_ends.gone, ("left",)),
+            (mail_ends.gone_later, ()),
+            (mail_ends.gone_after_a_collective, ()),
+        ],
+    )
+    def test_the_other_rank_is_gone(self, body, arguments):
+        """Who sends to it or receives from it is told, and not at the deadline, though it never had a message."""
+        sender, _, receiver = run(body, 3, *arguments)
+        sentence = (
+            "Rank 1 has ended or left the group, so a message between it and this rank was not delivered. A tensor "
+            "that should have received it is as it was; the ranks that are left can make a new group."
+        )
+        assert sender == receiver == ("PeerLostError", sentence, (1,))
+
+    def test_interrupted_in_the_first_message(self):
+        """Wherever Ctrl-C comes while the group opens what it needs for messages, later messages go."""
+        assert run(mail_ends.interrupted_first, 1, 60, seconds=20.0) == [[[3, 3]] * 60]
+
     def test_the_sender_is_killed(self):
         """The receiver names it at once."""
         answer, killed = run(mail.sender_killed, 2)
         assert killed == Died(-9)
         assert answer.kind == "PeerLostError"
-        assert answer.text.startswith("Rank 1 has ended or left the group while a message between it and this rank was")
+        assert answer.text.startswith("Rank 1 has ended or left the group, so a message between it and this rank was")
+
+
+class TestEndOfTheProgram:
+    @pytest.mark.parametrize(
+        "end", ["send(); work.wait(); distributed.destroy_process_group()", "send(); work.wait()", ""]
+    )
+    def test_waits_for_callbacks(self, tmp_path, end):
+        """Those of messages that have come, and of those that fail because the program ends."""
+        program = f"""
+            import time, torch, treefold.torch
+            from torch import distributed
+            distributed.init_process_group("treefold", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+            def send():
+                distributed.isend(torch.ones(2), 0).wait()
+            def slow(_):
+                time.sleep(0.5)
+                torch.linalg.svd(torch.ones(200, 200))
+                print("done", flush=True)
+            work = distributed.irecv(torch.zeros(2), 0)
+            work.get_future().add_done_callback(slow)
+            {end}
+        """
+        ended = subprocess.run(  # noqa: S603 - this Python
+            [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
 
 
 class TestTransfer:

@@ -3,12 +3,10 @@
 import contextlib
 import datetime as dt
 import os
-import resource
 import signal
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import torch
 from torch import distributed
@@ -111,9 +109,12 @@ def of_another_size(rank, size):
 
 def never_sent(rank, size):
     """Rank 1 does not send."""
-    distributed.group.WORLD.set_timeout(dt.timedelta(seconds=0.5))
-    if rank == 0:
-        distributed.recv(torch.zeros(2), 1)
+    try:
+        if rank == 0:
+            distributed.group.WORLD.set_timeout(dt.timedelta(seconds=0.5))
+            distributed.recv(torch.zeros(2), 1)
+    finally:
+        distributed.barrier()
 
 
 def sender_killed(rank, size):
@@ -278,30 +279,6 @@ def without_first(rank, size):
     tensor = torch.full((2,), 2.0**rank)
     distributed.send(tensor, 2) if rank == 1 else distributed.recv(tensor, 1)
     return tensor.tolist()
-
-
-def without_descriptors(rank, size):
-    """Rank 0 has no descriptor left when it first sends; then it has some again."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    tensor, said = torch.zeros(2), None
-    distributed.barrier()
-    if rank == 0:
-        highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
-        held = []
-        try:
-            while True:
-                held.append(os.open("/dev/null", os.O_RDONLY))
-        except OSError:
-            pass
-        try:
-            distributed.isend(tensor, 1)
-        except MemoryError as error:
-            said = str(error)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        for one in held:
-            os.close(one)
-    return said, ring(rank, size, 2)
 
 
 def without_a_folder(rank, size):

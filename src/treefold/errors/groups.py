@@ -73,6 +73,15 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
+    def no_mail(cls, error: OSError | RuntimeError) -> Self:
+        """The system refused what a rank needs for its messages."""
+        why = getattr(error, "strerror", None) or error
+        return cls(
+            f"The system refused a socket or a thread for messages ({why}), so nothing was sent or received. Close "
+            "files, or raise the limits of this process (ulimit -n, ulimit -u) or its container."
+        )
+
+    @classmethod
     def mail_given_up(cls) -> Self:
         """Whoever waited for a message was interrupted."""
         return cls(
@@ -126,8 +135,8 @@ class PeerLostError(GroupError, ConnectionError):
     def mail(cls, rank: int) -> Self:
         """The other end of a send or a receive is gone."""
         return cls(
-            f"Rank {rank} has ended or left the group while a message between it and this rank was under way. What it "
-            "should have sent is not whole; the ranks that are left can make a new group."
+            f"Rank {rank} has ended or left the group, so a message between it and this rank was not delivered. A "
+            "tensor that should have received it is as it was; the ranks that are left can make a new group."
         ).blaming(rank)
 
     @classmethod
@@ -159,13 +168,19 @@ class DeadlineError(GroupError, TimeoutError):
     """A rank did not come in time."""
 
     @classmethod
-    def mail(cls, rank: int | None) -> Self:
-        """The other end of a send or a receive has not come."""
+    def mail(cls, rank: int | None, refused: OSError | None = None) -> Self:
+        """The other end of a send or a receive has not come; ``refused``: why there was no connection."""
         who = "No rank has" if rank is None else f"Rank {rank} has not"
-        return cls(
-            f"{who} sent or received what this rank waits for, by the deadline. Every send needs a receive with "
-            "the same tag; give the group a longer timeout if the other rank is only slow."
-        ).blaming(*([] if rank is None else [rank]))
+        advice = (
+            f"The system has refused this process a connection ({refused.strerror}): close files, or raise its limits "
+            "(ulimit -n)."
+            if refused
+            else "Every send needs a receive with the same tag; give the group a longer timeout if the other rank is "
+            "only slow."
+        )
+        return cls(f"{who} sent or received what this rank waits for, by the deadline. {advice}").blaming(
+            *([] if rank is None else [rank])
+        )
 
     @classmethod
     def of(cls, rank: int, state: str) -> Self:

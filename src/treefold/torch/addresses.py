@@ -11,6 +11,7 @@ import socket
 import weakref
 from typing import Any, NamedTuple, TypeVar
 
+from treefold.errors import GroupError
 from treefold.group.contributions import KIND
 from treefold.group.descriptor_passing import peer
 from treefold.group.link import Link
@@ -21,7 +22,7 @@ _Opened = TypeVar("_Opened")
 
 
 class Address(NamedTuple):
-    """The name under which a rank listens once it has a message to send or to receive, and what others show there.
+    """The name under which a rank listens until it leaves its group, and what others show there.
 
     The name is in Linux's abstract namespace: it goes with the socket, however the rank ends, and leaves no file. Any
     program with the same network can connect to such a name, so both ends ask the kernel whose process the other one
@@ -38,43 +39,60 @@ class Address(NamedTuple):
         return b"\0" + self.name.encode()
 
 
-def tell_addresses(link: Link) -> list[Address]:
-    """Return the address of every rank. Nothing is there yet; names are random, so nobody else comes first.
+def tell_addresses(link: Link) -> tuple[list[Address], socket.socket]:
+    """Return the address of every rank, and the socket at which this one listens.
+
+    All of them listen before anyone knows where, so whoever does not listen any more is gone.
 
     Raises:
-        GroupError: a rank has ended or is late; the link is closed then.
+        GroupError: a rank has ended or is late, or there is no descriptor left; the link is closed then.
 
     """
     try:
-        own = [f"treefold-{secrets.token_hex(16)}", secrets.token_hex(32), host_key()]
+        own = Address(f"treefold-{secrets.token_hex(16)}", secrets.token_hex(32), host_key())
+        listener = listen(own)
         kind = KIND.pack(_ADDRESSES, 0, 0, 0, bytes(16))
         said = link.agree(kind, json.dumps(own).encode(), words="init_process_group")
-        return [Address(*json.loads(blob)) for blob in said]
+        return [Address(*json.loads(blob)) for blob in said], listener
     except BaseException as error:
         link.close(error)
         raise
 
 
+def listen(address: Address) -> socket.socket:
+    """Return a socket where others connect.
+
+    Raises:
+        GroupError: the system has no descriptors left.
+
+    """
+    try:
+        listener = _noted(_new_socket())
+        listener.bind(address.path)
+        listener.listen()
+    except OSError as error:
+        raise GroupError.no_mail(error) from None
+    return listener
+
+
 class Endpoint:
-    """What a rank needs to carry messages: a socket where others connect, one that wakes its thread, and a selector.
+    """What a rank needs to carry messages: its socket where others connect, one that wakes its thread, and a selector.
 
     ``close`` closes them.
     """
 
-    def __init__(self, address: Address) -> None:
-        """Open them.
+    def __init__(self, listener: socket.socket) -> None:
+        """Open what is not open yet.
 
         Raises:
             OSError: the system has no descriptors left.
 
         """
         with contextlib.ExitStack() as undone:
-            self.listener = undone.enter_context(_noted(_new_socket()))
+            self.listener = listener
             self.waker, self.woken = (undone.enter_context(_noted(one)) for one in socket.socketpair())
             self.waker.setblocking(False)  # noqa: FBT003 - the socket module's signature
             self.selector = undone.enter_context(_noted(selectors.DefaultSelector()))
-            self.listener.bind(address.path)
-            self.listener.listen()
             self.selector.register(self.listener, selectors.EVENT_READ)
             self.selector.register(self.woken, selectors.EVENT_READ)
             self.close = undone.pop_all().close
@@ -91,27 +109,35 @@ class Endpoint:
             OSError: there is none, or no descriptor for it.
 
         """
-        return _own(self.listener.accept()[0])
-
-
-def connect(address: Address) -> socket.socket | None:
-    """Return a connection to an address; None if nobody listens there now, or there is no descriptor for it."""
-    try:
-        connection = _new_socket()
-    except OSError:
-        return None
-    if connection.connect_ex(address.path):
+        connection = self.listener.accept()[0]
+        if _own(connection):
+            return connection
         connection.close()
         return None
-    return _own(connection)
 
 
-def _own(connection: socket.socket) -> socket.socket | None:
-    """Return a connection if this user's process is at its other end, else close it."""
-    if peer(connection)[1] == os.getuid():
-        return _noted(connection)
-    connection.close()
-    return None
+def connect(address: Address) -> socket.socket:
+    """Return a connection to an address.
+
+    Raises:
+        ConnectionRefusedError: the rank does not listen there any more.
+        OSError: there is no descriptor for it, or too many others wait to be accepted.
+
+    """
+    connection = _new_socket()
+    try:
+        connection.connect(address.path)
+        if not _own(connection):
+            raise ConnectionRefusedError
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _own(connection: socket.socket) -> bool:
+    """Tell whether this user's process is at the other end of a connection, and note it."""
+    return peer(_noted(connection))[1] == os.getuid()
 
 
 def _new_socket() -> socket.socket:

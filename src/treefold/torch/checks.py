@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,26 +30,37 @@ def op_of(opts: Any, tensors: Sequence[Any]) -> str:
     return _OPS[op]
 
 
-def check_rank(rank: object, size: int) -> None:
-    """Refuse a root or a peer that is no rank.
+def check_rank(rank: object, size: int) -> int:
+    """Return a root or a peer, which may be a whole number of NumPy or PyTorch.
 
     Raises:
         ProcessGroupError: it is none of ``size`` ranks.
 
     """
-    if not isinstance(rank, int) or not 0 <= rank < size:
+    number = _whole(rank)
+    if number is None or not 0 <= number < size:
         raise ProcessGroupError.no_rank(rank, size)
+    return number
 
 
-def check_tag(tag: object) -> None:
-    """Refuse a tag that a message has no room for.
+def check_tag(tag: object) -> int:
+    """Return a tag, which may be a whole number of NumPy or PyTorch.
 
     Raises:
         ProcessGroupError: it is no whole number of 64 bits.
 
     """
-    if not isinstance(tag, int) or not -(1 << 63) <= tag < 1 << 63:
+    number = _whole(tag)
+    if number is None or not -(1 << 63) <= number < 1 << 63:
         raise ProcessGroupError.tag(tag)
+    return number
+
+
+def _whole(value: Any) -> int | None:
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def check_count(collective: str, tensors: Sequence[Any], size: int) -> None:

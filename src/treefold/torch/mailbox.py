@@ -1,18 +1,18 @@
 """Messages between two ranks of a process group, outside the order of its collectives.
 
-For each ordered pair of ranks there is one connection, which the sender opens when it first sends: the bytes that it
-holds are the bound of the mailbox. A sender offers a tensor by its tag and size, and sends it when the receiver has
-asked for it, so that nothing is kept for which there is no place. A thread of its own makes all of a rank's transfers
-progress, also while the rank computes or is in a collective.
+For each ordered pair of ranks there is one connection, which is opened when one first sends to or receives from the
+other: the bytes that it holds are the bound of the mailbox, and its end is that of the rank. A sender offers a tensor
+by its tag and size, and sends it when the receiver has asked for it, so that nothing is kept for which there is no
+place. A thread of its own makes all of a rank's transfers progress, also while the rank computes or is in a collective.
 """
 
 from __future__ import annotations
 
-import errno
 import hmac
 import math
 import os
 import selectors
+import socket
 import struct
 import threading
 import time
@@ -21,19 +21,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from treefold.errors import (
-    CallMismatchError,
-    DeadlineError,
-    GroupError,
-    PeerLostError,
-    ProcessGroupError,
-    SharedMemoryError,
-)
+from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError, ProcessGroupError
 from treefold.torch.addresses import Address, Endpoint, connect
 from treefold.torch.lines import Line
 from treefold.torch.queues import Queues
 from treefold.torch.transfers import Transfer
-from treefold.torch.turns import Turns
 
 _Value = TypeVar("_Value")
 #: Token, rank of the sender.
@@ -59,13 +51,13 @@ class _Offer(NamedTuple):
 class Mailbox:
     """What a rank sends to and receives from single other ranks. It opens with the first message."""
 
-    def __init__(self, rank: int, addresses: Sequence[Address]) -> None:
-        """Begin without messages. ``addresses``: where the ranks listen, or will."""
-        self._rank, self._addresses, self._pid = rank, addresses, os.getpid()
+    def __init__(self, rank: int, addresses: Sequence[Address], listener: socket.socket) -> None:
+        """Begin without messages. ``addresses``: where the ranks listen; ``listener``: this rank's socket there."""
+        self._rank, self._addresses, self._listener, self._pid = rank, addresses, listener, os.getpid()
         self._posted: deque[Transfer] = deque()
         self._outgoing: dict[int, Line] = {}
         self._incoming: dict[int, Line] = {}
-        #: Transfers that wait for the receiver to listen, by receiver, and for its answer, by their numbers.
+        #: Transfers that wait until the receiver is reached, by receiver, and for its answer, by their numbers.
         self._unsent: Queues[int, Transfer] = Queues()
         self._offered: dict[int, Transfer] = {}
         #: Transfers that wait for an offer, by the rank that they want one from and the tag, and for the tensor itself.
@@ -74,10 +66,13 @@ class Mailbox:
         #: What senders have offered and nobody has wanted yet, by sender and tag.
         self._offers: Queues[tuple[int, int], _Offer] = Queues()
         self._gone: set[int] = set()
+        #: Why the latest connection could not be had.
+        self._refused: OSError | None = None
         #: A moment before which no transfer is late.
         self._look_at = math.inf
         self._is_closed = False
-        self._opening = Turns()
+        #: Held by this mailbox's own threads alone, which no signal handler interrupts.
+        self._opening = threading.Lock()
         self._endpoint: Endpoint | None = None
         self._thread: threading.Thread | None = None
 
@@ -86,13 +81,13 @@ class Mailbox:
 
         Raises:
             ProcessGroupError: the peer has another network.
-            SharedMemoryError: the system has no descriptors or threads left.
+            GroupError: the system has no descriptors or threads left.
 
         """
         peer, own = transfer.peer, self._addresses[self._rank]
         if peer is not None and self._addresses[peer].network != own.network:
             raise ProcessGroupError.network(peer)
-        if self._thread is None:
+        if self._endpoint is None and not self._is_closed:
             self._open()
         try:
             self._posted.append(transfer)
@@ -111,36 +106,35 @@ class Mailbox:
         self._wake()
         if self._thread not in {None, threading.current_thread()}:
             self._thread.join()
+        self._listener.close()
 
     def _open(self) -> None:
-        turn = self._opening.take()
+        """Start a thread. It takes the mailbox over itself, so that an interrupt leaves nothing half done here."""
         try:
-            if self._thread is None and not self._is_closed:
-                self._start()
+            endpoint = Endpoint(self._listener)
         except OSError as error:
-            raise SharedMemoryError.of_system(error) from None
-        finally:
-            turn.release()
-
-    def _start(self) -> None:
-        self._endpoint = endpoint = Endpoint(self._addresses[self._rank])
-        thread = threading.Thread(target=self._run, args=(endpoint,), name="treefold mailbox", daemon=True)
+            raise GroupError.no_mail(error) from None
         try:
-            thread.start()
-        except RuntimeError:  # no room for another thread
+            threading.Thread(target=self._run, args=(endpoint,), name="treefold mailbox", daemon=True).start()
+        except RuntimeError as error:  # no room for another thread
             endpoint.close()
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
-        except BaseException:  # interrupted, perhaps when the thread was there already: it ends
-            self._is_closed = True
-            self._wake()
-            raise
-        self._thread = thread
+            raise GroupError.no_mail(error) from None
+
+    def _take_over(self, endpoint: Endpoint) -> bool:
+        """Tell whether this thread is the first one."""
+        with self._opening:
+            if self._endpoint is None:
+                self._endpoint, self._thread = endpoint, threading.current_thread()
+            return self._endpoint is endpoint
 
     def _wake(self) -> None:
         if self._endpoint is not None:
             self._endpoint.wake()
 
     def _run(self, endpoint: Endpoint) -> None:
+        if not self._take_over(endpoint):
+            endpoint.close()
+            return
         try:
             while not self._is_closed:
                 try:
@@ -186,8 +180,10 @@ class Mailbox:
         self._look_at = min(self._look_at, transfer.until)
         if transfer.is_sent:
             self._unsent.add(_known(transfer.peer), transfer)
-        else:
-            self._want(transfer)
+            return
+        if transfer.peer is not None and transfer.peer not in self._incoming:
+            self._line_to(transfer.peer)  # by its end this rank sees that of a sender which has not come yet
+        self._want(transfer)
 
     def _patience(self) -> float:
         """Return how long nothing can happen without an event."""
@@ -205,7 +201,7 @@ class Mailbox:
             return
         for transfer in self._waiting():
             if transfer.until <= now:
-                self._fail(transfer, DeadlineError.mail(transfer.peer))
+                self._fail(transfer, DeadlineError.mail(transfer.peer, self._refused))
         self._look_at = max(now + _POLL_S, min((one.until for one in self._waiting()), default=math.inf))
 
     def _fail(self, transfer: Transfer, error: GroupError) -> None:
@@ -232,7 +228,8 @@ class Mailbox:
     def _accept(self, endpoint: Endpoint) -> None:
         try:
             connection = endpoint.accept()
-        except OSError:  # no descriptor for it, which the next one would not have either
+        except OSError as error:  # no descriptor for it, which the next one would not have either
+            self._refused = error
             time.sleep(_POLL_S)
             return
         if connection is None:
@@ -245,6 +242,7 @@ class Mailbox:
 
     def _add(self, line: Line) -> None:
         _known(self._endpoint).selector.register(line.connection, selectors.EVENT_READ, line)
+        self._refused = None
 
     def _greet(self, hello: bytearray, line: Line) -> None:
         token, rank = _HELLO.unpack(hello)
@@ -306,12 +304,10 @@ class Mailbox:
             transfer.finish(CallMismatchError.mail(sender, self._rank, nbytes, len(transfer.memory)))
 
     def _offer_to(self, receiver: int) -> None:
-        """Offer what is to be sent, if its receiver listens."""
-        line = self._outgoing.get(receiver)
+        """Offer what is to be sent, if its receiver can be reached."""
+        line = self._line_to(receiver)
         if line is None and receiver not in self._gone:
-            line = self._line_to(receiver)
-            if line is None:
-                return
+            return
         while (transfer := self._unsent.take([receiver])) is not None:
             if line is None:
                 transfer.finish(PeerLostError.mail(receiver))
@@ -320,8 +316,16 @@ class Mailbox:
                 self._tell(_OFFERED, transfer)
 
     def _line_to(self, receiver: int) -> Line | None:
-        connection = connect(self._addresses[receiver])
-        if connection is None:  # it does not listen yet, or there is no descriptor; tried again until the deadline
+        """Return the line to a rank; None if it is gone, or cannot be reached now, which is tried again."""
+        if receiver in self._outgoing or receiver in self._gone:
+            return self._outgoing.get(receiver)
+        try:
+            connection = connect(self._addresses[receiver])
+        except ConnectionRefusedError:
+            self._gone.add(receiver)
+            return None
+        except OSError as error:
+            self._refused = error
             return None
         answer = bytearray(_ANSWER.size)
         line = Line(connection, memoryview(answer), partial(self._send, answer))

@@ -70,7 +70,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         self._moves, self._turns = Moves(self._link), Turns()
         self._folds = Folds(self._link, self._moves.join)
         self._elsewhere = Elsewhere(_NAME)
-        self._mailbox = Mailbox(self._link.rank, tell_addresses(self._link))
+        self._mailbox = Mailbox(self._link.rank, *tell_addresses(self._link))
         atexit.register(_close, weakref.ref(self))
 
     def allreduce(self, tensors: list[Any], opts: Any) -> Any:
@@ -275,9 +275,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def _mail(self, tensors: list[Any], peer: int | None, tag: int, *, is_sent: bool) -> Transfer:
         self._check_process()
-        check_tag(tag)
-        if peer is not None:
-            check_rank(peer, self._link.size)
+        tag, peer = check_tag(tag), None if peer is None else check_rank(peer, self._link.size)
         until, post = time.monotonic() + self._seconds, self._mailbox.post
         transfer = Transfer(peer, tag, tensors[0], rank=self._link.rank, is_sent=is_sent, until=until, given_up=post)
         post(transfer)

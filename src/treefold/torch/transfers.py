@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -19,6 +21,7 @@ from treefold.torch.flat import Flat
 
 _LOOK_S = 1.0
 _numbers = itertools.count(1)
+_calling_back: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _Told: TypeAlias = Callable[["Transfer"], None]
 
 
@@ -74,7 +77,9 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
         if future is not None:
             try:
                 # Callbacks may wait for other messages, which this thread is to bring.
-                threading.Thread(target=self._settle, name="treefold callbacks", daemon=True).start()
+                thread = threading.Thread(target=self._settle, name="treefold callbacks", daemon=True)
+                thread.start()
+                _calling_back.add(thread)
             except RuntimeError:  # no room for another thread
                 self._settle()
 
@@ -156,3 +161,10 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
         return -1 if self.peer is None else self.peer
 
     _source_rank = source_rank
+
+
+@atexit.register  # before any group is made, so after all of them have been left
+def _await_callbacks() -> None:
+    # A thread that came back from PyTorch's C++ into an interpreter that has ended would abort the process.
+    for thread in list(_calling_back):
+        thread.join()

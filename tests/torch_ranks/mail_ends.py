@@ -1,0 +1,123 @@
+"""Messages that end early: their ranks are gone, or were interrupted."""
+
+import contextlib
+import datetime as dt
+import os
+import random
+import resource
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+from torch_ranks import mail
+
+
+def to_itself(group=None):
+    """Return what this rank has sent to itself."""
+    taken = torch.zeros(2)
+    work = distributed.irecv(taken, distributed.get_rank(), group=group)
+    distributed.isend(torch.full((2,), 3.0), distributed.get_rank(), group=group).wait()
+    work.wait()
+    return taken.tolist()
+
+
+def gone(rank, size, how):
+    """Rank 1 has ended or left the group without ever having had a message; the others have messages for it."""
+    distributed.barrier()
+    if rank == 1:
+        if how == "ended":
+            os._exit(0)
+        distributed.destroy_process_group()
+        return None
+    time.sleep(0.5)
+    return said_of_rank_1(rank)
+
+
+def gone_later(rank, size):
+    """Rank 1 ends while the others wait for it; it never had a message itself."""
+    distributed.barrier()
+    if rank == 1:
+        time.sleep(0.5)
+        os._exit(0)
+    return said_of_rank_1(rank)
+
+
+def gone_after_a_collective(rank, size):
+    """A collective has found that rank 1 has ended."""
+    if rank == 1:
+        os._exit(0)
+    with contextlib.suppress(ConnectionError):
+        distributed.barrier()
+    return said_of_rank_1(rank)
+
+
+def said_of_rank_1(rank):
+    """Return what rank 0 is told if it sends to rank 1, and rank 2 if it receives from it."""
+    try:
+        distributed.send(torch.zeros(2), 1) if rank == 0 else distributed.recv(torch.zeros(2), 1)
+    except ConnectionError as error:
+        return type(error).__name__, str(error), error.ranks
+    return None
+
+
+def interrupted_first(rank, size, count):
+    """Ctrl-C at some moment of a group's first message; return what later ones bring, for so many groups."""
+    draw, brought = random.Random(1), []  # noqa: S311 - a test's choice
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for _ in range(count):
+        group = distributed.new_group()
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, 8e-4))
+            work = distributed.irecv(torch.zeros(1), 0, tag=5, group=group)
+            time.sleep(0.01)
+            work.wait()
+        brought.append(to_itself(group))
+        distributed.destroy_process_group(group)
+    return brought
+
+
+def whole_numbers(rank, size, kind):
+    """Peer and tag are numbers of NumPy or PyTorch; return what came."""
+    taken = torch.zeros(1)
+    work = distributed.isend(torch.full((1,), 2.0**rank), kind(1 - rank), tag=kind(7))
+    distributed.recv(taken, kind(1 - rank), tag=kind(7))
+    work.wait()
+    return taken.tolist()
+
+
+@contextlib.contextmanager
+def descriptors(count):
+    """Let this process have so many descriptors left."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + count, limits[1]))
+    held = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        for _ in range(count):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for one in held:
+            os.close(one)
+
+
+def without_descriptors(rank, size, count):
+    """Rank 0 has so few descriptors left when it first sends; then it has more again."""
+    group, said = distributed.group.WORLD, None
+    group.set_timeout(dt.timedelta(seconds=0.5 if rank == 0 else 20.0))
+    if rank == 0:
+        with descriptors(count):
+            try:
+                distributed.send(torch.zeros(2), 1, tag=9)
+            except RuntimeError as error:
+                said = type(error).__name__, str(error)
+    group.set_timeout(dt.timedelta(seconds=20))
+    distributed.barrier()
+    return said, mail.ring(rank, size, 2)
