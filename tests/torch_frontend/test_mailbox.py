@@ -123,3 +123,21 @@ class TestAddresses:
         monkeypatch.undo()
         with pytest.raises(ConnectionRefusedError):
             connect(address)
+
+
+class TestLine:
+    def test_reads_what_came_before_the_other_end_was_gone(self):
+        """Though what it has to write itself can no longer go there."""
+        own, other = socket.socketpair()
+        heard, memory = [], bytearray(3)
+        line = Line(own, memoryview(memory), heard.append)
+        other.send(b"all")
+        other.close()
+        line.post(b"more")
+        line.write()
+        line.read()
+        assert (heard, bytes(memory)) == ([line], b"all")
+        line.expect(memoryview(bytearray(1)), print)
+        with pytest.raises(ConnectionResetError):
+            line.read()
+        own.close()

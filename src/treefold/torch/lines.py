@@ -52,17 +52,15 @@ class Line:
             self._then(self)
 
     def write(self) -> None:
-        """Write what there is room for.
-
-        Raises:
-            OSError: the other end is gone.
-
-        """
+        """Write what there is room for. If the other end is gone, ``read`` says so, behind all that it has sent."""
         while self._writes:
             data, done = self._writes[0]
             try:
                 count = self.connection.send(data[:_MOST_AT_ONCE]) if data else 0
             except BlockingIOError:
+                return
+            except OSError:
+                self._writes.clear()
                 return
             if count < len(data):
                 self._writes[0] = data[count:], done
