@@ -196,22 +196,22 @@ class ChannelRoster(Roster):
         """Use a channel, alone until it is a group's."""
         self._channel = channel
         self.rank, self.size = channel.rank, channel.size
+        self._began = time.monotonic()
         self._is_over = False
 
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
         """Send words to all others."""
-        began = time.monotonic()
         words = np.zeros((self.size, _WORDS_BYTES), np.uint8)
         words[self.rank, : len(said)] = np.frombuffer(said, np.uint8)
-        waiting = set[Transfer]()
+        waiting, until = set[Transfer](), deadline - time.monotonic() + self._channel.now()
         for peer in range(self.size):
             if peer != self.rank:
                 waiting.add(self._channel.receive(peer, 0, words[peer]))
                 self._channel.send(peer, 0, words[self.rank])
         while waiting:
-            done = self._channel.wait(deadline - began + self._channel.now())
+            done = self._channel.wait(until)
             if done is None:
-                raise ConnectError.late(sorted(one.peer for one in waiting), deadline - began)
+                raise ConnectError.late(sorted(one.peer for one in waiting), deadline - self._began)
             if done.error and done in waiting:
                 raise self._left_by(done.peer)
             waiting.discard(done)
