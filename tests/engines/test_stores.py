@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -25,9 +26,7 @@ class Shelf:
         self.error = None
 
     def set(self, key, value):
-        """Keep a value, or fail."""
-        if self.error is not None:
-            raise self.error
+        """Keep a value."""
         self._values[key] = value.encode() if isinstance(value, str) else value
 
     def get(self, key):
@@ -38,12 +37,18 @@ class Shelf:
         """Tell whether all are there."""
         return all(key in self._values for key in keys)
 
+    def names(self):
+        """Return the keys that are there."""
+        return list(self._values)
+
     def delete_key(self, key):
         """Forget a value."""
         return self._values.pop(key, None) is not None
 
     def compare_set(self, key, expected, desired):
-        """Set a value if it is as expected, and return what it is then."""
+        """Set a value if it is as expected, and return what it is then; or fail."""
+        if self.error is not None:
+            raise self.error
         with self._lock:
             if self._values.get(key, b"") == expected.encode():
                 self._values[key] = desired.encode()
@@ -209,6 +214,106 @@ class TestStoreRoster:
         first, second, _ = together(go_on)
         assert first[0] == second[0] == (2,)
         assert max(first[1], second[1]) < 20
+
+    def test_a_deadline_that_passes_after_all_have_come(self, shelf):
+        """Nobody who is there is blamed, by whomever the others hear of it."""
+
+        def go_on(rank):
+            roster = StoreRoster(shelf, rank, 3, "job")
+            roster.exchange(b"1", time.monotonic() + 20)
+            try:
+                if rank == 2:
+                    time.sleep(0.4)  # it is there, before the others have stopped
+                    roster.exchange(b"2", time.monotonic() + 20)
+                return roster.exchange(b"3", time.monotonic() + (0.2, 20, 20)[rank])
+            except ConnectError as error:
+                roster.give_up(error)
+                return error
+
+        errors = together(go_on)
+        assert {error.ranks for error in errors[:2]} == {()}, errors
+        assert str(errors[0]) == str(errors[1])
+        assert re.match(
+            r"^The group did not form: rank 0's connect_timeout_seconds \(\S+ s\) was over before all ranks were "
+            r"connected\. Give connect more time on all ranks\.$",
+            str(errors[0]),
+        )
+
+    def test_words_that_come_at_the_deadline(self, shelf):
+        """They are taken, or this rank's time was over: no rank without a number is missed."""
+        rosters = [StoreRoster(shelf, rank, 2, "job") for rank in range(2)]
+        told = threading.Thread(target=rosters[1].exchange, args=(b"1", time.monotonic() + 20))
+        told.start()
+        rosters[0].exchange(b"1", time.monotonic() + 20)
+        told.join(20)
+        check, polls = shelf.check, itertools.count()
+
+        def check_and_come(keys):
+            found = check(keys)
+            if len(keys) == 2 and next(polls) == 0:  # the other comes right behind this look
+                shelf.set(next(key for key in keys if key.endswith("/1")), b"2")
+            return found
+
+        shelf.check = check_and_come
+        with pytest.raises(ConnectError, match=r"rank 0's connect_timeout_seconds") as failed:
+            rosters[0].exchange(b"2", time.monotonic())
+        assert failed.value.ranks == ()
+
+    def test_a_process_in_whose_place_another_was(self, shelf):
+        """Once that has left, it waits in its place again."""
+        told = []
+        first = threading.Thread(target=lambda: told.append(connect(shelf, 0, 2, 20)))
+        first.start()
+        time.sleep(0.2)
+        assert connect(shelf, 0, 2, 0.3).ranks == (1,)
+        said = [[f"{number} of {rank}".encode() for rank in range(2)] for number in (1, 2)]
+        assert connect(shelf, 1, 2, 20) == said
+        first.join(20)
+        assert told == [said]
+
+    def test_ctrl_c_as_the_last_comes(self, shelf):
+        """The others hear what has interrupted it, and not that some were missing."""
+        told = []
+        other = threading.Thread(target=lambda: told.append(connect(shelf, 1, 2, 20)))
+        other.start()
+        time.sleep(0.2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        first, compare_set = StoreRoster(shelf, 0, 2, "job"), shelf.compare_set
+
+        def interrupted(key, expected, desired):
+            if '"0"' in desired:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(1)  # longer than the caller waits for its thread
+            return compare_set(key, expected, desired)
+
+        shelf.compare_set = interrupted
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            first.exchange(b"first", time.monotonic() + 60)
+        first.give_up(interrupt.value)
+        other.join(20)
+        assert [str(error) for error in told] == ["The group did not form: rank 0 has given up: KeyboardInterrupt."]
+
+    def test_keys(self, shelf):
+        """Tries in vain leave none behind, and a connection none of its steps but the last."""
+        connect(shelf, 0, 2, 0.01)
+        number = len(shelf.names())
+        for _ in range(5):
+            connect(shelf, 0, 2, 0.01)
+        assert len(shelf.names()) == number
+        together(lambda rank: connect(shelf, rank, 3, 20))
+        assert [name for name in shelf.names() if "words 0" in name] == []
+
+    def test_a_store_that_lacks_a_method(self):
+        """One sentence says what ranks need."""
+
+        class Lacking(distributed.Store):
+            def check(self, keys):
+                return not keys
+
+        assert str(connect(Lacking(), 0, 2, 1)) == (
+            "The group did not form: the store lacks set, get, check or compare_set, by which ranks find each other. "
+            "Use PyTorch's TCPStore, FileStore or HashStore, or write what is missing."
+        )
 
     @pytest.mark.parametrize("error", [RuntimeError("Broken pipe\nstack of C++"), OSError("Broken pipe")])
     def test_a_store_that_raises(self, shelf, error):

@@ -147,6 +147,12 @@ class TestConnect:
         assert stories == [("ConnectError", sentence)] * 3
 
 
+class TestANewProcess:
+    def test_of_a_rank_that_was_killed_while_it_waited(self, run):
+        """The others, who have met only its words, meet the new process."""
+        assert run(trap_ranks.come_after_a_death) == [7.0] * 3
+
+
 class TestGlooConnects:
     """All ranks have come, and gloo connects them, when one fails."""
 
@@ -169,6 +175,13 @@ class TestGlooConnects:
         assert [one[1] for one in stories] == [told, told, sentence]
         assert all(seconds < 20 for *_, seconds, _ in stories)
 
+    def test_a_deadline_that_is_too_early(self, run):
+        """Nobody is blamed, and no network."""
+        stories = run(trap_ranks.fail_while_connecting, how="wait", seconds=1)
+        assert {ranks for _, _, ranks, _, _ in stories} == {()}
+        own = "connect_timeout_seconds (1 s) was over before all ranks were connected."
+        assert all(own in words and "GLOO" not in words for _, words, *_ in stories), stories
+
     @pytest.mark.parametrize(("how", "interrupted"), [("interrupt", 2), ("interrupt another", 0)])
     def test_ctrl_c(self, run, how, interrupted):
         """The others hear of it at once, and nobody's store is kept waiting."""
@@ -186,6 +199,16 @@ class TestGlooConnects:
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
         done = subprocess.run([sys.executable, script], env=environment, capture_output=True, check=False, timeout=60)
         assert (done.returncode, done.stderr.splitlines()[-1]) == (-signal.SIGINT, b"KeyboardInterrupt")
+
+    @pytest.mark.parametrize("seconds", ["0.02", "0.3", "0.31", "0.32"])
+    def test_a_script_that_ends(self, seconds):
+        """It ends quietly, whatever a side thread of its own is connecting."""
+        script = Path(__file__).with_name("ending_script.py")
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+        done = subprocess.run(
+            [sys.executable, script, seconds], env=environment, capture_output=True, check=False, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
 
 
 class TestWithout:

@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -126,12 +127,33 @@ def fail_while_connecting(me, *, port, how, starts=(0, 0, 0), seconds=60):
     return type(raised).__name__, str(raised), getattr(raised, "ranks", ()), came - began, time.monotonic() - came
 
 
+def come_after_a_death(me, *, port):
+    """Kill a process of rank 2 that waits for the others, let those come, and then a new process; return their sum."""
+    if me.rank < 2:
+        me.wait_flag(2)
+    else:
+        store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=60), wait_for_workers=False)
+        child = subprocess.Popen([sys.executable, Path(__file__).with_name("waiting_script.py"), str(port)])
+        while not store.check(["job/0/tokens"]):
+            time.sleep(0.05)
+        time.sleep(0.5)
+        child.kill()
+        child.wait()
+        me.flag(2, 1)
+        time.sleep(1)  # the others find all tokens there
+    with joined(me, port, 60.0, connect_seconds=20) as group:
+        return float(group.all_reduce(np.full(3, 2.0**me.rank))[0])
+
+
 def _fail(how, keys, *_):
     if how == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "raise":
         message = "no address"
         raise RuntimeError(message)
+    if how == "wait":
+        keys.is_over.wait(60)
+        raise TimeoutError
     if how == "interrupt":
         os.kill(os.getpid(), signal.SIGINT)
     keys.is_over.wait(60)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import queue
 import threading
@@ -37,6 +36,8 @@ _TOLD_S = 0.05
 _FLUSH_S = 1.0
 #: How long gloo's constructor goes on once it should end.
 _END_S = 0.2
+#: If gloo has had less, the deadline was too early, and the network may be as it should.
+_ENOUGH_S = 2.0
 #: The step of a meeting in which gloo connects.
 _CONNECTED = "connected"
 
@@ -211,8 +212,7 @@ class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
     def __init__(self, store: Any) -> None:
         super().__init__()
         self._store = store
-        #: When it ends, a moment of the monotonic clock.
-        self.until = math.inf
+        self.is_over = threading.Event()
 
     def set(self, key: str, value: bytes) -> None:
         self._store.set(key, value)
@@ -224,7 +224,7 @@ class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
     def wait(self, keys: list[str], timeout: timedelta = _FOREVER) -> None:
         deadline = time.monotonic() + timeout.total_seconds()
         while not self._store.check(keys):
-            if time.monotonic() >= min(deadline, self.until):
+            if self.is_over.is_set() or time.monotonic() >= deadline:
                 raise TimeoutError
             time.sleep(_POLL_S)
 
@@ -240,19 +240,22 @@ def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
             group.result(0)
         except (RuntimeError, TimeoutError) as error:
             problem = ConnectError.gloo(str(error) or "it has not ended by the deadline", ", ".join(interfaces()))
-            raise meeting.stopped(_CONNECTED, problem, began) from None
+            if time.monotonic() >= deadline and deadline < began + _ENOUGH_S:
+                problem = meeting.out_of_time(deadline)
+            raise meeting.stopped(_CONNECTED, problem) from None
         return True
 
     try:
         # By a thread of its own: the constructor hears no signals, and no reason why the meeting is over.
         limit = timedelta(seconds=max(deadline - began, 1e-3))
-        start(lambda: ProcessGroupGloo(keys, meeting.rank, meeting.size, limit), group)
+        start(lambda: ProcessGroupGloo(keys, meeting.rank, meeting.size, limit), group, keys.is_over)
         # All wait for all: who is connected may end, which would keep others from connecting.
         meeting.exchange(_CONNECTED, b"", deadline, is_connected)
     except BaseException:
         # Not at once: ranks that have read this one's address wait for its connection, until their own deadline.
-        keys.until = time.monotonic() + _END_S
-        wait([group], 2 * _END_S)  # Python aborts if the process ends while gloo asks ``keys``
+        wait([group], _END_S)
+        keys.is_over.set()
+        wait([group], _END_S)  # Python aborts if the process ends while gloo asks ``keys``
         raise
     return group.result()
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from treefold.engines.interface import Channel, Transfer
-from treefold.engines.meeting import Meeting, reason, told_why
+from treefold.engines.meeting import SILENT_S, Meeting, reason, told_why
 from treefold.engines.stores import asked, interfaces
 from treefold.errors import ConnectError
 
@@ -68,20 +68,23 @@ class StoreRoster(Roster):
 
     Ranks of a job connect again and again, some have tried in vain meanwhile, and some are new processes. So attempts
     have numbers, and each has a record in the store, in which each rank that is there has the token of its try. Ranks
-    join the first attempt that is neither complete nor over; they may leave it until it is complete.
+    join the first attempt that is neither complete nor over; they may leave it until it is complete. Then they meet,
+    and if one of them turns out to be a process that is gone, whose successor has come, they join the next attempt.
     """
 
     def __init__(self, store: Any, rank: int, size: int, job: str) -> None:
         """Use a store that outlives the roster."""
         self.rank, self.size = rank, size
         self._store, self._job = store, job
+        self._began = time.monotonic()
         self._meeting: Meeting | None = None
         self._rounds = 0
+        self._why: BaseException | None = None
 
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
         """Leave words in the store, and wait for those of all others."""
         if self._meeting is None:
-            return asked(lambda is_over: self._come(said, deadline, is_over), deadline)
+            return asked(lambda is_over: self._come(said, deadline, is_over), deadline + SILENT_S)
         self._rounds += 1
         return self._meeting.exchange(f"words {self._rounds}", said, deadline)
 
@@ -101,47 +104,68 @@ class StoreRoster(Roster):
 
     def give_up(self, error: BaseException) -> None:
         """Tell the others why, if all had come; else they wait on, for this rank may come again."""
-        if self._meeting is not None:
-            meeting = self._meeting
+        self._why = error  # first: all may be there in this moment, and then the thread that sees it tells them
+        meeting = self._meeting
+        if meeting is not None:
             with contextlib.suppress(ConnectError):
                 asked(lambda _: meeting.end(error), time.monotonic() + _TELL_S)
 
     def _come(self, said: bytes, deadline: float, is_over: threading.Event) -> list[bytes]:
         """Join an attempt, and return what each rank says once all have come."""
-        began, token, attempt, has_joined = time.monotonic(), uuid.uuid4().hex, self._first_attempt(), False
-        self._store.set(self._words(token), said)
+        token, attempt, has_joined = uuid.uuid4().hex, self._first_attempt(), False
         while True:
-            meeting = Meeting(self._store, f"{self._job}/{attempt}", self.rank, self.size)
+            meeting = Meeting(self._store, f"{self._job}/{attempt}", self.rank, self.size, self._began)
             tokens = self._tokens(attempt)
-            is_complete = all(tokens.get(rank) for rank in range(self.size))
-            was_there = tokens.get(self.rank, _LEFT) not in {_LEFT, token}  # in an earlier try, or another process
-            over = meeting.why_over()
-            if is_complete and tokens.get(self.rank) == token:
-                self._meeting = meeting
-                if is_over.is_set():  # too late to leave
-                    meeting.end(ConnectError.given_up([self.rank]))
-                return [self._store.get(self._words(tokens[rank])) for rank in range(self.size)]
-            if over or (is_complete and was_there):
-                attempt, has_joined = attempt + 1, False
-                self._store.set(self._next, str(attempt))  # nobody hears a reason twice
+            own, is_complete = tokens.get(self.rank, _LEFT), all(tokens.get(rank) for rank in range(self.size))
+            over, was_there = meeting.why_over(), own not in {_LEFT, token}  # in an earlier try, or another process
+            if is_complete and own == token:
+                words = self._first_words(meeting, said, deadline, is_over)
+                if words is not None:
+                    return words
+                attempt, has_joined = self._pass_by(attempt), False
+            elif over or (is_complete and was_there):
+                if not has_joined:
+                    meeting.replace()
+                attempt, has_joined = self._pass_by(attempt), False
                 if over and not was_there:
                     raise over
             elif self.rank >= self.size:
                 meeting.end(ConnectError.rank_too_high(self.rank, self.size))
             elif is_over.is_set() or (has_joined and time.monotonic() >= deadline):
-                if tokens.get(self.rank) != token or self._replace(attempt, tokens, {**tokens, self.rank: _LEFT}):
-                    raise self._missed(tokens, time.monotonic() - began)
-            elif has_joined:
+                self._leave(attempt, tokens, token)
+            elif own == token or (was_there and has_joined):  # a successor is there: it has this one's place
                 is_over.wait(_POLL_S)
             else:
                 others = tokens if any(tokens.values()) else {}  # who has left before the first came is forgotten
-                has_joined = self._replace(attempt, tokens, {**others, self.rank: token})
+                has_joined |= self._replace(attempt, tokens, {**others, self.rank: token})
 
-    def _missed(self, tokens: dict[int, str], seconds: float) -> ConnectError:
-        """Return the error of a rank that leaves: others never came, or else have left."""
+    def _first_words(
+        self, meeting: Meeting, said: bytes, deadline: float, is_over: threading.Event
+    ) -> list[bytes] | None:
+        """Return what the ranks of a complete attempt say; None if one was a process that is gone, and replaced."""
+        self._meeting = meeting
+        if self._why is not None:
+            meeting.end(self._why)
+        try:
+            return meeting.told("words 0", said, deadline, is_over)
+        except ConnectError:
+            if not meeting.is_replaced():
+                raise
+        self._meeting = None
+        return None
+
+    def _pass_by(self, attempt: int) -> int:
+        """Note that this rank looks at the next attempt from now on, and return that; so it hears no reason twice."""
+        self._store.set(self._next, str(attempt + 1))
+        return attempt + 1
+
+    def _leave(self, attempt: int, tokens: dict[int, str], token: str) -> None:
+        """Take this rank out, and raise why: others never came, or have left; or return if the record has changed."""
+        if tokens.get(self.rank) == token and not self._replace(attempt, tokens, {**tokens, self.rank: _LEFT}):
+            return
         absent = [rank for rank in range(self.size) if rank not in tokens]
         left = [rank for rank, token in tokens.items() if token == _LEFT]
-        return ConnectError.late(absent, seconds) if absent else ConnectError.given_up(left)
+        raise ConnectError.late(absent, time.monotonic() - self._began) if absent else ConnectError.given_up(left)
 
     def _first_attempt(self) -> int:
         """Return the first attempt that a rank of this number has not seen end."""
@@ -160,9 +184,6 @@ class StoreRoster(Roster):
     def _record(self, attempt: int) -> str:
         return f"{self._job}/{attempt}/tokens"
 
-    def _words(self, token: str) -> str:
-        return f"{self._job}/words/{token}"
-
     @property
     def _next(self) -> str:
         return f"{self._job}/next/{self.rank}"
@@ -175,22 +196,22 @@ class ChannelRoster(Roster):
         """Use a channel, alone until it is a group's."""
         self._channel = channel
         self.rank, self.size = channel.rank, channel.size
+        self._began = time.monotonic()
         self._is_over = False
 
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
         """Send words to all others."""
-        began = time.monotonic()
         words = np.zeros((self.size, _WORDS_BYTES), np.uint8)
         words[self.rank, : len(said)] = np.frombuffer(said, np.uint8)
-        waiting = set[Transfer]()
+        waiting, until = set[Transfer](), deadline - time.monotonic() + self._channel.now()
         for peer in range(self.size):
             if peer != self.rank:
                 waiting.add(self._channel.receive(peer, 0, words[peer]))
                 self._channel.send(peer, 0, words[self.rank])
         while waiting:
-            done = self._channel.wait(deadline - began + self._channel.now())
+            done = self._channel.wait(until)
             if done is None:
-                raise ConnectError.late(sorted(one.peer for one in waiting), deadline - began)
+                raise ConnectError.late(sorted(one.peer for one in waiting), deadline - self._began)
             if done.error and done in waiting:
                 raise self._left_by(done.peer)
             waiting.discard(done)

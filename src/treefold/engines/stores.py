@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -19,7 +20,14 @@ T = TypeVar("T")
 STORE_ERRORS = (RuntimeError, OSError)
 #: A question that ends at the deadline by itself is not cut off.
 _GRACE_S = 0.2
+#: How long the process waits for such threads when it ends.
+_END_S = 0.5
 _SILENT = "it has not answered by the deadline"
+#: What PyTorch says of a store, written in Python, that lacks a method.
+_LACKING = ("Not implemented", "pure virtual function")
+#: The threads that ask stores, and what tells each of them to end.
+_under_way: dict[threading.Thread, threading.Event] = {}
+_is_ending = threading.Event()
 
 
 def interfaces() -> list[str]:
@@ -39,25 +47,51 @@ def asked(question: Callable[[threading.Event], T], deadline: float) -> T:
     """
     answer, is_over = Future[T](), threading.Event()
     try:
-        start(lambda: question(is_over), answer)
+        start(lambda: question(is_over), answer, is_over)
         return answer.result(max(deadline - time.monotonic(), 0.0) + _GRACE_S)
     except ConnectError:
         raise
     except STORE_ERRORS as error:
+        if any(words in str(error) for words in _LACKING):
+            raise ConnectError.unfit_store() from None
         raise ConnectError.store(str(error) or _SILENT) from None
     finally:
         is_over.set()
         wait([answer], _GRACE_S)  # what it takes back is gone before the caller, or the process, goes on
 
 
-def start(work: Callable[[], T], answer: Future[T]) -> None:
-    """Let a thread of its own find the answer, so that signals are heard meanwhile."""
+def start(work: Callable[[], T], answer: Future[T], is_over: threading.Event) -> None:
+    """Let a thread of its own find the answer, so that signals are heard meanwhile; ``is_over`` tells it to end.
+
+    A process that ends gets no answers any more: whatever waits for them ends with it.
+    """
 
     def run() -> None:
         try:
-            answer.set_result(work())
+            found = work()
+            if not _is_ending.is_set():
+                answer.set_result(found)
         except Exception as error:  # noqa: BLE001 - raised by the thread that waits
-            answer.set_exception(error)
+            if not _is_ending.is_set():
+                answer.set_exception(error)
+        finally:
+            del _under_way[thread]
 
     # A daemon: a call into a store that never returns must not keep the process from ending.
-    threading.Thread(target=run, daemon=True, name="treefold-store").start()
+    thread = threading.Thread(target=run, daemon=True, name="treefold-store")
+    if not _is_ending.is_set():
+        _under_way[thread] = is_over
+        thread.start()
+
+
+@atexit.register
+def _end() -> None:
+    """End what side threads still ask: Python aborts when C++ comes back to it while it ends."""
+    _is_ending.set()
+    until = time.monotonic() + _END_S
+    # After a fork those of the parent are not alive.
+    under_way = [(thread, is_over) for thread, is_over in list(_under_way.items()) if thread.is_alive()]
+    for _, is_over in under_way:
+        is_over.set()
+    for thread, _ in under_way:
+        thread.join(max(until - time.monotonic(), 0.0))

@@ -45,6 +45,14 @@ class ConnectError(GroupError, ConnectionError):
         )
 
     @classmethod
+    def unfit_store(cls) -> Self:
+        """A store lacks what ranks find each other by."""
+        return cls(
+            "The group did not form: the store lacks set, get, check or compare_set, by which ranks find each other. "
+            "Use PyTorch's TCPStore, FileStore or HashStore, or write what is missing."
+        )
+
+    @classmethod
     def differs(cls, name: str, rank: int, got: object, own: object) -> Self:
         """Ranks do not fit together."""
         return cls(f"The group did not form: rank {rank} has {name} {got!r} where rank 0 has {own!r}.")
@@ -74,6 +82,22 @@ class ConnectError(GroupError, ConnectionError):
         ).blaming(*ranks)
 
     @classmethod
+    def out_of_time(cls, rank: int, seconds: float) -> Self:
+        """The deadline of a rank has passed, though the others may all be there: nobody is to blame."""
+        return cls(
+            f"The group did not form: rank {rank}'s connect_timeout_seconds ({round(seconds, 2):g} s) was over before "
+            "all ranks were connected. Give connect more time on all ranks."
+        )
+
+    @classmethod
+    def replaced(cls, rank: int) -> Self:
+        """A process that the others wait for is gone, and its successor has come."""
+        return cls(
+            f"The group did not form: another process has come as rank {rank} while the ranks were being connected. "
+            "Connect again."
+        ).blaming(rank)
+
+    @classmethod
     def given_up(cls, ranks: Sequence[int]) -> Self:
         """Some ranks were there, and have gone before all were."""
         verb = "has" if len(ranks) == 1 else "have"
@@ -85,8 +109,9 @@ class ConnectError(GroupError, ConnectionError):
     @classmethod
     def told(cls, rank: int, why: str, ranks: Sequence[int]) -> Self:
         """A rank has given up, and told the others why; ``ranks``: whom it blames itself."""
-        sentence = f"The group did not form: rank {rank} has given up: {why.rstrip('.')}."
-        return cls(why if why.startswith("The group did not form") else sentence).blaming(*ranks or [rank])
+        if why.startswith("The group did not form"):  # a sentence for all
+            return cls(why).blaming(*ranks)
+        return cls(f"The group did not form: rank {rank} has given up: {why.rstrip('.')}.").blaming(*ranks or [rank])
 
     @classmethod
     def rank_too_high(cls, rank: int, size: int) -> Self:
