@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import Any
@@ -20,7 +20,6 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, Store
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
 from treefold.engines.meeting import Meeting
-from treefold.engines.roster import StoreRoster
 from treefold.engines.stores import asked, interfaces, start
 from treefold.errors import ConnectError, GroupError
 
@@ -38,6 +37,8 @@ _FLUSH_S = 1.0
 _END_S = 0.2
 #: If gloo has had less, the deadline was too early, and the network may be as it should.
 _ENOUGH_S = 2.0
+#: Connects ranks by a store: that, this rank, how many they are, a name in the store, the deadline.
+Connect = Callable[[Any, int, int, str, float], Channel]
 #: The step of a meeting in which gloo connects.
 _CONNECTED = "connected"
 
@@ -49,14 +50,15 @@ class GlooChannel(Channel):
     ranks tell each other. The store must survive the ranks that may be lost.
     """
 
-    def __init__(self, meeting: Meeting, deadline: float) -> None:
-        """Connect the ranks of a meeting to each other.
+    def __init__(self, meeting: Meeting, deadline: float, connect: Connect) -> None:
+        """Connect the ranks of a meeting to each other. ``connect``: lets those who go on without others meet.
 
         Raises:
             ConnectError: the meeting is over, or some were not connected in time.
 
         """
         self.rank, self.size = meeting.rank, meeting.size
+        self._connect = connect
         self._store, self._name = meeting.store, f"{meeting.name}/channel"
         # Kept: gloo's group holds no more of it than what is C++.
         self._keys = _Keys(PrefixStore(self._name, self._store))
@@ -169,16 +171,10 @@ class GlooChannel(Channel):
         if decided != wanted:
             raise GroupError.decided_otherwise(self.rank, decided, wanted)
         name = f"{self._name}/{'.'.join(map(str, decided))}"
-        # Some may have tried that in vain before.
-        roster = StoreRoster(self._store, decided.index(self.rank), len(decided), name)
         try:
-            roster.exchange(b"", deadline)
-            return roster.open_channel(deadline)
-        except BaseException as error:
-            roster.give_up(error)
-            if isinstance(error, ConnectError) and error.ranks:
-                raise ConnectError.absent([decided[rank] for rank in error.ranks]) from None
-            raise
+            return self._connect(self._store, decided.index(self.rank), len(decided), name, deadline)
+        except ConnectError as error:
+            raise (ConnectError.absent([decided[rank] for rank in error.ranks]) if error.ranks else error) from None
 
     def close(self) -> None:
         """Let the waiting threads end: once nothing is under way, or all connections are broken, they do at once."""

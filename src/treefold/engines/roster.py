@@ -93,7 +93,7 @@ class StoreRoster(Roster):
         from treefold.engines.gloo import GlooChannel  # noqa: PLC0415 - PyTorch, which the user has chosen
 
         assert self._meeting is not None  # noqa: S101 - they have exchanged words
-        return GlooChannel(self._meeting, deadline)
+        return GlooChannel(self._meeting, deadline, _connected)
 
     def missing_interfaces(self) -> list[str]:
         """Return what gloo will not find."""
@@ -187,6 +187,17 @@ class StoreRoster(Roster):
     @property
     def _next(self) -> str:
         return f"{self._job}/next/{self.rank}"
+
+
+def _connected(store: Any, rank: int, size: int, job: str, deadline: float) -> Channel:
+    """Return a channel between ranks that know each other; some may have tried that in vain before."""
+    roster = StoreRoster(store, rank, size, job)
+    try:
+        roster.exchange(b"", deadline)
+        return roster.open_channel(deadline)
+    except BaseException as error:
+        roster.give_up(error)
+        raise
 
 
 class ChannelRoster(Roster):
