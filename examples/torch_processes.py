@@ -20,11 +20,11 @@ RANKS, STEPS = 2, 30
 def train() -> None:
     """Run one rank."""
     distributed.init_process_group("treefold")
-    rank = distributed.get_rank()
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
     torch.manual_seed(0)
     inputs = torch.randn(256, 8)
     targets = inputs[:, :1] * inputs[:, 1:2]
-    x, y = inputs.chunk(RANKS)[rank], targets.chunk(RANKS)[rank]
+    x, y = inputs.chunk(ranks)[rank], targets.chunk(ranks)[rank]
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
     )
@@ -38,10 +38,10 @@ def train() -> None:
         mean = loss.detach().clone()
         distributed.all_reduce(mean, op=distributed.ReduceOp.AVG)
         if rank == 0 and (step % 10 == 0 or step == STEPS - 1):
-            print(f"step {step:2d}: mean loss of {RANKS} ranks {mean.item():.4f}")
+            print(f"step {step:2d}: mean loss of {ranks} ranks {mean.item():.4f}")
 
     state = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    states = [torch.empty_like(state) for _ in range(RANKS)]
+    states = [torch.empty_like(state) for _ in range(ranks)]
     distributed.all_gather(states, state)
     if rank == 0:
         print("all ranks hold the same bits:", all(torch.equal(other, state) for other in states))

@@ -24,7 +24,7 @@ from treefold.reduce_op import ReduceOp
 #: Collective, op, accumulation, root, and the hash of everything else: what calls of several ranks are compared by.
 KIND = struct.Struct("<BBBxI16s")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_SET = re.compile(r"\{([^{}]*)\}")
+_SET = re.compile(r"\{([^][{}():]+)\}")  # of plain values
 #: As much as the others are told of a call.
 _MOST_WORDS = 400
 
@@ -130,7 +130,7 @@ def _told(value: object) -> str:
         return value
     # Functions and objects say where they lie in this process, and the order of sets depends on its seed for hashes.
     text = _ADDRESS.sub("", repr(value))
-    return _SET.sub(lambda found: ", ".join(sorted(found[1].split(", "))), text)
+    return _SET.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", text)
 
 
 def dense_shape_of(form: LeafForm) -> tuple[int, ...] | None:

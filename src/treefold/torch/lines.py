@@ -52,14 +52,19 @@ class Line:
             self._then(self)
 
     def write(self) -> None:
-        """Write what there is room for. If the other end is gone, ``read`` says so, behind all that it has sent."""
+        """Write what there is room for. If the other end is gone, ``read`` says so, behind all that it has sent.
+
+        Raises:
+            OSError: the system refuses.
+
+        """
         while self._writes:
             data, done = self._writes[0]
             try:
                 count = self.connection.send(data[:_MOST_AT_ONCE]) if data else 0
             except BlockingIOError:
                 return
-            except OSError:
+            except (BrokenPipeError, ConnectionResetError):
                 self._writes.clear()
                 return
             if count < len(data):
