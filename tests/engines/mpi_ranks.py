@@ -3,7 +3,10 @@
 import contextlib
 import gc
 import json
+import os
+import signal
 import sys
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -16,6 +19,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 import channel_conformance
 import pretended_hosts
 
+from treefold import connect
 from treefold.engines import mpi
 from treefold.engines.interface import CONTROL_TAGS
 from treefold.engines.mpi import MpiChannel
@@ -194,6 +198,21 @@ def _interrupting(left):
         return trace
 
     return trace
+
+
+def interrupt_before_all_have_come(channel):
+    """Press Ctrl-C on rank 0 while it waits for rank 1 to connect; then connect again. Return what connect has said."""
+    if channel.rank == 0:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        time.sleep(1)
+    try:
+        connect(MPI.COMM_WORLD)
+        told = "a group"
+    except (KeyboardInterrupt, ConnectError) as error:
+        told = f"{type(error).__name__} {error}".strip()
+    with connect(MPI.COMM_WORLD) as group:
+        return told, group.size
 
 
 def go_on_for_ever(channel):

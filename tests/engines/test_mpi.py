@@ -73,6 +73,11 @@ class TestConnect:
         assert first == (late, True)
         assert second == (f"The group did not form: rank 0 has given up: {late}", True)
 
+    def test_is_interrupted_before_all_have_come(self):
+        """The others are told once they have, and all can connect again."""
+        sentence = "ConnectError The group did not form: rank 0 has given up: KeyboardInterrupt."
+        assert run_named("interrupt_before_all_have_come", {}, 2) == [("KeyboardInterrupt", 2), (sentence, 2)]
+
 
 class TestGroup:
     """Over hosts, between which MPI carries what is sent; tests/hosts/test_bits.py has more, over gloo and the fake."""

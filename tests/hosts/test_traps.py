@@ -203,12 +203,19 @@ class TestGlooConnects:
     @pytest.mark.parametrize("seconds", ["0.02", "0.3", "0.31", "0.32"])
     def test_a_script_that_ends(self, seconds):
         """It ends quietly, whatever a side thread of its own is connecting."""
-        script = Path(__file__).with_name("ending_script.py")
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-        done = subprocess.run(
-            [sys.executable, script, seconds], env=environment, capture_output=True, check=False, timeout=60
-        )
-        assert (done.returncode, done.stderr) == (0, b"")
+        assert _ended("ending_script.py", seconds) == (0, b"")
+
+    def test_a_script_that_ends_with_groups_that_nobody_has_closed(self):
+        """As if they had been closed."""
+        assert _ended("dropping_script.py") == (0, b"")
+
+
+def _ended(name, *options):
+    script = Path(__file__).with_name(name)
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, script, *options]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
+    return done.returncode, done.stderr
 
 
 class TestWithout:

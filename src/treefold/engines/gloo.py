@@ -136,7 +136,7 @@ class GlooChannel(Channel):
     def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
         """Leave words in the store, break the connections, and collect the words of others."""
         answers: dict[int, bytes] = {self.rank: said}
-        told, done = threading.Event(), threading.Event()
+        told, done, is_over = threading.Event(), threading.Event(), threading.Event()
 
         def converse() -> None:
             with contextlib.suppress(Exception):  # the store is gone, or out of reach: nobody answers
@@ -145,7 +145,7 @@ class GlooChannel(Channel):
                 store.set(str(self.rank), said)
                 store.check([str(self.rank)])  # once it answers, the others can read it
                 told.set()
-                while time.monotonic() < deadline:
+                while time.monotonic() < deadline and not is_over.is_set():
                     for rank in range(self.size):
                         if rank not in answers and store.check([str(rank)]):
                             answers[rank] = store.get(str(rank))
@@ -154,7 +154,7 @@ class GlooChannel(Channel):
                     time.sleep(_POLL_S)
             done.set()
 
-        threading.Thread(target=converse, daemon=True).start()
+        start(converse, Future(), is_over)
         try:
             # Not longer: a store that is out of reach must not keep the others waiting for the broken connections.
             told.wait(min(_TOLD_S, max(deadline - time.monotonic(), 0.0)))
@@ -310,8 +310,8 @@ def _let_go(
             one.put(None)
 
     if os.getpid() == owner:
-        # Beside whatever the collector of garbage has interrupted.
-        threading.Thread(target=end, daemon=True).start()
+        # Beside whatever the collector of garbage has interrupted. A process that ends waits for it.
+        start(end, Future(), threading.Event())
 
 
 def _num_rails() -> int:

@@ -89,7 +89,7 @@ class Meeting:
             is_late = time.monotonic() >= deadline
             # Before the words: whoever had all of them and has then left a reason has left it for a later step.
             over, stopping = self.why_over(), self._reason("stopping")
-            if not is_said and is_ready():
+            if not (is_said or over) and is_ready():
                 self.store.set(keys[self.rank], said)
                 is_said = True
             if is_said and self.store.check(keys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import json
+import signal
 import socket
 import threading
 import time
@@ -151,6 +152,8 @@ class StoreRoster(Roster):
         except ConnectError:
             if not meeting.is_replaced():
                 raise
+            if time.monotonic() >= deadline:
+                raise meeting.out_of_time(deadline) from None
         self._meeting = None
         return None
 
@@ -258,7 +261,26 @@ class ChannelRoster(Roster):
 
 
 def of_communicator(communicator: Any) -> Roster:
-    """Return the ranks of an mpi4py communicator, which is duplicated, so that the user's messages are not met."""
+    """Return the ranks of an mpi4py communicator, which is duplicated, so that the user's messages are not met.
+
+    All ranks call MPI several times for that, and wait for each other without a deadline: Ctrl-C is heard behind it.
+    """
     from treefold.engines.mpi import duplicate  # noqa: PLC0415 - mpi4py, which the user has chosen
 
-    return ChannelRoster(duplicate(communicator))
+    heard = list[int]()
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT) if is_main else None
+    if handler is not None:
+        signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        roster = ChannelRoster(duplicate(communicator))
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+    try:
+        for number in heard[:1]:
+            signal.raise_signal(number)
+    except BaseException as error:
+        roster.give_up(error)
+        raise
+    return roster

@@ -21,7 +21,7 @@ STORE_ERRORS = (RuntimeError, OSError)
 #: A question that ends at the deadline by itself is not cut off.
 _GRACE_S = 0.2
 #: How long the process waits for such threads when it ends.
-_END_S = 0.5
+_END_S = 1.5
 _SILENT = "it has not answered by the deadline"
 #: What PyTorch says of a store, written in Python, that lacks a method.
 _LACKING = ("Not implemented", "pure virtual function")

@@ -1,0 +1,27 @@
+"""Connects two ranks, drops their channels without closing them, and ends."""
+
+import threading
+import time
+
+from torch import distributed
+
+from treefold.engines.roster import StoreRoster
+
+store = distributed.HashStore()
+channels = {}
+
+
+def connect(rank):
+    """Come, and let gloo connect this rank."""
+    deadline = time.monotonic() + 60
+    roster = StoreRoster(store, rank, 2, "job")
+    roster.exchange(b"", deadline)
+    channels[rank] = roster.open_channel(deadline)
+
+
+ranks = [threading.Thread(target=connect, args=(rank,)) for rank in range(2)]
+for one in ranks:
+    one.start()
+for one in ranks:
+    one.join()
+channels.clear()
