@@ -78,7 +78,8 @@ from treefold import PerReplica
 class Layer:
     def __init__(self, *arrays):
         self.arrays = arrays
-tags = frozenset({"frozen", "sparse", "tied"})  # as text, their order is another one under each hash seed
+# as text, their order is another one under each hash seed
+tags = frozenset({"frozen", "it's (sparse", ("tied, {", frozenset({frozenset({"a", "b"}), frozenset({"c", "d"})}))})
 put_together = lambda _, arrays: Layer(*arrays)
 optree.register_pytree_node(Layer, lambda one: (one.arrays, tags), put_together, namespace="treefold")
 rng = np.random.default_rng(5)

@@ -1,7 +1,7 @@
 """Ranks that are interrupted, or have no memory, in the middle of a call: the others are told."""
 
-import concurrent.futures
 import os
+import pkgutil
 import signal
 import threading
 import time
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from rank_processes import World, told
 
+import treefold
 from treefold import _native
 from treefold.errors import GroupError
 from treefold.execution import native
-from treefold.group import link
 
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
@@ -195,38 +195,58 @@ class TestInterrupts:
             )
 
 
-class Part:
-    """A part of a call, which lasts until it is told to end."""
-
-    def __init__(self, link):
-        self._link = link
-        self.has_begun, self.may_end = threading.Event(), threading.Event()
-
-    @link.told
-    def run(self):
-        """Return how many parts this one is within."""
-        self.has_begun.set()
-        self.may_end.wait(20)
-        return self._link.call.depth - 1
+#: Calls of several operations, and what runs between two of them.
+LONG_CALLS = {
+    "weights": (lambda group, value: group.all_reduce(value, "mean", weights=1.0), "reductions.read_weights"),
+    "rows": (lambda group, value: group.all_reduce(rows(value)), "collectives._joined"),
+    "gather": (lambda group, value: group.all_gather(value), "collectives._joined"),
+    "plan": (lambda group, value: group.all_reduce(value), "plans.GroupPlans.make"),
+}
 
 
-def call_from_two_threads(me):
-    """Begin parts of calls in two threads, and let the first end first; return what later ones are within."""
-    first, second = Part(me.group._link), Part(me.group._link)
-    with concurrent.futures.ThreadPoolExecutor() as threads:
-        for part in (first, second):
-            threads.submit(part.run)
-            part.has_begun.wait(20)
-        first.may_end.set()
-        time.sleep(0.05)
-        second.may_end.set()
-    return first.run()
+def rows(value):
+    """Return sparse rows."""
+    return treefold.IndexedSlices(value, np.arange(len(value)), value.shape)
 
 
-class TestThreads:
-    def test_that_call_at_once_leave_nothing_behind(self, ranks):
-        """Later calls begin as any: with a deadline of their own."""
-        assert [one.value for one in ranks.run(World(call_from_two_threads, 1))] == [0]
+def call_between_operations(me, *, call, how):
+    """Let a signal handler, or a second thread, call between two operations of rank 1's call."""
+    make, place = LONG_CALLS[call]
+    where, _, name = f"treefold.group.{place}".rpartition(".")
+    owner = pkgutil.resolve_name(where)
+    real, heard = getattr(owner, name), []
+
+    def call_as_well(*given, **options):
+        if not heard:
+            second = threading.Thread(target=lambda: heard.append(told(me.group.barrier)))
+            second.start()
+            second.join(20)
+        return real(*given, **options)
+
+    def interrupted(*given, **options):
+        if not heard:
+            signal.raise_signal(signal.SIGUSR1)
+        return real(*given, **options)
+
+    signal.signal(signal.SIGUSR1, lambda *_: heard.append(told(me.group.barrier)))
+    with pytest.MonkeyPatch.context() as patched:
+        if me.rank == 1:
+            patched.setattr(owner, name, {"thread": call_as_well, "handler": interrupted}[how])
+        story = told(make, me.group, table(me))
+    return story, heard, told(me.group.barrier)
+
+
+class TestSecondCalls:
+    @pytest.mark.parametrize("how", ["thread", "handler"])
+    @pytest.mark.parametrize("call", LONG_CALLS)
+    def test_between_two_operations_of_a_call_are_refused(self, ranks, call, how):
+        """The call under way is not disturbed, on no rank, and the next ones are as any."""
+        ended = ranks.run(World(call_between_operations, 2, {"call": call, "how": how}))
+        assert ended[0].value == ("done", [], "done"), ended
+        story, [(name, sentence)], again = ended[1].value
+        assert (story, again) == ("done", "done")
+        assert name == "GroupError"
+        assert sentence.startswith("This group is in the middle of "), sentence
 
 
 class TestMemory:

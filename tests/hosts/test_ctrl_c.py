@@ -45,7 +45,7 @@ class Interrupting:
         is_left_out = code.co_flags & inspect.CO_GENERATOR
         if is_left_out or not code.co_filename.startswith(_ROOMS):
             return None
-        if self.link.call.depth and event in {"call", "return"}:  # before, it has not begun a call
+        if self.link.under_way and event in {"call", "return"}:  # before, it has not begun a call
             self.left -= 1
             if self.left == 0:
                 self.where = f"{event} of {code.co_qualname}"

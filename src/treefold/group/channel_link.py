@@ -111,26 +111,25 @@ class ChannelLink(Link):
         ends = [None if row is None else arrays_of(row)[0] for row in targets or [None] * len(rows)]
         if not _are_apart(given, ends) or not all(row is None or _is_writable(row) for row in targets or []):
             return None
-        self._check_usable()
+        self._operate("a reduction")
         # All memory before the first word to the others: what fails here fails as a refusal, and leaves the group
         # usable.
         memory = self._memory_for(plans, fold, given)
         inline = _inline(given) if plans.is_told else b""
-        with self._calling("a reduction"):
-            until = self._deadline()
-            own, told = plans.own, plans.is_told
-            frame = Frame(form.kind, form.words, inline, max(own), plans.number, is_mixed=len(own) > 1)
-            with self._rounds.failing():
-                outcome = self._round(frame, until)
-                results = [] if told else self._walked(plans, memory, until)
-            # From here on this rank has its result, and says so if the others ask it why they have none.
-            self._rounds.complete()
-            results = _folded_here(outcome.frames, rows, fold, plans.counts) if told else results
-            if targets is None and wants_lease:
-                outcome.results = dict(zip(form.results_at, results, strict=True))
-            # Behind the vote, by which every rank has received everything: no send reads the caller's arrays any more,
-            # so ``out`` may be among them.
-            _hand_over([(end, result) for end, result in zip(ends, results, strict=True) if end is not None])
+        until = self._deadline()
+        own, told = plans.own, plans.is_told
+        frame = Frame(form.kind, form.words, inline, max(own), plans.number, is_mixed=len(own) > 1)
+        with self._rounds.failing():
+            outcome = self._round(frame, until)
+            results = [] if told else self._walked(plans, memory, until)
+        # From here on this rank has its result, and says so if the others ask it why they have none.
+        self._rounds.complete()
+        results = _folded_here(outcome.frames, rows, fold, plans.counts) if told else results
+        if targets is None and wants_lease:
+            outcome.results = dict(zip(form.results_at, results, strict=True))
+        # Behind the vote, by which every rank has received everything: no send reads the caller's arrays any more,
+        # so ``out`` may be among them.
+        _hand_over([(end, result) for end, result in zip(ends, results, strict=True) if end is not None])
         return outcome
 
     def place(
@@ -150,18 +149,18 @@ class ChannelLink(Link):
         # Pieces arrive in memory of the call: the caller's is written after the vote, or not at all.
         staged = [(at, native.new_result((nbytes,), np.dtype(np.uint8))) for at, _, nbytes in taken]
         own = [(at, memory_at(address, nbytes, given)) for at, address, nbytes in given]
-        with self._calling(words):
-            until = self._deadline()
-            crossing = Crossing(self._channel, own, made + staged)
-            with self._rounds.failing():
-                outcome = self._round(Frame(kind, words, crossing.said), until)
-                waiting = crossing.begin(outcome.blobs)
-                self._rounds.wait_for(waiting, until, self._warn)
-                crossing.finish()
-                self._vote(until)
-            self._rounds.complete()
-            ends = [memory_at(address, nbytes) for _, address, nbytes in taken]
-            _hand_over([(end, array) for end, (_, array) in zip(ends, staged, strict=True)])
+        self._operate(words)
+        until = self._deadline()
+        crossing = Crossing(self._channel, own, made + staged)
+        with self._rounds.failing():
+            outcome = self._round(Frame(kind, words, crossing.said), until)
+            waiting = crossing.begin(outcome.blobs)
+            self._rounds.wait_for(waiting, until, self._warn)
+            crossing.finish()
+            self._vote(until)
+        self._rounds.complete()
+        ends = [memory_at(address, nbytes) for _, address, nbytes in taken]
+        _hand_over([(end, array) for end, (_, array) in zip(ends, staged, strict=True)])
         if whole is not None:
             outcome.results = {-1: whole}
         return outcome
@@ -204,9 +203,9 @@ class ChannelLink(Link):
 
     def _deadline(self) -> float:
         """Return the deadline of the call, which may have several rounds."""
-        if not self.call.depth or self.call.until is None:
-            self.call.until = self._channel.now() + min(self.timeout_seconds, MOST_SECONDS)
-        return self.call.until
+        if self._until is None or not self.under_way:
+            self._until = self._channel.now() + min(self.timeout_seconds, MOST_SECONDS)
+        return self._until
 
     def _round(self, frame: Frame, until: float) -> HostsOutcome:
         """Tell all ranks a call, and raise what is wrong with it."""

@@ -19,10 +19,9 @@ from treefold.errors import ArgumentError, MismatchError
 from treefold.errors.words import counted
 from treefold.execution import native
 from treefold.group.contributions import KIND, address_of, check_movable, host_arrays, layout_of
-from treefold.group.link import Link, told
 from treefold.group.memory import Pieces
 from treefold.group.reductions import Joined
-from treefold.group.traced_calls import call_later, tracing_backend
+from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
 from treefold.values import DistributedValues, PerReplica
 
 _BARRIER, _BROADCAST, _GATHER, _SHAPES = range(16, 20)
@@ -44,24 +43,20 @@ class Moved(NamedTuple):
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-class Moves:
+class Moves(TracedCalls):
     """The calls of one group that only move values."""
 
-    def __init__(self, link: Link) -> None:
-        """Use a link."""
-        self._link = link
-
-    @told
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         self._link.agree(KIND.pack(_BARRIER, 0, 0, 0, bytes(16)), b"", words="barrier")
 
-    @told
     def broadcast(self, value: Any, root: int) -> Any:
         """Return rank ``root``'s value on all ranks."""
         backend = tracing_backend(value)
         if backend is not None:
-            return call_later(backend, value, lambda given: self.broadcast(given, root), lambda array, _: Like(array))
+            return call_later(
+                backend, value, lambda given: self._when_run(self.broadcast, given, root), lambda array, _: Like(array)
+            )
         local = PerReplica([value])
         entry = read_entry(local, read_components(local.values), _DEVICE, read_copied_leaf)
         check_movable(entry)
@@ -73,7 +68,6 @@ class Moves:
         pairs = zip(moved, made or [], strict=True)
         return component(entry, [one.backend.from_hosts([array], [_DEVICE])[0] for one, array in pairs])
 
-    @told
     def gather(self, value: Any, axis: int, root: int | None, ends: str = "") -> Any:
         """Return all ranks' arrays behind each other along ``axis``; None off the ``root``, if there is one.
 
@@ -87,7 +81,7 @@ class Moves:
             return call_later(
                 backend,
                 value,
-                lambda given: self.gather(given, axis, root, ends),
+                lambda given: self._when_run(self.gather, given, axis, root, ends),
                 lambda array, _: Like(array, axis=axis),
                 is_wanted=is_wanted,
             )
@@ -108,7 +102,6 @@ class Moves:
             entry, [one.from_hosts([array], [_DEVICE])[0] for one, array in zip(backends, turned, strict=True)]
         )
 
-    @told
     def join(self, entry: Entry, words: str, axis: int = 0, root: int | None = None, ends: str = "") -> Joined | None:
         """Return all ranks' arrays of each leaf behind each other along their first axis; None off the ``root``.
 

@@ -24,7 +24,8 @@ from treefold.reduce_op import ReduceOp
 #: Collective, op, accumulation, root, and the hash of everything else: what calls of several ranks are compared by.
 KIND = struct.Struct("<BBBxI16s")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_SET = re.compile(r"\{([^][{}():]+)\}")  # of plain values
+#: Text in quotes, a bracket or a comma, or what is between these.
+_PIECE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[][(){},]|[^][(){},'"]+|.""")
 #: As much as the others are told of a call.
 _MOST_WORDS = 400
 
@@ -128,9 +129,27 @@ def _stable_text(value: object) -> str:
     """Return a key, or static data of a pytree, as it is in every process."""
     if isinstance(value, str):
         return value
-    # Functions and objects say where they lie in this process, and the order of sets depends on its seed for hashes.
+    # Functions and objects say where they lie in this process.
     text = _ADDRESS.sub("", repr(value))
-    return _SET.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", text)
+    return _with_ordered_sets(text) if "{" in text else text
+
+
+def _with_ordered_sets(text: str) -> str:
+    """Return text with what stands in braces in alphabetical order: that of sets depends on a process's hash seed."""
+    open_groups = [("", [""])]  # each with its bracket and the items so far
+    for piece in _PIECE.findall(text):
+        bracket, items = open_groups[-1]
+        if piece == ",":
+            items.append("")
+        elif piece in "([{":
+            open_groups.append((piece, [""]))
+        elif piece in ")]}" and bracket:
+            open_groups.pop()
+            inner = [item.strip() for item in items]
+            open_groups[-1][1][-1] += bracket + ", ".join(sorted(inner) if bracket == "{" else inner) + piece
+        else:
+            items[-1] += piece
+    return ", ".join(bracket + ", ".join(items) for bracket, items in open_groups)
 
 
 def dense_shape_of(form: LeafForm) -> tuple[int, ...] | None:

@@ -67,6 +67,7 @@ class Group:
         return self._link.layout.guarantee
 
     @as_written
+    @told
     def all_reduce(self, value: T, op: ReduceOpLike = "sum", *, out: Any = None, weights: Any = None) -> T:
         """Return the reduction of all ranks' values.
 
@@ -82,6 +83,7 @@ class Group:
         return result
 
     @as_written
+    @told
     def reduce(self, value: T, op: ReduceOpLike = "sum", *, root: int) -> T | None:
         """Return the reduction of all ranks' values on rank ``root``, and None on the others.
 
@@ -112,6 +114,7 @@ class Group:
         return result
 
     @as_written
+    @told
     def broadcast(self, value: T, root: int = 0) -> T:
         """Return rank ``root``'s value on all ranks; what the others pass says what is expected.
 
@@ -123,6 +126,7 @@ class Group:
         return result
 
     @as_written
+    @told
     def all_gather(self, value: T, axis: int = 0) -> T:
         """Return all ranks' arrays behind each other along ``axis``, where alone their shapes may differ.
 
@@ -134,6 +138,7 @@ class Group:
         return result
 
     @as_written
+    @told
     def gather(self, value: T, root: int, axis: int = 0) -> T | None:
         """Return the same as ``all_gather`` on rank ``root``, and None on the others.
 
@@ -145,6 +150,7 @@ class Group:
         return result
 
     @as_written
+    @told
     def barrier(self) -> None:
         """Wait until all ranks are here.
 
@@ -238,7 +244,6 @@ class Group:
         )
         return result
 
-    @told
     def _checked_root(self, root: object) -> int:
         if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < self.size:
             raise ArgumentError.root(root, self.size)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import ctypes
 import functools
 import os
 import sys
-import threading
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from treefold.backends import HostArray
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from treefold.fold import Fold
     from treefold.group.plans import GroupPlans, Layout
 
+#: The key under which a link keeps the call that is under way.
+CALL = "call"
 #: A part of the result area, and the private memory that it is copied from or to: offset, address, bytes.
 Piece = tuple[int, int, int]
 
@@ -69,11 +69,16 @@ class Link(abc.ABC):
         self.timeout_seconds = timeout_seconds
         self._pid = os.getpid()
         self._is_closed = False
-        # Held during a call and never waited for. Two threads could begin their calls in another order than on other
-        # ranks, so the second one is an error; and a signal handler that reduces would wait for its own thread.
-        self._under_way = threading.Lock()
+        #: The call that is under way; never waited for. Two threads could begin their calls in another order than on
+        #: other ranks, so the second one is an error; and a signal handler that reduces would wait for its own thread.
+        #: No lock: after an interrupt it could not be known whether it was taken, while a call finds itself in here.
+        self.under_way: dict[str, object] = {}
         self._doing = ""
-        self.call = _Call()
+        #: The number of operations at which the others know all that this rank knows. A failure at this number must be
+        #: told to them; once there has been another operation, they have failed alike.
+        self._known = 0
+        #: The deadline of the call under way, where all of it has one.
+        self._until: float | None = None
         _links.add(self)
 
     @property
@@ -137,42 +142,50 @@ class Link(abc.ABC):
 
     def agree(self, kind: bytes, blob: bytes, *, words: str) -> list[bytes]:
         """Return what each rank says, by rank."""
-        with self._calling(words):
-            outcome = self._agree(kind, blob, words, is_refused=False)
-            self.expect_more()
+        self._operate(words)
+        outcome = self._agree(kind, blob, words, is_refused=False)
+        self.expect_more()
         return outcome.blobs
 
     def expect_more(self) -> None:
         """Note that the call goes on: what fails on this rank from here on, the others do not know."""
-        self.call.told = self._sequence
+        self._known = self._sequence
 
-    def begin(self) -> None:
-        """Begin what may fail: a call, or a part of one that is under way. See ``told``."""
-        call = self.call
-        # Within an operation (a signal handler's call) the count belongs to the call that is under way.
-        if not self._under_way.locked():
-            call.told = self._sequence
-        if not call.depth:
-            call.until = None
-        call.depth += 1
+    def begin(self, call: object) -> None:
+        """Begin a call, unless another one is under way. See ``told``."""
+        self._check_usable()
+        if self.under_way.setdefault(CALL, call) is not call:
+            raise GroupError.concurrent(self._doing)
+        self._doing, self._known, self._until = "a call", self._sequence, None
 
-    def tell(self, error: BaseException) -> None:
-        """Tell the others of an error, unless they know, as the call itself has ended; interrupted, wait for nobody."""
-        if not isinstance(error, Exception):
-            # Whatever has become of the operations so far: this rank's program does not know, and may make other calls
-            # than the others from here on.
-            self.close(error)
-        # Else an operation that has begun since had the same outcome on all ranks. The others stand in the operation
-        # that this call would have begun, so one more operation with an answer frees them.
-        elif self._sequence == self.call.told:
-            self.refuse(str(error) or type(error).__name__)
+    def fail(self, call: object, error: BaseException) -> None:
+        """Tell the others of a call's error, unless they know it or there is no such call; then the call has ended."""
+        is_under_way = self.under_way.get(CALL) is call
+        try:
+            if not isinstance(error, Exception):
+                # Whatever has become of the operations so far: this rank's program does not know, and may make other
+                # calls than the others from here on. They wait for nobody.
+                self.close(error)
+            # Else an operation that has begun since had the same outcome on all ranks. The others stand in the
+            # operation that this call would have begun, so one more operation with an answer frees them.
+            elif is_under_way and self._sequence == self._known:
+                self._refuse(str(error) or type(error).__name__)
+        finally:
+            if is_under_way:
+                del self.under_way[CALL]
 
-    def refuse(self, sentence: str) -> None:
+    def _refuse(self, sentence: str) -> None:
         """Tell the others, which are in a call, that this rank cannot make it. Errors in telling them are ignored."""
         # Cut in bytes, as the block of a rank holds them; a character that the cut has split is left out.
         words = sentence.encode(errors="replace")[:400].decode(errors="ignore")
-        with contextlib.suppress(GroupError), self._calling("a call that it could not make"):
+        try:
+            self._operate("a call that it could not make")
             self._agree(bytes(24), b"", words, is_refused=True)
+        except GroupError:
+            pass
+        except BaseException as error:  # Ctrl-C while it tells them
+            self.close(error)
+            raise
 
     def close(self, error: BaseException | None = None) -> None:
         """Leave the group, waiting for nobody; ``error``: because of what. Results stay readable."""
@@ -183,20 +196,10 @@ class Link(abc.ABC):
         self._is_closed = True
         self._leave(_cause_of(error))
 
-    def _begin(self, doing: str) -> None:
-        """Begin a call; whoever begins one releases the lock."""
+    def _operate(self, doing: str) -> None:
+        """Begin an operation of the call; ``doing``: what a call that comes meanwhile is told of it."""
         self._check_usable()
-        if not self._under_way.acquire(blocking=False):
-            raise GroupError.concurrent(self._doing)
         self._doing = doing
-
-    @contextlib.contextmanager
-    def _calling(self, doing: str) -> Iterator[None]:
-        self._begin(doing)
-        try:
-            yield
-        finally:
-            self._under_way.release()
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
@@ -231,18 +234,6 @@ class Link(abc.ABC):
             sys.stderr.write(f"{sentence}\n")
 
 
-class _Call(threading.local):
-    """What a thread knows of the call it makes: another one that calls meanwhile is refused, and changes nothing."""
-
-    #: The number of operations at which the others know all that this rank knows. A failure at this number must be told
-    #: to them; once there has been another operation, they have failed alike.
-    told = 0
-    #: How many methods that are ``told`` are under way: all that happens in the outermost is one call.
-    depth = 0
-    #: The deadline of that call, where all of it has one.
-    until: float | None = None
-
-
 class _Linked(Protocol):
     _link: Link
 
@@ -254,25 +245,23 @@ _Method = Callable[Concatenate[_Self, _Given], _Result]
 
 
 def told(method: _Method[_Self, _Given, _Result]) -> _Method[_Self, _Given, _Result]:
-    """Make a method tell the other ranks of its ``_link``, which are in the call already, if it raises.
+    """Make a method one call of its ``_link``: no other begins within it, and if it raises, the other ranks are told.
 
-    No context manager: an interrupt where its ``__exit__`` begins would be told to nobody.
+    They are in the call already. No context manager: an interrupt where its ``__exit__`` begins would be told to
+    nobody.
     """
 
     @functools.wraps(method)
     def call(self: _Self, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
-        link = self._link
-        own = link.call
-        depth = own.depth
+        link, own = self._link, object()
         try:
-            link.begin()
+            link.begin(own)
             result = method(self, *args, **kwargs)
         except BaseException as error:
-            own.depth = depth
-            link.tell(error)
+            link.fail(own, error)
             raise
         # Without a function: signals are heard where one begins, and here the call has ended.
-        own.depth = depth
+        del link.under_way[CALL]
         return result
 
     return call

@@ -27,9 +27,9 @@ from treefold.fold import Fold
 from treefold.group import native_core
 from treefold.group.batches import Batch, read_value, without_arrays
 from treefold.group.contributions import KIND, address_of, dense_shape_of, layout_of, plain_rows, rows_of, words_of
-from treefold.group.link import Link, Outcome, told
+from treefold.group.link import Link, Outcome
 from treefold.group.plans import GroupPlans, Reduction, plan_of
-from treefold.group.traced_calls import call_later, tracing_backend
+from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
@@ -85,16 +85,15 @@ class Reduced(NamedTuple):
 Join = Callable[[Entry, str, int, int | None], Joined | None]
 
 
-class Folds:
+class Folds(TracedCalls):
     """The all-reduces of one group, with what is known of the calls so far."""
 
     def __init__(self, link: Link, join: Join, accumulate: str = "wide") -> None:
         """Start without knowing any call. ``join``: lays the ranks' sparse rows behind each other."""
-        self._link, self._join = link, join
-        self._accumulate = accumulate
+        super().__init__(link)
+        self._join, self._accumulate = join, accumulate
         self._known: BoundedCache[Hashable, KnownCall] = BoundedCache(128)
 
-    @told
     def all_reduce(
         self,
         value: Any,
@@ -130,7 +129,6 @@ class Folds:
                     return reduced
         return self._first(key, value, op, reading, (out, end), weights, (root, ends))
 
-    @told
     def reduce_scatter(
         self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = (), *, cut: str = ""
     ) -> list[Any]:
@@ -242,7 +240,7 @@ class Folds:
         made = call_later(
             backend,
             value,
-            lambda given: self.all_reduce(given, fold.op, **options).value,
+            lambda given: self._when_run(self.all_reduce, given, fold.op, **options).value,
             lambda array, is_rows: Like(array, fold, 0 if is_rows else None),
             is_wanted=options["root"] in {None, self._link.rank},
         )

@@ -57,22 +57,19 @@ class SharedMemoryLink(Link):
         if form.result_bytes > self.result_bytes:
             raise GroupError.too_large(form.result_bytes, self.result_bytes)
         weights, weight_sum = (fold.scaled_weights, fold.weight_sum) if fold.weights else ((), 0.0)
-        self._begin("a reduction")
-        try:
-            outcome: GroupOutcome | None = self._native.fold(
-                form,
-                rows,
-                targets,
-                wants_lease,
-                weights,
-                weight_sum,
-                plans.number,
-                self.timeout_seconds,
-                self._warn,
-                plans.counts,
-            )
-        finally:
-            self._under_way.release()
+        self._operate("a reduction")
+        outcome: GroupOutcome | None = self._native.fold(
+            form,
+            rows,
+            targets,
+            wants_lease,
+            weights,
+            weight_sum,
+            plans.number,
+            self.timeout_seconds,
+            self._warn,
+            plans.counts,
+        )
         if outcome is not None and not outcome.is_committed:
             raise self._error(outcome)
         return outcome
@@ -89,11 +86,10 @@ class SharedMemoryLink(Link):
     ) -> GroupOutcome:
         """Lay pieces of all ranks into one memory, and take pieces out of it."""
         self._check_size(result_bytes)
-        with self._calling(words):
-            outcome = self._native.place(
-                kind, result_bytes, given, taken, wants_lease, words, self.timeout_seconds, self._warn
-            )
-        return self._committed(outcome)
+        self._operate(words)
+        return self._committed(
+            self._native.place(kind, result_bytes, given, taken, wants_lease, words, self.timeout_seconds, self._warn)
+        )
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
         """Return an uninitialised array in memory that the other ranks can read."""

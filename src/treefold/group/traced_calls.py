@@ -7,10 +7,23 @@ from typing import Any
 
 from treefold.backends import ArrayBackend, backend_of
 from treefold.backends.tracing import Like
+from treefold.group.link import Link, told
 from treefold.values import DistributedValues, IndexedSlices, PerReplica, flatten, unflatten
 
 #: Says what a leaf's array will be in the result; ``is_rows``: it is the values or the indices of sparse rows.
 Describe = Callable[[Any, bool], Like]
+
+
+class TracedCalls:
+    """Parts of the calls of one group, some of which are made when a graph runs."""
+
+    def __init__(self, link: Link) -> None:
+        """Use a link."""
+        self._link = link
+
+    @told
+    def _when_run(self, part: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        return part(*given, **options)
 
 
 def tracing_backend(value: Any) -> ArrayBackend | None:
