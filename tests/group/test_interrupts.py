@@ -89,6 +89,34 @@ def interrupt_behind_an_operation(me, *, call, place):
     return story, again
 
 
+class Alarmed:
+    """The native group, behind one kind of whose operations a signal handler raises an error of its own."""
+
+    def __init__(self, real, operation):
+        self._real, self._operation = real, operation
+
+    def __getattr__(self, name):
+        found = getattr(self._real, name)
+        return found if name != self._operation else lambda *given, **options: time_out(found(*given, **options))
+
+
+def time_out(_):
+    """Raise as a handler of alarms does."""
+    raise TimeoutError("an alarm")
+
+
+def time_out_behind_an_operation(me, *, call, operation):
+    """Let an alarm go off on rank 1 when an operation has ended there, and its call has not; then call again."""
+    me.group.barrier()
+    if me.rank == 1:
+        me.group._link._native = Alarmed(me.group._link._native, operation)
+    try:
+        story = told(LONG_CALLS[call][0], me.group, table(me))
+    except TimeoutError:
+        story = "timed out"
+    return story, told(me.group.barrier)
+
+
 def interrupt(*_):
     """Be interrupted."""
     raise KeyboardInterrupt
@@ -183,6 +211,20 @@ class TestInterrupts:
         assert story in ("done", again)
         assert again[0] == "PeerLostError"
         assert again[1].startswith("Rank 1 was interrupted"), again
+
+    @pytest.mark.parametrize(
+        ("call", "operation"), [("weights", "agree"), ("weights", "fold"), ("gather", "place"), ("rows", "place")]
+    )
+    def test_a_rank_whose_alarm_goes_off_behind_an_operation_leaves(self, ranks, call, operation):
+        """It does not know what has become of the call; the others are told at once, or in their next call."""
+        ended = ranks.run(World(time_out_behind_an_operation, 3, {"call": call, "operation": operation}))
+        assert ended[1].value[0] == "timed out", ended
+        assert ended[1].value[1][1].startswith("This group is closed."), ended
+        assert ended[0].value == ended[2].value, ended
+        story, (name, sentence) = ended[0].value
+        assert story in ("done", (name, sentence))
+        assert name == "PeerLostError"
+        assert sentence.startswith("Rank 1 has left the group with an error"), sentence
 
     def test_a_rank_that_is_interrupted_at_any_time_waits_for_nobody(self, ranks):
         """It raises KeyboardInterrupt; the others hear that it was interrupted, or that it has left."""

@@ -111,11 +111,12 @@ class ChannelLink(Link):
         ends = [None if row is None else arrays_of(row)[0] for row in targets or [None] * len(rows)]
         if not _are_apart(given, ends) or not all(row is None or _is_writable(row) for row in targets or []):
             return None
-        self._operate("a reduction")
+        self._check_usable()
         # All memory before the first word to the others: what fails here fails as a refusal, and leaves the group
         # usable.
         memory = self._memory_for(plans, fold, given)
         inline = _inline(given) if plans.is_told else b""
+        self._operate("a reduction")
         until = self._deadline()
         own, told = plans.own, plans.is_told
         frame = Frame(form.kind, form.words, inline, max(own), plans.number, is_mixed=len(own) > 1)
@@ -124,6 +125,7 @@ class ChannelLink(Link):
             results = [] if told else self._walked(plans, memory, until)
         # From here on this rank has its result, and says so if the others ask it why they have none.
         self._rounds.complete()
+        self._is_within = False
         results = _folded_here(outcome.frames, rows, fold, plans.counts) if told else results
         if targets is None and wants_lease:
             outcome.results = dict(zip(form.results_at, results, strict=True))
@@ -159,6 +161,7 @@ class ChannelLink(Link):
             crossing.finish()
             self._vote(until)
         self._rounds.complete()
+        self._is_within = False
         ends = [memory_at(address, nbytes) for _, address, nbytes in taken]
         _hand_over([(end, array) for end, (_, array) in zip(ends, staged, strict=True)])
         if whole is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from treefold.backends import HostArray
-from treefold.errors import CallMismatchError, GroupError, SharedMemoryError, UnplannedCallError
+from treefold.errors import CallMismatchError, GroupError, SharedMemoryError, TreefoldError, UnplannedCallError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,9 +74,11 @@ class Link(abc.ABC):
         #: No lock: after an interrupt it could not be known whether it was taken, while a call finds itself in here.
         self.under_way: dict[str, object] = {}
         self._doing = ""
-        #: The number of operations at which the others know all that this rank knows. A failure at this number must be
-        #: told to them; once there has been another operation, they have failed alike.
-        self._known = 0
+        #: The number of operations at which the others know all that this rank knows; None before it was counted. A
+        #: failure at this number must be told to them; once there has been another operation, they have failed alike.
+        self.known: int | None = None
+        #: Whether an operation has begun that this rank has not seen end.
+        self._is_within = False
         #: The deadline of the call under way, where all of it has one.
         self._until: float | None = None
         _links.add(self)
@@ -149,29 +151,34 @@ class Link(abc.ABC):
 
     def expect_more(self) -> None:
         """Note that the call goes on: what fails on this rank from here on, the others do not know."""
-        self._known = self._sequence
+        self.known, self._is_within = self._sequence, False
 
     def begin(self, call: object) -> None:
         """Begin a call, unless another one is under way. See ``told``."""
         self._check_usable()
         if self.under_way.setdefault(CALL, call) is not call:
             raise GroupError.concurrent(self._doing)
-        self._doing, self._known, self._until = "a call", self._sequence, None
+        self._doing, self._until = "a call", None
+        self.expect_more()
 
     def fail(self, call: object, error: BaseException) -> None:
         """Tell the others of a call's error, unless they know it or there is no such call; then the call has ended."""
         is_under_way = self.under_way.get(CALL) is call
         try:
-            if not isinstance(error, Exception):
+            is_told = is_under_way and self.known not in {None, self._sequence}
+            # A signal handler may raise anything, also behind an operation of which this rank then knows no outcome.
+            is_lost = is_told and self._is_within and not isinstance(error, TreefoldError)
+            if is_lost or not isinstance(error, Exception):
                 # Whatever has become of the operations so far: this rank's program does not know, and may make other
                 # calls than the others from here on. They wait for nobody.
                 self.close(error)
             # Else an operation that has begun since had the same outcome on all ranks. The others stand in the
             # operation that this call would have begun, so one more operation with an answer frees them.
-            elif is_under_way and self._sequence == self._known:
+            elif is_under_way and not is_told:
                 self._refuse(str(error) or type(error).__name__)
         finally:
             if is_under_way:
+                self.known = None
                 del self.under_way[CALL]
 
     def _refuse(self, sentence: str) -> None:
@@ -199,7 +206,7 @@ class Link(abc.ABC):
     def _operate(self, doing: str) -> None:
         """Begin an operation of the call; ``doing``: what a call that comes meanwhile is told of it."""
         self._check_usable()
-        self._doing = doing
+        self._doing, self._is_within = doing, True
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
@@ -261,6 +268,7 @@ def told(method: _Method[_Self, _Given, _Result]) -> _Method[_Self, _Given, _Res
             link.fail(own, error)
             raise
         # Without a function: signals are heard where one begins, and here the call has ended.
+        link.known = None
         del link.under_way[CALL]
         return result
 

@@ -72,6 +72,7 @@ class SharedMemoryLink(Link):
         )
         if outcome is not None and not outcome.is_committed:
             raise self._error(outcome)
+        self._is_within = False
         return outcome
 
     def place(
@@ -87,9 +88,11 @@ class SharedMemoryLink(Link):
         """Lay pieces of all ranks into one memory, and take pieces out of it."""
         self._check_size(result_bytes)
         self._operate(words)
-        return self._committed(
+        outcome = self._committed(
             self._native.place(kind, result_bytes, given, taken, wants_lease, words, self.timeout_seconds, self._warn)
         )
+        self._is_within = False
+        return outcome
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
         """Return an uninitialised array in memory that the other ranks can read."""
