@@ -368,10 +368,10 @@ class TestTicket:
         [
             "",
             "[" * 100_000,
-            '["/tmp/a", "t", 2, 2]',
-            '["/tmp/a", "t", true, 2]',
-            '["/tmp/\\u0000", "t", 0, 2]',
-            '["/tmp/\\ud800", "t", 0, 2]',
+            '["/folder/a", "t", 2, 2]',
+            '["/folder/a", "t", true, 2]',
+            '["/folder/\\u0000", "t", 0, 2]',
+            '["/folder/\\ud800", "t", 0, 2]',
         ],
         ids=["nothing", "deep", "rank", "bool", "zero", "surrogate"],
     )

@@ -40,7 +40,7 @@ class Meeting:
             ConnectError: the meeting is over, or some have said nothing by the deadline.
 
         """
-        return asked(lambda is_over: self.told(step, said, deadline, is_over, is_ready), deadline + SILENT_S)
+        return asked(lambda is_over: self.poll(step, said, deadline, is_over, is_ready), deadline + SILENT_S)
 
     def end(self, error: BaseException) -> None:
         """Tell the others why this rank does not go on, if they have not heard of another reason."""
@@ -73,7 +73,7 @@ class Meeting:
         """Return the error of a rank whose own deadline has passed; the others may all be there."""
         return ConnectError.out_of_time(self.rank, deadline - self.began)
 
-    def told(
+    def poll(
         self,
         step: str,
         said: bytes,

@@ -148,7 +148,7 @@ class StoreRoster(Roster):
         if self._why is not None:
             meeting.end(self._why)
         try:
-            return meeting.told("words 0", said, deadline, is_over)
+            return meeting.poll("words 0", said, deadline, is_over)
         except ConnectError:
             if not meeting.is_replaced():
                 raise
@@ -267,19 +267,19 @@ def of_communicator(communicator: Any) -> Roster:
     """
     from treefold.engines.mpi import duplicate  # noqa: PLC0415 - mpi4py, which the user has chosen
 
-    heard = list[int]()
+    heard = list[None]()
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if is_main else None
     if handler is not None:
-        signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+        signal.signal(signal.SIGINT, lambda *_: heard.append(None))
     try:
         roster = ChannelRoster(duplicate(communicator))
     finally:
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
     try:
-        for number in heard[:1]:
-            signal.raise_signal(number)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
     except BaseException as error:
         roster.give_up(error)
         raise

@@ -121,10 +121,10 @@ def layout_of(entry: Entry, ends: str = "", *, with_shapes: bool = True) -> byte
 
 def structure_of(spec: optree.PyTreeSpec) -> str:
     """Return a structure as text, which is the same in every process that has the same structure."""
-    return repr((_told(spec), [[_told(key) for key in path] for path in spec.paths()]))
+    return repr((_stable_text(spec), [[_stable_text(key) for key in path] for path in spec.paths()]))
 
 
-def _told(value: object) -> str:
+def _stable_text(value: object) -> str:
     """Return a key, or static data of a pytree, as it is in every process."""
     if isinstance(value, str):
         return value

@@ -316,7 +316,7 @@ class Mailbox:
                 self._tell(_OFFERED, transfer)
 
     def _line_to(self, receiver: int) -> Line | None:
-        """Return the line to a rank; None if it is gone, or cannot be reached now, which is tried again."""
+        """Return the line to a rank; None if it is gone, or cannot be reached now; only sends try again."""
         if receiver in self._outgoing or receiver in self._gone:
             return self._outgoing.get(receiver)
         try:
