@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from treefold.engines.stores import CheckedStore, asked
-from treefold.errors import ConnectError
+from treefold.errors import ConnectError, TreefoldError
 
 #: Of what a rank says of its error, in characters.
 _MOST_WORDS = 4096
@@ -159,7 +159,7 @@ class Meeting:
 
 def reason(rank: int, error: BaseException) -> list[Any]:
     """Return what the others are told of the error for which a rank gives up, for ``ConnectError.told``."""
-    words = str(error) if isinstance(error, ConnectError) else f"{type(error).__name__} {error}".rstrip()
+    words = str(error) if isinstance(error, TreefoldError) else f"{type(error).__name__} {error}".rstrip()
     return [rank, words[:_MOST_WORDS], list(getattr(error, "ranks", ()))]
 
 
