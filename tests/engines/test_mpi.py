@@ -69,7 +69,9 @@ class TestConnect:
     def test_fails_for_a_rank_that_comes_late(self):
         """What it sends is not written where the users' arrays are now, and it hears why the other has given up."""
         first, second = run_named("come_late", {}, 2)
-        late = "Rank 1 did not connect within 0.5 s. Start all ranks, or give connect a larger connect_timeout_seconds."
+        late = (
+            "Rank 1 did not connect within 500 ms. Start all ranks, or give connect a larger connect_timeout_seconds."
+        )
         assert first == (late, True)
         assert second == (f"The group did not form: rank 0 has given up: {late}", True)
 

@@ -1,6 +1,7 @@
-"""What ranks do with a store, on one that is a dictionary, and that fails when it is told to."""
+"""What ranks do with a store."""
 
 import itertools
+import json
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import threading
 import time
 
 import pytest
+from shelves import Shelf, Slow, connect, die_behind_first_words, together
 from torch import distributed
 
 from treefold.engines.roster import StoreRoster
@@ -18,69 +20,10 @@ from treefold.errors import ConnectError
 _ROUNDS = 400 if os.environ.get("TREEFOLD_CASES") == "full" else 20
 
 
-class Shelf:
-    """A store of this process, with as much of PyTorch's interface as ranks use."""
-
-    def __init__(self):
-        self._values, self._lock = {}, threading.Lock()
-        self.error = None
-
-    def set(self, key, value):
-        """Keep a value."""
-        self._values[key] = value.encode() if isinstance(value, str) else value
-
-    def get(self, key):
-        """Return a value."""
-        return self._values[key]
-
-    def check(self, keys):
-        """Tell whether all are there."""
-        return all(key in self._values for key in keys)
-
-    def names(self):
-        """Return the keys that are there."""
-        return list(self._values)
-
-    def delete_key(self, key):
-        """Forget a value."""
-        return self._values.pop(key, None) is not None
-
-    def compare_set(self, key, expected, desired):
-        """Set a value if it is as expected, and return what it is then; or fail."""
-        if self.error is not None:
-            raise self.error
-        with self._lock:
-            if self._values.get(key, b"") == expected.encode():
-                self._values[key] = desired.encode()
-            return self._values.get(key, expected.encode())
-
-
 @pytest.fixture
 def shelf():
     """A store of this process."""
     return Shelf()
-
-
-def connect(store, rank, size, seconds):
-    """Return what all ranks say, or the error."""
-    try:
-        one = StoreRoster(store, rank, size, "job")
-        return [
-            one.exchange(f"{round_number} of {rank}".encode(), time.monotonic() + seconds) for round_number in (1, 2)
-        ]
-    except ConnectError as error:
-        return error
-
-
-def together(body):
-    """Return what a function of a rank returns, on three ranks at once."""
-    told = {}
-    ranks = [threading.Thread(target=lambda rank=rank: told.update({rank: body(rank)})) for rank in range(3)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(60)
-    return [told[rank] for rank in range(3)]
 
 
 def twice(store, rank, kind, delays):
@@ -131,6 +74,37 @@ class TestStoreRoster:
         for rank in ranks:
             rank.join(60)
         assert connect(shelf, 1, 2, 0.1).ranks == (0,)
+
+    def test_a_process_that_died_behind_its_first_words(self, shelf):
+        """Its successor comes while another rank is stalled: all that are there meet it, without an error."""
+        die_behind_first_words(shelf, 2, 3)
+
+        def live(rank):
+            time.sleep((0, 0, 0.2)[rank])
+            return connect(Slow(shelf, 0.5, "words 0") if rank == 1 else shelf, rank, 3, 20)
+
+        said = [[f"{number} of {rank}".encode() for rank in range(3)] for number in (1, 2)]
+        assert together(live) == [said] * 3
+
+    def test_a_new_process_at_any_time(self):
+        """All others hear that they wait for a process that is gone, or none does; and then all meet."""
+        draw = random.Random("a new process")  # noqa: S311 - a test's choice
+        said = [[f"{step} of {rank}".encode() for rank in range(3)] for step in (1, 2)]
+        for number in range(_ROUNDS):
+            store = distributed.HashStore()
+            die_behind_first_words(store, 2, 3)
+            delays = [draw.choice([0, 0.01, 0.03, 0.05]) for _ in range(3)]
+
+            def live(rank):
+                time.sleep(delays[rank])  # noqa: B023 - called at once
+                own = Slow(store, delays[rank - 2] / 4, "words 0") if rank < 2 else store  # noqa: B023
+                first = connect(own, rank, 3, 20)
+                is_refused = isinstance(first, ConnectError)
+                return str(first) if is_refused else "", connect(own, rank, 3, 20) if is_refused else first
+
+            told = together(live)
+            assert [end for _, end in told] == [said] * 3, (number, delays)
+            assert len({first for first, _ in told[:2]}) == 1, (number, delays)
 
     @pytest.mark.parametrize("kind", ["a rank that does not fit", "an error after all have come"])
     def test_a_reason_is_heard_once(self, kind):
@@ -215,6 +189,12 @@ class TestStoreRoster:
         assert first[0] == second[0] == (2,)
         assert max(first[1], second[1]) < 20
 
+    def test_a_rank_that_says_nothing_any_more_on_a_slow_store(self, shelf):
+        """It alone is named, and not the store."""
+        shelf.compare_set("job/0/tokens", "", json.dumps({5: "of the dead"}))
+        errors = together(lambda rank: connect(Slow(shelf, 0.1), rank, 6, 2), 5)
+        assert {error.ranks for error in errors} == {(5,)}, errors
+
     def test_a_deadline_that_passes_after_all_have_come(self, shelf):
         """Nobody who is there is blamed, by whomever the others hear of it."""
 
@@ -234,7 +214,7 @@ class TestStoreRoster:
         assert {error.ranks for error in errors[:2]} == {()}, errors
         assert str(errors[0]) == str(errors[1])
         assert re.match(
-            r"^The group did not form: rank 0's connect_timeout_seconds \(\S+ s\) was over before all ranks were "
+            r"^The group did not form: rank 0's connect_timeout_seconds \(2\S+ ms\) was over before all ranks were "
             r"connected\. Give connect more time on all ranks\.$",
             str(errors[0]),
         )
@@ -315,14 +295,37 @@ class TestStoreRoster:
             "Use PyTorch's TCPStore, FileStore or HashStore, or write what is missing."
         )
 
-    @pytest.mark.parametrize("error", [RuntimeError("Broken pipe\nstack of C++"), OSError("Broken pipe")])
+    @pytest.mark.parametrize(
+        "error", [RuntimeError("Broken pipe\nstack of C++"), OSError("Broken pipe"), LookupError("Broken pipe")]
+    )
     def test_a_store_that_raises(self, shelf, error):
-        """One sentence, without the stack."""
+        """One sentence, without the stack, whatever class of exceptions a user's own store has."""
         shelf.error = error
         assert str(connect(shelf, 0, 2, 1)) == (
-            "The group did not form: PyTorch's store has failed this rank: Broken pipe. Look at the network to whoever "
-            "holds the store, usually rank 0 or torchrun, and at whether it still runs."
+            f"The group did not form: PyTorch's store has failed this rank: {type(error).__name__}: Broken pipe. Look "
+            "at the network to whoever holds the store, usually rank 0 or torchrun, and at whether it still runs."
         )
+
+    def test_a_store_that_raises_while_gloo_connects(self, shelf):
+        """It is named, and no network."""
+
+        class Failing(Slow):
+            def set(self, key, value):
+                if "/channel" in key:
+                    raise LookupError("Broken pipe")  # noqa: EM101, TRY003 - as a user's store does
+                shelf.set(key, value)
+
+        def go_on(rank):
+            roster, deadline = StoreRoster((shelf, Failing(shelf, 0))[rank], rank, 2, "job"), time.monotonic() + 20
+            try:
+                roster.exchange(b"", deadline)
+                return roster.open_channel(deadline)
+            except ConnectError as error:
+                roster.give_up(error)
+                return str(error)
+
+        words = "The group did not form: PyTorch's store has failed this rank: LookupError: Broken pipe."
+        assert [error[: len(words)] for error in together(go_on, 2)] == [words] * 2
 
 
 class TestAsked:

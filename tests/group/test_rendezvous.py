@@ -285,7 +285,7 @@ class TestRanksThatDoNotCome:
         """Whoever is there hears who is not."""
         world = World(connect_briefly, 4, {"absent": (1, 3), "seconds": 0.5}, timeout_seconds=None)
         ended = ranks.run(world)
-        sentence = "Ranks 1, 3 did not connect within 0.5 s. Start all ranks, or give connect a larger "
+        sentence = "Ranks 1, 3 did not connect within 500 ms. Start all ranks, or give connect a larger "
         sentence += "connect_timeout_seconds."
         assert ended[0].error == ("ConnectError", sentence)
         assert ended[2].error == ("ConnectError", f"The group did not form: {sentence}")

@@ -147,6 +147,19 @@ class TestConnect:
         assert stories == [("ConnectError", sentence)] * 3
 
 
+class TestRanksOfOneHost:
+    """While one of them waits for the other, in their memory."""
+
+    @pytest.mark.parametrize("victim", [1, 2], ids=["its fellow", "a rank of another host"])
+    def test_a_rank_that_gives_up(self, run, victim):
+        """All others hear why, and do not wait for their deadline."""
+        stories = run(trap_ranks.wait_for_a_fellow, victim=victim)
+        assert stories.pop(victim)[0] == "MemoryError"
+        sentence = f"The group did not form: rank {victim} has given up: MemoryError."
+        assert [said for said, _ in stories] == [("ConnectError", sentence)] * 2
+        assert all(seconds < 20 for _, seconds in stories)
+
+
 class TestANewProcess:
     def test_of_a_rank_that_was_killed_while_it_waited(self, run):
         """The others, who have met only its words, meet the new process."""

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -23,8 +24,9 @@ from rank_processes import told
 import treefold
 from treefold.engines import gloo
 from treefold.engines.interface import Transfer
+from treefold.engines.roster import StoreRoster
 from treefold.errors import ConnectError, TreefoldError
-from treefold.group import joining
+from treefold.group import connecting, joining
 from treefold.group.rounds import ROUND_TAGS
 
 
@@ -125,6 +127,37 @@ def fail_while_connecting(me, *, port, how, starts=(0, 0, 0), seconds=60):
         raised, came = error, time.monotonic()
     store.check(["anything"])
     return type(raised).__name__, str(raised), getattr(raised, "ranks", ()), came - began, time.monotonic() - came
+
+
+def wait_for_a_fellow(me, *, port, victim):
+    """Let a rank give up while rank 0 waits for rank 1, which shares its host and comes late; return how that ended."""
+    meet = connecting.Client
+
+    def meet_or_fail(*arguments):
+        if victim == 1:
+            raise MemoryError
+        time.sleep(3)
+        return meet(*arguments)
+
+    connecting.Client = meet_or_fail  # what rank 1 calls
+    if me.rank == victim == 2:
+        StoreRoster.exchange = _fail_at_third(StoreRoster.exchange)
+    began = time.monotonic()
+    try:
+        return told(lambda: joined(me, port, 60.0, host=(0, 0, 1)[me.rank])), time.monotonic() - began
+    except MemoryError:
+        return "MemoryError", time.monotonic() - began
+
+
+def _fail_at_third(exchange):
+    calls = itertools.count(1)
+
+    def exchange_or_fail(*arguments):
+        if next(calls) == 3:
+            raise MemoryError
+        return exchange(*arguments)
+
+    return exchange_or_fail
 
 
 def come_after_a_death(me, *, port):

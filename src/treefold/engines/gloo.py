@@ -15,12 +15,12 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import PrefixStore, ProcessGroupGloo, Store
+from torch.distributed import ProcessGroupGloo, Store
 
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
 from treefold.engines.meeting import Meeting
-from treefold.engines.stores import asked, interfaces, start
+from treefold.engines.stores import CheckedStore, asked, interfaces, start
 from treefold.errors import ConnectError, GroupError
 
 _FOREVER = timedelta(days=365)
@@ -61,7 +61,7 @@ class GlooChannel(Channel):
         self._connect = connect
         self._store, self._name = meeting.store, f"{meeting.name}/channel"
         # Kept: gloo's group holds no more of it than what is C++.
-        self._keys = _Keys(PrefixStore(self._name, self._store))
+        self._keys = _Keys(self._store, self._name)
         self._group = _connected(meeting, self._keys, deadline)
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
@@ -139,16 +139,16 @@ class GlooChannel(Channel):
         told, done, is_over = threading.Event(), threading.Event(), threading.Event()
 
         def converse() -> None:
+            keys = [f"{self._name}/said/{rank}" for rank in range(self.size)]
             with contextlib.suppress(Exception):  # the store is gone, or out of reach: nobody answers
-                store = PrefixStore(f"{self._name}/said", self._store)
                 # Before the connections are broken: whoever notices that looks here for the reason.
-                store.set(str(self.rank), said)
-                store.check([str(self.rank)])  # once it answers, the others can read it
+                self._store.set(keys[self.rank], said)
+                self._store.check([keys[self.rank]])  # once it answers, the others can read it
                 told.set()
                 while time.monotonic() < deadline and not is_over.is_set():
-                    for rank in range(self.size):
-                        if rank not in answers and store.check([str(rank)]):
-                            answers[rank] = store.get(str(rank))
+                    for rank, key in enumerate(keys):
+                        if rank not in answers and self._store.check([key]):
+                            answers[rank] = self._store.get(key)
                     if is_enough(answers):
                         break
                     time.sleep(_POLL_S)
@@ -172,7 +172,7 @@ class GlooChannel(Channel):
             raise GroupError.decided_otherwise(self.rank, decided, wanted)
         name = f"{self._name}/{'.'.join(map(str, decided))}"
         try:
-            return self._connect(self._store, decided.index(self.rank), len(decided), name, deadline)
+            return self._connect(self._store.store, decided.index(self.rank), len(decided), name, deadline)
         except ConnectError as error:
             raise (ConnectError.absent([decided[rank] for rank in error.ranks]) if error.ranks else error) from None
 
@@ -186,10 +186,10 @@ class GlooChannel(Channel):
             waiter.join(max(until - time.monotonic(), 0.0))
 
     def _decided(self, wanted: str, deadline: float) -> list[int]:
-        store = PrefixStore(self._name, self._store)
+        store, key = self._store, f"{self._name}/without"
         try:
             # One exchange of the store decides: whoever comes first names the members, and all others read them.
-            decided: list[int] = json.loads(asked(lambda _: store.compare_set("without", "", wanted), deadline))
+            decided: list[int] = json.loads(asked(lambda _: store.compare_set(key, "", wanted), deadline))
         except ConnectError:
             raise ConnectError.undecided(self.rank) from None
         return decided
@@ -205,21 +205,20 @@ class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
     PyTorch's stores would wait as one question, which keeps their client from everybody else, and cannot be ended.
     """
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: CheckedStore, name: str) -> None:
         super().__init__()
-        self._store = store
+        self._store, self._name = store, name
         self.is_over = threading.Event()
 
     def set(self, key: str, value: bytes) -> None:
-        self._store.set(key, value)
+        self._store.set(f"{self._name}/{key}", value)
 
     def get(self, key: str) -> bytes:
-        found: bytes = self._store.get(key)  # gloo has waited for it
-        return found
+        return self._store.get(f"{self._name}/{key}")  # gloo has waited for it
 
     def wait(self, keys: list[str], timeout: timedelta = _FOREVER) -> None:
         deadline = time.monotonic() + timeout.total_seconds()
-        while not self._store.check(keys):
+        while not self._store.check([f"{self._name}/{key}" for key in keys]):
             if self.is_over.is_set() or time.monotonic() >= deadline:
                 raise TimeoutError
             time.sleep(_POLL_S)
@@ -234,6 +233,8 @@ def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
             return False
         try:
             group.result(0)
+        except ConnectError:
+            raise  # of the store
         except (RuntimeError, TimeoutError) as error:
             problem = ConnectError.gloo(str(error) or "it has not ended by the deadline", ", ".join(interfaces()))
             if time.monotonic() >= deadline and deadline < began + _ENOUGH_S:

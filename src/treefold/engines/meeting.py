@@ -9,25 +9,31 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from treefold.engines.stores import STORE_ERRORS, asked
-from treefold.errors import ConnectError
+from treefold.engines.stores import CheckedStore, asked
+from treefold.errors import ConnectError, TreefoldError
 
 #: Of what a rank says of its error, in characters.
 _MOST_WORDS = 4096
 _POLL_S = 0.01
+#: How often a rank looks that waits for something else than the others' words.
+_WATCH_S = 0.05
 #: How long a rank that stops waits for the others to stop as well: whoever has not by then is to blame.
-SILENT_S = 0.5
+_SILENT_S = 0.5
+#: How long all of that may take on a slow store.
+STOPPING_S = 3.0
 
 
 class Meeting:
     """Ranks that have all come, and keys of a store, which begin with ``name`` and which nobody has used before.
 
-    It is over when one of them leaves a reason. A rank that has waited in vain, or that its engine could not connect,
-    knows none yet: it stops, all others do so when they see it, and to blame are those that do not.
+    A record says what is decided, each once, by compare-and-set. ``begun``: a rank, the first that had the first words
+    of all. ``over``: why the meeting is over. ``stopping``: what a rank says that has waited in vain, or that its
+    engine could not connect, and that knows no reason. It stops, all others do so when they see that, and to blame are
+    those that do not.
     """
 
-    def __init__(self, store: Any, name: str, rank: int, size: int, began: float) -> None:
-        """Use any of PyTorch's stores; ``began``: when this rank began to connect."""
+    def __init__(self, store: CheckedStore, name: str, rank: int, size: int, began: float) -> None:
+        """``began``: when this rank began to connect."""
         self.store, self.name, self.rank, self.size, self.began = store, name, rank, size, began
         self._last_key = ""
 
@@ -40,34 +46,50 @@ class Meeting:
             ConnectError: the meeting is over, or some have said nothing by the deadline.
 
         """
-        return asked(lambda is_over: self.poll(step, said, deadline, is_over, is_ready), deadline + SILENT_S)
+        return asked(lambda is_over: self.poll(step, said, deadline, is_over, is_ready), deadline + STOPPING_S)
 
-    def end(self, error: BaseException) -> None:
-        """Tell the others why this rank does not go on, if they have not heard of another reason."""
-        self.store.compare_set(self._key("over"), "", reason(self.rank, error).decode())
+    def end(self, error: BaseException) -> ConnectError | None:
+        """Tell the others why this rank does not go on; return the reason of another rank, if that was first."""
+        why = reason(self.rank, error)
+        over = self._decided("over", why)["over"]
+        return None if over == why else ConnectError.told(*over)
 
     def replace(self) -> None:
         """Tell the others, if it is not over, that they wait for a process that is gone, whose successor has come."""
         self.end(ConnectError.replaced(self.rank))
 
     def is_replaced(self) -> bool:
-        """Tell whether it is over because of that."""
-        return str(self.why_over()) in {str(ConnectError.replaced(rank)) for rank in range(self.size)}
+        """Tell whether it is over because of that, before it had begun: then it has not for any rank."""
+        state = self._state()
+        rank, words, _ = state.get("over", (0, "", ()))
+        return "begun" not in state and words == str(ConnectError.replaced(rank))
 
     def why_over(self) -> ConnectError | None:
         """Return why the meeting is over, if it is."""
-        return self._reason("over")
+        return _told(self._state(), "over")
+
+    def watch(self, step: str, is_done: threading.Event) -> ConnectError | None:
+        """Return why this rank cannot go on to a step, once that is known; None once it is done with what it does."""
+        while not is_done.wait(_WATCH_S):
+            state = self._state()
+            stopping = _told(state, "stopping")
+            if "over" in state or stopping:
+                return _told(state, "over") or (stopping and self.stopped(step, stopping))
+        return None
 
     def stopped(self, step: str, error: ConnectError) -> ConnectError:
         """Stop, and return why: some say nothing any more in this step, or this error if all do."""
-        self.store.compare_set(self._key("stopping"), "", reason(self.rank, error).decode())
+        began = time.monotonic()
+        self._decided("stopping", reason(self.rank, error))
         self.store.set(self._key(f"stopped/{self.rank}"), b"")
-        silent, until = list(range(self.size)), time.monotonic() + SILENT_S
+        silent, now = list(range(self.size)), time.monotonic()
+        until = now + _SILENT_S + 2 * (now - began)  # the store answers the others no sooner
         while silent and time.monotonic() < until:
             time.sleep(_POLL_S)
             for sign in (step, "stopped"):
-                silent = [rank for rank in silent if not self.store.check([self._key(f"{sign}/{rank}")])]
-        return self.why_over() or (ConnectError.late(silent, time.monotonic() - self.began) if silent else error)
+                silent = self._without(sign, silent)
+        late = ConnectError.late(silent, time.monotonic() - self.began) if silent else error
+        return self.end(late) or late
 
     def out_of_time(self, deadline: float) -> ConnectError:
         """Return the error of a rank whose own deadline has passed; the others may all be there."""
@@ -88,11 +110,12 @@ class Meeting:
         while not is_over.is_set():
             is_late = time.monotonic() >= deadline
             # Before the words: whoever had all of them and has then left a reason has left it for a later step.
-            over, stopping = self.why_over(), self._reason("stopping")
+            state = self._state()
+            over, stopping = _told(state, "over"), _told(state, "stopping")
             if not (is_said or over) and is_ready():
                 self.store.set(keys[self.rank], said)
                 is_said = True
-            if is_said and self.store.check(keys):
+            if is_said and self.store.check(keys) and "begun" in self._decided("begun", self.rank):
                 return self._read(keys)
             if over:
                 raise over
@@ -105,27 +128,41 @@ class Meeting:
         """Return what all have said, and forget what this rank has said in the last step: all have read that."""
         words = [self.store.get(key) for key in keys]
         if self._last_key:
-            with contextlib.suppress(*STORE_ERRORS):  # not every store can
+            with contextlib.suppress(ConnectError):  # not every store can
                 self.store.delete_key(self._last_key)
         self._last_key = keys[self.rank]
         return words
 
+    def _without(self, sign: str, ranks: Sequence[int]) -> list[int]:
+        """Return the ranks that have not left a sign. Most have, and stores may be slow: one answer is about many."""
+        if not ranks or self.store.check([self._key(f"{sign}/{rank}") for rank in ranks]):
+            return []
+        half = len(ranks) // 2
+        return [*self._without(sign, ranks[:half]), *self._without(sign, ranks[half:])] if half else list(ranks)
+
+    def _state(self) -> dict[str, Any]:
+        """Return what is decided."""
+        state: dict[str, Any] = json.loads(self.store.compare_set(self._key("state"), "", "{}"))
+        return state
+
+    def _decided(self, name: str, value: object) -> dict[str, Any]:
+        """Decide something, unless it is decided, or the meeting is over; return what is decided then."""
+        state = self._state()
+        while not state.keys() & {name, "over"}:
+            wanted = json.dumps({**state, name: value})
+            state = json.loads(self.store.compare_set(self._key("state"), json.dumps(state), wanted))
+        return state
+
     def _key(self, what: str) -> str:
         return f"{self.name}/{what}"
 
-    def _reason(self, what: str) -> ConnectError | None:
-        key = self._key(what)
-        return told_why(self.store.get(key)) if self.store.check([key]) else None
+
+def reason(rank: int, error: BaseException) -> list[Any]:
+    """Return what the others are told of the error for which a rank gives up, for ``ConnectError.told``."""
+    words = str(error) if isinstance(error, TreefoldError) else f"{type(error).__name__} {error}".rstrip()
+    return [rank, words[:_MOST_WORDS], list(getattr(error, "ranks", ()))]
 
 
-def reason(rank: int, error: BaseException) -> bytes:
-    """Return what the others are told of the error for which a rank gives up."""
-    words = str(error) if isinstance(error, ConnectError) else f"{type(error).__name__} {error}".rstrip()
-    ranks: Sequence[int] = getattr(error, "ranks", ())
-    return json.dumps([rank, words[:_MOST_WORDS], ranks]).encode()
-
-
-def told_why(why: bytes) -> ConnectError:
-    """Return the error of a rank that was told why another one has given up."""
-    rank, words, ranks = json.loads(why)
-    return ConnectError.told(rank, words, ranks)
+def _told(state: dict[str, Any], name: str) -> ConnectError | None:
+    """Return the error that a state names, if it does."""
+    return ConnectError.told(*state[name]) if name in state else None

@@ -10,13 +10,15 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
 from treefold.engines.interface import Channel, Transfer
-from treefold.engines.meeting import SILENT_S, Meeting, reason, told_why
-from treefold.engines.stores import asked, interfaces
+from treefold.engines.meeting import STOPPING_S, Meeting, reason
+from treefold.engines.stores import CheckedStore, asked, interfaces, start
 from treefold.errors import ConnectError
 
 _WORDS_BYTES = 4096
@@ -60,8 +62,16 @@ class Roster(abc.ABC):
         """Give back what is not needed without a channel."""
 
     @abc.abstractmethod
-    def give_up(self, error: BaseException) -> None:
-        """Give back everything, and tell ranks that still wait why this one does not go on."""
+    def give_up(self, error: BaseException) -> ConnectError | None:
+        """Give back everything, and tell ranks that still wait why this one does not go on.
+
+        Return the reason of another rank, if they have heard that first.
+        """
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Callable[[], None]]:
+        """Give a function for this rank while it waits elsewhere: it raises why the others do not go on, once known."""
+        yield lambda: None
 
 
 class StoreRoster(Roster):
@@ -76,7 +86,7 @@ class StoreRoster(Roster):
     def __init__(self, store: Any, rank: int, size: int, job: str) -> None:
         """Use a store that outlives the roster."""
         self.rank, self.size = rank, size
-        self._store, self._job = store, job
+        self._store, self._job = CheckedStore(store), job
         self._began = time.monotonic()
         self._meeting: Meeting | None = None
         self._rounds = 0
@@ -85,7 +95,7 @@ class StoreRoster(Roster):
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
         """Leave words in the store, and wait for those of all others."""
         if self._meeting is None:
-            return asked(lambda is_over: self._come(said, deadline, is_over), deadline + SILENT_S)
+            return asked(lambda is_over: self._come(said, deadline, is_over), deadline + STOPPING_S)
         self._rounds += 1
         return self._meeting.exchange(f"words {self._rounds}", said, deadline)
 
@@ -103,13 +113,33 @@ class StoreRoster(Roster):
     def close(self) -> None:
         """Leave the keys: others may still read them."""
 
-    def give_up(self, error: BaseException) -> None:
+    def give_up(self, error: BaseException) -> ConnectError | None:
         """Tell the others why, if all had come; else they wait on, for this rank may come again."""
         self._why = error  # first: all may be there in this moment, and then the thread that sees it tells them
         meeting = self._meeting
         if meeting is not None:
             with contextlib.suppress(ConnectError):
-                asked(lambda _: meeting.end(error), time.monotonic() + _TELL_S)
+                return asked(lambda _: meeting.end(error), time.monotonic() + _TELL_S)
+        return None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Callable[[], None]]:
+        """Let a thread of its own look: the store may be slow, or silent."""
+        meeting, step = self._meeting, f"words {self._rounds + 1}"
+        assert meeting is not None  # noqa: S101 - they have exchanged words
+        why, is_done = Future[ConnectError | None](), threading.Event()
+
+        def raise_if_over() -> None:
+            # A store that has failed says nothing about the others.
+            error = why.result() if why.done() and not why.exception() else None
+            if error:
+                raise error
+
+        start(lambda: meeting.watch(step, is_done), why, is_done)
+        try:
+            yield raise_if_over
+        finally:
+            is_done.set()
 
     def _come(self, said: bytes, deadline: float, is_over: threading.Event) -> list[bytes]:
         """Join an attempt, and return what each rank says once all have come."""
@@ -143,7 +173,7 @@ class StoreRoster(Roster):
     def _first_words(
         self, meeting: Meeting, said: bytes, deadline: float, is_over: threading.Event
     ) -> list[bytes] | None:
-        """Return what the ranks of a complete attempt say; None if one was a process that is gone, and replaced."""
+        """Return what the ranks of a complete attempt say; None if one was gone before, and has a successor."""
         self._meeting = meeting
         if self._why is not None:
             meeting.end(self._why)
@@ -181,7 +211,7 @@ class StoreRoster(Roster):
 
     def _replace(self, attempt: int, found: dict[int, str], wanted: dict[int, str]) -> bool:
         """Replace the record, unless another rank has meanwhile."""
-        told: bytes = self._store.compare_set(self._record(attempt), json.dumps(found), json.dumps(wanted))
+        told = self._store.compare_set(self._record(attempt), json.dumps(found), json.dumps(wanted))
         return told == json.dumps(wanted).encode()
 
     def _record(self, attempt: int) -> str:
@@ -239,15 +269,16 @@ class ChannelRoster(Roster):
         """Close the channel."""
         self._channel.close()
 
-    def give_up(self, error: BaseException) -> None:
+    def give_up(self, error: BaseException) -> ConnectError | None:
         """Tell the others by the channel, and close it with what is under way."""
         try:
             if not self._is_over:
                 now = self._channel.now()
                 self._channel.flush(now + _TELL_S)  # others may have all that they need, and find the reason themselves
-                self._channel.ask(reason(self.rank, error), lambda _: True, now + _TELL_S)
+                self._channel.ask(json.dumps(reason(self.rank, error)).encode(), lambda _: True, now + _TELL_S)
         finally:
             self._channel.close()
+        return None
 
     def _left_by(self, peer: int) -> ConnectError:
         """Return the error of a rank that another has left waiting: what that one says, or one that it has heard."""
@@ -256,7 +287,8 @@ class ChannelRoster(Roster):
         for words in filter(None, told.values()):
             # A rank that has joined all others and left their group since says something else.
             with contextlib.suppress(ValueError):
-                return told_why(words)
+                blamed, why, ranks = json.loads(words)
+                return ConnectError.told(blamed, why, ranks)
         return ConnectError.given_up([peer])
 
 

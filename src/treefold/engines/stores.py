@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from treefold.errors import ConnectError
 
@@ -16,8 +18,6 @@ from treefold.errors import ConnectError
 INTERFACES = "GLOO_SOCKET_IFNAME"
 T = TypeVar("T")
 
-#: What stores raise: PyTorch's are RuntimeErrors, those of users' own stores may be the system's.
-STORE_ERRORS = (RuntimeError, OSError)
 #: A question that ends at the deadline by itself is not cut off.
 _GRACE_S = 0.2
 #: How long the process waits for such threads when it ends.
@@ -28,6 +28,52 @@ _LACKING = ("Not implemented", "pure virtual function")
 #: The threads that ask stores, and what tells each of them to end.
 _under_way: dict[threading.Thread, threading.Event] = {}
 _is_ending = threading.Event()
+
+
+class CheckedStore:
+    """What ranks ask one of PyTorch's stores, or a user's own: whatever that raises is a ConnectError."""
+
+    def __init__(self, store: Any) -> None:
+        """Use a store that outlives this object."""
+        self.store = store
+
+    def set(self, key: str, value: bytes | str) -> None:
+        """Keep a value."""
+        with in_words():
+            self.store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        """Return a value that is there."""
+        with in_words():
+            value: bytes = self.store.get(key)
+            return value
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Tell whether all keys are there."""
+        with in_words():
+            return bool(self.store.check(keys))
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Set a value if it is as expected, where a missing one is empty; return what it is then."""
+        with in_words():
+            value: bytes = self.store.compare_set(key, expected, desired)
+            return value
+
+    def delete_key(self, key: str) -> None:
+        """Forget a value; not every store can."""
+        with in_words():
+            self.store.delete_key(key)
+
+
+@contextlib.contextmanager
+def in_words() -> Iterator[None]:
+    """Raise as a ConnectError what a store raises; users' own stores have exception classes of their own."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - nothing of ours runs here
+        if any(words in str(error) for words in _LACKING):
+            raise ConnectError.unfit_store() from None
+        raise ConnectError.store(traceback.format_exception_only(error)[0]) from None
 
 
 def interfaces() -> list[str]:
@@ -42,19 +88,15 @@ def asked(question: Callable[[threading.Event], T], deadline: float) -> T:
     nobody waits for the answer, as after Ctrl-C: it has then to leave the store as if it had not been asked.
 
     Raises:
-        ConnectError: there is no answer, or the store has failed.
+        ConnectError: there is no answer, or the question raises it.
 
     """
     answer, is_over = Future[T](), threading.Event()
     try:
         start(lambda: question(is_over), answer, is_over)
         return answer.result(max(deadline - time.monotonic(), 0.0) + _GRACE_S)
-    except ConnectError:
-        raise
-    except STORE_ERRORS as error:
-        if any(words in str(error) for words in _LACKING):
-            raise ConnectError.unfit_store() from None
-        raise ConnectError.store(str(error) or _SILENT) from None
+    except TimeoutError:
+        raise ConnectError.store(_SILENT) from None
     finally:
         is_over.set()
         wait([answer], _GRACE_S)  # what it takes back is gone before the caller, or the process, goes on

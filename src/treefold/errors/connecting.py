@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.groups import GroupError, numbered
+from treefold.errors.words import seconds_in_words
 
 
 class ConnectError(GroupError, ConnectionError):
@@ -77,16 +78,16 @@ class ConnectError(GroupError, ConnectionError):
     def late(cls, ranks: Sequence[int], seconds: float) -> Self:
         """Some ranks did not come."""
         return cls(
-            f"{numbered(ranks)} did not connect within {round(seconds, 2):g} s. Start "
-            "all ranks, or give connect a larger connect_timeout_seconds."
+            f"{numbered(ranks)} did not connect within {seconds_in_words(seconds)}. Start all ranks, or give connect a "
+            "larger connect_timeout_seconds."
         ).blaming(*ranks)
 
     @classmethod
     def out_of_time(cls, rank: int, seconds: float) -> Self:
         """The deadline of a rank has passed, though the others may all be there: nobody is to blame."""
         return cls(
-            f"The group did not form: rank {rank}'s connect_timeout_seconds ({round(seconds, 2):g} s) was over before "
-            "all ranks were connected. Give connect more time on all ranks."
+            f"The group did not form: rank {rank}'s connect_timeout_seconds ({seconds_in_words(seconds)}) was over "
+            "before all ranks were connected. Give connect more time on all ranks."
         )
 
     @classmethod

@@ -84,23 +84,38 @@ def connect_link(
     if isinstance(ranks, Ticket):
         return meet(ranks, agreed, left, timeout_seconds)
     terms = Terms(guarantee, topology, memory_limits.result_bytes(), left, timeout_seconds)
-    return join(ranks, terms, lambda ticket, left: meet(ticket, agreed, max(left, 1e-3), timeout_seconds))
+    return join(ranks, terms, lambda ticket, left, check: meet(ticket, agreed, max(left, 1e-3), timeout_seconds, check))
 
 
-def meet(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> SharedMemoryLink:
-    """Join the other ranks of a host, which all have tickets of one kind."""
+def meet(
+    ticket: Ticket,
+    agreed: dict[str, object],
+    seconds: float,
+    timeout_seconds: float,
+    raise_if_over: Callable[[], None] = lambda: None,
+) -> SharedMemoryLink:
+    """Join the other ranks of a host, which all have tickets of one kind.
+
+    ``raise_if_over`` is called while this rank waits: it raises why there will be no group, if others know that.
+    """
     try:
-        return _meet_others(ticket, agreed, seconds, timeout_seconds)
+        return _meet_others(ticket, agreed, seconds, timeout_seconds, raise_if_over)
     except GroupError:
         raise
     except OSError as error:  # no descriptor for the first socket, for instance
         raise SharedMemoryError.of_system(error) from None
 
 
-def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, timeout_seconds: float) -> SharedMemoryLink:
+def _meet_others(
+    ticket: Ticket,
+    agreed: dict[str, object],
+    seconds: float,
+    timeout_seconds: float,
+    raise_if_over: Callable[[], None],
+) -> SharedMemoryLink:
     guarantee = str(agreed["guarantee"])
     if ticket.rank == 0:
-        listener = Listener(ticket, agreed, seconds)
+        listener = Listener(ticket, agreed, seconds, raise_if_over)
         try:
             listener.gather()
             try:
@@ -122,7 +137,7 @@ def _meet_others(ticket: Ticket, agreed: dict[str, object], seconds: float, time
         finally:
             listener.close()
         return link
-    client = Client(ticket, agreed, seconds)
+    client = Client(ticket, agreed, seconds, raise_if_over)
     try:
         link = _link(ticket, client.join(), client.lifeline, guarantee, timeout_seconds, client.settle)
         _settle(link, client.settle)

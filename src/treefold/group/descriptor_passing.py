@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import socket
 import struct
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ _MOST_REPLY = 1 << 20
 _MOST_DESCRIPTORS = 200
 _NONE = -1
 _RETRY_S = 0.001
+_LOOK_MS = 50
 #: What the system answers where a process, or all of them, may open no more.
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
@@ -72,6 +74,17 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
             close_all(descriptors)
             raise OSError(errno.EMFILE if data else errno.ECONNRESET, os.strerror(errno.EMFILE))
     return message, descriptors
+
+
+def has_come(connection: socket.socket, until: float, look: Callable[[], None]) -> bool:
+    """Wait until there is something to read, or the other end is gone; call ``look`` again and again meanwhile."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    while not poll.poll(_LOOK_MS):
+        look()
+        if time.monotonic() >= until:
+            return False
+    return True
 
 
 def receive_some(connection: socket.socket, nbytes: int, count: int) -> tuple[bytes, list[int], int, Any]:

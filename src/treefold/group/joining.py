@@ -27,8 +27,8 @@ from treefold.topology.load import load_topology
 
 #: Of what a rank says of an error, in characters.
 _MOST_WORDS = 1000
-#: Joins the ranks of one host: a ticket, the seconds that are left.
-Meet = Callable[[Ticket, float], SharedMemoryLink]
+#: Joins the ranks of one host: a ticket, the seconds that are left, and what raises why there will be no group.
+Meet = Callable[[Ticket, float, Callable[[], None]], SharedMemoryLink]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,9 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
     try:
         return _joined(roster, terms, meet, time.monotonic() + terms.connect_seconds)
     except BaseException as error:
-        roster.give_up(error)
+        first = roster.give_up(error)
+        if first is not None and isinstance(error, ConnectError):
+            raise first from None  # a rank that has gone for that reason is missed by those of its host
         raise
 
 
@@ -76,7 +78,7 @@ def _joined(roster: Roster, terms: Terms, meet: Meet, deadline: float) -> Link:
     local = _meet_on_host(roster, layout, deadline, meet)
     if len(hosts) == 1:
         roster.close()
-        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), deadline - time.monotonic())
+        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), deadline - time.monotonic(), lambda: None)
     # A cluster's topology names the ranks that there were; hosts that are left fold equal parts.
     rest = dataclasses.replace(terms, topology=None)
     try:
@@ -114,12 +116,14 @@ def _own(roster: Roster, terms: Terms, cluster: Topology | None) -> dict[str, An
 def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -> SharedMemoryLink | None:
     """Join the ranks of this rank's host; None if it is alone there."""
     own = layout.host_of(roster.rank)
-    ticket = Ticket.for_ranks(len(own))[0] if len(own) > 1 and roster.rank == own[0] else ""
-    told = roster.exchange(ticket.encode(), deadline)
+    text = Ticket.for_ranks(len(own))[0] if len(own) > 1 and roster.rank == own[0] else ""
+    told = roster.exchange(text.encode(), deadline)
     if len(own) == 1:
         return None
     first = Ticket.read(told[own[0]].decode())
-    return meet(Ticket(first.folder, first.token, own.index(roster.rank), len(own)), deadline - time.monotonic())
+    with roster.watching() as raise_if_over:
+        ticket = Ticket(first.folder, first.token, own.index(roster.rank), len(own))
+        return meet(ticket, deadline - time.monotonic(), raise_if_over)
 
 
 def _check(said: Sequence[dict[str, Any]]) -> None:

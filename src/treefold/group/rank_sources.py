@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from treefold.engines.roster import Roster, StoreRoster, of_communicator
-from treefold.engines.stores import asked
+from treefold.engines.stores import CheckedStore, asked, in_words
 from treefold.errors import ConnectError
 from treefold.group.rendezvous_client import is_listening
 from treefold.group.ticket import Ticket
@@ -52,21 +53,22 @@ class StoreRanks:
             ConnectError: there is none in time, or rank 0 is on another host.
 
         """
+        store = CheckedStore(self.store)
         if self.rank == 0:
-            self.store.set(_STORE_KEY, _first_ticket(self.size) + _boot().encode())
-            return self._read()
+            store.set(_STORE_KEY, _first_ticket(self.size) + _boot().encode())
+            return self._read(store)
         deadline = time.monotonic() + seconds
         # What an earlier incarnation of the job has left there leads to nobody.
         while time.monotonic() < deadline:
-            if self.store.check([_STORE_KEY]):
-                ticket = self._read()
+            if store.check([_STORE_KEY]):
+                ticket = self._read(store)
                 if is_listening(ticket):
                     return ticket
             time.sleep(_RETRY_S)
         raise ConnectError.late([0], seconds)
 
-    def _read(self) -> Ticket:
-        told = self.store.get(_STORE_KEY)
+    def _read(self, store: CheckedStore) -> Ticket:
+        told = store.get(_STORE_KEY)
         host = told[_TICKET_BYTES:].decode()
         if host and _boot() and host != _boot():
             raise ConnectError.other_host(self.rank)
@@ -137,11 +139,13 @@ def _from_torchrun(seconds: float) -> Roster:
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and not _held_stores
-    limit = timedelta(seconds=seconds)
+
+    def open_store(_: threading.Event) -> TCPStore:
+        with in_words():
+            return TCPStore(address, port, None, is_host, timedelta(seconds=seconds), wait_for_workers=False)
+
     # In a thread: the constructor hears no signals, and tries longer than it is told.
-    store = asked(
-        lambda _: TCPStore(address, port, None, is_host, limit, wait_for_workers=False), time.monotonic() + seconds
-    )
+    store = asked(open_store, time.monotonic() + seconds)
     if is_host:
         _held_stores.append(store)  # the others may still have to ask, and this process may connect again
     return StoreRoster(store, rank, size, f"treefold/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{restart}")

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from treefold.group.descriptor_passing import (
     Met,
     check,
     close_all,
+    has_come,
     met,
     namespace,
     peer,
@@ -35,10 +37,16 @@ _RETRY_S, _GRACE_S = 0.02, 1.0
 class Client:
     """The side of all other ranks."""
 
-    def __init__(self, ticket: Ticket, agreed: dict[str, object], seconds: float) -> None:
+    def __init__(
+        self,
+        ticket: Ticket,
+        agreed: dict[str, object],
+        seconds: float,
+        raise_if_over: Callable[[], None] = lambda: None,
+    ) -> None:
         """Show the token at rank 0's door."""
-        self._rank, self._seconds = ticket.rank, seconds
-        self._connection = _knock(ticket, seconds)
+        self._rank, self._seconds, self._raise_if_over = ticket.rank, seconds, raise_if_over
+        self._connection = _knock(ticket, seconds, raise_if_over)
         problem, descriptors = "", []
         try:
             self.lifeline = Lifeline()
@@ -82,10 +90,10 @@ class Client:
             send(self._connection, {"problem": problem, "is_memory": bool(problem)})
 
     def _next(self) -> tuple[dict[str, Any], list[int]]:
+        if not has_come(self._connection, time.monotonic() + self._seconds + _GRACE_S, self._raise_if_over):
+            raise ConnectError.late([0], self._seconds)
         try:
             reply, descriptors = receive(self._connection)
-        except TimeoutError:
-            raise ConnectError.late([0], self._seconds) from None
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in NO_ROOM:
                 sentence = str(SharedMemoryError.of_system(error))
@@ -106,7 +114,7 @@ def is_listening(ticket: Ticket) -> bool:
         return connection.connect_ex(ticket.address) == 0
 
 
-def _knock(ticket: Ticket, seconds: float) -> socket.socket:
+def _knock(ticket: Ticket, seconds: float, raise_if_over: Callable[[], None]) -> socket.socket:
     """Connect to rank 0, which may not listen yet."""
     deadline = time.monotonic() + seconds
     while True:
@@ -127,6 +135,7 @@ def _knock(ticket: Ticket, seconds: float) -> socket.socket:
                 ) from None
             if time.monotonic() >= deadline:
                 raise ConnectError.late([0], seconds) from None
+            raise_if_over()
             time.sleep(_RETRY_S)
             continue
         if peer(connection)[1] != os.getuid():

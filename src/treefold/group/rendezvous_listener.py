@@ -16,6 +16,7 @@ import selectors
 import socket
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -30,6 +31,7 @@ from treefold.group.descriptor_passing import (
     Met,
     check,
     close_all,
+    has_come,
     met,
     namespace,
     peer,
@@ -69,9 +71,15 @@ class _Arrival:
 class Listener:
     """Rank 0's side: it listens, lets the others in, and sends them what they need."""
 
-    def __init__(self, ticket: Ticket, agreed: dict[str, object], seconds: float) -> None:
+    def __init__(
+        self,
+        ticket: Ticket,
+        agreed: dict[str, object],
+        seconds: float,
+        raise_if_over: Callable[[], None] = lambda: None,
+    ) -> None:
         """Be ready for ``gather``. ``agreed``: what must be the same on all ranks."""
-        self._ticket, self._agreed = ticket, agreed
+        self._ticket, self._agreed, self._raise_if_over = ticket, agreed, raise_if_over
         self._deadline, self._seconds = time.monotonic() + seconds, seconds
         self._members: dict[int, Member] = {}
         self._arrivals: list[_Arrival] = []
@@ -112,6 +120,7 @@ class Listener:
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def _look(self) -> None:
+        self._raise_if_over()
         now = time.monotonic()
         if now >= self._deadline:
             missing = sorted(set(range(self._ticket.size)) - set(self._members))
@@ -230,18 +239,21 @@ class Listener:
         said: dict[str, object] = {}
         until = time.monotonic() + self._seconds
         for rank in range(1, self._ticket.size):
-            connection = _connected(self._members[rank])
-            connection.settimeout(max(until - time.monotonic(), _LEAST_S))
-            try:
-                reply, _ = receive(connection)
-            except TimeoutError:
-                reply = {"problem": f"rank {rank} does not answer."}
-            except (OSError, ValueError):
-                reply = {"problem": f"rank {rank} has gone."}
+            reply = self._reply(rank, until)
             said = said if said.get("problem") else reply
         # One verdict for all, sent when all have answered: a group forms on every rank or on none.
         self.refuse(str(said.get("problem", "")), is_memory=bool(said.get("is_memory")))
         check(said)
+
+    def _reply(self, rank: int, until: float) -> dict[str, object]:
+        connection = _connected(self._members[rank])
+        connection.settimeout(max(until - time.monotonic(), _LEAST_S))
+        if not has_come(connection, until, self._raise_if_over):
+            return {"problem": f"rank {rank} does not answer."}
+        try:
+            return receive(connection)[0]
+        except (OSError, ValueError):
+            return {"problem": f"rank {rank} has gone."}
 
     def refuse(self, problem: str, *, is_memory: bool = False) -> None:
         """Tell everybody who is in that the group does not form; without a problem, that it has formed."""
