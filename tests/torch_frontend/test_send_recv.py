@@ -113,6 +113,7 @@ class TestRefusals:
             ("word", "A message got the tag 'a'. Give a whole number of 64 bits"),
             ("peer", "Got rank 7 of a group of 2 ranks."),
             ("overlapping", "A tensor of shape (4,) and strides (0,) is to be written"),
+            ("windows", "A tensor of shape (3, 2) and strides (1, 1) is to be written"),
             ("freed", "A tensor needs 16 bytes of its storage, which has 0 bytes."),
         ],
     )
