@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import random
 import signal
 import subprocess
@@ -100,6 +101,12 @@ class TestSendRecv:
         """NumPy's and PyTorch's stand for peers and tags, as with gloo."""
         assert run(mail_ends.whole_numbers, 2, kind, seconds=20.0) == [[2], [1]]
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+    @pytest.mark.parametrize("ranks", [[0], [0, 1]])
+    def test_as_another_user(self, ranks):
+        """Ranks that give their privileges up once they are in a group stay in it."""
+        assert run(mail_ends.as_another_user, 2, ranks, seconds=20.0) == [([2], 3), ([1], 3)]
+
     def test_in_a_group_of_its_own(self):
         """One rank alone."""
         assert run(mail.to_itself, 1, seconds=20.0) == [[1, 1]]
@@ -148,6 +155,10 @@ class TestRefusals:
         assert said == (kind, sentence)
         assert (first, second) == ([2], [1])
 
+    def test_without_descriptors_for_a_moment(self):
+        """Receives are tried again, too, so the end of a sender that has never come is told and not waited for."""
+        assert run(mail_ends.without_descriptors_for_a_moment, 3, seconds=20.0)[0] == "PeerLostError"
+
     def test_in_a_forked_child(self):
         """Which is no rank; its parent sends on."""
         for rank, (said, before, after) in enumerate(run(mail.forked, 2, seconds=20.0)):
@@ -160,6 +171,11 @@ class TestErrors:
     def test_what_was_given_up_is_not_written(self, how, kind):
         """The tensor belongs to its owner again, and the message goes to who receives next."""
         assert run(mail.given_up, 2, how, seconds=20.0)[0] == (kind, [9, 9, 9], [2, 2, 2])
+
+    def test_given_up_while_it_comes(self):
+        """The message goes to who receives next, and the one behind it stays behind it."""
+        taken = run(mail_ends.given_up_while_it_comes, 2, 1 << 24, seconds=20.0)[0]
+        assert taken == ("DeadlineError", [[0], [1], [2]])
 
     def test_no_torn_tensors(self):
         """A sender that is killed in the middle of a message leaves the receiver's tensor as it was."""
