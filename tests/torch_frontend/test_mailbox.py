@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import math
 import os
 import socket
@@ -12,7 +13,7 @@ import torch
 
 from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError, ProcessGroupError
 from treefold.torch import inbox, peers
-from treefold.torch.addresses import Address, Endpoint, connect, listen
+from treefold.torch.addresses import Address, Endpoint, connect, listen, tell_addresses
 from treefold.torch.inbox import Inbox
 from treefold.torch.lines import Line
 from treefold.torch.mailbox import Mailbox
@@ -340,6 +341,22 @@ class TestAddresses:
                 connect(address, os.geteuid() + 1)
         with pytest.raises(ConnectionRefusedError):
             connect(address, os.geteuid())
+
+
+class TestTellAddresses:
+    def test_leaves_no_socket_if_another_rank_is_lost(self):
+        """The name is free at once, whoever keeps the error."""
+
+        class Link:
+            def agree(self, _, blob, **__):
+                told.append(Address(*json.loads(blob)))
+                raise PeerLostError.mail(1)
+
+        told = []
+        with pytest.raises(PeerLostError):
+            tell_addresses(Link())
+        with pytest.raises(ConnectionRefusedError):
+            connect(told[0], os.geteuid())
 
 
 class TestDeadline:

@@ -47,17 +47,17 @@ def tell_addresses(link: Link) -> tuple[list[Address], socket.socket]:
     All of them listen before anyone knows where, so whoever does not listen any more is gone.
 
     Raises:
-        GroupError: a rank has ended or is late, or there is no descriptor left; the link is closed then.
+        GroupError: a rank has ended or is late, or there is no descriptor left.
 
     """
+    own = Address(f"treefold-{secrets.token_hex(16)}", secrets.token_hex(32), host_key())
+    listener = listen(own)
     try:
-        own = Address(f"treefold-{secrets.token_hex(16)}", secrets.token_hex(32), host_key())
-        listener = listen(own)
         kind = KIND.pack(_ADDRESSES, 0, 0, 0, bytes(16))
         said = link.agree(kind, json.dumps(own).encode(), words="init_process_group")
         return [Address(*json.loads(blob)) for blob in said], listener
-    except BaseException as error:
-        link.close(error)
+    except BaseException:
+        listener.close()
         raise
 
 
@@ -69,9 +69,11 @@ def listen(address: Address) -> socket.socket:
 
     """
     try:
-        listener = _noted(_new_socket())
-        listener.bind(address.path)
-        listener.listen()
+        with contextlib.ExitStack() as undone:
+            listener = undone.enter_context(_noted(_new_socket()))
+            listener.bind(address.path)
+            listener.listen()
+            undone.pop_all()
     except OSError as error:
         raise GroupError.no_mail(error) from None
     return listener

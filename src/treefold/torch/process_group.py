@@ -66,11 +66,14 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         self._name, self._store = "", ranks.store
         self._seconds, self._pid = timeout.total_seconds(), os.getpid()
         self._link = connect_link(ranks, self._seconds, self._seconds)
-        ranks.forget()
-        self._moves, self._turns = Moves(self._link), Turns()
+        try:
+            ranks.forget()
+            self._mailbox = Mailbox(self._link.rank, *tell_addresses(self._link))
+        except BaseException as error:  # the others would wait for this rank
+            self._link.close(error)
+            raise
+        self._moves, self._turns, self._elsewhere = Moves(self._link), Turns(), Elsewhere(_NAME)
         self._folds = Folds(self._link, self._moves.join)
-        self._elsewhere = Elsewhere(_NAME)
-        self._mailbox = Mailbox(self._link.rank, *tell_addresses(self._link))
         atexit.register(_close, weakref.ref(self))
 
     def allreduce(self, tensors: list[Any], opts: Any) -> Any:
