@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from datetime import timedelta
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import torch
 from torch_ranks import Died, Raised, mail, mail_ends, run
 
-from treefold.errors import GroupError
+from treefold.errors import DeadlineError, GroupError
 from treefold.torch.transfers import Transfer
 
 
@@ -259,6 +260,15 @@ class TestEndOfTheProgram:
 
 
 class TestTransfer:
+    def test_ends_at_the_deadline_whatever_holds_the_mailbox_up(self):
+        """Whoever waits gives it up himself."""
+        ended = []
+        until = time.monotonic() + 0.1
+        transfer = Transfer(1, 0, torch.zeros(2), rank=0, is_sent=False, until=until, given_up=ended.append)
+        with pytest.raises(DeadlineError, match=r"^Rank 1 has not sent or received what this rank waits for"):
+            transfer.wait()
+        assert ended == [transfer]
+
     def test_that_is_interrupted_where_it_waits_has_ended(self):
         """Wherever the signal comes: whoever waits for it then does not wait."""
         ended, draw = [], random.Random(1)  # noqa: S311 - a test's choice
