@@ -6,13 +6,14 @@ import json
 import math
 import os
 import socket
+import threading
 import time
 
 import pytest
 import torch
 
 from treefold.errors import CallMismatchError, DeadlineError, GroupError, PeerLostError, ProcessGroupError
-from treefold.torch import inbox, peers
+from treefold.torch import inbox, mailbox, peers
 from treefold.torch.addresses import Address, Endpoint, connect, listen, tell_addresses
 from treefold.torch.inbox import Inbox
 from treefold.torch.lines import Line
@@ -207,13 +208,7 @@ class Meeting:
         self.listeners = [listen(address) for address in self.addresses]
         self.endpoint = Endpoint(self.listeners[0])
         self.greeted, self.lost = [], []
-        self.peers = Peers(
-            0,
-            self.addresses,
-            reached=self._expect_nothing,
-            greeted=self._greet,
-            lost=lambda *lost: self.lost.append(lost),
-        )
+        self.peers = Peers(0, self.addresses, reached=self._expect_nothing, greeted=self._greet)
 
     def _expect_nothing(self, line):
         line.expect(memoryview(bytearray(1)), print)
@@ -229,7 +224,7 @@ class Meeting:
     def progress(self):
         """Let rank 0 do whatever can be done."""
         for _ in range(3):
-            self.peers.progress(self.endpoint, 0)
+            self.lost += self.peers.progress(self.endpoint, 0)
 
     def close(self):
         """Close all."""
@@ -308,6 +303,28 @@ class TestPeers:
 
 
 class TestMailbox:
+    @pytest.mark.parametrize("has_started", [True, False])
+    def test_begins_with_a_thread(self, monkeypatch, has_started):
+        """Python may answer Ctrl-C with an error of its own where it waits for the thread, which then runs."""
+
+        def start(_):
+            try:
+                if has_started:
+                    raise KeyboardInterrupt
+            finally:
+                raise RuntimeError
+
+        opened = []
+        monkeypatch.setattr(threading.Thread, "start", start)
+        monkeypatch.setattr(mailbox, "Endpoint", lambda listener: opened.append(Endpoint(listener)) or opened[0])
+        address = Address(f"treefold-test-{os.getpid()}", "token", "")
+        with listen(address) as listener:
+            transfer = Transfer(0, 5, torch.zeros(2), rank=0, is_sent=True, until=math.inf, given_up=print)
+            with pytest.raises(KeyboardInterrupt if has_started else GroupError):
+                Mailbox(0, [address], listener).post(transfer)
+            assert (opened[0].waker.fileno() >= 0) == has_started
+            opened[0].close()
+
     def test_between_networks(self):
         """Names mean nothing in another network namespace: one sentence, at once and at both ends."""
         box = Mailbox(0, [Address("a", "b", "one"), Address("c", "d", "two")], None)

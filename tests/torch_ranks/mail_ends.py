@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime as dt
+import gc
 import os
 import random
 import resource
@@ -67,7 +68,9 @@ def interrupted_first(rank, size, count):
     """Ctrl-C at some moment of a group's first message; return what later ones bring, for so many groups."""
     draw, brought = random.Random(1), []  # noqa: S311 - a test's choice
     signal.signal(signal.SIGALRM, signal.default_int_handler)
+    gc.disable()  # Python ignores interrupts that come while it tells weak references of the end of an object
     for _ in range(count):
+        work = None  # goes here, with its group
         group = distributed.new_group()
         with contextlib.suppress(KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, 8e-4))

@@ -36,13 +36,8 @@ class Mailbox:
         self._rank, self._addresses, self._listener, self._pid = rank, addresses, listener, os.getpid()
         self._posted: deque[Transfer] = deque()
         self._inbox, self._outbox = Inbox(rank), Outbox(rank)
-        self._peers = Peers(
-            rank,
-            addresses,
-            reached=self._outbox.expect_answer,
-            greeted=self._inbox.expect_news,
-            lost=self._lose,
-        )
+        # Nothing of this refers to the mailbox: what a group has opened goes with it, not when garbage is collected.
+        self._peers = Peers(rank, addresses, reached=self._outbox.expect_answer, greeted=self._inbox.expect_news)
         #: A moment before which no transfer is late.
         self._look_at = math.inf
         self._is_closed = False
@@ -93,8 +88,12 @@ class Mailbox:
             raise GroupError.no_mail(error) from None
         try:
             threading.Thread(target=self._run, args=(endpoint,), name="treefold mailbox", daemon=True).start()
-        except RuntimeError as error:  # no room for another thread
-            endpoint.close()
+        except RuntimeError as error:
+            if (
+                error.__context__ is not None
+            ):  # Ctrl-C while ``start`` waited for the thread, which has the endpoint now
+                raise error.__context__ from None
+            endpoint.close()  # no room for another thread
             raise GroupError.no_mail(error) from None
 
     def _take_over(self, endpoint: Endpoint) -> bool:
@@ -117,7 +116,8 @@ class Mailbox:
                 try:
                     self._begin_posted()
                     self._reach(endpoint)
-                    self._peers.progress(endpoint, self._patience())
+                    for line in self._peers.progress(endpoint, self._patience()):
+                        self._lose(line.rank, line)
                     self._drop_late()
                 except Exception as error:  # noqa: BLE001 - later messages must not wait for a thread that has ended
                     self._fail_all(GroupError.mail_failed(error))

@@ -30,15 +30,12 @@ class Peers:
         *,
         reached: Callable[[Line], None],
         greeted: Callable[[Line], None],
-        lost: Callable[[int, Line], None],
     ) -> None:
         """Begin without connections.
 
-        ``reached`` and ``greeted`` are called with a new connection to a rank or from one, to expect something there;
-        ``lost`` with a rank that is gone, and its connection that has ended.
+        ``reached`` and ``greeted`` are called with a new connection to a rank or from one, to expect something there.
         """
-        self._rank, self._addresses = rank, addresses
-        self._reached, self._greeted, self._lost = reached, greeted, lost
+        self._rank, self._addresses, self._reached, self._greeted = rank, addresses, reached, greeted
         # The user of all ranks when they began to listen. They may become another one afterwards.
         self._user = os.geteuid()
         self._outgoing: dict[int, Line] = {}
@@ -96,19 +93,22 @@ class Peers:
             line.connection.close()
             raise
 
-    def progress(self, endpoint: Endpoint, seconds: float) -> None:
-        """Wait until something can be read or written, and do that."""
+    def progress(self, endpoint: Endpoint, seconds: float) -> list[Line]:
+        """Wait until something can be read or written, and do that. Return the connections of ranks that are gone."""
         for key in list(endpoint.selector.get_map().values()):
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if key.data and key.data.has_writes else 0)
             if events != key.events:
                 endpoint.selector.modify(key.fileobj, events, key.data)
+        lost = []
         for key, events in endpoint.selector.select(seconds):
             if key.fileobj is endpoint.listener:
                 self._accept(endpoint)
             elif key.fileobj is endpoint.woken:
                 endpoint.woken.recv(4096)
-            else:
-                self._pass(key.data, events, endpoint)
+            elif not self._pass(key.data, events):
+                self._lose(key.data, endpoint)
+                lost.append(key.data)
+        return [line for line in lost if line.peer is not None]
 
     def _accept(self, endpoint: Endpoint) -> None:
         """Let somebody in who has to show the token first, because ranks may be other users by now."""
@@ -136,17 +136,19 @@ class Peers:
         self._incoming[rank] = line
         self._greeted(line)
 
-    def _pass(self, line: Line, events: int, endpoint: Endpoint) -> None:
+    def _pass(self, line: Line, events: int) -> bool:
+        """Tell whether the other end is still there, behind all that has come from it."""
         try:
             if events & selectors.EVENT_WRITE:
                 line.write()
             if events & selectors.EVENT_READ:
                 line.read()
         except Exception:  # noqa: BLE001 - whatever came by this line, the others go on
-            self._lose(line, endpoint)
+            return False
+        return True
 
     def _lose(self, line: Line, endpoint: Endpoint) -> None:
-        """Forget a line whose other end is gone, and fail what was under way on it."""
+        """Forget a line whose other end is gone."""
         if line.connection.fileno() < 0:  # a stranger who was turned away in this round
             return
         endpoint.selector.unregister(line.connection)
@@ -157,4 +159,3 @@ class Peers:
         for lines in (self._outgoing, self._incoming):
             if lines.get(line.peer) is line:
                 del lines[line.peer]
-        self._lost(line.peer, line)
