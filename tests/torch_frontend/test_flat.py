@@ -1,8 +1,31 @@
 """Flat tensors, cut into batches."""
 
+import itertools
+
+import pytest
 import torch
 
-from treefold.torch.flat import cut_apart
+from treefold.errors import ProcessGroupError
+from treefold.torch.flat import Flat, cut_apart
+
+
+class TestTarget:
+    def test_refuses_elements_that_share_memory_and_no_others(self):
+        """Whatever the strides: its elements are counted in memory."""
+        memory = torch.zeros(64)
+        for shape in itertools.product((1, 2, 3), repeat=3):
+            for strides in itertools.product((0, 1, 2, 3, 5), repeat=3):
+                tensor = memory.as_strided(shape, strides)
+                places = torch.arange(64).as_strided(shape, strides).unique().numel()
+                if places == tensor.numel():
+                    assert Flat().target(tensor).numel() == places
+                else:
+                    with pytest.raises(ProcessGroupError, match=r"^A tensor of shape .* is to be written, and several"):
+                        Flat().target(tensor)
+
+    def test_takes_empty_tensors_of_any_strides(self):
+        """They have no elements."""
+        assert Flat().target(torch.zeros(1).as_strided((0, 3), (0, 0))).numel() == 0
 
 
 class TestCutApart:

@@ -57,6 +57,10 @@ class TestRendezvous:
         assert [answer.kind for answer in answers[:2]] == ["ConnectError"] * 2
         assert "Rank 2 did not connect within 4 s." in answers[0].text
 
+    def test_a_rank_fails_when_all_have_come(self):
+        """The others are told at once, though its program goes on."""
+        assert run(launching.fails_when_all_have_come, 3) == ["RuntimeError", "PeerLostError", "PeerLostError"]
+
     def test_a_ticket_of_an_earlier_run(self, tmp_path):
         """It leads to nobody, so ranks wait for the one of this run; that one is taken away once all have met."""
         assert run(launching.stale, 3, str(tmp_path)) == [(7, False)] * 3

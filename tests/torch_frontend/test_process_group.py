@@ -321,6 +321,14 @@ class TestRefusals:
                 "ProcessGroupError",
                 "A tensor of shape (4,) and strides (0,) is to be written, and several of its elements are one place",
             ),
+            *(
+                (
+                    what,
+                    "ProcessGroupError",
+                    "A tensor of shape (4, 2) and strides (1, 1) is to be written, and several of its elements are one",
+                )
+                for what in ("windows", "windows of parts", "windows of rows")
+            ),
             ("freed", "ProcessGroupError", "A tensor needs 16 bytes of its storage, which has 0 bytes."),
             (
                 "quantized",

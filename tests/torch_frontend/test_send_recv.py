@@ -2,11 +2,13 @@
 
 import contextlib
 import math
+import os
 import random
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from datetime import timedelta
 
 import numpy as np
@@ -14,7 +16,7 @@ import pytest
 import torch
 from torch_ranks import Died, Raised, mail, mail_ends, run
 
-from treefold.errors import GroupError
+from treefold.errors import DeadlineError, GroupError
 from treefold.torch.transfers import Transfer
 
 
@@ -100,6 +102,12 @@ class TestSendRecv:
         """NumPy's and PyTorch's stand for peers and tags, as with gloo."""
         assert run(mail_ends.whole_numbers, 2, kind, seconds=20.0) == [[2], [1]]
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+    @pytest.mark.parametrize("ranks", [[0], [0, 1]])
+    def test_as_another_user(self, ranks):
+        """Ranks that give their privileges up once they are in a group stay in it."""
+        assert run(mail_ends.as_another_user, 2, ranks, seconds=20.0) == [([2], 3), ([1], 3)]
+
     def test_in_a_group_of_its_own(self):
         """One rank alone."""
         assert run(mail.to_itself, 1, seconds=20.0) == [[1, 1]]
@@ -113,6 +121,7 @@ class TestRefusals:
             ("word", "A message got the tag 'a'. Give a whole number of 64 bits"),
             ("peer", "Got rank 7 of a group of 2 ranks."),
             ("overlapping", "A tensor of shape (4,) and strides (0,) is to be written"),
+            ("windows", "A tensor of shape (3, 2) and strides (1, 1) is to be written"),
             ("freed", "A tensor needs 16 bytes of its storage, which has 0 bytes."),
         ],
     )
@@ -147,6 +156,10 @@ class TestRefusals:
         assert said == (kind, sentence)
         assert (first, second) == ([2], [1])
 
+    def test_without_descriptors_for_a_moment(self):
+        """Receives are tried again, too, so the end of a sender that has never come is told and not waited for."""
+        assert run(mail_ends.without_descriptors_for_a_moment, 3, seconds=20.0)[0] == "PeerLostError"
+
     def test_in_a_forked_child(self):
         """Which is no rank; its parent sends on."""
         for rank, (said, before, after) in enumerate(run(mail.forked, 2, seconds=20.0)):
@@ -159,6 +172,11 @@ class TestErrors:
     def test_what_was_given_up_is_not_written(self, how, kind):
         """The tensor belongs to its owner again, and the message goes to who receives next."""
         assert run(mail.given_up, 2, how, seconds=20.0)[0] == (kind, [9, 9, 9], [2, 2, 2])
+
+    def test_given_up_while_it_comes(self):
+        """The message goes to who receives next, and the one behind it stays behind it."""
+        taken = run(mail_ends.given_up_while_it_comes, 2, 1 << 24, seconds=20.0)[0]
+        assert taken == ("DeadlineError", [[0], [1], [2]])
 
     def test_no_torn_tensors(self):
         """A sender that is killed in the middle of a message leaves the receiver's tensor as it was."""
@@ -242,6 +260,15 @@ class TestEndOfTheProgram:
 
 
 class TestTransfer:
+    def test_ends_at_the_deadline_whatever_holds_the_mailbox_up(self):
+        """Whoever waits gives it up himself."""
+        ended = []
+        until = time.monotonic() + 0.1
+        transfer = Transfer(1, 0, torch.zeros(2), rank=0, is_sent=False, until=until, given_up=ended.append)
+        with pytest.raises(DeadlineError, match=r"^Rank 1 has not sent or received what this rank waits for"):
+            transfer.wait()
+        assert ended == [transfer]
+
     def test_that_is_interrupted_where_it_waits_has_ended(self):
         """Wherever the signal comes: whoever waits for it then does not wait."""
         ended, draw = [], random.Random(1)  # noqa: S311 - a test's choice

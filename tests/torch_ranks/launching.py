@@ -32,6 +32,22 @@ def never(rank, size):
         distributed.new_group(timeout=dt.timedelta(seconds=4))
 
 
+def fails_when_all_have_come(rank, size):
+    """Rank 0's store fails as a group forms, and its program goes on; return what every rank is told."""
+    if rank == 0:
+
+        def fail(_):
+            raise RuntimeError
+
+        process_group.StoreRanks.forget = fail
+    try:
+        distributed.new_group(timeout=dt.timedelta(seconds=20))
+    except Exception as error:  # noqa: BLE001 - kept until the others have raised theirs
+        kept = error
+    distributed.barrier()
+    return type(kept).__name__
+
+
 def killed(rank, size, elements):
     """The last rank is killed in the middle of a run of calls; return how long the others took to see it."""
     tensor = torch.full((elements,), 2.0**rank)

@@ -135,6 +135,7 @@ def refused(rank, size, what):
         "word": lambda: distributed.isend(sent, 1 - rank, tag="a"),
         "peer": lambda: distributed.isend(sent, 7),
         "overlapping": lambda: distributed.irecv(overlapping, 1 - rank),
+        "windows": lambda: distributed.irecv(torch.zeros(4).as_strided((3, 2), (1, 1)), 1 - rank),
         "freed": lambda: distributed.isend(freed, 1 - rank),
     }
     try:
@@ -190,7 +191,7 @@ def torn(rank, size, elements):
         threading.Event().wait(60)
     work = distributed.irecv(tensor, 1)
     group = distributed.group.WORLD
-    while not group._mailbox._coming:
+    while not group._mailbox._inbox._asked:
         time.sleep(0.0001)
     os.kill(numbers[1], signal.SIGKILL)
     try:
@@ -267,7 +268,7 @@ def thousands_given_up(rank, size, count):
             time.sleep(0.01)
         group.set_timeout(dt.timedelta(seconds=20))
     distributed.barrier()
-    return ring(rank, size, 2), len(group._mailbox._offers)
+    return ring(rank, size, 2), len(group._mailbox._inbox._offers)
 
 
 def without_first(rank, size):

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime as dt
+import gc
 import os
 import random
 import resource
@@ -67,7 +68,9 @@ def interrupted_first(rank, size, count):
     """Ctrl-C at some moment of a group's first message; return what later ones bring, for so many groups."""
     draw, brought = random.Random(1), []  # noqa: S311 - a test's choice
     signal.signal(signal.SIGALRM, signal.default_int_handler)
+    gc.disable()  # Python ignores interrupts that come while it tells weak references of the end of an object
     for _ in range(count):
+        work = None  # goes here, with its group
         group = distributed.new_group()
         with contextlib.suppress(KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, 8e-4))
@@ -121,3 +124,56 @@ def without_descriptors(rank, size, count):
     group.set_timeout(dt.timedelta(seconds=20))
     distributed.barrier()
     return said, mail.ring(rank, size, 2)
+
+
+def without_descriptors_for_a_moment(rank, size):
+    """Rank 0 has no descriptor when it begins to receive from rank 1; when it has, rank 1 ends without a message."""
+    tensor = torch.zeros(2)
+    if rank != 1:
+        distributed.send(tensor, 2) if rank == 0 else distributed.recv(tensor, 0)  # so that rank 0's thread runs
+    if rank == 0:
+        with descriptors(0):
+            work = distributed.irecv(tensor, 1)
+            time.sleep(0.2)
+    distributed.barrier()
+    if rank == 1:
+        os._exit(0)
+    if rank == 0:
+        try:
+            work.wait()
+        except (RuntimeError, OSError) as error:
+            return type(error).__name__
+    return None
+
+
+def as_another_user(rank, size, ranks):
+    """Some ranks go on as another user before anyone has sent a message; return what messages and a reduction bring."""
+    if rank in ranks:
+        os.seteuid(65534)
+    try:
+        distributed.barrier()
+        tensor = torch.full((1,), 2.0**rank)
+        brought = mail.ring(rank, size, 2)
+        distributed.all_reduce(tensor)
+        return brought, tensor.item()
+    finally:
+        os.seteuid(os.getuid())
+
+
+def given_up_while_it_comes(rank, size, elements):
+    """Rank 0 gives the first of two messages up in the middle, and receives twice."""
+    if rank == 1:
+        for work in [distributed.isend(torch.full((elements,), value), 0) for value in (1.0, 2.0)]:
+            work.wait()
+        return None
+    tensors = [torch.zeros(elements) for _ in range(3)]
+    work, group = distributed.irecv(tensors[0], 1), distributed.group.WORLD
+    while not group._mailbox._inbox._asked:
+        time.sleep(0.0001)
+    try:
+        work.wait(dt.timedelta(microseconds=1))
+    except TimeoutError as error:
+        for tensor in tensors[1:]:
+            distributed.recv(tensor, 1)
+        return type(error).__name__, [tensor.unique().tolist() for tensor in tensors]
+    return None

@@ -31,6 +31,10 @@ def _overlapping_on(rank):
     return torch.zeros(4) if rank else torch.zeros(1).expand(4)
 
 
+def _windows_on(rank):
+    return torch.zeros(4, 2) if rank else torch.zeros(5).as_strided((4, 2), (1, 1))
+
+
 def _freed_on(rank):
     tensor = torch.zeros(4)
     if rank == 0:
@@ -71,6 +75,9 @@ _CALLS = {
     "exchanged layout": lambda rank, _: distributed.all_to_all_single(torch.zeros(4), _sparse_on(rank)),
     "overlapping": lambda rank, _: distributed.all_reduce(_overlapping_on(rank)),
     "overlapping copy": lambda rank, _: distributed.broadcast(_overlapping_on(rank), 1),
+    "windows": lambda rank, _: distributed.all_reduce(_windows_on(rank)),
+    "windows of parts": lambda rank, _: distributed.all_gather_into_tensor(_windows_on(rank), torch.zeros(4)),
+    "windows of rows": lambda rank, _: distributed.all_to_all_single(_windows_on(rank), torch.zeros(4, 2)),
     "freed": lambda rank, _: distributed.broadcast(_freed_on(rank), 0),
     "quantized": lambda rank, _: distributed.broadcast(_quantized_on(rank), 0),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Self
 
@@ -172,12 +173,13 @@ class DeadlineError(GroupError, TimeoutError):
         """The other end of a send or a receive has not come; ``refused``: why there was no connection."""
         who = "No rank has" if rank is None else f"Rank {rank} has not"
         advice = (
-            f"The system has refused this process a connection ({refused.strerror}): close files, or raise its limits "
-            "(ulimit -n)."
-            if refused
-            else "Every send needs a receive with the same tag; give the group a longer timeout if the other rank is "
-            "only slow."
+            "Every send needs a receive with the same tag; give the group a longer timeout if the other rank is only "
+            "slow."
         )
+        if refused is not None:
+            has_files = refused.errno not in {errno.EMFILE, errno.ENFILE}
+            hint = "" if has_files else ": close files, or raise its limits (ulimit -n)"
+            advice = f"The system has refused this process a connection ({refused.strerror}){hint}."
         return cls(f"{who} sent or received what this rank waits for, by the deadline. {advice}").blaming(
             *([] if rank is None else [rank])
         )

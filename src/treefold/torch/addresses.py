@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -25,8 +26,9 @@ class Address(NamedTuple):
     """The name under which a rank listens until it leaves its group, and what others show there.
 
     The name is in Linux's abstract namespace: it goes with the socket, however the rank ends, and leaves no file. Any
-    program with the same network can connect to such a name, so both ends ask the kernel whose process the other one
-    is. ``network``: what differs between processes for which the name is not the same.
+    program with the same network can connect to such a name, and take it once the rank is gone. So whoever connects
+    asks the kernel who has begun to listen there, and shows the token. ``network``: what differs between processes for
+    which the name is not the same.
     """
 
     name: str
@@ -45,17 +47,17 @@ def tell_addresses(link: Link) -> tuple[list[Address], socket.socket]:
     All of them listen before anyone knows where, so whoever does not listen any more is gone.
 
     Raises:
-        GroupError: a rank has ended or is late, or there is no descriptor left; the link is closed then.
+        GroupError: a rank has ended or is late, or there is no descriptor left.
 
     """
+    own = Address(f"treefold-{secrets.token_hex(16)}", secrets.token_hex(32), host_key())
+    listener = listen(own)
     try:
-        own = Address(f"treefold-{secrets.token_hex(16)}", secrets.token_hex(32), host_key())
-        listener = listen(own)
         kind = KIND.pack(_ADDRESSES, 0, 0, 0, bytes(16))
         said = link.agree(kind, json.dumps(own).encode(), words="init_process_group")
         return [Address(*json.loads(blob)) for blob in said], listener
-    except BaseException as error:
-        link.close(error)
+    except BaseException:
+        listener.close()
         raise
 
 
@@ -67,9 +69,11 @@ def listen(address: Address) -> socket.socket:
 
     """
     try:
-        listener = _noted(_new_socket())
-        listener.bind(address.path)
-        listener.listen()
+        with contextlib.ExitStack() as undone:
+            listener = undone.enter_context(_noted(_new_socket()))
+            listener.bind(address.path)
+            listener.listen()
+            undone.pop_all()
     except OSError as error:
         raise GroupError.no_mail(error) from None
     return listener
@@ -102,42 +106,38 @@ class Endpoint:
         with contextlib.suppress(OSError):  # full, so it is awake; or closed
             self.waker.send(b"w")
 
-    def accept(self) -> socket.socket | None:
-        """Return the next connection; None if another user has opened it.
+    def accept(self) -> socket.socket:
+        """Return the next connection.
 
         Raises:
             OSError: there is none, or no descriptor for it.
 
         """
-        connection = self.listener.accept()[0]
-        if _own(connection):
-            return connection
-        connection.close()
-        return None
+        return _noted(self.listener.accept()[0])
+
+    def lines(self) -> list[Any]:
+        """Return what is registered with the connections, in the order in which they came."""
+        return [key.data for key in self.selector.get_map().values() if key.data is not None]
 
 
-def connect(address: Address) -> socket.socket:
-    """Return a connection to an address.
+def connect(address: Address, user: int) -> socket.socket:
+    """Return a connection to an address where a user has begun to listen.
 
     Raises:
-        ConnectionRefusedError: the rank does not listen there any more.
+        ConnectionRefusedError: nobody listens there any more.
+        PermissionError: another user does.
         OSError: there is no descriptor for it, or too many others wait to be accepted.
 
     """
-    connection = _new_socket()
+    connection = _noted(_new_socket())
     try:
         connection.connect(address.path)
-        if not _own(connection):
-            raise ConnectionRefusedError
+        if peer(connection)[1] != user:
+            raise PermissionError(errno.EPERM, "another user listens there")
     except OSError:
         connection.close()
         raise
     return connection
-
-
-def _own(connection: socket.socket) -> bool:
-    """Tell whether this user's process is at the other end of a connection, and note it."""
-    return peer(_noted(connection))[1] == os.getuid()
 
 
 def _new_socket() -> socket.socket:

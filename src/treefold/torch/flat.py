@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,10 +61,7 @@ class Flat:
             ProcessGroupError: its storage was freed, or some of its elements share memory.
 
         """
-        check_memory(tensor)
-        pairs = zip(tensor.shape, tensor.stride(), strict=True)
-        if tensor.numel() and any(length > 1 and not stride for length, stride in pairs):
-            raise ProcessGroupError.overlapping(tensor.shape, tensor.stride())
+        check_written(tensor)
         if not is_apart and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             self._written.append(tensor)
             return tensor.detach().view(-1)
@@ -171,6 +169,35 @@ def rows(tensor: Any, size: int, lengths: Sequence[int] | None) -> list[Any]:
     """
     check_memory(tensor)
     return list(tensor.split(list(lengths)) if lengths else tensor.tensor_split(size))
+
+
+def check_written(tensor: Any) -> Any:
+    """Return a tensor that is to be written, if each of its elements has memory of its own.
+
+    Raises:
+        DeviceError: it is not in host memory, or not strided.
+        ProcessGroupError: its storage was freed, or some of its elements share memory.
+
+    """
+    check_memory(tensor)
+    steps = sorted((stride, length) for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length > 1)
+    last, is_nested = 0, True
+    for stride, length in steps:
+        is_nested &= stride > last  # one step along this dimension leads behind all that the smaller ones reach
+        last += (length - 1) * stride
+    if tensor.numel() and not is_nested and not _has_places(steps, last):
+        raise ProcessGroupError.overlapping(tensor.shape, tensor.stride())
+    return tensor
+
+
+def _has_places(steps: Sequence[tuple[int, int]], last: int) -> bool:
+    """Count whether there are as many places as elements; ``last``: the highest place."""
+    strides, shape = [stride for stride, _ in steps], [length for _, length in steps]
+    if not strides[0]:
+        return False
+    places = torch.zeros(last + 1, dtype=torch.bool, device="cpu")
+    places.as_strided(shape, strides).fill_(True)  # noqa: FBT003 - PyTorch's signature
+    return int(places.count_nonzero()) == math.prod(shape)
 
 
 def check_memory(tensor: Any) -> None:

@@ -12,17 +12,22 @@ _MOST_AT_ONCE = 1 << 20
 class Line:
     """A connection: what is to be written goes out in order, what is expected is read into its place."""
 
-    def __init__(self, connection: socket.socket, memory: memoryview, then: Callable[[Line], None]) -> None:
-        """Expect as many bytes as ``memory`` has; then ``then`` is called, which expects the next ones."""
+    def __init__(self, connection: socket.socket) -> None:
+        """Begin without anything to write; call ``expect`` before anything is read."""
         connection.setblocking(False)  # noqa: FBT003 - the socket module's signature
         self.connection = connection
         #: The rank at the other end, once it is known.
         self.peer: int | None = None
         self._writes: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
-        self.expect(memory, then)
+
+    @property
+    def rank(self) -> int:
+        """The rank at the other end, where it is known."""
+        assert self.peer is not None  # noqa: S101 - whoever has not shown the token is asked for nothing else
+        return self.peer
 
     def expect(self, memory: memoryview, then: Callable[[Line], None]) -> None:
-        """Set what comes next; at least one byte."""
+        """Read the next bytes into ``memory``, at least one; then call ``then``, which expects those behind them."""
         self._memory, self._filled, self._then = memory, 0, then
 
     def post(self, data: bytes | memoryview, done: Callable[[], None] | None = None) -> None:

@@ -33,7 +33,7 @@ from treefold.group.reductions import Folds
 from treefold.torch.addresses import tell_addresses
 from treefold.torch.checks import check_count, check_rank, check_sizes, check_tag, columns, op_of, words
 from treefold.torch.elsewhere import Elsewhere, or_elsewhere
-from treefold.torch.flat import Flat, cut, cut_apart, laid_out, parts, piece, read_only, rows
+from treefold.torch.flat import Flat, check_written, cut, cut_apart, laid_out, parts, piece, read_only, rows
 from treefold.torch.mailbox import Mailbox
 from treefold.torch.transfers import Transfer
 from treefold.torch.turns import Turn, Turns
@@ -66,11 +66,14 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         self._name, self._store = "", ranks.store
         self._seconds, self._pid = timeout.total_seconds(), os.getpid()
         self._link = connect_link(ranks, self._seconds, self._seconds)
-        ranks.forget()
-        self._moves, self._turns = Moves(self._link), Turns()
+        try:
+            ranks.forget()
+            self._mailbox = Mailbox(self._link.rank, *tell_addresses(self._link))
+        except BaseException as error:  # the others would wait for this rank
+            self._link.close(error)
+            raise
+        self._moves, self._turns, self._elsewhere = Moves(self._link), Turns(), Elsewhere(_NAME)
         self._folds = Folds(self._link, self._moves.join)
-        self._elsewhere = Elsewhere(_NAME)
-        self._mailbox = Mailbox(self._link.rank, *tell_addresses(self._link))
         atexit.register(_close, weakref.ref(self))
 
     def allreduce(self, tensors: list[Any], opts: Any) -> Any:
@@ -126,7 +129,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def all_gather_single_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any) -> Any:
         """Copy every rank's tensors into one each, behind each other."""
-        return self._all_gather(lambda: [parts(output, self._link.size) for output in outputs], inputs, opts)
+        return self._all_gather(lambda: [parts(check_written(one), self._link.size) for one in outputs], inputs, opts)
 
     def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
         """Copy every rank's tensor into a list of them on one rank."""
@@ -172,7 +175,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Copy part r of every rank's tensor to rank r; without sizes, parts are equal."""
         size = self._link.size
         return self._exchange(
-            lambda: (rows(value, size, input_sizes), rows(output, size, output_sizes)), [output], opts
+            lambda: (rows(value, size, input_sizes), rows(check_written(output), size, output_sizes)), [output], opts
         )
 
     def send(self, tensors: list[Any], peer: int, tag: int) -> Any:

@@ -54,7 +54,7 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
         self._flat, self._tensor = Flat(), tensor
         memory = self._flat.copy(tensor) if is_sent else self._flat.target(tensor, is_apart=True)
         #: Its bytes.
-        self.memory = memoryview(memory.view(torch.uint8).numpy()) if memory.numel() else memoryview(b"")
+        self.memory = memoryview(memory.view(torch.uint8).numpy()) if memory.numel() else memoryview(bytearray())
         # Held while the tensor is written: whoever gives the transfer up comes before that, or too late.
         self._guard = threading.RLock()
         self._is_over = False
@@ -64,11 +64,11 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
         self._error: GroupError | None = None
         self._future: Any = None
 
-    def finish(self, error: GroupError | None = None) -> None:
-        """End the transfer, whole or with an error, unless it has ended already."""
+    def finish(self, error: GroupError | None = None) -> bool:
+        """End the transfer, whole or with an error, unless it has ended already; tell whether it had not."""
         with self._guard:
             if self._is_over:
-                return
+                return False
             ended = error or self._write()
             # Both before any other function is called, where an interrupt could come between them.
             self._error, self._is_over = ended, True
@@ -82,6 +82,7 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
                 _calling_back.add(thread)
             except RuntimeError:  # no room for another thread
                 self._settle()
+        return True
 
     def _settle(self) -> None:
         if self._error is None:
@@ -106,7 +107,9 @@ class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read tor
         try:
             self._check_process()
             seconds = timeout.total_seconds() if timeout else 0.0
-            if not self._ends_by(time.monotonic() + seconds if seconds > 0 else math.inf):
+            own = time.monotonic() + seconds if seconds > 0 else math.inf
+            # The mailbox ends it at its deadline and says more, unless its thread is held up.
+            if not self._ends_by(min(own, self.until + _LOOK_S)):
                 self._give_up(DeadlineError.mail(self.peer))
         except Exception:
             raise
