@@ -19,6 +19,7 @@ from treefold.errors import ConnectError, GroupError
 from treefold.group import Group, Ticket, connect, connecting
 from treefold.group.descriptor_passing import HELLO, MAGIC, VERSION
 from treefold.group.rendezvous_client import Client
+from treefold.group.ticket import Waiting
 
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
@@ -189,7 +190,7 @@ def meet_a_second_rank_1(me):
         said = answer_to(ticket, hello(ticket, rank=1))
         assert b"in already" in said
         return finish(me)
-    client = Client(ticket, connecting._agreed("replica_order"), 30)
+    client = Client(ticket, connecting._agreed("replica_order"), Waiting(30))
     me.flag(0, 1)
     link = connecting._link(ticket, client.join(), client.lifeline, "replica_order", 60, client.settle)
     client.settle()
@@ -264,7 +265,7 @@ def fail_while_connecting(me, *, kind, victim):
 
         connecting.Listener._hear = hear
     elif me.rank == victim:
-        Client(Ticket.read(me.ticket), connecting._agreed("replica_order"), 30)
+        Client(Ticket.read(me.ticket), connecting._agreed("replica_order"), Waiting(30))
         me.flag(0, 1)
         me.fail(kind)
     elif me.rank == 2 and victim == 1:

@@ -29,7 +29,7 @@ def joined(me, store, timeout_seconds, job="job", host=None, connect_seconds=_CO
         joining.join(
             StoreRoster(store, me.rank, me.size, job),
             terms,
-            lambda ticket, left, check: connecting.meet(ticket, agreed, left, timeout_seconds, check),
+            lambda ticket, waiting: connecting.meet(ticket, agreed, timeout_seconds, waiting),
         )
     )
 

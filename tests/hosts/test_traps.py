@@ -139,16 +139,24 @@ class TestConnect:
         assert stories[2] == ("ConnectError", sentence)
         assert {stories[0], stories[1]} <= ({"done", stories[2]} if len(wrong) == 3 else {stories[2]})
 
-    def test_ranks_of_one_host_that_do_not_fit(self, run):
-        """The other hosts hear the sentence, and do not wait for their deadline."""
-        variable = {1: {"TREEFOLD_GROUP_BYTES": str(1 << 20)}}
-        stories = run(trap_ranks.connect_unlike, variable=variable, options={}, hosts=(0, 0, 1))
-        sentence = "The group did not form: rank 1 has bytes for results 1048576 where rank 0 has 1073741824."
-        assert stories == [("ConnectError", sentence)] * 3
+    @pytest.mark.parametrize("hosts", [(0, 0, 1), (1, 0, 0)], ids=["the first host", "the second"])
+    def test_ranks_of_one_host_that_do_not_fit(self, run, hosts):
+        """The other hosts hear the sentence, with the numbers of all ranks, and do not wait for their deadline."""
+        first, other = (rank for rank in range(3) if hosts[rank] == 0)
+        variable = {other: {"TREEFOLD_GROUP_BYTES": str(1 << 20)}}
+        stories = run(trap_ranks.connect_unlike, variable=variable, options={}, hosts=hosts)
+        sentence = f"rank {other} has bytes for results 1048576 where rank {first} has 1073741824."
+        assert stories == [("ConnectError", f"The group did not form: {sentence}")] * 3
 
 
 class TestRanksOfOneHost:
     """While one of them waits for the other, in their memory."""
+
+    def test_that_do_not_meet_in_time(self, run):
+        """The one that is missing is named by its number among all ranks."""
+        stories = run(trap_ranks.miss_a_fellow, seconds=3)
+        assert stories[2] is None
+        assert {(name, ranks) for name, ranks in stories[:2]} == {("ConnectError", (2,))}, stories
 
     @pytest.mark.parametrize("victim", [1, 2], ids=["its fellow", "a rank of another host"])
     def test_a_rank_that_gives_up(self, run, victim):

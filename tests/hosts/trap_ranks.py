@@ -149,6 +149,17 @@ def wait_for_a_fellow(me, *, port, victim):
         return "MemoryError", time.monotonic() - began
 
 
+def miss_a_fellow(me, *, port, seconds):
+    """Let rank 2 end before it meets rank 1, which shares its host; return the error and whom it names."""
+    if me.rank == 2:
+        connecting.Client = lambda *_: os._exit(0)
+    try:
+        joined(me, port, 60.0, host=(0, 1, 1)[me.rank], connect_seconds=seconds)
+    except ConnectError as error:
+        return type(error).__name__, error.ranks
+    return "done", ()
+
+
 def _fail_at_third(exchange):
     calls = itertools.count(1)
 

@@ -149,14 +149,14 @@ class ConnectError(GroupError, ConnectionError):
         return cls(f"The group did not form: {sentence}")
 
     @classmethod
-    def turned_away(cls) -> Self:
-        """Rank 0 has ended the connection without a word."""
-        return cls("The group did not form: rank 0 has turned this rank away, or has ended.")
+    def turned_away(cls, first: int) -> Self:
+        """The rank that listens, the first of its host, has ended the connection without a word."""
+        return cls(f"The group did not form: rank {first} has turned this rank away, or has ended.")
 
     @classmethod
     def folder(cls, folder: str, problem: str) -> Self:
-        """The folder where rank 0 listens is not there or not as it must be."""
-        return cls(f"The group did not form: the folder {folder!r}, where rank 0 listens, {problem}.")
+        """The folder where the first rank of a host listens is not there or not as it must be."""
+        return cls(f"The group did not form: the folder {folder!r}, where the ranks of this host meet, {problem}.")
 
     @classmethod
     def other_host(cls, rank: int) -> Self:

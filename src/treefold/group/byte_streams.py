@@ -42,7 +42,7 @@ def move(link: Link, stream: Stream, collective: str, layout: str, *, root: int 
     for begin in range(0, nbytes, link.result_bytes):
         end = min(begin + link.result_bytes, nbytes)
         given, taken = list(_within(whole, begin, end)), list(_within(stream.taken, begin, end))
-        link.place(kind, end - begin, given, taken, words=words[:400])
+        link.place(kind, end - begin, given, taken, words=words[:400], goes_on=end < nbytes)
 
 
 def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout: str) -> list[tuple[int, ...]]:

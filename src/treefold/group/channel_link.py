@@ -125,7 +125,6 @@ class ChannelLink(Link):
             results = [] if told else self._walked(plans, memory, until)
         # From here on this rank has its result, and says so if the others ask it why they have none.
         self._rounds.complete()
-        self._is_within = False
         results = _folded_here(outcome.frames, rows, fold, plans.counts) if told else results
         if targets is None and wants_lease:
             outcome.results = dict(zip(form.results_at, results, strict=True))
@@ -143,6 +142,7 @@ class ChannelLink(Link):
         *,
         words: str,
         wants_lease: bool = False,
+        goes_on: bool = False,
     ) -> HostsOutcome:
         """Send every piece to the ranks that take it."""
         self._check_size(result_bytes)
@@ -151,7 +151,7 @@ class ChannelLink(Link):
         # Pieces arrive in memory of the call: the caller's is written after the vote, or not at all.
         staged = [(at, native.new_result((nbytes,), np.dtype(np.uint8))) for at, _, nbytes in taken]
         own = [(at, memory_at(address, nbytes, given)) for at, address, nbytes in given]
-        self._operate(words)
+        self._operate(words, goes_on=goes_on)
         until = self._deadline()
         crossing = Crossing(self._channel, own, made + staged)
         with self._rounds.failing():
@@ -161,11 +161,12 @@ class ChannelLink(Link):
             crossing.finish()
             self._vote(until)
         self._rounds.complete()
-        self._is_within = False
         ends = [memory_at(address, nbytes) for _, address, nbytes in taken]
         _hand_over([(end, array) for end, (_, array) in zip(ends, staged, strict=True)])
         if whole is not None:
             outcome.results = {-1: whole}
+        if goes_on:
+            self.expect_more()
         return outcome
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:

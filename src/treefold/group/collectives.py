@@ -48,7 +48,7 @@ class Moves(TracedCalls):
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        self._link.agree(KIND.pack(_BARRIER, 0, 0, 0, bytes(16)), b"", words="barrier")
+        self._link.agree(KIND.pack(_BARRIER, 0, 0, 0, bytes(16)), b"", words="barrier", goes_on=False)
 
     def broadcast(self, value: Any, root: int) -> Any:
         """Return rank ``root``'s value on all ranks."""
@@ -152,9 +152,7 @@ class Moves(TracedCalls):
         keeps = is_wanted and may_keep and all(result.backend.takes_read_only for result in moved)
         made = [] if keeps or not is_wanted else [native.new_result(one.shape, one.dtype) for one in moved]
         taken = [(one.at, address_of(array), one.nbytes) for one, array in zip(moved, made, strict=False) if one.nbytes]
-        outcome = self._link.place(kind, total, pieces, taken, words=words, wants_lease=keeps)
-        if goes_on:  # before anything else that may fail
-            self._link.expect_more()
+        outcome = self._link.place(kind, total, pieces, taken, words=words, wants_lease=keeps, goes_on=goes_on)
         if not is_wanted:
             return None
         if not keeps:

@@ -20,7 +20,7 @@ from treefold.group.rank_sources import find_ranks
 from treefold.group.rendezvous_client import Client
 from treefold.group.rendezvous_listener import Listener
 from treefold.group.shared_memory_link import SharedMemoryLink
-from treefold.group.ticket import Ticket
+from treefold.group.ticket import Ticket, Waiting
 from treefold.group.timeouts import checked_seconds
 
 _GUARANTEES = ("replica_order", "per_plan", "engine")
@@ -82,24 +82,15 @@ def connect_link(
     ranks = find_ranks(source, seconds)
     left = max(deadline - time.monotonic(), 1e-3)
     if isinstance(ranks, Ticket):
-        return meet(ranks, agreed, left, timeout_seconds)
+        return meet(ranks, agreed, timeout_seconds, Waiting(left))
     terms = Terms(guarantee, topology, memory_limits.result_bytes(), left, timeout_seconds)
-    return join(ranks, terms, lambda ticket, left, check: meet(ticket, agreed, max(left, 1e-3), timeout_seconds, check))
+    return join(ranks, terms, lambda ticket, waiting: meet(ticket, agreed, timeout_seconds, waiting))
 
 
-def meet(
-    ticket: Ticket,
-    agreed: dict[str, object],
-    seconds: float,
-    timeout_seconds: float,
-    raise_if_over: Callable[[], None] = lambda: None,
-) -> SharedMemoryLink:
-    """Join the other ranks of a host, which all have tickets of one kind.
-
-    ``raise_if_over`` is called while this rank waits: it raises why there will be no group, if others know that.
-    """
+def meet(ticket: Ticket, agreed: dict[str, object], timeout_seconds: float, waiting: Waiting) -> SharedMemoryLink:
+    """Join the other ranks of a host, which all have tickets of one kind."""
     try:
-        return _meet_others(ticket, agreed, seconds, timeout_seconds, raise_if_over)
+        return _meet_others(ticket, agreed, timeout_seconds, waiting)
     except GroupError:
         raise
     except OSError as error:  # no descriptor for the first socket, for instance
@@ -107,15 +98,11 @@ def meet(
 
 
 def _meet_others(
-    ticket: Ticket,
-    agreed: dict[str, object],
-    seconds: float,
-    timeout_seconds: float,
-    raise_if_over: Callable[[], None],
+    ticket: Ticket, agreed: dict[str, object], timeout_seconds: float, waiting: Waiting
 ) -> SharedMemoryLink:
     guarantee = str(agreed["guarantee"])
     if ticket.rank == 0:
-        listener = Listener(ticket, agreed, seconds, raise_if_over)
+        listener = Listener(ticket, agreed, waiting)
         try:
             listener.gather()
             try:
@@ -137,7 +124,7 @@ def _meet_others(
         finally:
             listener.close()
         return link
-    client = Client(ticket, agreed, seconds, raise_if_over)
+    client = Client(ticket, agreed, waiting)
     try:
         link = _link(ticket, client.join(), client.lifeline, guarantee, timeout_seconds, client.settle)
         _settle(link, client.settle)

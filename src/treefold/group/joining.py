@@ -20,15 +20,15 @@ from treefold.group.link import Link
 from treefold.group.plans import Layout
 from treefold.group.rank_sources import host_key
 from treefold.group.shared_memory_link import SharedMemoryLink
-from treefold.group.ticket import Ticket
+from treefold.group.ticket import Ticket, Waiting
 from treefold.planners.host_shares import host_shares
 from treefold.topology import Topology
 from treefold.topology.load import load_topology
 
 #: Of what a rank says of an error, in characters.
 _MOST_WORDS = 1000
-#: Joins the ranks of one host: a ticket, the seconds that are left, and what raises why there will be no group.
-Meet = Callable[[Ticket, float, Callable[[], None]], SharedMemoryLink]
+#: Joins the ranks of one host.
+Meet = Callable[[Ticket, Waiting], SharedMemoryLink]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _joined(roster: Roster, terms: Terms, meet: Meet, deadline: float) -> Link:
     local = _meet_on_host(roster, layout, deadline, meet)
     if len(hosts) == 1:
         roster.close()
-        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), deadline - time.monotonic(), lambda: None)
+        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), Waiting(_left(deadline)))
     # A cluster's topology names the ranks that there were; hosts that are left fold equal parts.
     rest = dataclasses.replace(terms, topology=None)
     try:
@@ -123,7 +123,11 @@ def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -
     first = Ticket.read(told[own[0]].decode())
     with roster.watching() as raise_if_over:
         ticket = Ticket(first.folder, first.token, own.index(roster.rank), len(own))
-        return meet(ticket, deadline - time.monotonic(), raise_if_over)
+        return meet(ticket, Waiting(_left(deadline), raise_if_over, own))
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 1e-3)
 
 
 def _check(said: Sequence[dict[str, Any]]) -> None:

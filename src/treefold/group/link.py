@@ -77,8 +77,8 @@ class Link(abc.ABC):
         #: The number of operations at which the others know all that this rank knows; None before it was counted. A
         #: failure at this number must be told to them; once there has been another operation, they have failed alike.
         self.known: int | None = None
-        #: Whether an operation has begun that this rank has not seen end.
-        self._is_within = False
+        #: Whether the others go on with the call behind the operation that has begun last.
+        self._goes_on = False
         #: The deadline of the call under way, where all of it has one.
         self._until: float | None = None
         _links.add(self)
@@ -114,8 +114,9 @@ class Link(abc.ABC):
         *,
         words: str,
         wants_lease: bool = False,
+        goes_on: bool = False,
     ) -> Outcome:
-        """Lay pieces of all ranks into one memory, and take pieces out of it."""
+        """Lay pieces of all ranks into one memory, and take pieces out of it; ``goes_on``: as in ``agree``."""
 
     @abc.abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
@@ -142,16 +143,17 @@ class Link(abc.ABC):
     def _sequence(self) -> int:
         """How many operations this rank has begun."""
 
-    def agree(self, kind: bytes, blob: bytes, *, words: str) -> list[bytes]:
-        """Return what each rank says, by rank."""
-        self._operate(words)
+    def agree(self, kind: bytes, blob: bytes, *, words: str, goes_on: bool = True) -> list[bytes]:
+        """Return what each rank says, by rank; ``goes_on``: whether the call has more operations."""
+        self._operate(words, goes_on=goes_on)
         outcome = self._agree(kind, blob, words, is_refused=False)
-        self.expect_more()
+        if goes_on:
+            self.expect_more()
         return outcome.blobs
 
     def expect_more(self) -> None:
         """Note that the call goes on: what fails on this rank from here on, the others do not know."""
-        self.known, self._is_within = self._sequence, False
+        self.known, self._goes_on = self._sequence, False
 
     def begin(self, call: object) -> None:
         """Begin a call, unless another one is under way. See ``told``."""
@@ -166,8 +168,9 @@ class Link(abc.ABC):
         is_under_way = self.under_way.get(CALL) is call
         try:
             is_told = is_under_way and self.known not in {None, self._sequence}
-            # A signal handler may raise anything, also behind an operation of which this rank then knows no outcome.
-            is_lost = is_told and self._is_within and not isinstance(error, TreefoldError)
+            # A signal handler may raise anything, also where an operation has ended and it is not noted yet that the
+            # call goes on.
+            is_lost = is_told and self._goes_on and not isinstance(error, TreefoldError)
             if is_lost or not isinstance(error, Exception):
                 # Whatever has become of the operations so far: this rank's program does not know, and may make other
                 # calls than the others from here on. They wait for nobody.
@@ -203,10 +206,10 @@ class Link(abc.ABC):
         self._is_closed = True
         self._leave(_cause_of(error))
 
-    def _operate(self, doing: str) -> None:
+    def _operate(self, doing: str, *, goes_on: bool = False) -> None:
         """Begin an operation of the call; ``doing``: what a call that comes meanwhile is told of it."""
         self._check_usable()
-        self._doing, self._is_within = doing, True
+        self._doing, self._goes_on = doing, goes_on
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from treefold.group.descriptor_passing import (
     send,
     send_some,
 )
-from treefold.group.ticket import Ticket
+from treefold.group.ticket import Ticket, Waiting
 
 _RETRY_S, _GRACE_S = 0.02, 1.0
 
@@ -37,16 +36,10 @@ _RETRY_S, _GRACE_S = 0.02, 1.0
 class Client:
     """The side of all other ranks."""
 
-    def __init__(
-        self,
-        ticket: Ticket,
-        agreed: dict[str, object],
-        seconds: float,
-        raise_if_over: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, ticket: Ticket, agreed: dict[str, object], waiting: Waiting) -> None:
         """Show the token at rank 0's door."""
-        self._rank, self._seconds, self._raise_if_over = ticket.rank, seconds, raise_if_over
-        self._connection = _knock(ticket, seconds, raise_if_over)
+        self._rank, self._waiting, self._first = ticket.rank, waiting, waiting.numbers[0]
+        self._connection = _knock(ticket, waiting)
         problem, descriptors = "", []
         try:
             self.lifeline = Lifeline()
@@ -60,7 +53,7 @@ class Client:
             send_some(self._connection, hello + text, descriptors)
         except OSError:
             self.close()
-            raise ConnectError.turned_away() from None
+            raise ConnectError.turned_away(self._first) from None
         finally:
             close_all(descriptors)
 
@@ -68,7 +61,7 @@ class Client:
         """Wait for the shared memory.
 
         Raises:
-            ConnectError: rank 0 has turned this rank away, or has ended.
+            ConnectError: the first rank has turned this rank away, or has ended.
             SharedMemoryError: a process has no room for descriptors.
 
         """
@@ -90,8 +83,9 @@ class Client:
             send(self._connection, {"problem": problem, "is_memory": bool(problem)})
 
     def _next(self) -> tuple[dict[str, Any], list[int]]:
-        if not has_come(self._connection, time.monotonic() + self._seconds + _GRACE_S, self._raise_if_over):
-            raise ConnectError.late([0], self._seconds)
+        until = time.monotonic() + self._waiting.seconds + _GRACE_S
+        if not has_come(self._connection, until, self._waiting.raise_if_over):
+            raise ConnectError.late([self._first], self._waiting.seconds)
         try:
             reply, descriptors = receive(self._connection)
         except (OSError, ValueError) as error:
@@ -99,7 +93,7 @@ class Client:
                 sentence = str(SharedMemoryError.of_system(error))
                 self._say(sentence)
                 raise SharedMemoryError(sentence) from None
-            raise ConnectError.turned_away() from None
+            raise ConnectError.turned_away(self._first) from None
         check(reply)
         return reply, descriptors
 
@@ -114,8 +108,9 @@ def is_listening(ticket: Ticket) -> bool:
         return connection.connect_ex(ticket.address) == 0
 
 
-def _knock(ticket: Ticket, seconds: float, raise_if_over: Callable[[], None]) -> socket.socket:
+def _knock(ticket: Ticket, waiting: Waiting) -> socket.socket:
     """Connect to rank 0, which may not listen yet."""
+    seconds, first = waiting.seconds, waiting.numbers[0]
     deadline = time.monotonic() + seconds
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -126,7 +121,7 @@ def _knock(ticket: Ticket, seconds: float, raise_if_over: Callable[[], None]) ->
             connection.connect(ticket.address)
         except ConnectionRefusedError:
             connection.close()
-            raise ConnectError.turned_away() from None
+            raise ConnectError.turned_away(first) from None
         except OSError:
             connection.close()
             if not Path(ticket.folder).is_dir():
@@ -134,8 +129,8 @@ def _knock(ticket: Ticket, seconds: float, raise_if_over: Callable[[], None]) ->
                     ticket.folder, "is gone: this ticket was good for an attempt that has ended"
                 ) from None
             if time.monotonic() >= deadline:
-                raise ConnectError.late([0], seconds) from None
-            raise_if_over()
+                raise ConnectError.late([first], seconds) from None
+            waiting.raise_if_over()
             time.sleep(_RETRY_S)
             continue
         if peer(connection)[1] != os.getuid():

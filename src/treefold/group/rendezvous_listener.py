@@ -16,7 +16,6 @@ import selectors
 import socket
 import stat
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -39,7 +38,7 @@ from treefold.group.descriptor_passing import (
     receive_some,
     send,
 )
-from treefold.group.ticket import Ticket
+from treefold.group.ticket import Ticket, Waiting
 
 _MOST_TERMS = 4096
 #: Whoever does not say who he is in this time is turned away; and the first of them, where more than so many wait.
@@ -71,16 +70,10 @@ class _Arrival:
 class Listener:
     """Rank 0's side: it listens, lets the others in, and sends them what they need."""
 
-    def __init__(
-        self,
-        ticket: Ticket,
-        agreed: dict[str, object],
-        seconds: float,
-        raise_if_over: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, ticket: Ticket, agreed: dict[str, object], waiting: Waiting) -> None:
         """Be ready for ``gather``. ``agreed``: what must be the same on all ranks."""
-        self._ticket, self._agreed, self._raise_if_over = ticket, agreed, raise_if_over
-        self._deadline, self._seconds = time.monotonic() + seconds, seconds
+        self._ticket, self._agreed, self._waiting = ticket, agreed, waiting
+        self._deadline, self._numbers = time.monotonic() + waiting.seconds, waiting.numbers
         self._members: dict[int, Member] = {}
         self._arrivals: list[_Arrival] = []
         self._open = contextlib.ExitStack()
@@ -120,18 +113,18 @@ class Listener:
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def _look(self) -> None:
-        self._raise_if_over()
+        self._waiting.raise_if_over()
         now = time.monotonic()
         if now >= self._deadline:
             missing = sorted(set(range(self._ticket.size)) - set(self._members))
-            error = ConnectError.late(missing, self._seconds)
+            error = ConnectError.late([self._numbers[rank] for rank in missing], self._waiting.seconds)
             self.refuse(str(error))
             raise error
         for key, _ in self._selector.select(min(self._deadline - now, 0.1)):
             if key.data is None:
                 self._accept()
             elif isinstance(key.data, Member):  # nobody who is in says anything yet
-                self._fail(f"rank {key.data.rank} has gone.")
+                self._fail(f"rank {self._numbers[key.data.rank]} has gone.")
             elif key.data in self._arrivals:  # or it was turned away in this round
                 self._hear(key.data)
         for arrival in [one for one in self._arrivals if one.until < time.monotonic()]:
@@ -194,7 +187,7 @@ class Listener:
             return
         member = Member(rank, peer(arrival.connection)[0], place, arrival.descriptors, arrival.connection)
         # Blocking from here on: a member is only written to and read from when it is its turn.
-        arrival.connection.settimeout(self._seconds)
+        arrival.connection.settimeout(self._waiting.seconds)
         self._arrivals.remove(arrival)
         self._members[rank] = member
         self._selector.modify(arrival.connection, selectors.EVENT_READ, member)
@@ -203,10 +196,11 @@ class Listener:
         if problem:
             self._fail(problem, is_memory=True)
         if version != VERSION:
-            self._fail(f"rank {rank} comes from another version of treefold.")
+            self._fail(f"rank {self._numbers[rank]} comes from another version of treefold.")
         for name, own in self._agreed.items():
             if agreed.get(name) != own:
-                self._fail(f"rank {rank} has {name} {agreed.get(name)!r} where rank 0 has {own!r}.")
+                other, first = self._numbers[rank], self._numbers[0]
+                self._fail(f"rank {other} has {name} {agreed.get(name)!r} where rank {first} has {own!r}.")
 
     def _fail(self, problem: str, *, is_memory: bool = False) -> NoReturn:
         self.refuse(problem, is_memory=is_memory)
@@ -237,7 +231,7 @@ class Listener:
 
         """
         said: dict[str, object] = {}
-        until = time.monotonic() + self._seconds
+        until = time.monotonic() + self._waiting.seconds
         for rank in range(1, self._ticket.size):
             reply = self._reply(rank, until)
             said = said if said.get("problem") else reply
@@ -248,12 +242,12 @@ class Listener:
     def _reply(self, rank: int, until: float) -> dict[str, object]:
         connection = _connected(self._members[rank])
         connection.settimeout(max(until - time.monotonic(), _LEAST_S))
-        if not has_come(connection, until, self._raise_if_over):
-            return {"problem": f"rank {rank} does not answer."}
+        if not has_come(connection, until, self._waiting.raise_if_over):
+            return {"problem": f"rank {self._numbers[rank]} does not answer."}
         try:
             return receive(connection)[0]
         except (OSError, ValueError):
-            return {"problem": f"rank {rank} has gone."}
+            return {"problem": f"rank {self._numbers[rank]} has gone."}
 
     def refuse(self, problem: str, *, is_memory: bool = False) -> None:
         """Tell everybody who is in that the group does not form; without a problem, that it has formed."""

@@ -72,7 +72,6 @@ class SharedMemoryLink(Link):
         )
         if outcome is not None and not outcome.is_committed:
             raise self._error(outcome)
-        self._is_within = False
         return outcome
 
     def place(
@@ -84,14 +83,16 @@ class SharedMemoryLink(Link):
         *,
         words: str,
         wants_lease: bool = False,
+        goes_on: bool = False,
     ) -> GroupOutcome:
         """Lay pieces of all ranks into one memory, and take pieces out of it."""
         self._check_size(result_bytes)
-        self._operate(words)
+        self._operate(words, goes_on=goes_on)
         outcome = self._committed(
             self._native.place(kind, result_bytes, given, taken, wants_lease, words, self.timeout_seconds, self._warn)
         )
-        self._is_within = False
+        if goes_on:
+            self.expect_more()
         return outcome
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
@@ -114,12 +115,12 @@ class SharedMemoryLink(Link):
         if not self._is_closed and os.getpid() == self._pid:
             self._native.retire_leases()
 
-    def agree(self, kind: bytes, blob: bytes, *, words: str) -> list[bytes]:
+    def agree(self, kind: bytes, blob: bytes, *, words: str, goes_on: bool = True) -> list[bytes]:
         """Return what each rank says, by rank: in as many operations as the longest of it needs."""
         said, most = [b""] * self.size, 1
         while max(map(len, said)) < most:
             part = blob[len(said[self.rank]) :][: native_core.BLOB_BYTES - _LENGTH.size]
-            told = super().agree(kind, _LENGTH.pack(len(blob)) + part, words=words)
+            told = super().agree(kind, _LENGTH.pack(len(blob)) + part, words=words, goes_on=goes_on)
             most = max(_LENGTH.unpack_from(one)[0] for one in told)
             said = [one + more[_LENGTH.size :] for one, more in zip(said, told, strict=True)]
         return said

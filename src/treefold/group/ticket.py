@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +73,19 @@ class Ticket:
     def __str__(self) -> str:
         """Return the text that ``read`` reads."""
         return json.dumps([self.folder, self.token, self.rank, self.size])
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How a rank waits for the others of its host: for so many seconds, with an eye on those of other hosts.
+
+    ``raise_if_over`` is called again and again: it raises why there will be no group, once others know that.
+    ``numbers``: of the ranks in a group over hosts, where they are not those of their tickets.
+    """
+
+    seconds: float
+    raise_if_over: Callable[[], None] = lambda: None
+    numbers: Sequence[int] = range(MOST_RANKS)
 
 
 def _is_path(text: str) -> bool:
