@@ -33,9 +33,9 @@ class Recorded:
     def __init__(self):
         self.calls = []
 
-    def place(self, _kind, nbytes, given, taken, *, words):
+    def place(self, _kind, nbytes, given, taken, *, words, goes_on):
         """Write it down."""
-        self.calls.append((nbytes, given, taken, words))
+        self.calls.append((nbytes, given, taken, goes_on, words))
 
 
 class TestMove:
@@ -43,15 +43,15 @@ class TestMove:
         """Pieces are cut where the memory for results ends."""
         link = Recorded()
         move(link, Stream(18, [(6, 1000, 4)], [(0, 2000, 18)]), "gather", "18 bytes", root=1)
-        assert [call[:3] for call in link.calls] == [
-            (8, [(6, 1000, 2)], [(0, 2000, 8)]),
-            (8, [(0, 1002, 2)], [(0, 2008, 8)]),
-            (2, [], [(0, 2016, 2)]),
+        assert [call[:4] for call in link.calls] == [
+            (8, [(6, 1000, 2)], [(0, 2000, 8)], True),
+            (8, [(0, 1002, 2)], [(0, 2008, 8)], True),
+            (2, [], [(0, 2016, 2)], False),
         ]
-        assert {call[3] for call in link.calls} == {"gather with root 1 of 18 bytes"}
+        assert {call[4] for call in link.calls} == {"gather with root 1 of 18 bytes"}
 
     def test_of_nothing_meets_once(self):
         """Ranks still have to agree."""
         link = Recorded()
         move(link, Stream(0, [], []), "gather", "nothing")
-        assert [call[:3] for call in link.calls] == [(1, [], [])]
+        assert [call[:4] for call in link.calls] == [(1, [], [], False)]
