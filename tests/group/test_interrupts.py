@@ -14,6 +14,7 @@ import treefold
 from treefold import _native
 from treefold.errors import GroupError
 from treefold.execution import native
+from treefold.group import link
 
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
@@ -90,14 +91,14 @@ def interrupt_behind_an_operation(me, *, call, place):
 
 
 class Alarmed:
-    """The native group, behind one kind of whose operations a signal handler raises an error of its own."""
+    """The native group, behind one kind of whose operations a signal handler raises."""
 
-    def __init__(self, real, operation):
-        self._real, self._operation = real, operation
+    def __init__(self, real, operation, handler):
+        self._real, self._operation, self._handler = real, operation, handler
 
     def __getattr__(self, name):
         found = getattr(self._real, name)
-        return found if name != self._operation else lambda *given, **options: time_out(found(*given, **options))
+        return found if name != self._operation else lambda *given, **options: self._handler(found(*given, **options))
 
 
 def time_out(_):
@@ -105,15 +106,39 @@ def time_out(_):
     raise TimeoutError("an alarm")
 
 
-def time_out_behind_an_operation(me, *, call, operation):
-    """Let an alarm go off on rank 1 when an operation has ended there, and its call has not; then call again."""
+def fail_behind_an_operation(me, *, call, operation, how):
+    """Let a handler raise on rank 1 when an operation has ended there, and its call has not; then call again."""
     me.group.barrier()
     if me.rank == 1:
-        me.group._link._native = Alarmed(me.group._link._native, operation)
+        handler = time_out if how == "an alarm" else lambda _: me.group.barrier()
+        me.group._link._native = Alarmed(me.group._link._native, operation, handler)
     try:
         story = told(LONG_CALLS[call][0], me.group, table(me))
     except TimeoutError:
-        story = "timed out"
+        story = "TimeoutError", ""
+    return story, told(me.group.barrier)
+
+
+class Halves:
+    """Makes a call of two parts."""
+
+    def __init__(self, group):
+        self._link, self._folds = group._link, group.folds("wide")
+
+    @link.told
+    def all_reduce(self, value, between):
+        """Reduce the halves of a value in place, and call ``between`` behind each."""
+        for half in self._link.parts(np.split(value, 2)):
+            self._folds.all_reduce(half, "sum", out=half)
+            between(half)
+
+
+def fail_between_parts(me):
+    """Let an alarm go off on rank 1 between the parts of a call; then call again."""
+    try:
+        story = told(Halves(me.group).all_reduce, np.ones(6), time_out if me.rank == 1 else id)
+    except TimeoutError:
+        story = "TimeoutError", ""
     return story, told(me.group.barrier)
 
 
@@ -212,15 +237,24 @@ class TestInterrupts:
         assert again[0] == "PeerLostError"
         assert again[1].startswith("Rank 1 was interrupted"), again
 
+    @pytest.mark.parametrize("how", ["an alarm", "a call"])
     @pytest.mark.parametrize(("call", "operation"), [("weights", "agree"), ("gather", "agree"), ("rows", "place")])
-    def test_a_rank_whose_alarm_goes_off_between_two_operations_leaves(self, ranks, call, operation):
+    def test_a_rank_whose_signal_handler_raises_between_two_operations_leaves(self, ranks, call, operation, how):
         """The others go on with the call, and are told at once; behind the last operation the group would go on."""
-        ended = ranks.run(World(time_out_behind_an_operation, 3, {"call": call, "operation": operation}))
-        assert ended[1].value[0] == "timed out", ended
+        arguments = {"call": call, "operation": operation, "how": how}
+        self._check_left(ranks.run(World(fail_behind_an_operation, 3, arguments)), how)
+
+    def test_a_rank_whose_signal_handler_raises_between_two_parts_leaves(self, ranks):
+        """What comes next there, the others would take for the second part."""
+        self._check_left(ranks.run(World(fail_between_parts, 3)), "an alarm")
+
+    @staticmethod
+    def _check_left(ended, how):
+        assert ended[1].value[0][0] == {"an alarm": "TimeoutError", "a call": "GroupError"}[how], ended
         assert ended[1].value[1][1].startswith("This group is closed."), ended
         assert ended[0].value == ended[2].value, ended
-        story, (name, sentence) = ended[0].value
-        assert story in ("done", (name, sentence))
+        (name, sentence), again = ended[0].value
+        assert again == (name, sentence)
         assert name == "PeerLostError"
         assert sentence.startswith("Rank 1 has left the group with an error"), sentence
 

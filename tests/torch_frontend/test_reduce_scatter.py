@@ -5,6 +5,7 @@ import pytest
 from torch_ranks import Raised, collectives, run
 
 from treefold.group.byte_streams import Stream, move
+from treefold.group.link import Link
 
 
 class TestReduceScatter:
@@ -33,9 +34,14 @@ class Recorded:
     def __init__(self):
         self.calls = []
 
-    def place(self, _kind, nbytes, given, taken, *, words, goes_on):
+    parts, has_parts = Link.parts, False
+
+    def expect_more(self):
+        """Know nothing of calls."""
+
+    def place(self, _kind, nbytes, given, taken, *, words):
         """Write it down."""
-        self.calls.append((nbytes, given, taken, goes_on, words))
+        self.calls.append((nbytes, given, taken, self.has_parts, words))
 
 
 class TestMove:

@@ -27,6 +27,16 @@ class GroupError(TreefoldError, RuntimeError):
 
     #: The ranks that are to blame.
     ranks: tuple[int, ...] = ()
+    #: Whether an operation of all ranks has failed, so that all of them raise it.
+    is_alike = False
+
+    def alike(self) -> Self:
+        """Return the error itself, which all ranks raise alike.
+
+        :meta private:
+        """
+        self.is_alike = True
+        return self
 
     def blaming(self, *ranks: int) -> Self:
         """Return the error itself, which says that these ranks are to blame."""
@@ -132,6 +142,8 @@ class GroupError(TreefoldError, RuntimeError):
 class PeerLostError(GroupError, ConnectionError):
     """A rank has ended, was interrupted or has closed the group while others still needed it."""
 
+    is_alike = True
+
     @classmethod
     def mail(cls, rank: int) -> Self:
         """The other end of a send or a receive is gone."""
@@ -167,6 +179,8 @@ class PeerLostError(GroupError, ConnectionError):
 
 class DeadlineError(GroupError, TimeoutError):
     """A rank did not come in time."""
+
+    is_alike = True
 
     @classmethod
     def mail(cls, rank: int | None, refused: OSError | None = None) -> Self:

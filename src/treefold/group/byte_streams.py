@@ -39,10 +39,10 @@ def move(link: Link, stream: Stream, collective: str, layout: str, *, root: int 
     kept: list[object] = []  # memory of copies, until they have been given
     if nbytes > link.result_bytes:
         whole = [_apart(piece, stream.taken, kept) for piece in stream.given]
-    for begin in range(0, nbytes, link.result_bytes):
+    for begin in link.parts(range(0, nbytes, link.result_bytes)):
         end = min(begin + link.result_bytes, nbytes)
         given, taken = list(_within(whole, begin, end)), list(_within(stream.taken, begin, end))
-        link.place(kind, end - begin, given, taken, words=words[:400], goes_on=end < nbytes)
+        link.place(kind, end - begin, given, taken, words=words[:400])
 
 
 def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout: str) -> list[tuple[int, ...]]:

@@ -142,7 +142,6 @@ class ChannelLink(Link):
         *,
         words: str,
         wants_lease: bool = False,
-        goes_on: bool = False,
     ) -> HostsOutcome:
         """Send every piece to the ranks that take it."""
         self._check_size(result_bytes)
@@ -151,7 +150,7 @@ class ChannelLink(Link):
         # Pieces arrive in memory of the call: the caller's is written after the vote, or not at all.
         staged = [(at, native.new_result((nbytes,), np.dtype(np.uint8))) for at, _, nbytes in taken]
         own = [(at, memory_at(address, nbytes, given)) for at, address, nbytes in given]
-        self._operate(words, goes_on=goes_on)
+        self._operate(words)
         until = self._deadline()
         crossing = Crossing(self._channel, own, made + staged)
         with self._rounds.failing():
@@ -165,8 +164,6 @@ class ChannelLink(Link):
         _hand_over([(end, array) for end, (_, array) in zip(ends, staged, strict=True)])
         if whole is not None:
             outcome.results = {-1: whole}
-        if goes_on:
-            self.expect_more()
         return outcome
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:

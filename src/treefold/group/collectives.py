@@ -102,12 +102,8 @@ class Moves(TracedCalls):
             entry, [one.from_hosts([array], [_DEVICE])[0] for one, array in zip(backends, turned, strict=True)]
         )
 
-    def join(
-        self, entry: Entry, words: str, axis: int = 0, root: int | None = None, ends: str = "", *, goes_on: bool = False
-    ) -> Joined | None:
+    def join(self, entry: Entry, words: str, axis: int = 0, root: int | None = None, ends: str = "") -> Joined | None:
         """Return all ranks' arrays of each leaf behind each other along their first axis; None off the ``root``.
-
-        ``goes_on``: whether the call has more operations.
 
         Raises:
             MismatchError: other axes or dtypes differ, on all ranks.
@@ -131,7 +127,7 @@ class Moves(TracedCalls):
                 before += array.size
         is_wanted = root is None or root == self._link.rank
         kind = KIND.pack(_GATHER, *where)
-        made = self._place(kind, moved, pieces, words, is_wanted=is_wanted, may_keep=axis == 0, goes_on=goes_on)
+        made = self._place(kind, moved, pieces, words, is_wanted=is_wanted, may_keep=axis == 0)
         counts = [sum(len(rank[index][1]) for rank in said) for index in range(len(moved))]
         return None if made is None else Joined(made, counts)
 
@@ -144,7 +140,6 @@ class Moves(TracedCalls):
         *,
         is_wanted: bool = True,
         may_keep: bool = True,
-        goes_on: bool = False,
     ) -> list[HostArray] | None:
         """Lay what this rank gives into the area that the ranks share, and return what lies there in the end."""
         total = moved[-1].at + max(moved[-1].nbytes, 1) if moved else 1
@@ -152,7 +147,7 @@ class Moves(TracedCalls):
         keeps = is_wanted and may_keep and all(result.backend.takes_read_only for result in moved)
         made = [] if keeps or not is_wanted else [native.new_result(one.shape, one.dtype) for one in moved]
         taken = [(one.at, address_of(array), one.nbytes) for one, array in zip(moved, made, strict=False) if one.nbytes]
-        outcome = self._link.place(kind, total, pieces, taken, words=words, wants_lease=keeps, goes_on=goes_on)
+        outcome = self._link.place(kind, total, pieces, taken, words=words, wants_lease=keeps)
         if not is_wanted:
             return None
         if not keeps:

@@ -9,11 +9,11 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from treefold.backends import HostArray
-from treefold.errors import CallMismatchError, GroupError, SharedMemoryError, TreefoldError, UnplannedCallError
+from treefold.errors import CallMismatchError, GroupError, SharedMemoryError, UnplannedCallError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CALL = "call"
 #: A part of the result area, and the private memory that it is copied from or to: offset, address, bytes.
 Piece = tuple[int, int, int]
+_Part = TypeVar("_Part")
 
 
 class Outcome(Protocol):
@@ -77,8 +78,9 @@ class Link(abc.ABC):
         #: The number of operations at which the others know all that this rank knows; None before it was counted. A
         #: failure at this number must be told to them; once there has been another operation, they have failed alike.
         self.known: int | None = None
-        #: Whether the others go on with the call behind the operation that has begun last.
-        self._goes_on = False
+        #: Whether the others go on with the call behind the operation that has begun last; whether they do behind the
+        #: part of a call that has several.
+        self._goes_on = self.has_parts = False
         #: The deadline of the call under way, where all of it has one.
         self._until: float | None = None
         _links.add(self)
@@ -114,9 +116,8 @@ class Link(abc.ABC):
         *,
         words: str,
         wants_lease: bool = False,
-        goes_on: bool = False,
     ) -> Outcome:
-        """Lay pieces of all ranks into one memory, and take pieces out of it; ``goes_on``: as in ``agree``."""
+        """Lay pieces of all ranks into one memory, and take pieces out of it."""
 
     @abc.abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
@@ -151,6 +152,14 @@ class Link(abc.ABC):
             self.expect_more()
         return outcome.blobs
 
+    def parts(self, batches: Sequence[_Part]) -> Iterator[_Part]:
+        """Give the parts of a call one after the other, each of which is an operation or several."""
+        for number, batch in enumerate(batches, 1):
+            self.has_parts = number < len(batches)
+            yield batch
+            if self.has_parts:
+                self.expect_more()
+
     def expect_more(self) -> None:
         """Note that the call goes on: what fails on this rank from here on, the others do not know."""
         self.known, self._goes_on = self._sequence, False
@@ -160,7 +169,7 @@ class Link(abc.ABC):
         self._check_usable()
         if self.under_way.setdefault(CALL, call) is not call:
             raise GroupError.concurrent(self._doing)
-        self._doing, self._until = "a call", None
+        self._doing, self._until, self.has_parts = "a call", None, False
         self.expect_more()
 
     def fail(self, call: object, error: BaseException) -> None:
@@ -168,9 +177,9 @@ class Link(abc.ABC):
         is_under_way = self.under_way.get(CALL) is call
         try:
             is_told = is_under_way and self.known not in {None, self._sequence}
-            # A signal handler may raise anything, also where an operation has ended and it is not noted yet that the
-            # call goes on.
-            is_lost = is_told and self._goes_on and not isinstance(error, TreefoldError)
+            # A signal handler may raise anything anywhere, also where an operation has ended and it is not noted yet
+            # that the call goes on.
+            is_lost = is_told and (self._goes_on or self.has_parts) and not getattr(error, "is_alike", False)
             if is_lost or not isinstance(error, Exception):
                 # Whatever has become of the operations so far: this rank's program does not know, and may make other
                 # calls than the others from here on. They wait for nobody.
@@ -225,15 +234,15 @@ class Link(abc.ABC):
         """Return the error that every rank raises for a call that they do not all make alike."""
         for rank, (_, is_refused, *_) in enumerate(outcome.descriptors):
             if is_refused:
-                return CallMismatchError.refused(rank, outcome.words[rank])
+                return CallMismatchError.refused(rank, outcome.words[rank]).alike()
         if outcome.is_unplanned:
             self.expect_more()
             _, _, replicas, have_plans, are_mixed = zip(*outcome.descriptors, strict=True)
             return UnplannedCallError.of(replicas, are_all_planned=all(have_plans), are_mixed=any(are_mixed))
         kinds = [kind for kind, *_ in outcome.descriptors]
         if len(set(kinds)) > 1:
-            return CallMismatchError.of(outcome.words, kinds)
-        return SharedMemoryError.missing(outcome.missing_bytes)
+            return CallMismatchError.of(outcome.words, kinds).alike()
+        return SharedMemoryError.missing(outcome.missing_bytes).alike()
 
     def _warn(self, absent: Sequence[int]) -> None:
         ranks = ", ".join(map(str, absent)) or "none"

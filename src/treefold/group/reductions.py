@@ -81,8 +81,8 @@ class Reduced(NamedTuple):
     plan: Plan | None
 
 
-#: Lays the ranks' arrays behind each other: an entry, words, axis, root, ``goes_on``. None off the root.
-Join = Callable[..., Joined | None]
+#: Lays the ranks' arrays behind each other: an entry, words, axis, root. None off the root.
+Join = Callable[[Entry, str, int, int | None], Joined | None]
 
 
 class Folds(TracedCalls):
@@ -265,9 +265,10 @@ class Folds(TracedCalls):
         parts = tuple(part for part, dense in zip(entry.parts, is_dense, strict=True) if not dense)
         shapes = [f"IndexedSlices of {dense_shape_of(form)}" for form in entry.forms if form.num_parts > 1]
         words = f"all_reduce, {fold.op.name}, of {', '.join(shapes)}"
-        joined = self._join(
-            dataclasses.replace(entry, parts=parts), words, 0, root, goes_on=True
-        )  # to the dense leaves
+        self._link.has_parts = True
+        joined = self._join(dataclasses.replace(entry, parts=parts), words, 0, root)
+        self._link.expect_more()  # the dense leaves
+        self._link.has_parts = False
         if joined is None:
             return []
         arrays = []

@@ -83,17 +83,13 @@ class SharedMemoryLink(Link):
         *,
         words: str,
         wants_lease: bool = False,
-        goes_on: bool = False,
     ) -> GroupOutcome:
         """Lay pieces of all ranks into one memory, and take pieces out of it."""
         self._check_size(result_bytes)
-        self._operate(words, goes_on=goes_on)
-        outcome = self._committed(
+        self._operate(words)
+        return self._committed(
             self._native.place(kind, result_bytes, given, taken, wants_lease, words, self.timeout_seconds, self._warn)
         )
-        if goes_on:
-            self.expect_more()
-        return outcome
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
         """Return an uninitialised array in memory that the other ranks can read."""

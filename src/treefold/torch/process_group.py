@@ -299,7 +299,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             is_wanted = root in {None, self._link.rank}
             op = op_of(opts, tensors)
             flats = [flat.target(one, keeps=True) if is_wanted else flat.source(one) for one in tensors]
-            for batch in cut([[one] for one in flats], self._link.result_bytes):
+            for batch in self._link.parts(cut([[one] for one in flats], self._link.result_bytes)):
                 part = [one for [one] in batch]
                 self._folds.all_reduce(part, op, out=part, root=root)
 
@@ -317,7 +317,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             for column, end in zip(given, ends, strict=True):
                 check_count("reduce_scatter", column, size)
                 check_sizes("reduce_scatter", [end], [column[rank]])
-            for batch in cut_apart(given, ends, self._link.result_bytes):
+            for batch in self._link.parts(cut_apart(given, ends, self._link.result_bytes)):
                 brought = [[column[index] for column in batch] for index in range(size)]
                 self._folds.reduce_scatter(brought, op, [column[-1] for column in batch])
 
