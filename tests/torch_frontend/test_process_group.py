@@ -258,6 +258,14 @@ class TestRefusals:
         """On every rank, and the next call is right."""
         assert run(refusals.refused, 2, what) == [(kind, sentence, 3)] * 2
 
+    @pytest.mark.parametrize("what", ["more parts", "more parts of rows"])
+    def test_calls_of_more_parts_than_the_others(self, what):
+        """Where memory is small: the first part of a longer tensor is not taken for a shorter tensor."""
+        for name, sentence, total in run(refusals.refused, 2, what, environment={"TREEFOLD_GROUP_BYTES": "4096"}):
+            assert name == "CallMismatchError"
+            assert sentence.endswith("Nothing was done."), sentence
+            assert total == 3
+
     def test_calls_that_differ(self):
         """Both sides are shown to both ranks."""
         first, second = run(refusals.refused, 2, "shape")

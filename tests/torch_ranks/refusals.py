@@ -58,6 +58,10 @@ _CALLS = {
     "layout": lambda *_: distributed.all_reduce(torch.zeros(2).to_sparse()),
     "device": lambda *_: distributed.all_reduce(torch.zeros(2, device="meta")),
     "shape": lambda rank, _: distributed.all_reduce(torch.zeros(2 + rank)),
+    "more parts": lambda rank, _: distributed.all_reduce(torch.zeros(1008 if rank else 2016)),
+    "more parts of rows": lambda rank, _: distributed.reduce_scatter_tensor(
+        torch.zeros(336 if rank else 672), torch.zeros(672 if rank else 1344)
+    ),
     "size": lambda rank, size: distributed.all_gather([torch.zeros(3)] * size, torch.zeros(3 if rank else 2)),
     "broadcast": lambda *_: distributed.broadcast(torch.zeros(4), 7),
     "reduce": lambda *_: distributed.reduce(torch.zeros(4), 7),

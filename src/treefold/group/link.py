@@ -213,7 +213,11 @@ class Link(abc.ABC):
             return
         # Before anything that can be interrupted: whoever comes second has nothing left to do.
         self._is_closed = True
-        self._leave(_cause_of(error))
+        try:
+            self._leave(_cause_of(error))
+        except BaseException:  # Ctrl-C before it has begun to leave
+            self._leave("interrupted")
+            raise
 
     def _operate(self, doing: str, *, goes_on: bool = False) -> None:
         """Begin an operation of the call; ``doing``: what a call that comes meanwhile is told of it."""
@@ -277,7 +281,11 @@ def told(method: _Method[_Self, _Given, _Result]) -> _Method[_Self, _Given, _Res
             link.begin(own)
             result = method(self, *args, **kwargs)
         except BaseException as error:
-            link.fail(own, error)
+            try:
+                link.fail(own, error)
+            except BaseException as second:  # Ctrl-C there
+                link.close(second)
+                raise
             raise
         # Without a function: signals are heard where one begins, and here the call has ended.
         link.known = None

@@ -103,10 +103,11 @@ class Folds(TracedCalls):
         weights: Any = None,
         root: int | None = None,
         ends: str = "",
+        cut: str = "",
     ) -> Reduced:
         """Return the reduction of all ranks' values as one component; None off the ``root``, if there is one.
 
-        ``ends``: destinations that name ranks, in which all ranks must agree.
+        ``ends``: destinations that name ranks; ``cut``: which part of a call this is. All ranks must agree in both.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -114,20 +115,19 @@ class Folds(TracedCalls):
         """
         op = op if type(op) is str else ReduceOp.parse(op)  # another library's, or what cannot be hashed
         if isinstance(value, Batch):
-            return self._first(
-                None, value, op, None, (out, None if out is None else _read_end(out)), weights, (root, ends)
-            )
+            end = None if out is None else _read_end(out)
+            return self._first(None, value, op, None, (out, end), weights, (root, ends, cut))
         reading = read_components(value.values if isinstance(value, DistributedValues) else (value,))
         end = None if out is None else reading if out is value else _read_end(out)
         key = None
         if weights is None and reading.key is not None and (end is None or end.key is not None):
-            key = (op, reading.key, _ITSELF if end is reading else end and end.key, root, ends)
+            key = (op, reading.key, _ITSELF if end is reading else end and end.key, root, ends, cut)
             known = self._known.get(key)
             if known is not None:
                 reduced = self._repeat(known, reading, end, root)
                 if reduced is not None:
                     return reduced
-        return self._first(key, value, op, reading, (out, end), weights, (root, ends))
+        return self._first(key, value, op, reading, (out, end), weights, (root, ends, cut))
 
     def reduce_scatter(
         self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = (), *, cut: str = ""
@@ -203,10 +203,10 @@ class Folds(TracedCalls):
         reading: Reading | None,
         out: tuple[Any, Reading | None],
         weights: Any,
-        where: tuple[int | None, str],
+        where: tuple[int | None, str, str],
     ) -> Reduced:
         """Validate a call by itself, as in one process, and make it; in a graph that is traced, when that runs."""
-        (root, ends), fold = where, Fold(ReduceOp.parse(op), self._accumulate)
+        (root, ends, cut), fold = where, Fold(ReduceOp.parse(op), self._accumulate)
         is_wanted = root is None or root == self._link.rank
         backend = tracing_backend(value)
         if backend is not None:
@@ -216,7 +216,7 @@ class Folds(TracedCalls):
         is_dense = [part.goal is Goal.FOLD for part in entry.parts]
         rows = self._join_rows(entry, is_dense, fold, root)
         dense = dataclasses.replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
-        known = self._read(fold, dense, root, _ALL_REDUCE if own is None else _WEIGHTED, ends)
+        known = self._read(fold, dense, root, _ALL_REDUCE if own is None else _WEIGHTED, ends, cut)
         contributions = plain_rows(dense)
         fold = fold if own is None else self._with_weights(fold, own)
         targets = _targets(known.results, takers) if is_wanted and (known.is_private or takers is not None) else None

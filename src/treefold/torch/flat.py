@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from treefold.backends import HostArray
 from treefold.backends.torch_memory import count_writes
 from treefold.errors import DeviceError, ProcessGroupError
 from treefold.group.byte_streams import overwrites
-from treefold.group.link import Piece
+from treefold.group.link import Link, Piece
+from treefold.torch.checks import words
 
 _LINE = 64
 _WITHOUT_COPIES = {getattr(torch, f"{sign}int{bits}", None) for sign in ("", "u") for bits in range(1, 8)}
@@ -133,6 +134,13 @@ def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> list[list[list[Any
             batches[-1].append(part)
             used += nbytes
     return batches
+
+
+def parts_of(link: Link, batches: Sequence[Any], flats: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+    """Give the parts of a call on tensors, each with what all ranks have to agree in if there are several."""
+    whole = words(flats) if len(batches) > 1 else ""
+    for number, batch in enumerate(link.parts(batches), 1):
+        yield batch, f"part {number} of {len(batches)} of {whole}" if whole else ""
 
 
 def cut_apart(columns: Sequence[Sequence[Any]], ends: Sequence[Any], most_bytes: int) -> list[list[list[Any]]]:

@@ -33,7 +33,7 @@ from treefold.group.reductions import Folds
 from treefold.torch.addresses import tell_addresses
 from treefold.torch.checks import check_count, check_rank, check_sizes, check_tag, columns, op_of, words
 from treefold.torch.elsewhere import Elsewhere, or_elsewhere
-from treefold.torch.flat import Flat, check_written, cut, cut_apart, laid_out, parts, piece, read_only, rows
+from treefold.torch.flat import Flat, check_written, cut, cut_apart, laid_out, parts, parts_of, piece, read_only, rows
 from treefold.torch.mailbox import Mailbox
 from treefold.torch.transfers import Transfer
 from treefold.torch.turns import Turn, Turns
@@ -299,9 +299,9 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             is_wanted = root in {None, self._link.rank}
             op = op_of(opts, tensors)
             flats = [flat.target(one, keeps=True) if is_wanted else flat.source(one) for one in tensors]
-            for batch in self._link.parts(cut([[one] for one in flats], self._link.result_bytes)):
+            for batch, which in parts_of(self._link, cut([[one] for one in flats], self._link.result_bytes), flats):
                 part = [one for [one] in batch]
-                self._folds.all_reduce(part, op, out=part, root=root)
+                self._folds.all_reduce(part, op, out=part, root=root, cut=which)
 
         self._call(opts, body)
         return _done(tensors)
@@ -317,9 +317,9 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             for column, end in zip(given, ends, strict=True):
                 check_count("reduce_scatter", column, size)
                 check_sizes("reduce_scatter", [end], [column[rank]])
-            for batch in self._link.parts(cut_apart(given, ends, self._link.result_bytes)):
+            for batch, which in parts_of(self._link, cut_apart(given, ends, self._link.result_bytes), ends):
                 brought = [[column[index] for column in batch] for index in range(size)]
-                self._folds.reduce_scatter(brought, op, [column[-1] for column in batch])
+                self._folds.reduce_scatter(brought, op, [column[-1] for column in batch], cut=which)
 
         self._call(opts, body)
         return _done(outputs)
