@@ -81,6 +81,7 @@ class Link(abc.ABC):
         #: Whether the others go on with the call behind the operation that has begun last; whether they do behind the
         #: part of a call that has several.
         self._goes_on = self.has_parts = False
+        self._parts_done = 0
         #: The deadline of the call under way, where all of it has one.
         self._until: float | None = None
         _links.add(self)
@@ -154,8 +155,8 @@ class Link(abc.ABC):
 
     def parts(self, batches: Sequence[_Part]) -> Iterator[_Part]:
         """Give the parts of a call one after the other, each of which is an operation or several."""
-        for number, batch in enumerate(batches, 1):
-            self.has_parts = number < len(batches)
+        for number, batch in enumerate(batches):
+            self.has_parts, self._parts_done = number < len(batches) - 1, number
             yield batch
             if self.has_parts:
                 self.expect_more()
@@ -169,12 +170,14 @@ class Link(abc.ABC):
         self._check_usable()
         if self.under_way.setdefault(CALL, call) is not call:
             raise GroupError.concurrent(self._doing)
-        self._doing, self._until, self.has_parts = "a call", None, False
+        self._doing, self._until, self.has_parts, self._parts_done = "a call", None, False, 0
         self.expect_more()
 
     def fail(self, call: object, error: BaseException) -> None:
         """Tell the others of a call's error, unless they know it or there is no such call; then the call has ended."""
         is_under_way = self.under_way.get(CALL) is call
+        if is_under_way and self._parts_done:
+            error.add_note(f"Parts of this call were done before, {self._parts_done} of them: what they write is new.")
         try:
             is_told = is_under_way and self.known not in {None, self._sequence}
             # A signal handler may raise anything anywhere, also where an operation has ended and it is not noted yet
