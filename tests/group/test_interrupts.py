@@ -137,7 +137,8 @@ def fail_between_parts(me):
     """Let an alarm go off on rank 1 between the parts of a call; then call again."""
     with pytest.raises((TimeoutError, GroupError)) as caught:
         Halves(me.group).all_reduce(np.ones(6), time_out if me.rank == 1 else id)
-    assert caught.value.__notes__ == ["Parts of this call were done before, 1 of them: what they write is new."]
+    if me.rank != 1:
+        assert caught.value.__notes__ == ["Parts of this call were done before, 1 of them: what they write is new."]
     return (caught.typename, str(caught.value)), told(me.group.barrier)
 
 
