@@ -358,3 +358,8 @@ class TestTimeout:
         """In the options of the call."""
         answer, _ = run(collectives.impatient, 2, 2.0)
         assert answer.kind == "DeadlineError"
+
+    def test_of_pytorchs_own_function(self):
+        """It serves two backends and says so; this one keeps its timeout."""
+        said = "Set timeout is now only supported for either nccl or gloo."
+        assert run(collectives.private_timeout, 2) == [([said], 60)] * 2
