@@ -251,11 +251,10 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def _take_turn(self) -> Turn:
         self._check_process()  # a thread that a forked child does not have may hold the turn
+        self._turns.check()
         try:
             return self._turns.take()
-        except Exception:
-            raise
-        except BaseException as error:  # Ctrl-C: this rank does not make its call, so the others must not wait for it
+        except BaseException as error:  # of a signal handler: this rank does not make the call that the others make
             self._link.close(error)
             raise
 
