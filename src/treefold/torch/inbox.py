@@ -42,6 +42,8 @@ class _Offer:
     is_asked: bool = False
     memory: memoryview = _NOTHING
     is_here: bool = False
+    #: Whether it has met a transfer that it does not fit, so that nobody gets it any more.
+    is_spent: bool = False
     #: Who gets it.
     transfer: Transfer | None = None
 
@@ -90,10 +92,10 @@ class Inbox:
                 self._deliver(offer, transfer)
             return
         transfer.finish(CallMismatchError.mail(offer.sender, self._rank, offer.nbytes, len(transfer.memory)))
-        if is_new:
+        if is_new or offer.is_here:
             del self._offers[offer.sender, offer.message]
         else:
-            self._free.add((offer.sender, offer.tag), offer)
+            offer.is_spent = True
 
     def forget(self, transfer: Transfer) -> None:
         """Forget a transfer that has ended early. A message that it has asked for is the next one's."""
@@ -158,7 +160,9 @@ class Inbox:
     def _receive(self, offer: _Offer, line: Line) -> None:
         self.expect_news(line)
         offer.is_here = True
-        if offer.transfer is not None:
+        if offer.is_spent:
+            del self._offers[offer.sender, offer.message]
+        elif offer.transfer is not None:
             self._deliver(offer, offer.transfer)
 
     def _deliver(self, offer: _Offer, transfer: Transfer) -> None:
