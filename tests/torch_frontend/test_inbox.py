@@ -184,16 +184,23 @@ class TestInbox:
         assert not post.inbox._offers
 
     def test_of_a_rank_that_is_gone(self, post):
-        """What it had offered fails, and what was wanted of it; not what was wanted of others."""
+        """What was wanted of it fails; what was wanted of others waits on, and so does what was wanted of any rank."""
         asked, any_rank, other, waiting = post.want(1), post.want(None), post.want(2), post.want(1)
-        for number in (1, 2):
+        for number in (1, 2, 3, 4):
             post.tell(inbox.OFFERED, 1, number)
+        post.tell(inbox.TENSOR, 1, 2)
+        post.bring_rest(1, 2, 4)
         post.inbox.lose(1, post.lines[1])
         for transfer in (asked, waiting):
             with pytest.raises(PeerLostError):
                 transfer.wait()
-        assert any_rank.is_completed()
-        assert post.inbox.waiting() == [other]
+        assert any_rank.source_rank() == -1
+        assert set(post.inbox.waiting()) == {any_rank, other}
+        for number in (1, 2):
+            post.tell(inbox.OFFERED, 2, number)
+            post.bring(2, number)
+        assert (got(any_rank), got(other)) == ([1, 1], [2, 2])
+        assert not post.inbox._offers
 
 
 class TestQueues:

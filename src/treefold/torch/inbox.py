@@ -10,6 +10,7 @@ import itertools
 import struct
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from treefold.errors import CallMismatchError, PeerLostError
 from treefold.torch.lines import Line
@@ -124,8 +125,11 @@ class Inbox:
             else:
                 del self._asked[offer.transfer.number]
                 lost.append(offer.transfer)
-        for transfer in lost:
-            transfer.finish(PeerLostError.mail(peer))
+        for transfer in sorted(lost, key=attrgetter("number")):  # now nothing of that rank is offered any more
+            if transfer.wanted[0] is None:
+                self.want(transfer)
+            else:
+                transfer.finish(PeerLostError.mail(peer))
 
     def expect_news(self, line: Line) -> None:
         """Hear next what a sender has to say."""
