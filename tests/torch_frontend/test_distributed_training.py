@@ -1,7 +1,7 @@
 """DDP, FSDP2 and checkpoints on PyTorch's backend "treefold", between real processes."""
 
 import pytest
-from torch_ranks import hosts, run, training
+from torch_ranks import checkpoints, hosts, run, training
 
 
 class TestDistributedDataParallel:
@@ -83,4 +83,21 @@ class TestFullyShard:
 class TestCheckpoint:
     def test_saves_and_loads(self, tmp_path):
         """Shards of every rank."""
-        assert run(training.save_and_load, 2, str(tmp_path / "state")) == [(True, True)] * 2
+        assert run(checkpoints.save_and_load, 2, str(tmp_path / "state")) == [(True, True)] * 2
+
+    def test_saves_in_the_background(self, tmp_path):
+        """PyTorch wants a group that takes tensors on the CPU."""
+        assert run(checkpoints.save_in_the_background, 2, str(tmp_path / "state")) == [True] * 2
+
+    @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+    def test_rank_0_hands_out(self, kind):
+        """The state of the model, and that of its optimizer."""
+        assert run(checkpoints.hand_out, 2, kind) == [set()] * 2
+
+    def test_the_optimizer_of_fsdp1(self):
+        """Its state is gathered from flat shards."""
+        assert run(checkpoints.optimizer_of_flat_shards, 2) == [{"weight": (5, 7), "bias": (5,)}] * 2
+
+    def test_loads_one_file(self, tmp_path):
+        """One rank reads it for all."""
+        assert run(checkpoints.load_one_file, 2, str(tmp_path)) == [[0, 1, 2, 3, 4, 5]] * 2

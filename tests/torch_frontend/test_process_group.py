@@ -1,6 +1,7 @@
 """PyTorch's backend "treefold": every collective of ``torch.distributed``, between real processes."""
 
 import itertools
+import signal
 
 import pytest
 import torch
@@ -212,12 +213,20 @@ class TestThreads:
         """Calls of several threads do not meet in the middle of each other."""
         assert run(collectives.threads, 2) == [([], [3.0] * 8)] * 2
 
-    def test_one_is_interrupted(self):
-        """Ctrl-C while it waits for its turn: the rank leaves the group, so the others do not wait for its call."""
-        first, second = run(collectives.interrupted, 2, seconds=30.0)
-        assert first == ("KeyboardInterrupt", "", False)
+    @pytest.mark.parametrize(
+        ("handler", "kind", "told"),
+        [
+            (signal.default_int_handler, "KeyboardInterrupt", "Rank 0 was interrupted"),
+            (collectives.raise_timeout, "TimeoutError", "Rank 0 has left the group with an error"),
+            (collectives.reduce_again, "GroupError", "Rank 0 has left the group with an error"),
+        ],
+    )
+    def test_one_is_interrupted(self, handler, kind, told):
+        """As it waits for its turn: the rank leaves the group, so the others do not wait for its call."""
+        first, second = run(collectives.interrupted, 2, handler, seconds=30.0)
+        assert (first[0], first[-1]) == (kind, False)
         assert second[0] == "PeerLostError"
-        assert second[1].startswith("Rank 0 was interrupted")
+        assert second[1].startswith(told)
 
     def test_a_fork_in_a_call(self):
         """The child has no thread that would end the call."""
@@ -366,3 +375,8 @@ class TestTimeout:
         """In the options of the call."""
         answer, _ = run(collectives.impatient, 2, 2.0)
         assert answer.kind == "DeadlineError"
+
+    def test_of_pytorchs_own_function(self):
+        """It serves two backends and says so; this one keeps its timeout."""
+        said = "Set timeout is now only supported for either nccl or gloo."
+        assert run(collectives.private_timeout, 2) == [([said], 60)] * 2

@@ -192,7 +192,7 @@ class TestErrors:
         assert (sender.kind, receiver.kind) == ("CallMismatchError", "CallMismatchError")
         assert receiver.text == (
             "Rank 0 sends a tensor of 16 bytes to rank 1, whose tensor has 8 bytes. Both need one size and dtype; "
-            "nothing was sent."
+            "nothing was written."
         )
 
     def test_nobody_sends(self):

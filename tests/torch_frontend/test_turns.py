@@ -17,6 +17,7 @@ PATIENCE_S = 20
 
 def pass_through(turns, note=lambda: None):
     """Take a turn, do something, and release it."""
+    turns.check()
     turn = turns.take()
     try:
         note()
@@ -60,7 +61,7 @@ class TestTurns:
         turn = turns.take()
         for _ in range(2):
             with pytest.raises(GroupError, match=r"^This group is in the middle of a collective, which another"):
-                turns.take()
+                turns.check()
         turn.release()
         assert can_pass(turns)
 

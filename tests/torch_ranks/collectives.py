@@ -5,6 +5,7 @@ import datetime as dt
 import os
 import signal
 import threading
+import warnings
 
 import numpy as np
 import torch
@@ -266,13 +267,13 @@ def inference(rank, size):
     return tensor.unique().tolist()
 
 
-def interrupted(rank, size):
-    """Rank 0 is interrupted while it waits for the turn of another of its threads; return what each rank is told."""
+def interrupted(rank, size, handler):
+    """A signal handler ends rank 0's wait for the turn of another of its threads; return what each rank is told."""
     distributed.barrier()
     if rank == 1:
         threading.Event().wait(3)
     else:
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, handler)
         turns = distributed.group.WORLD._turns
         last, caller = turns._last, threading.Thread(target=_reduce_quietly)
         caller.start()
@@ -282,12 +283,22 @@ def interrupted(rank, size):
         if rank == 0:
             signal.setitimer(signal.ITIMER_REAL, 0.3)
         distributed.all_reduce(own(rank))
-    except (KeyboardInterrupt, RuntimeError) as error:
+    except (KeyboardInterrupt, TimeoutError, RuntimeError) as error:
         said = type(error).__name__, str(error)
     if rank == 0:
         caller.join(10)
         return *said, caller.is_alive()
     return said
+
+
+def raise_timeout(*_):
+    """Handle a signal as programs do that bound a call's time."""
+    raise TimeoutError
+
+
+def reduce_again(*_):
+    """Handle a signal by a collective, for which it is not the time."""
+    distributed.all_reduce(torch.zeros(3))
 
 
 def _reduce_quietly():
@@ -335,6 +346,14 @@ def patient():
     options = distributed.BarrierOptions()
     options.timeout = dt.timedelta(seconds=60)
     return options
+
+
+def private_timeout(rank, size):
+    """Set a timeout by PyTorch's own function, which knows two backends; return what it says, and the timeout."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        distributed.distributed_c10d._set_pg_timeout(dt.timedelta(seconds=9))
+    return [str(one.message) for one in said], distributed.group.WORLD._seconds
 
 
 def impatient(rank, size, seconds):

@@ -1,12 +1,10 @@
-"""Training as one rank runs it: DDP, FSDP2, checkpoints. Every rank has data of its own, so a lost gradient shows."""
+"""Training as one rank runs it: DDP, FSDP2. Every rank has data of its own, so a lost gradient shows."""
 
 import contextlib
 import copy
 
 import torch
 from torch import distributed, nn
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -166,18 +164,3 @@ def shard(rank, size):
 def bits_of_sharded(model):
     """Return the whole parameters as integers."""
     return [parameter.full_tensor().detach().view(torch.int32).flatten().tolist() for parameter in model.parameters()]
-
-
-def save_and_load(rank, size, folder):
-    """Save a sharded model, change it, and load it."""
-    model = fully_shard(model_of(), mesh=distributed.init_device_mesh("cpu", (size,)))
-    before = bits_of_sharded(model)
-    checkpoint.save({"model": get_model_state_dict(model)}, checkpoint_id=folder)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    was_changed = bits_of_sharded(model) != before
-    state = {"model": get_model_state_dict(model)}
-    checkpoint.load(state, checkpoint_id=folder)
-    set_model_state_dict(model, state["model"])
-    return was_changed, bits_of_sharded(model) == before

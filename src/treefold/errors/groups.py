@@ -255,7 +255,7 @@ class CallMismatchError(GroupError, ValueError):
         has = "has another size" if room is None else f"has {counted(room, 'byte')}"
         return cls(
             f"Rank {sender} sends a tensor of {counted(nbytes, 'byte')} to rank {receiver}, whose tensor {has}. "
-            "Both need one size and dtype; nothing was sent."
+            "Both need one size and dtype; nothing was written."
         )
 
     @classmethod

@@ -8,12 +8,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
 
 _HOST = "cpu"
+_Group = TypeVar("_Group", bound=type)
+#: Calls that PyTorch has renamed, and their names before.
+_OLDER_NAMES = {
+    "all_gather_single": "_allgather_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+}
+_TAKING_TENSORS = (
+    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "broadcast", "allgather", "allgather_coalesced"),
+    *("gather", "scatter", "alltoall", "send", "recv", "recv_anysource", *_OLDER_NAMES),
+)
 
 
 class Elsewhere:
@@ -41,7 +54,16 @@ def _make(asked: Any, backend: str, seconds: float) -> Any:
     return distributed.new_group(ranks, timeout, backend, use_local_synchronization=True)
 
 
-def or_elsewhere(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+def or_elsewhere(group: _Group) -> _Group:
+    """Let the calls of a class of process groups go to another group where the tensors are on its devices."""
+    for name in _TAKING_TENSORS:
+        method = getattr(group, name)
+        for one in filter(None, (name, _OLDER_NAMES.get(name))):
+            setattr(group, one, _or_elsewhere(method, one))
+    return group
+
+
+def _or_elsewhere(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a method of a process group that another group's, of that name, stands in for where the tensors are."""
 
     @functools.wraps(method)

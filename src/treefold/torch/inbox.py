@@ -10,6 +10,7 @@ import itertools
 import struct
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from treefold.errors import CallMismatchError, PeerLostError
 from treefold.torch.lines import Line
@@ -42,6 +43,8 @@ class _Offer:
     is_asked: bool = False
     memory: memoryview = _NOTHING
     is_here: bool = False
+    #: Whether it has met a transfer that it does not fit, so that nobody gets it any more.
+    is_spent: bool = False
     #: Who gets it.
     transfer: Transfer | None = None
 
@@ -90,10 +93,10 @@ class Inbox:
                 self._deliver(offer, transfer)
             return
         transfer.finish(CallMismatchError.mail(offer.sender, self._rank, offer.nbytes, len(transfer.memory)))
-        if is_new:
+        if is_new or offer.is_here:
             del self._offers[offer.sender, offer.message]
         else:
-            self._free.add((offer.sender, offer.tag), offer)
+            offer.is_spent = True
 
     def forget(self, transfer: Transfer) -> None:
         """Forget a transfer that has ended early. A message that it has asked for is the next one's."""
@@ -122,8 +125,11 @@ class Inbox:
             else:
                 del self._asked[offer.transfer.number]
                 lost.append(offer.transfer)
-        for transfer in lost:
-            transfer.finish(PeerLostError.mail(peer))
+        for transfer in sorted(lost, key=attrgetter("number")):  # now nothing of that rank is offered any more
+            if transfer.wanted[0] is None:
+                self.want(transfer)
+            else:
+                transfer.finish(PeerLostError.mail(peer))
 
     def expect_news(self, line: Line) -> None:
         """Hear next what a sender has to say."""
@@ -158,7 +164,9 @@ class Inbox:
     def _receive(self, offer: _Offer, line: Line) -> None:
         self.expect_news(line)
         offer.is_here = True
-        if offer.transfer is not None:
+        if offer.is_spent:
+            del self._offers[offer.sender, offer.message]
+        elif offer.transfer is not None:
             self._deliver(offer, offer.transfer)
 
     def _deliver(self, offer: _Offer, transfer: Transfer) -> None:

@@ -43,22 +43,14 @@ _NAME = "treefold"
 _LINE = 64
 _Result = TypeVar("_Result")
 _work_of: Callable[[Any], Any] = vars(_distributed_c10d)["_create_work_from_future"]
-#: Calls that PyTorch has renamed, and their names before.
-_OLDER_NAMES = {
-    "all_gather_single": "_allgather_base",
-    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
-    "reduce_scatter_single": "_reduce_scatter_base",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-    "all_to_all_single": "alltoall_base",
-}
-_TAKING_TENSORS = (
-    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "broadcast", "allgather", "allgather_coalesced"),
-    *("gather", "scatter", "alltoall", "send", "recv", "recv_anysource", *_OLDER_NAMES),
-)
 
 
+@or_elsewhere
 class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # mypy does not read torch
     """The ranks of one host. Methods are those that ``torch.distributed``'s functions call, with their arguments."""
+
+    #: PyTorch asks it of what ``_get_backend`` returns.
+    supports_time_estimate = False
 
     def __init__(self, ranks: StoreRanks, timeout: timedelta) -> None:
         """Join the other ranks."""
@@ -207,6 +199,16 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Change how long calls wait for ranks that do not come."""
         self._seconds = timeout.total_seconds()
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        # PyTorch asks which tensors a group takes, to choose some that hold a program's state. Those of other backends
+        # (``elsewhere``) are not named: it would ask for these backends in C++.
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        # Whoever finds the CPU above asks what takes its tensors; there is nothing but this group.
+        return self if device in self._device_types else super()._get_backend(device)
+
     def get_group_store(self) -> Any:
         """Return the store through which the ranks have met."""
         return self._store
@@ -249,11 +251,10 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def _take_turn(self) -> Turn:
         self._check_process()  # a thread that a forked child does not have may hold the turn
+        self._turns.check()
         try:
             return self._turns.take()
-        except Exception:
-            raise
-        except BaseException as error:  # Ctrl-C: this rank does not make its call, so the others must not wait for it
+        except BaseException as error:  # of a signal handler: this rank does not make the call that the others make
             self._link.close(error)
             raise
 
@@ -363,12 +364,6 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
         self._call(opts, body)
         return _done(result)
-
-
-for _name in _TAKING_TENSORS:
-    _method = getattr(TreefoldProcessGroup, _name)
-    for _one in filter(None, (_name, _OLDER_NAMES.get(_name))):
-        setattr(TreefoldProcessGroup, _one, or_elsewhere(_method, _one))
 
 
 def make(store: Any, rank: int, size: int, timeout: timedelta) -> TreefoldProcessGroup:

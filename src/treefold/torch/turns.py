@@ -39,17 +39,23 @@ class Turns:
         self._last: Turn | None = None
         self._own = threading.local()
 
-    def take(self) -> Turn:
-        """Wait for a turn of this thread, and return it; call ``release`` in a ``finally`` that directly follows.
+    def check(self) -> None:
+        """Check that this thread may ask for a turn.
 
         Raises:
-            GroupError: it is this thread's turn already, so a signal handler or a finalizer has interrupted it.
+            GroupError: it has one, or waits for one, so a signal handler or a finalizer has interrupted it.
 
         """
-        own, before = Turn(), None
         latest = getattr(self._own, "turn", None)
         if latest is not None and latest.lock._is_owned():  # noqa: SLF001 - as threading.Condition asks
             raise GroupError.concurrent(_DOING)
+
+    def take(self) -> Turn:
+        """Wait for a turn of this thread, and return it; call ``release`` in a ``finally`` that directly follows.
+
+        Call ``check`` before. Whatever this raises, a signal handler has raised: the thread has no turn.
+        """
+        own, before = Turn(), None
         own.lock.acquire()
         try:
             # Before the turn stands in the queue: a signal handler of this thread must not queue behind it.
