@@ -158,7 +158,7 @@ class TestRanksOfOneHost:
         assert stories[2] is None
         assert {(name, ranks) for name, ranks in stories[:2]} == {("ConnectError", (2,))}, stories
 
-    @pytest.mark.parametrize("victim", [1, 2], ids=["its fellow", "a rank of another host"])
+    @pytest.mark.parametrize("victim", range(3), ids=["who listens", "its fellow", "a rank of another host"])
     def test_a_rank_that_gives_up(self, run, victim):
         """All others hear why, and do not wait for their deadline."""
         stories = run(trap_ranks.wait_for_a_fellow, victim=victim)
