@@ -94,6 +94,8 @@ def meet(ticket: Ticket, agreed: dict[str, object], timeout_seconds: float, wait
     except GroupError:
         raise
     except OSError as error:  # no descriptor for the first socket, for instance
+        if error.errno is None:  # not the system's: a handler of the user's has raised it
+            raise
         raise SharedMemoryError.of_system(error) from None
 
 
