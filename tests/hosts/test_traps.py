@@ -167,6 +167,10 @@ class TestRanksOfOneHost:
         assert [said for said, _ in stories] == [("ConnectError", sentence)] * 2
         assert all(seconds < 20 for _, seconds in stories)
 
+    def test_that_never_begin_to_meet(self, run):
+        """The folder in which they would have met is gone."""
+        assert run(trap_ranks.fail_before_the_ticket) == [[]] * 3
+
 
 class TestANewProcess:
     def test_of_a_rank_that_was_killed_while_it_waited(self, run):

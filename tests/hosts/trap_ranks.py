@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from datetime import timedelta
@@ -144,7 +145,7 @@ def wait_for_a_fellow(me, *, port, victim):
         listen = connecting.Listener._look
         connecting.Listener._look = lambda one: listen(one) if time.monotonic() < began + 2 else _fail("no memory", one)
     if me.rank == victim == 2:
-        StoreRoster.exchange = _fail_at_third(StoreRoster.exchange)
+        StoreRoster.exchange = _fail_at(StoreRoster.exchange, 3)
     began = time.monotonic()
     try:
         return told(lambda: joined(me, port, 60.0, host=(0, 0, 1)[me.rank])), time.monotonic() - began
@@ -163,11 +164,28 @@ def miss_a_fellow(me, *, port, seconds):
     return "done", ()
 
 
-def _fail_at_third(exchange):
+def fail_before_the_ticket(me, *, port):
+    """Let rank 2 give up when the others tell each other where the ranks of a host meet; return what folders are left.
+
+    Ranks 0 and 1 share a host.
+    """
+    tempfile.tempdir = tempfile.mkdtemp()
+    if me.rank == 2:
+        StoreRoster.exchange = _fail_at(StoreRoster.exchange, 2)
+    try:
+        joined(me, port, 60.0, host=(0, 0, 1)[me.rank])
+    except (ConnectError, MemoryError):
+        left = os.listdir(tempfile.tempdir)  # noqa: PTH208 - names
+        os.rmdir(tempfile.tempdir)  # noqa: PTH106 - empty, or the test fails
+        return left
+    return "done"
+
+
+def _fail_at(exchange, number):
     calls = itertools.count(1)
 
     def exchange_or_fail(*arguments):
-        if next(calls) == 3:
+        if next(calls) == number:
             raise MemoryError
         return exchange(*arguments)
 

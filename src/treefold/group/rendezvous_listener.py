@@ -79,7 +79,7 @@ class Listener:
         self._arrivals: list[_Arrival] = []
         self._open = contextlib.ExitStack()
         # Registered before the socket exists: whatever fails in between, the folder is taken away.
-        self._open.callback(_remove, ticket)
+        self._open.callback(ticket.discard)
 
     def gather(self) -> None:
         """Wait until all ranks have come.
@@ -267,15 +267,6 @@ class Listener:
 def _connected(member: Member) -> socket.socket:
     assert member.connection is not None  # noqa: S101 - only rank 0 has none
     return member.connection
-
-
-def _remove(ticket: Ticket) -> None:
-    """Take the folder away; without a descriptor, because there may be none left."""
-    for path in (f"{ticket.address}~", ticket.address):
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
-    with contextlib.suppress(OSError):
-        Path(ticket.folder).rmdir()
 
 
 def _check_folder(folder: str) -> None:
