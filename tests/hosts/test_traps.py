@@ -249,3 +249,11 @@ class TestWithout:
         first, second, _ = run(trap_ranks.go_on_at_other_times)
         assert first == ([(1,)], 3.0)
         assert second == ([], 3.0)
+
+    def test_a_rank_that_gives_up(self, run):
+        """It is named by its number in the group that the others have, and the sentence says whose numbers it uses."""
+        sentence = (
+            "The group did not form: rank 1 has given up: MemoryError. Ranks have their new numbers here: 0, 1 were 1, "
+            "2 in the group before, as in error.ranks."
+        )
+        assert run(trap_ranks.fail_to_go_on) == [None, (sentence, (2,)), ("", ())]

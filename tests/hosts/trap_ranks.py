@@ -25,7 +25,7 @@ from rank_processes import told
 import treefold
 from treefold.engines import gloo
 from treefold.engines.interface import Transfer
-from treefold.engines.roster import StoreRoster
+from treefold.engines.roster import ChannelRoster, StoreRoster
 from treefold.errors import ConnectError, TreefoldError
 from treefold.group import connecting, joining
 from treefold.group.rounds import ROUND_TAGS
@@ -245,6 +245,18 @@ def go_on_at_other_times(me, *, port):
         except ConnectError as error:
             told.append(error.ranks)
     return told, float(group.all_reduce(np.full(20_000, 2.0**me.rank))[0])
+
+
+def fail_to_go_on(me, *, port):
+    """Go on without rank 0, where rank 2 gives up once both have come; return the error, and whom it names."""
+    group = joined(me, port, 60.0)
+    group.barrier()
+    if me.rank == 2:
+        ChannelRoster.exchange = _fail_at(ChannelRoster.exchange, 1)
+    try:
+        return None if me.rank == 0 else group.without([0])
+    except (ConnectError, MemoryError) as error:
+        return str(error), getattr(error, "ranks", ())
 
 
 def drop(me, *, port):
