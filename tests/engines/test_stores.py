@@ -14,7 +14,6 @@ from shelves import Shelf, Slow, connect, die_behind_first_words, together
 from torch import distributed
 
 from treefold.engines.roster import StoreRoster
-from treefold.engines.stores import asked
 from treefold.errors import ConnectError
 
 _ROUNDS = 400 if os.environ.get("TREEFOLD_CASES") == "full" else 20
@@ -306,6 +305,17 @@ class TestStoreRoster:
             "at the network to whoever holds the store, usually rank 0 or torchrun, and at whether it still runs."
         )
 
+    def test_a_store_that_falls_silent(self, shelf):
+        """The deadline holds: it is not waited for like one that answers slowly."""
+        rosters, is_over = [StoreRoster(shelf, rank, 2, "job") for rank in range(2)], threading.Event()
+        together(lambda rank: rosters[rank].exchange(b"", time.monotonic() + 20), 2)
+        shelf.check = lambda _: is_over.wait()
+        began = time.monotonic()
+        with pytest.raises(ConnectError, match="it has not answered by the deadline"):
+            rosters[0].exchange(b"", began + 0.2)
+        is_over.set()
+        assert time.monotonic() - began < 2.5
+
     def test_a_store_that_raises_while_gloo_connects(self, shelf):
         """It is named, and no network."""
 
@@ -326,21 +336,3 @@ class TestStoreRoster:
 
         words = "The group did not form: PyTorch's store has failed this rank: LookupError: Broken pipe."
         assert [error[: len(words)] for error in together(go_on, 2)] == [words] * 2
-
-
-class TestAsked:
-    def test_a_store_that_does_not_answer(self):
-        """The deadline holds, whatever the store does."""
-        over = threading.Event()
-        began = time.monotonic()
-        with pytest.raises(
-            ConnectError, match=r"PyTorch's store has failed this rank: it has not answered by the dead"
-        ):
-            asked(lambda _: over.wait(), began + 0.1)
-        over.set()
-        assert time.monotonic() - began < 5
-
-    def test_another_error_is_not_the_stores(self):
-        """It is raised as it is."""
-        with pytest.raises(ZeroDivisionError):
-            asked(lambda _: next(itertools.count()) / 0, time.monotonic() + 5)

@@ -1,11 +1,8 @@
 """Who is let into a group: the ranks that its ticket was made for. All others are turned away, and it still forms."""
 
-import ctypes
 import json
 import os
 import random
-import resource
-import signal
 import socket
 import time
 from pathlib import Path
@@ -15,7 +12,7 @@ import pytest
 from rank_processes import World
 
 from treefold import _native
-from treefold.errors import ConnectError, GroupError
+from treefold.errors import ConnectError
 from treefold.group import Group, Ticket, connect, connecting
 from treefold.group.descriptor_passing import HELLO, MAGIC, VERSION
 from treefold.group.rendezvous_client import Client
@@ -192,7 +189,7 @@ def meet_a_second_rank_1(me):
         return finish(me)
     client = Client(ticket, connecting._agreed("replica_order"), Waiting(30))
     me.flag(0, 1)
-    link = connecting._link(ticket, client.join(), client.lifeline, "replica_order", 60, client.settle)
+    link = connecting._link(ticket, client.join(), client.lifeline, "replica_order", 60)
     client.settle()
     client.close()
     me.group = Group(link)
@@ -211,6 +208,17 @@ def meet_many(me, *, count, delay):
     for connection in held:
         connection.close()
     return total
+
+
+def come_from_another_version(me):
+    """Connect, but for rank 1, which says that it is of another version."""
+    ticket = Ticket.read(me.ticket)
+    if me.rank == 0:
+        with pytest.raises(ConnectError) as failed:
+            connect(me.ticket, connect_timeout_seconds=20)
+        return str(failed.value), failed.value.ranks
+    with open(os.devnull) as null:
+        return answer_to(ticket, hello(ticket, version=VERSION + 1, rank=1, size=2), [null.fileno()])
 
 
 class TestStrangers:
@@ -241,142 +249,10 @@ class TestStrangers:
         ended = ranks.run(World(meet_many, _SIZE, {"count": count, "delay": 0}, timeout_seconds=None))
         assert [one.value for one in ended] == [7.0] * _SIZE, ended
 
-
-def connect_briefly(me, *, absent, seconds):
-    """Connect, but for ranks that do not come."""
-    if me.rank not in absent:
-        me.group = connect(me.ticket, connect_timeout_seconds=seconds)
-
-
-def connect_with_guarantees(me):
-    """Connect, rank 1 with another guarantee."""
-    return finish(me, guarantee="per_plan" if me.rank == 1 else "replica_order")
-
-
-def fail_while_connecting(me, *, kind, victim):
-    """Connect; one rank says who it is, or listens, and ends then. The last rank comes when that has happened."""
-    if me.rank == victim == 0:
-        finder = connecting.Listener._hear
-
-        def hear(*arguments):
-            finder(*arguments)
-            connecting.Listener._hear = finder  # once: whoever goes on hears the others out
-            me.fail(kind)
-
-        connecting.Listener._hear = hear
-    elif me.rank == victim:
-        Client(Ticket.read(me.ticket), connecting._agreed("replica_order"), Waiting(30))
-        me.flag(0, 1)
-        me.fail(kind)
-    elif me.rank == 2 and victim == 1:
-        me.wait_flag(0)
-        time.sleep(0.05)
-    me.group = connect(me.ticket, connect_timeout_seconds=20 if kind == "kill" else 2)
-
-
-def fail_after_mapping(me, *, kind):
-    """Connect; rank 1 ends when it has mapped the memory and has not said so."""
-    if me.rank == 1:
-        Client.settle = lambda *_: me.fail(kind)
-    me.group = connect(me.ticket, connect_timeout_seconds=2)
-
-
-class TestRanksThatDoNotCome:
-    def test_are_named_at_the_deadline_on_all_ranks(self, ranks):
-        """Whoever is there hears who is not."""
-        world = World(connect_briefly, 4, {"absent": (1, 3), "seconds": 0.5}, timeout_seconds=None)
-        ended = ranks.run(world)
-        sentence = "Ranks 1, 3 did not connect within 500 ms. Start all ranks, or give connect a larger "
-        sentence += "connect_timeout_seconds."
-        assert ended[0].error == ("ConnectError", sentence)
-        assert ended[2].error == ("ConnectError", f"The group did not form: {sentence}")
-
-    def test_rank_0_is_named_where_it_does_not_come(self, ranks):
-        """The others have nobody to connect to."""
-        world = World(connect_briefly, 2, {"absent": (0,), "seconds": 0.3}, timeout_seconds=None, may_leave=("folder",))
-        assert "Rank 0 did not connect" in ranks.run(world)[1].error[1]
-
-    def test_other_options_are_named_on_all_ranks(self, ranks):
-        """Both values are shown."""
-        ended = ranks.run(World(connect_with_guarantees, 2, timeout_seconds=None))
-        sentence = "The group did not form: rank 1 has guarantee 'per_plan' where rank 0 has 'replica_order'."
-        assert [one.error for one in ended] == [("ConnectError", sentence)] * 2
-
-    @pytest.mark.parametrize(("victim", "says"), [(0, "rank 0 has turned this rank away, or has ended"), (1, "gone")])
-    def test_a_rank_that_ends_in_between_ends_the_attempt_of_all(self, ranks, victim, says):
-        """Nobody waits for the deadline, and nobody gets a group with a rank that has ended."""
-        arguments = {"kind": "kill", "victim": victim}
-        ended = ranks.run(World(fail_while_connecting, 3, arguments, timeout_seconds=None, may_leave=("folder",)))
-        assert ended[victim].signal == signal.SIGKILL
-        assert all(says in one.error[1] for one in ended if one.rank != victim), ended
-
-    @pytest.mark.parametrize(("kind", "says"), [("kill", "rank 1 has gone"), ("stop", "rank 1 does not answer")])
-    def test_a_rank_that_does_not_say_that_it_is_ready_ends_the_attempt_of_all(self, ranks, kind, says):
-        """It has mapped the memory, and is named."""
-        ended = ranks.run(World(fail_after_mapping, 3, {"kind": kind}, timeout_seconds=None))
-        assert all(says in ended[rank].error[1] for rank in (0, 2)), ended
-
-    def test_rank_0_that_stops_is_named_at_the_deadline(self, ranks):
-        """Nobody waits for ever."""
-        arguments = {"kind": "stop", "victim": 0}
-        ended = ranks.run(World(fail_while_connecting, 3, arguments, timeout_seconds=None))
-        assert all("Rank 0 did not connect within 2 s" in ended[rank].error[1] for rank in (1, 2)), ended
-
-
-def connect_as_nobody(me):
-    """Connect as a user without rights, with few descriptors."""
-    folder = Ticket.read(me.ticket).folder
-    if me.rank == 0:
-        os.chown(folder, _NOBODY, _NOBODY)
-        me.flag(0, 1)
-    me.wait_flag(0)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (me.size + 32, me.size + 32))
-    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: this process may look into /proc/self
-    return finish(me)
-
-
-class TestLimits:
-    @pytest.mark.skipif(
-        os.getuid() != 0, reason="only root can become a user whose descriptors on their way are counted"
-    )
-    def test_a_user_with_few_descriptors_on_their_way(self, ranks):
-        """16 ranks are sent 17 descriptors each, where the user may have 48 on their way."""
-        ended = ranks.run(World(connect_as_nobody, 16, timeout_seconds=None))
-        assert [one.value for one in ended] == [2.0**16 - 1] * 16, ended[0]
-
-    def test_a_group_of_one(self, ranks):
-        """It needs nobody."""
-        assert ranks.run(World(finish, 1, timeout_seconds=None))[0].value == 1.0
-
-    def test_a_folder_that_others_can_read(self, tmp_path):
-        """It is refused, in words."""
-        tmp_path.chmod(0o755)
-        with pytest.raises(ConnectError, match="is not this user's alone"):
-            connect(str(Ticket(str(tmp_path), "0" * 64, 0, 2)), connect_timeout_seconds=1)
-
-    def test_a_folder_whose_name_is_too_long_for_a_socket(self, tmp_path):
-        """It is refused, in words."""
-        folder = tmp_path / ("x" * 100)
-        folder.mkdir(mode=0o700)
-        with pytest.raises(GroupError, match="refuses a socket \\(AF_UNIX path too long\\)"):
-            connect(str(Ticket(str(folder), "0" * 64, 0, 2)), connect_timeout_seconds=1)
-
-
-class TestTicket:
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "",
-            "[" * 100_000,
-            '["/folder/a", "t", 2, 2]',
-            '["/folder/a", "t", true, 2]',
-            '["/folder/\\u0000", "t", 0, 2]',
-            '["/folder/\\ud800", "t", 0, 2]',
-        ],
-        ids=["nothing", "deep", "rank", "bool", "zero", "surrogate"],
-    )
-    def test_that_is_none_is_refused(self, text):
-        """By one sentence, before anything is looked for."""
-        with pytest.raises(ConnectError, match=r"^This is no ticket of treefold: .* Make them with Ticket\.for_ranks"):
-            Ticket.read(text)
+    def test_another_version_is_named_on_all_ranks(self, ranks):
+        """By its rank."""
+        first, other = ranks.run(World(come_from_another_version, 2, timeout_seconds=None))
+        sentence = "rank 1 comes from another version of treefold."
+        assert first.value == (f"The group did not form: {sentence}", (1,))
+        assert json.dumps(sentence).encode() in other.value
+        assert b'"ranks": [1]' in other.value

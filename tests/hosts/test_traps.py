@@ -158,7 +158,7 @@ class TestRanksOfOneHost:
         assert stories[2] is None
         assert {(name, ranks) for name, ranks in stories[:2]} == {("ConnectError", (2,))}, stories
 
-    @pytest.mark.parametrize("victim", [1, 2], ids=["its fellow", "a rank of another host"])
+    @pytest.mark.parametrize("victim", range(3), ids=["who listens", "its fellow", "a rank of another host"])
     def test_a_rank_that_gives_up(self, run, victim):
         """All others hear why, and do not wait for their deadline."""
         stories = run(trap_ranks.wait_for_a_fellow, victim=victim)
@@ -166,6 +166,10 @@ class TestRanksOfOneHost:
         sentence = f"The group did not form: rank {victim} has given up: MemoryError."
         assert [said for said, _ in stories] == [("ConnectError", sentence)] * 2
         assert all(seconds < 20 for _, seconds in stories)
+
+    def test_that_never_begin_to_meet(self, run):
+        """The folder in which they would have met is gone."""
+        assert run(trap_ranks.fail_before_the_ticket) == [[]] * 3
 
 
 class TestANewProcess:
@@ -245,3 +249,11 @@ class TestWithout:
         first, second, _ = run(trap_ranks.go_on_at_other_times)
         assert first == ([(1,)], 3.0)
         assert second == ([], 3.0)
+
+    def test_a_rank_that_gives_up(self, run):
+        """It is named by its number in the group that the others have, and the sentence says whose numbers it uses."""
+        sentence = (
+            "The group did not form: rank 1 has given up: MemoryError. Ranks have their new numbers here: 0, 1 were 1, "
+            "2 in the group before, as in error.ranks."
+        )
+        assert run(trap_ranks.fail_to_go_on) == [None, (sentence, (2,)), ("", ())]

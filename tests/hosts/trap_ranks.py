@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from datetime import timedelta
@@ -24,7 +25,7 @@ from rank_processes import told
 import treefold
 from treefold.engines import gloo
 from treefold.engines.interface import Transfer
-from treefold.engines.roster import StoreRoster
+from treefold.engines.roster import ChannelRoster, StoreRoster
 from treefold.errors import ConnectError, TreefoldError
 from treefold.group import connecting, joining
 from treefold.group.rounds import ROUND_TAGS
@@ -140,8 +141,11 @@ def wait_for_a_fellow(me, *, port, victim):
         return meet(*arguments)
 
     connecting.Client = meet_or_fail  # what rank 1 calls
+    if me.rank == victim == 0:
+        listen = connecting.Listener._look
+        connecting.Listener._look = lambda one: listen(one) if time.monotonic() < began + 2 else _fail("no memory", one)
     if me.rank == victim == 2:
-        StoreRoster.exchange = _fail_at_third(StoreRoster.exchange)
+        StoreRoster.exchange = _fail_at(StoreRoster.exchange, 3)
     began = time.monotonic()
     try:
         return told(lambda: joined(me, port, 60.0, host=(0, 0, 1)[me.rank])), time.monotonic() - began
@@ -160,11 +164,28 @@ def miss_a_fellow(me, *, port, seconds):
     return "done", ()
 
 
-def _fail_at_third(exchange):
+def fail_before_the_ticket(me, *, port):
+    """Let rank 2 give up when the others tell each other where the ranks of a host meet; return what folders are left.
+
+    Ranks 0 and 1 share a host.
+    """
+    tempfile.tempdir = tempfile.mkdtemp()
+    if me.rank == 2:
+        StoreRoster.exchange = _fail_at(StoreRoster.exchange, 2)
+    try:
+        joined(me, port, 60.0, host=(0, 0, 1)[me.rank])
+    except (ConnectError, MemoryError):
+        left = os.listdir(tempfile.tempdir)  # noqa: PTH208 - names
+        os.rmdir(tempfile.tempdir)  # noqa: PTH106 - empty, or the test fails
+        return left
+    return "done"
+
+
+def _fail_at(exchange, number):
     calls = itertools.count(1)
 
     def exchange_or_fail(*arguments):
-        if next(calls) == 3:
+        if next(calls) == number:
             raise MemoryError
         return exchange(*arguments)
 
@@ -190,6 +211,8 @@ def come_after_a_death(me, *, port):
 
 
 def _fail(how, keys, *_):
+    if how == "no memory":
+        raise MemoryError
     if how == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "raise":
@@ -222,6 +245,18 @@ def go_on_at_other_times(me, *, port):
         except ConnectError as error:
             told.append(error.ranks)
     return told, float(group.all_reduce(np.full(20_000, 2.0**me.rank))[0])
+
+
+def fail_to_go_on(me, *, port):
+    """Go on without rank 0, where rank 2 gives up once both have come; return the error, and whom it names."""
+    group = joined(me, port, 60.0)
+    group.barrier()
+    if me.rank == 2:
+        ChannelRoster.exchange = _fail_at(ChannelRoster.exchange, 1)
+    try:
+        return None if me.rank == 0 else group.without([0])
+    except (ConnectError, MemoryError) as error:
+        return str(error), getattr(error, "ranks", ())
 
 
 def drop(me, *, port):

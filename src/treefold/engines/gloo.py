@@ -174,7 +174,8 @@ class GlooChannel(Channel):
         try:
             return self._connect(self._store.store, decided.index(self.rank), len(decided), name, deadline)
         except ConnectError as error:
-            raise (ConnectError.absent([decided[rank] for rank in error.ranks]) if error.ranks else error) from None
+            absent = [decided[rank] for rank in error.ranks]
+            raise (ConnectError.absent(absent) if absent else error.before(decided)) from None
 
     def close(self) -> None:
         """Let the waiting threads end: once nothing is under way, or all connections are broken, they do at once."""

@@ -18,9 +18,7 @@ _POLL_S = 0.01
 #: How often a rank looks that waits for something else than the others' words.
 _WATCH_S = 0.05
 #: How long a rank that stops waits for the others to stop as well: whoever has not by then is to blame.
-_SILENT_S = 0.5
-#: How long all of that may take on a slow store.
-STOPPING_S = 3.0
+SILENT_S = 0.5
 
 
 class Meeting:
@@ -36,6 +34,7 @@ class Meeting:
         """``began``: when this rank began to connect."""
         self.store, self.name, self.rank, self.size, self.began = store, name, rank, size, began
         self._last_key = ""
+        self._is_stopping = False
 
     def exchange(
         self, step: str, said: bytes, deadline: float, is_ready: Callable[[], bool] = lambda: True
@@ -46,7 +45,9 @@ class Meeting:
             ConnectError: the meeting is over, or some have said nothing by the deadline.
 
         """
-        return asked(lambda is_over: self.poll(step, said, deadline, is_over, is_ready), deadline + STOPPING_S)
+        return asked(
+            lambda is_over: self.poll(step, said, deadline, is_over, is_ready), deadline + SILENT_S, self.is_stopping
+        )
 
     def end(self, error: BaseException) -> ConnectError | None:
         """Tell the others why this rank does not go on; return the reason of another rank, if that was first."""
@@ -64,6 +65,10 @@ class Meeting:
         rank, words, _ = state.get("over", (0, "", ()))
         return "begun" not in state and words == str(ConnectError.replaced(rank))
 
+    def is_stopping(self) -> bool:
+        """Tell whether this rank has stopped, and finds out who else has."""
+        return self._is_stopping
+
     def why_over(self) -> ConnectError | None:
         """Return why the meeting is over, if it is."""
         return _told(self._state(), "over")
@@ -79,11 +84,11 @@ class Meeting:
 
     def stopped(self, step: str, error: ConnectError) -> ConnectError:
         """Stop, and return why: some say nothing any more in this step, or this error if all do."""
-        began = time.monotonic()
+        began, self._is_stopping = time.monotonic(), True
         self._decided("stopping", reason(self.rank, error))
         self.store.set(self._key(f"stopped/{self.rank}"), b"")
         silent, now = list(range(self.size)), time.monotonic()
-        until = now + _SILENT_S + 2 * (now - began)  # the store answers the others no sooner
+        until = now + SILENT_S + 2 * (now - began)  # the store answers the others no sooner
         while silent and time.monotonic() < until:
             time.sleep(_POLL_S)
             for sign in (step, "stopped"):

@@ -11,13 +11,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 import numpy as np
 
 from treefold.engines.interface import Channel, Transfer
-from treefold.engines.meeting import STOPPING_S, Meeting, reason
+from treefold.engines.meeting import SILENT_S, Meeting, reason
 from treefold.engines.stores import CheckedStore, asked, interfaces, start
 from treefold.errors import ConnectError
 
@@ -95,7 +95,11 @@ class StoreRoster(Roster):
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
         """Leave words in the store, and wait for those of all others."""
         if self._meeting is None:
-            return asked(lambda is_over: self._come(said, deadline, is_over), deadline + STOPPING_S)
+            return asked(
+                lambda is_over: self._come(said, deadline, is_over),
+                deadline + SILENT_S,
+                lambda: self._meeting is not None and self._meeting.is_stopping(),
+            )
         self._rounds += 1
         return self._meeting.exchange(f"words {self._rounds}", said, deadline)
 
@@ -124,7 +128,10 @@ class StoreRoster(Roster):
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Callable[[], None]]:
-        """Let a thread of its own look: the store may be slow, or silent."""
+        """Let a thread of its own look: the store may be slow, or silent.
+
+        What has gone wrong among the ranks of this host may follow from what others say just then.
+        """
         meeting, step = self._meeting, f"words {self._rounds + 1}"
         assert meeting is not None  # noqa: S101 - they have exchanged words
         why, is_done = Future[ConnectError | None](), threading.Event()
@@ -138,6 +145,10 @@ class StoreRoster(Roster):
         start(lambda: meeting.watch(step, is_done), why, is_done)
         try:
             yield raise_if_over
+        except ConnectError as error:
+            wait([why], _TELL_S)
+            first = (why.exception() or why.result()) if why.done() else None
+            raise first or error from None
         finally:
             is_done.set()
 

@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 #: A question that ends at the deadline by itself is not cut off.
 _GRACE_S = 0.2
+#: How much longer a store may take that answers slowly.
+_SLOW_S = 3.0
 #: How long the process waits for such threads when it ends.
 _END_S = 1.5
 _SILENT = "it has not answered by the deadline"
@@ -81,9 +83,10 @@ def interfaces() -> list[str]:
     return [name for name in os.environ.get(INTERFACES, "").split(",") if name]
 
 
-def asked(question: Callable[[threading.Event], T], deadline: float) -> T:
+def asked(question: Callable[[threading.Event], T], deadline: float, is_slow: Callable[[], bool] = lambda: False) -> T:
     """Return what a store answers by the deadline, a moment of the monotonic clock.
 
+    ``is_slow`` tells, at the deadline, whether the store answers, and needs longer for what is then still to do.
     A question that is never answered keeps its thread and the store's client for good. It is told by its argument once
     nobody waits for the answer, as after Ctrl-C: it has then to leave the store as if it had not been asked.
 
@@ -94,9 +97,13 @@ def asked(question: Callable[[threading.Event], T], deadline: float) -> T:
     answer, is_over = Future[T](), threading.Event()
     try:
         start(lambda: question(is_over), answer, is_over)
-        return answer.result(max(deadline - time.monotonic(), 0.0) + _GRACE_S)
-    except TimeoutError:
-        raise ConnectError.store(_SILENT) from None
+        # Not the future's own deadline: it raises what a handler of the user's may raise as well.
+        wait([answer], max(deadline - time.monotonic(), 0.0) + _GRACE_S)
+        if is_slow():
+            wait([answer], _SLOW_S)
+        if not answer.done():
+            raise ConnectError.store(_SILENT)
+        return answer.result()
     finally:
         is_over.set()
         wait([answer], _GRACE_S)  # what it takes back is gone before the caller, or the process, goes on

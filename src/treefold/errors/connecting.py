@@ -54,9 +54,9 @@ class ConnectError(GroupError, ConnectionError):
         )
 
     @classmethod
-    def differs(cls, name: str, rank: int, got: object, own: object) -> Self:
+    def differs(cls, name: str, rank: int, got: object, own: object, first: int = 0) -> Self:
         """Ranks do not fit together."""
-        return cls(f"The group did not form: rank {rank} has {name} {got!r} where rank 0 has {own!r}.")
+        return cls(f"The group did not form: rank {rank} has {name} {got!r} where rank {first} has {own!r}.")
 
     @classmethod
     def no_engine_sums(cls, hosts: int) -> Self:
@@ -151,7 +151,23 @@ class ConnectError(GroupError, ConnectionError):
     @classmethod
     def turned_away(cls, first: int) -> Self:
         """The rank that listens, the first of its host, has ended the connection without a word."""
-        return cls(f"The group did not form: rank {first} has turned this rank away, or has ended.")
+        sentence = f"The group did not form: rank {first} has turned this rank away, or has ended."
+        return cls(sentence).blaming(first)
+
+    @classmethod
+    def gone(cls, rank: int) -> Self:
+        """A rank of this host has ended the connection without a word."""
+        return cls(f"The group did not form: rank {rank} has gone.").blaming(rank)
+
+    @classmethod
+    def silent(cls, rank: int) -> Self:
+        """A rank of this host has the memory, and does not say so."""
+        return cls(f"The group did not form: rank {rank} does not answer.").blaming(rank)
+
+    @classmethod
+    def other_version(cls, rank: int) -> Self:
+        """A rank of this host speaks otherwise."""
+        return cls(f"The group did not form: rank {rank} comes from another version of treefold.").blaming(rank)
 
     @classmethod
     def folder(cls, folder: str, problem: str) -> Self:

@@ -43,6 +43,15 @@ class GroupError(TreefoldError, RuntimeError):
         self.ranks = ranks
         return self
 
+    def before(self, ranks: Sequence[int]) -> Self:
+        """Return the error as one of the group before, of which these ranks go on with new numbers.
+
+        :meta private:
+        """
+        new, old = ", ".join(map(str, range(len(ranks)))), ", ".join(map(str, ranks))
+        words = f"Ranks have their new numbers here: {new} were {old} in the group before, as in error.ranks."
+        return type(self)(f"{self} {words}").blaming(*(ranks[rank] for rank in self.ranks))
+
     @classmethod
     def closed(cls) -> Self:
         """A group is used after it was closed."""

@@ -184,7 +184,10 @@ class ChannelLink(Link):
         self.close()
         # Closed first: ranks that still wait in a call of this group must not count on one that goes on without them.
         channel = self._channel.without(lost, deadline)
-        return self._rejoin(channel, deadline - channel.now())
+        try:
+            return self._rejoin(channel, deadline - channel.now())
+        except GroupError as error:
+            raise error.before([rank for rank in range(self.size) if rank not in lost]) from None
 
     def retire_leases(self) -> None:
         """Do nothing: results are this process's own, and the shared memory of the host looks after itself."""

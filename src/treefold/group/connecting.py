@@ -94,43 +94,35 @@ def meet(ticket: Ticket, agreed: dict[str, object], timeout_seconds: float, wait
     except GroupError:
         raise
     except OSError as error:  # no descriptor for the first socket, for instance
+        if error.errno is None:  # not the system's: a handler of the user's has raised it
+            raise
         raise SharedMemoryError.of_system(error) from None
 
 
 def _meet_others(
     ticket: Ticket, agreed: dict[str, object], timeout_seconds: float, waiting: Waiting
 ) -> SharedMemoryLink:
-    guarantee = str(agreed["guarantee"])
-    if ticket.rank == 0:
-        listener = Listener(ticket, agreed, waiting)
-        try:
-            listener.gather()
-            try:
-                fd = native_core.create_segment(ticket.size, *_sizes(ticket))
-            except OSError as error:
-                sentence = str(SharedMemoryError.of_system(error))
-                listener.refuse(sentence, is_memory=True)
-                raise SharedMemoryError(sentence) from None
-            met = listener.share(fd)
-            link = _link(
-                ticket,
-                met,
-                listener.lifeline,
-                guarantee,
-                timeout_seconds,
-                lambda words: listener.refuse(words, is_memory=True),
-            )
-            _settle(link, listener.settle)
-        finally:
-            listener.close()
-        return link
-    client = Client(ticket, agreed, waiting)
+    side = Listener(ticket, agreed, waiting) if ticket.rank == 0 else Client(ticket, agreed, waiting)
     try:
-        link = _link(ticket, client.join(), client.lifeline, guarantee, timeout_seconds, client.settle)
-        _settle(link, client.settle)
+        met = _gathered(side, ticket) if isinstance(side, Listener) else side.join()
+        link = _link(ticket, met, side.lifeline, str(agreed["guarantee"]), timeout_seconds)
+        _settle(link, side.settle)
+    except BaseException as error:
+        side.give_up(error)
+        raise
     finally:
-        client.close()
+        side.close()
     return link
+
+
+def _gathered(listener: Listener, ticket: Ticket) -> Met:
+    """Wait for the other ranks, and share memory with them."""
+    listener.gather()
+    try:
+        fd = native_core.create_segment(ticket.size, *_sizes(ticket))
+    except OSError as error:
+        raise SharedMemoryError.of_system(error) from None
+    return listener.share(fd)
 
 
 def _settle(link: SharedMemoryLink, settle: Callable[[], None]) -> None:
@@ -141,19 +133,15 @@ def _settle(link: SharedMemoryLink, settle: Callable[[], None]) -> None:
         raise
 
 
-def _link(
-    ticket: Ticket, met: Met, lifeline: Lifeline, guarantee: str, timeout_seconds: float, tell: Callable[[str], None]
-) -> SharedMemoryLink:
-    """Map the shared memory; what fails here is told to the other ranks before it is raised."""
+def _link(ticket: Ticket, met: Met, lifeline: Lifeline, guarantee: str, timeout_seconds: float) -> SharedMemoryLink:
+    """Map the shared memory."""
     peers = list(zip(met.lifelines, met.pids, strict=True))
     spins = ticket.size <= memory_limits.usable_cores()
     try:
         native = native_core.HostGroup(met.fd, ticket.rank, ticket.size, *_sizes(ticket), peers, spins)
     except OSError as error:
         close_all(met.lifelines)
-        sentence = str(SharedMemoryError.of_system(error))
-        tell(sentence)
-        raise SharedMemoryError(sentence) from None
+        raise SharedMemoryError.of_system(error) from None
     finally:
         os.close(met.fd)
     layout = Layout((tuple(range(ticket.size)),), guarantee)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from treefold.errors import ConnectError, SharedMemoryError
+from treefold.engines.meeting import reason
+from treefold.errors import ConnectError, GroupError, SharedMemoryError
 
 #: Magic, version of this exchange, rank, size, length of the terms, token. Behind it: the terms, as JSON.
 HELLO = struct.Struct("<8sIIII64s")
@@ -72,7 +73,8 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
         descriptors += batch
         if not data or not batch or flags & socket.MSG_CTRUNC:
             close_all(descriptors)
-            raise OSError(errno.EMFILE if data else errno.ECONNRESET, os.strerror(errno.EMFILE))
+            # A sender that is interrupted says other words where descriptors should be.
+            raise OSError(errno.EMFILE if flags & socket.MSG_CTRUNC else errno.ECONNRESET, os.strerror(errno.EMFILE))
     return message, descriptors
 
 
@@ -163,7 +165,14 @@ class Met(NamedTuple):
     pids: list[int]
 
 
-def check(reply: Mapping[str, object]) -> None:
+def refusal(rank: int, error: BaseException) -> dict[str, object]:
+    """Return the message by which the others of a host hear why a rank gives up; ``check`` raises that."""
+    why = error if isinstance(error, GroupError) else ConnectError.told(*reason(rank, error))
+    problem = str(why).removeprefix(str(ConnectError.refused("")))
+    return {"problem": problem, "is_memory": isinstance(why, SharedMemoryError), "ranks": list(why.ranks)}
+
+
+def check(reply: Mapping[str, Any]) -> None:
     """Raise what a reply says.
 
     Raises:
@@ -172,10 +181,9 @@ def check(reply: Mapping[str, object]) -> None:
 
     """
     problem = str(reply.get("problem") or "")
-    if problem and reply.get("is_memory"):
-        raise SharedMemoryError(problem)
     if problem:
-        raise ConnectError.refused(problem)
+        error = SharedMemoryError(problem) if reply.get("is_memory") else ConnectError.refused(problem)
+        raise error.blaming(*reply.get("ranks", ()))
 
 
 def met(rank: int, fd: int, known: Sequence[Sequence[object]], lifelines: Sequence[int]) -> Met:

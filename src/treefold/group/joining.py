@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -116,14 +117,18 @@ def _own(roster: Roster, terms: Terms, cluster: Topology | None) -> dict[str, An
 def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -> SharedMemoryLink | None:
     """Join the ranks of this rank's host; None if it is alone there."""
     own = layout.host_of(roster.rank)
-    text = Ticket.for_ranks(len(own))[0] if len(own) > 1 and roster.rank == own[0] else ""
-    told = roster.exchange(text.encode(), deadline)
-    if len(own) == 1:
-        return None
-    first = Ticket.read(told[own[0]].decode())
-    with roster.watching() as raise_if_over:
+    with contextlib.ExitStack() as made:
+        text = ""
+        if len(own) > 1 and roster.rank == own[0]:
+            text = Ticket.for_ranks(len(own))[0]
+            made.callback(Ticket.read(text).discard)  # who listens does that as well, if it comes to that
+        told = roster.exchange(text.encode(), deadline)
+        if len(own) == 1:
+            return None
+        first = Ticket.read(told[own[0]].decode())
         ticket = Ticket(first.folder, first.token, own.index(roster.rank), len(own))
-        return meet(ticket, Waiting(_left(deadline), raise_if_over, own))
+        with roster.watching() as raise_if_over:
+            return meet(ticket, Waiting(_left(deadline), raise_if_over, own))
 
 
 def _left(deadline: float) -> float:

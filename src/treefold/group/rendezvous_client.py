@@ -25,6 +25,7 @@ from treefold.group.descriptor_passing import (
     namespace,
     peer,
     receive,
+    refusal,
     send,
     send_some,
 )
@@ -38,7 +39,8 @@ class Client:
 
     def __init__(self, ticket: Ticket, agreed: dict[str, object], waiting: Waiting) -> None:
         """Show the token at rank 0's door."""
-        self._rank, self._waiting, self._first = ticket.rank, waiting, waiting.numbers[0]
+        self._rank, self._waiting = ticket.rank, waiting
+        self._number, self._first = waiting.numbers[ticket.rank], waiting.numbers[0]
         self._connection = _knock(ticket, waiting)
         problem, descriptors = "", []
         try:
@@ -68,31 +70,33 @@ class Client:
         reply, descriptors = self._next()
         return met(self._rank, descriptors[0], reply["members"], descriptors[1:])
 
-    def settle(self, problem: str = "") -> None:
-        """Say that this rank has mapped the memory, or why not, and wait for the others.
+    def settle(self) -> None:
+        """Say that this rank has mapped the memory, and wait for the others.
 
         Raises:
             ConnectError: somebody has not.
 
         """
-        self._say(problem)
+        self._say({})
         self._next()
 
-    def _say(self, problem: str) -> None:
+    def give_up(self, error: BaseException) -> None:
+        """Tell the first rank, and so all others, why this rank does not go on."""
+        self._say(refusal(self._number, error))
+
+    def _say(self, message: dict[str, object]) -> None:
         with contextlib.suppress(OSError):
-            send(self._connection, {"problem": problem, "is_memory": bool(problem)})
+            send(self._connection, message)
 
     def _next(self) -> tuple[dict[str, Any], list[int]]:
         until = time.monotonic() + self._waiting.seconds + _GRACE_S
         if not has_come(self._connection, until, self._waiting.raise_if_over):
-            raise ConnectError.late([self._first], self._waiting.seconds)
+            raise ConnectError.out_of_time(self._number, self._waiting.seconds)
         try:
             reply, descriptors = receive(self._connection)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in NO_ROOM:
-                sentence = str(SharedMemoryError.of_system(error))
-                self._say(sentence)
-                raise SharedMemoryError(sentence) from None
+                raise SharedMemoryError.of_system(error) from None
             raise ConnectError.turned_away(self._first) from None
         check(reply)
         return reply, descriptors

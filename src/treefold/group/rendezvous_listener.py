@@ -18,7 +18,7 @@ import stat
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from treefold.errors import ConnectError, SharedMemoryError
 from treefold.group.descriptor_passing import (
@@ -36,6 +36,7 @@ from treefold.group.descriptor_passing import (
     peer,
     receive,
     receive_some,
+    refusal,
     send,
 )
 from treefold.group.ticket import Ticket, Waiting
@@ -78,7 +79,7 @@ class Listener:
         self._arrivals: list[_Arrival] = []
         self._open = contextlib.ExitStack()
         # Registered before the socket exists: whatever fails in between, the folder is taken away.
-        self._open.callback(_remove, ticket)
+        self._open.callback(ticket.discard)
 
     def gather(self) -> None:
         """Wait until all ranks have come.
@@ -117,14 +118,12 @@ class Listener:
         now = time.monotonic()
         if now >= self._deadline:
             missing = sorted(set(range(self._ticket.size)) - set(self._members))
-            error = ConnectError.late([self._numbers[rank] for rank in missing], self._waiting.seconds)
-            self.refuse(str(error))
-            raise error
+            raise ConnectError.late([self._numbers[rank] for rank in missing], self._waiting.seconds)
         for key, _ in self._selector.select(min(self._deadline - now, 0.1)):
             if key.data is None:
                 self._accept()
-            elif isinstance(key.data, Member):  # nobody who is in says anything yet
-                self._fail(f"rank {self._numbers[key.data.rank]} has gone.")
+            elif isinstance(key.data, Member):  # nobody who is in says anything yet, but why it gives up
+                check(self._reply(key.data, self._deadline))
             elif key.data in self._arrivals:  # or it was turned away in this round
                 self._hear(key.data)
         for arrival in [one for one in self._arrivals if one.until < time.monotonic()]:
@@ -135,7 +134,7 @@ class Listener:
             connection, _ = self._listener.accept()
         except OSError as error:
             if error.errno in NO_ROOM and not self._arrivals:
-                self._fail(str(SharedMemoryError.of_system(error)), is_memory=True)
+                raise SharedMemoryError.of_system(error) from None
             if error.errno in NO_ROOM:
                 self._drop(self._arrivals[0])
             return  # whoever it was comes again, or has gone
@@ -194,17 +193,12 @@ class Listener:
         if not problem and not member.descriptors:  # there was no room for it
             problem = str(SharedMemoryError.of_system(OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
         if problem:
-            self._fail(problem, is_memory=True)
+            raise SharedMemoryError(problem)
         if version != VERSION:
-            self._fail(f"rank {self._numbers[rank]} comes from another version of treefold.")
+            raise ConnectError.other_version(self._numbers[rank])
         for name, own in self._agreed.items():
             if agreed.get(name) != own:
-                other, first = self._numbers[rank], self._numbers[0]
-                self._fail(f"rank {other} has {name} {agreed.get(name)!r} where rank {first} has {own!r}.")
-
-    def _fail(self, problem: str, *, is_memory: bool = False) -> NoReturn:
-        self.refuse(problem, is_memory=is_memory)
-        raise SharedMemoryError(problem) if is_memory else ConnectError.refused(problem)
+                raise ConnectError.differs(name, self._numbers[rank], agreed.get(name), own, self._numbers[0])
 
     def _drop(self, arrival: _Arrival) -> None:
         self._selector.unregister(arrival.connection)
@@ -230,31 +224,34 @@ class Listener:
             ConnectError: somebody could not, or is gone.
 
         """
-        said: dict[str, object] = {}
         until = time.monotonic() + self._waiting.seconds
-        for rank in range(1, self._ticket.size):
-            reply = self._reply(rank, until)
-            said = said if said.get("problem") else reply
+        members = [member for member in self._members.values() if member.connection is not None]
+        replies = [self._reply(member, until) for member in members]
         # One verdict for all, sent when all have answered: a group forms on every rank or on none.
-        self.refuse(str(said.get("problem", "")), is_memory=bool(said.get("is_memory")))
-        check(said)
+        for reply in replies:
+            check(reply)
+        self._tell({})
 
-    def _reply(self, rank: int, until: float) -> dict[str, object]:
-        connection = _connected(self._members[rank])
+    def give_up(self, error: BaseException) -> None:
+        """Tell everybody who is in why the group does not form."""
+        self._tell(refusal(self._numbers[0], error))
+
+    def _reply(self, member: Member, until: float) -> dict[str, Any]:
+        """Return what a member says, or what is to be said of it."""
+        connection, rank = _connected(member), self._numbers[member.rank]
         connection.settimeout(max(until - time.monotonic(), _LEAST_S))
         if not has_come(connection, until, self._waiting.raise_if_over):
-            return {"problem": f"rank {self._numbers[rank]} does not answer."}
+            return refusal(rank, ConnectError.silent(rank))
         try:
             return receive(connection)[0]
         except (OSError, ValueError):
-            return {"problem": f"rank {self._numbers[rank]} has gone."}
+            return refusal(rank, ConnectError.gone(rank))
 
-    def refuse(self, problem: str, *, is_memory: bool = False) -> None:
-        """Tell everybody who is in that the group does not form; without a problem, that it has formed."""
+    def _tell(self, message: dict[str, object]) -> None:
         for member in self._members.values():
             if member.connection is not None:
                 with contextlib.suppress(OSError):
-                    send(member.connection, {"problem": problem, "is_memory": is_memory})
+                    send(member.connection, message)
 
     def close(self) -> None:
         """End listening, and take the folder away."""
@@ -270,15 +267,6 @@ class Listener:
 def _connected(member: Member) -> socket.socket:
     assert member.connection is not None  # noqa: S101 - only rank 0 has none
     return member.connection
-
-
-def _remove(ticket: Ticket) -> None:
-    """Take the folder away; without a descriptor, because there may be none left."""
-    for path in (f"{ticket.address}~", ticket.address):
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
-    with contextlib.suppress(OSError):
-        Path(ticket.folder).rmdir()
 
 
 def _check_folder(folder: str) -> None:

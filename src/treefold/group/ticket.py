@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -69,6 +70,14 @@ class Ticket:
     def address(self) -> str:
         """Where rank 0 listens."""
         return str(Path(self.folder, _SOCKET))
+
+    def discard(self) -> None:
+        """Take the folder away, if it is there; without a descriptor, because there may be none left."""
+        for path in (f"{self.address}~", self.address):
+            with contextlib.suppress(OSError):
+                Path(path).unlink()
+        with contextlib.suppress(OSError):
+            Path(self.folder).rmdir()
 
     def __str__(self) -> str:
         """Return the text that ``read`` reads."""
