@@ -247,11 +247,11 @@ def _connected(store: Any, rank: int, size: int, job: str, deadline: float) -> C
 class ChannelRoster(Roster):
     """The ranks that a channel joins."""
 
-    def __init__(self, channel: Channel) -> None:
-        """Use a channel, alone until it is a group's."""
+    def __init__(self, channel: Channel, began: float | None = None) -> None:
+        """Use a channel, alone until it is a group's; ``began``: when this rank began to connect, if not now."""
         self._channel = channel
         self.rank, self.size = channel.rank, channel.size
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
         self._is_over = False
 
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
@@ -310,13 +310,13 @@ def of_communicator(communicator: Any) -> Roster:
     """
     from treefold.engines.mpi import duplicate  # noqa: PLC0415 - mpi4py, which the user has chosen
 
-    heard = list[None]()
+    began, heard = time.monotonic(), list[None]()
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if is_main else None
     if handler is not None:
         signal.signal(signal.SIGINT, lambda *_: heard.append(None))
     try:
-        roster = ChannelRoster(duplicate(communicator))
+        roster = ChannelRoster(duplicate(communicator), began)
     finally:
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
