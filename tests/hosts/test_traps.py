@@ -152,6 +152,12 @@ class TestConnect:
 class TestRanksOfOneHost:
     """While one of them waits for the other, in their memory."""
 
+    def test_that_come_too_late_alive(self, run):
+        """Nobody is blamed: the deadline was too short."""
+        for name, ranks, sentence in run(trap_ranks.meet_a_slow_fellow, seconds=2):
+            assert (name, ranks) == ("ConnectError", ()), sentence
+            assert "connect_timeout_seconds" in sentence
+
     def test_that_do_not_meet_in_time(self, run):
         """The one that is missing is named by its number among all ranks."""
         stories = run(trap_ranks.miss_a_fellow, seconds=3)

@@ -153,6 +153,18 @@ def wait_for_a_fellow(me, *, port, victim):
         return "MemoryError", time.monotonic() - began
 
 
+def meet_a_slow_fellow(me, *, port, seconds):
+    """Let rank 2 take too long before it meets rank 1, which shares its host; return the error."""
+    if me.rank == 2:
+        meet = connecting.Client
+        connecting.Client = lambda *given: time.sleep(seconds + 0.3) or meet(*given)
+    try:
+        joined(me, port, 60.0, host=(0, 1, 1)[me.rank], connect_seconds=seconds)
+    except ConnectError as error:
+        return type(error).__name__, error.ranks, str(error)
+    return "done", (), ""
+
+
 def miss_a_fellow(me, *, port, seconds):
     """Let rank 2 end before it meets rank 1, which shares its host; return the error and whom it names."""
     if me.rank == 2:

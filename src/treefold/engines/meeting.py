@@ -73,13 +73,13 @@ class Meeting:
         """Return why the meeting is over, if it is."""
         return _told(self._state(), "over")
 
-    def watch(self, step: str, is_done: threading.Event) -> ConnectError | None:
+    def watch(self, step: str, deadline: float, is_done: threading.Event) -> ConnectError | None:
         """Return why this rank cannot go on to a step, once that is known; None once it is done with what it does."""
         while not is_done.wait(_WATCH_S):
-            state = self._state()
-            stopping = _told(state, "stopping")
-            if "over" in state or stopping:
-                return _told(state, "over") or (stopping and self.stopped(step, stopping))
+            is_late, state = time.monotonic() >= deadline, self._state()
+            over, stopping = _told(state, "over"), _told(state, "stopping")
+            if over or stopping or is_late:
+                return over or self.stopped(step, stopping or self.out_of_time(deadline))
         return None
 
     def stopped(self, step: str, error: ConnectError) -> ConnectError:

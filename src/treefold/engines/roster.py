@@ -18,7 +18,7 @@ import numpy as np
 
 from treefold.engines.interface import Channel, Transfer
 from treefold.engines.meeting import SILENT_S, Meeting, reason
-from treefold.engines.stores import CheckedStore, asked, interfaces, start
+from treefold.engines.stores import SLOW_S, CheckedStore, asked, interfaces, start
 from treefold.errors import ConnectError
 
 _WORDS_BYTES = 4096
@@ -34,6 +34,8 @@ class Roster(abc.ABC):
 
     rank: int
     size: int
+    #: How long the ranks of a host wait for each other beyond the deadline: who watches says first who is missing.
+    watch_s = 0.0
 
     @abc.abstractmethod
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
@@ -69,8 +71,8 @@ class Roster(abc.ABC):
         """
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[Callable[[], None]]:
-        """Give a function for this rank while it waits elsewhere: it raises why the others do not go on, once known."""
+    def watching(self, deadline: float) -> Iterator[Callable[[], None]]:  # noqa: ARG002 - see StoreRoster
+        """Give a function for this rank while it waits elsewhere: it raises why the ranks do not go on, once known."""
         yield lambda: None
 
 
@@ -82,6 +84,8 @@ class StoreRoster(Roster):
     join the first attempt that is neither complete nor over; they may leave it until it is complete. Then they meet,
     and if one of them turns out to be a process that is gone, whose successor has come, they join the next attempt.
     """
+
+    watch_s = 1.0
 
     def __init__(self, store: Any, rank: int, size: int, job: str) -> None:
         """Use a store that outlives the roster."""
@@ -127,7 +131,7 @@ class StoreRoster(Roster):
         return None
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[Callable[[], None]]:
+    def watching(self, deadline: float) -> Iterator[Callable[[], None]]:
         """Let a thread of its own look: the store may be slow, or silent.
 
         What has gone wrong among the ranks of this host may follow from what others say just then.
@@ -142,11 +146,13 @@ class StoreRoster(Roster):
             if error:
                 raise error
 
-        start(lambda: meeting.watch(step, is_done), why, is_done)
+        start(lambda: meeting.watch(step, deadline, is_done), why, is_done)
         try:
             yield raise_if_over
         except ConnectError as error:
             wait([why], _TELL_S)
+            if meeting.is_stopping():
+                wait([why], SLOW_S)
             first = (why.exception() or why.result()) if why.done() else None
             raise first or error from None
         finally:

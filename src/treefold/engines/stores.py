@@ -21,7 +21,7 @@ T = TypeVar("T")
 #: A question that ends at the deadline by itself is not cut off.
 _GRACE_S = 0.2
 #: How much longer a store may take that answers slowly.
-_SLOW_S = 3.0
+SLOW_S = 3.0
 #: How long the process waits for such threads when it ends.
 _END_S = 1.5
 _SILENT = "it has not answered by the deadline"
@@ -100,7 +100,7 @@ def asked(question: Callable[[threading.Event], T], deadline: float, is_slow: Ca
         # Not the future's own deadline: it raises what a handler of the user's may raise as well.
         wait([answer], max(deadline - time.monotonic(), 0.0) + _GRACE_S)
         if is_slow():
-            wait([answer], _SLOW_S)
+            wait([answer], SLOW_S)
         if not answer.done():
             raise ConnectError.store(_SILENT)
         return answer.result()

@@ -127,8 +127,8 @@ def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -
             return None
         first = Ticket.read(told[own[0]].decode())
         ticket = Ticket(first.folder, first.token, own.index(roster.rank), len(own))
-        with roster.watching() as raise_if_over:
-            return meet(ticket, Waiting(_left(deadline), raise_if_over, own))
+        with roster.watching(deadline) as raise_if_over:
+            return meet(ticket, Waiting(_left(deadline + roster.watch_s), raise_if_over, own))
 
 
 def _left(deadline: float) -> float:
