@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from treefold.errors import ProcessGroupError
-from treefold.torch.flat import Flat, cut_apart
+from treefold.torch.cutting import cut_apart
+from treefold.torch.flat import Flat
 
 
 class TestTarget:
@@ -48,3 +49,12 @@ class TestCutApart:
         assert are_copies == [False, True, False, False]
         end.zero_()
         assert torch.cat([first[0][1], *(batch[0][1] for batch in later)]).tolist() == list(range(32, 64))
+
+    def test_copies_what_begins_where_another_tensor_is_written(self):
+        """Only its own end may begin there."""
+        memory = torch.arange(192.0)
+        ends = [memory[:64], memory[64:96]]
+        batches = cut_apart([[memory[96:160]], [memory[:32]]], ends, 300)
+        ends[0].zero_()
+        given = torch.cat([source for batch in batches for source, _ in batch])
+        assert given.tolist() == [*range(96, 160), *range(32)]

@@ -267,6 +267,13 @@ class TestRefusals:
         """On every rank, and the next call is right."""
         assert run(refusals.refused, 2, what) == [(kind, sentence, 3)] * 2
 
+    def test_a_tensor_that_stands_twice_in_a_call_of_parts(self):
+        """As where memory is large: it would be reduced twice."""
+        for answer in run(refusals.refused, 2, "twice in parts", environment={"TREEFOLD_GROUP_BYTES": "4096"}):
+            assert answer[0] == "ProcessGroupError"
+            assert answer[1].startswith("Some tensors of this call share memory, and would be reduced twice.")
+            assert answer[2] == 3
+
     @pytest.mark.parametrize("what", ["more parts", "more parts of rows"])
     def test_calls_of_more_parts_than_the_others(self, what):
         """Where memory is small: the first part of a longer tensor is not taken for a shorter tensor."""

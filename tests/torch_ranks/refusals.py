@@ -51,6 +51,7 @@ def _quantized_on(rank):
     return tensor
 
 
+_LARGE = torch.zeros(2000)
 _INTEGERS = torch.zeros(2, dtype=torch.int32)
 _CALLS = {
     "op": lambda *_: distributed.all_reduce(_INTEGERS, op=ReduceOp.BAND),
@@ -58,6 +59,7 @@ _CALLS = {
     "layout": lambda *_: distributed.all_reduce(torch.zeros(2).to_sparse()),
     "device": lambda *_: distributed.all_reduce(torch.zeros(2, device="meta")),
     "shape": lambda rank, _: distributed.all_reduce(torch.zeros(2 + rank)),
+    "twice in parts": lambda *_: distributed.all_reduce_coalesced([_LARGE, _LARGE]),
     "more parts": lambda rank, _: distributed.all_reduce(torch.zeros(1008 if rank else 2016)),
     "more parts of rows": lambda rank, _: distributed.reduce_scatter_tensor(
         torch.zeros(336 if rank else 672), torch.zeros(672 if rank else 1344)

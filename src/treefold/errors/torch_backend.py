@@ -59,6 +59,14 @@ class ProcessGroupError(ArgumentError):
         )
 
     @classmethod
+    def shared(cls) -> Self:
+        """Tensors of one call share memory."""
+        return cls(
+            "Some tensors of this call share memory, and would be reduced twice. Tensors that are reduced in place "
+            "share memory with no other; copy one of them. Nothing was written."
+        )
+
+    @classmethod
     def too_short(cls, nbytes: int, needed: int) -> Self:
         """The storage of a tensor was freed or made smaller."""
         return cls(

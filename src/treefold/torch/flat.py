@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,11 +12,8 @@ import torch
 from treefold.backends import HostArray
 from treefold.backends.torch_memory import count_writes
 from treefold.errors import DeviceError, ProcessGroupError
-from treefold.group.byte_streams import overwrites
-from treefold.group.link import Link, Piece
-from treefold.torch.checks import words
+from treefold.group.link import Piece
 
-_LINE = 64
 _WITHOUT_COPIES = {getattr(torch, f"{sign}int{bits}", None) for sign in ("", "u") for bits in range(1, 8)}
 
 
@@ -114,46 +111,6 @@ def read_only(array: HostArray, dtype: Any) -> Any:
     holder: Any = (ctypes.c_char * array.nbytes).from_address(array.__array_interface__["data"][0])
     holder.owner = array  # the tensor keeps its buffer alive, and that the array
     return torch.frombuffer(holder, dtype=dtype)
-
-
-def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> list[list[list[Any]]]:
-    """Cut columns of flat tensors into batches of at most so many bytes.
-
-    The tensors of a column are cut at the same elements. A batch has one element of each at least.
-    """
-    batches: list[list[list[Any]]] = [[]]
-    used = 0
-    for column in columns:
-        step = max(1, (most_bytes // len(column) - _LINE) // column[0].itemsize)
-        for start in range(0, max(1, *(flat.numel() for flat in column)), step):
-            part = [flat[start : start + step] for flat in column]
-            nbytes = sum((flat.nbytes + _LINE - 1) // _LINE * _LINE for flat in part)
-            if batches[-1] and used + nbytes > most_bytes:
-                batches.append([])
-                used = 0
-            batches[-1].append(part)
-            used += nbytes
-    return batches
-
-
-def parts_of(link: Link, batches: Sequence[Any], flats: Sequence[Any]) -> Iterator[tuple[Any, str]]:
-    """Give the parts of a call on tensors, each with what all ranks have to agree in if there are several."""
-    whole = words(flats) if len(batches) > 1 else ""
-    for number, batch in enumerate(link.parts(batches), 1):
-        yield batch, f"part {number} of {len(batches)} of {whole}" if whole else ""
-
-
-def cut_apart(columns: Sequence[Sequence[Any]], ends: Sequence[Any], most_bytes: int) -> list[list[list[Any]]]:
-    """Cut columns with the end of each behind it. Sources that one batch would overwrite for a later one are copied."""
-    pairs, written = list(zip(columns, ends, strict=True)), [piece(0, end) for end in ends]
-    batches = cut([[*column, end] for column, end in pairs], most_bytes)
-    if len(batches) == 1:
-        return batches
-
-    def apart(flat: Any) -> Any:
-        return flat.clone() if any(overwrites(one, piece(0, flat)) for one in written) else flat
-
-    return cut([[*map(apart, column), end] for column, end in pairs], most_bytes)
 
 
 def parts(tensor: Any, size: int) -> list[Any]:

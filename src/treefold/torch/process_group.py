@@ -32,8 +32,9 @@ from treefold.group.rank_sources import StoreRanks
 from treefold.group.reductions import Folds
 from treefold.torch.addresses import tell_addresses
 from treefold.torch.checks import check_count, check_rank, check_sizes, check_tag, columns, op_of, words
+from treefold.torch.cutting import cut_apart, cut_in_place, parts_of
 from treefold.torch.elsewhere import Elsewhere, or_elsewhere
-from treefold.torch.flat import Flat, check_written, cut, cut_apart, laid_out, parts, parts_of, piece, read_only, rows
+from treefold.torch.flat import Flat, check_written, laid_out, parts, piece, read_only, rows
 from treefold.torch.mailbox import Mailbox
 from treefold.torch.transfers import Transfer
 from treefold.torch.turns import Turn, Turns
@@ -300,7 +301,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             is_wanted = root in {None, self._link.rank}
             op = op_of(opts, tensors)
             flats = [flat.target(one, keeps=True) if is_wanted else flat.source(one) for one in tensors]
-            for batch, which in parts_of(self._link, cut([[one] for one in flats], self._link.result_bytes), flats):
+            for batch, which in parts_of(self._link, cut_in_place(flats, self._link.result_bytes), flats):
                 part = [one for [one] in batch]
                 self._folds.all_reduce(part, op, out=part, root=root, cut=which)
 

@@ -1,0 +1,76 @@
+"""Calls on more than the memory for results holds: their tensors, cut into batches that go one after the other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from treefold.errors import ProcessGroupError
+from treefold.group.byte_streams import overwrites
+from treefold.group.link import Link
+from treefold.torch.checks import words
+from treefold.torch.flat import piece
+
+_LINE = 64
+#: More than any stream has bytes.
+_STREAM = 1 << 62
+
+
+def cut_in_place(flats: Sequence[Any], most_bytes: int) -> list[list[list[Any]]]:
+    """Cut flat tensors that are reduced in place.
+
+    Raises:
+        ProcessGroupError: they go in several batches, and some share memory: they would be reduced twice.
+
+    """
+    batches = cut([[flat] for flat in flats], most_bytes)
+    if len(batches) > 1:
+        spans = sorted((flat.data_ptr(), flat.data_ptr() + flat.nbytes) for flat in flats if flat.nbytes)
+        if any(end > begin for (_, end), (begin, _) in itertools.pairwise(spans)):
+            raise ProcessGroupError.shared()
+    return batches
+
+
+def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> list[list[list[Any]]]:
+    """Cut columns of flat tensors into batches of at most so many bytes.
+
+    The tensors of a column are cut at the same elements. A batch has one element of each at least.
+    """
+    batches: list[list[list[Any]]] = [[]]
+    used = 0
+    for column in columns:
+        step = max(1, (most_bytes // len(column) - _LINE) // column[0].itemsize)
+        for start in range(0, max(1, *(flat.numel() for flat in column)), step):
+            part = [flat[start : start + step] for flat in column]
+            nbytes = sum((flat.nbytes + _LINE - 1) // _LINE * _LINE for flat in part)
+            if batches[-1] and used + nbytes > most_bytes:
+                batches.append([])
+                used = 0
+            batches[-1].append(part)
+            used += nbytes
+    return batches
+
+
+def parts_of(link: Link, batches: Sequence[Any], flats: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+    """Give the parts of a call on tensors, each with what all ranks have to agree in if there are several."""
+    whole = words(flats) if len(batches) > 1 else ""
+    for number, batch in enumerate(link.parts(batches), 1):
+        yield batch, f"part {number} of {len(batches)} of {whole}" if whole else ""
+
+
+def cut_apart(columns: Sequence[Sequence[Any]], ends: Sequence[Any], most_bytes: int) -> list[list[list[Any]]]:
+    """Cut columns with the end of each behind it. Sources that one batch would overwrite for a later one are copied."""
+    pairs = list(zip(columns, ends, strict=True))
+    batches = cut([[*column, end] for column, end in pairs], most_bytes)
+    if len(batches) == 1:
+        return batches
+    # Every column as a stream of its own: only its own end may lie where a source does.
+    written = [piece(number * _STREAM, end) for number, end in enumerate(ends)]
+
+    def apart(flat: Any, number: int) -> Any:
+        given = piece(number * _STREAM, flat)
+        return flat.clone() if any(overwrites(one, given) for one in written) else flat
+
+    kept = [[*(apart(flat, number) for flat in column), end] for number, (column, end) in enumerate(pairs)]
+    return cut(kept, most_bytes)
