@@ -34,20 +34,23 @@ class TestWatching:
         teller = threading.Timer(0.05, pair[1].give_up, [MemoryError("no memory")])
         sentence = "The group did not form: rank 1 has given up: MemoryError no memory."
         teller.start()
-        with pytest.raises(ConnectError) as failed, pair[0].watching():
+        with pytest.raises(ConnectError) as failed, pair[0].watching(time.monotonic() + 30):
             raise ConnectError.gone(1)
         teller.join(20)
         assert (str(failed.value), failed.value.ranks) == (sentence, (1,))
 
     def test_nothing_that_another_rank_says(self, pair):
         """It raises what it has found."""
-        with pytest.raises(ConnectError, match="rank 1 has gone"), pair[0].watching():
+        with pytest.raises(ConnectError, match="rank 1 has gone"), pair[0].watching(time.monotonic() + 30):
             raise ConnectError.gone(1)
 
     def test_a_store_that_fails(self, pair, shelf):
         """It is to blame, and no rank."""
         shelf.error = OSError("Broken pipe")
-        with pytest.raises(ConnectError, match="PyTorch's store has failed this rank") as failed, pair[0].watching():
+        with (
+            pytest.raises(ConnectError, match="PyTorch's store has failed this rank") as failed,
+            pair[0].watching(time.monotonic() + 30),
+        ):
             raise ConnectError.gone(1)
         assert failed.value.ranks == ()
 
