@@ -238,7 +238,9 @@ class TestInterrupts:
         assert again[1].startswith("Rank 1 was interrupted"), again
 
     @pytest.mark.parametrize("how", ["an alarm", "a call"])
-    @pytest.mark.parametrize(("call", "operation"), [("weights", "agree"), ("gather", "agree"), ("rows", "place")])
+    @pytest.mark.parametrize(
+        ("call", "operation"), [("weights", "agree"), ("gather", "agree"), ("rows", "place"), ("plan", "fold")]
+    )
     def test_a_rank_whose_signal_handler_raises_between_two_operations_leaves(self, ranks, call, operation, how):
         """The others go on with the call, and are told at once; behind the last operation the group would go on."""
         arguments = {"call": call, "operation": operation, "how": how}

@@ -116,7 +116,7 @@ class ChannelLink(Link):
         # usable.
         memory = self._memory_for(plans, fold, given)
         inline = _inline(given) if plans.is_told else b""
-        self._operate("a reduction")
+        self._operate("a reduction", goes_on=not plans.number)
         until = self._deadline()
         own, told = plans.own, plans.is_told
         frame = Frame(form.kind, form.words, inline, max(own), plans.number, is_mixed=len(own) > 1)
@@ -195,7 +195,8 @@ class ChannelLink(Link):
     def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> HostsOutcome:
         with self._rounds.failing():  # until it is noted that the call goes on, or who is interrupted would be missed
             outcome = self._round(Frame(kind, words, blob, is_refused=is_refused), self._deadline())
-            self.expect_more()
+            if self._goes_on:
+                self.expect_more()
         return outcome
 
     def _leave(self, cause: str) -> None:

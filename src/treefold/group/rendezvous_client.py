@@ -41,6 +41,7 @@ class Client:
         """Show the token at rank 0's door."""
         self._rank, self._waiting = ticket.rank, waiting
         self._number, self._first = waiting.numbers[ticket.rank], waiting.numbers[0]
+        self._until = time.monotonic() + waiting.seconds + _GRACE_S
         self._connection = _knock(ticket, waiting)
         problem, descriptors = "", []
         try:
@@ -89,8 +90,7 @@ class Client:
             send(self._connection, message)
 
     def _next(self) -> tuple[dict[str, Any], list[int]]:
-        until = time.monotonic() + self._waiting.seconds + _GRACE_S
-        if not has_come(self._connection, until, self._waiting.raise_if_over):
+        if not has_come(self._connection, self._until, self._waiting.raise_if_over):
             raise ConnectError.out_of_time(self._number, self._waiting.seconds)
         try:
             reply, descriptors = receive(self._connection)

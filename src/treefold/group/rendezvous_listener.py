@@ -45,6 +45,8 @@ _MOST_TERMS = 4096
 #: Whoever does not say who he is in this time is turned away; and the first of them, where more than so many wait.
 _PATIENCE_S, _MOST_STRANGERS = 5.0, 64
 _LEAST_S = 0.001
+#: How long the last that came may take beyond the deadline to map the memory.
+_SETTLE_S = 0.5
 
 
 @dataclass
@@ -224,7 +226,7 @@ class Listener:
             ConnectError: somebody could not, or is gone.
 
         """
-        until = time.monotonic() + self._waiting.seconds
+        until = self._deadline + _SETTLE_S
         members = [member for member in self._members.values() if member.connection is not None]
         replies = [self._reply(member, until) for member in members]
         # One verdict for all, sent when all have answered: a group forms on every rank or on none.

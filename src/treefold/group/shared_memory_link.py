@@ -7,7 +7,6 @@ import math
 import os
 import struct
 import sys
-import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 #: Before what a rank says: how long all of it is.
 _LENGTH = struct.Struct("<Q")
-#: An operation whose call is out of time still meets ranks that are there.
-_LEAST_S = 1e-3
 
 
 class SharedMemoryLink(Link):
@@ -60,7 +57,7 @@ class SharedMemoryLink(Link):
         if form.result_bytes > self.result_bytes:
             raise GroupError.too_large(form.result_bytes, self.result_bytes)
         weights, weight_sum = (fold.scaled_weights, fold.weight_sum) if fold.weights else ((), 0.0)
-        self._operate("a reduction")
+        self._operate("a reduction", goes_on=not plans.number)  # the others plan it, if they have no plan
         outcome: GroupOutcome | None = self._native.fold(
             form,
             rows,
@@ -69,7 +66,7 @@ class SharedMemoryLink(Link):
             weights,
             weight_sum,
             plans.number,
-            self._left(),
+            self.timeout_seconds,
             self._warn,
             plans.counts,
         )
@@ -91,7 +88,7 @@ class SharedMemoryLink(Link):
         self._check_size(result_bytes)
         self._operate(words)
         return self._committed(
-            self._native.place(kind, result_bytes, given, taken, wants_lease, words, self._left(), self._warn)
+            self._native.place(kind, result_bytes, given, taken, wants_lease, words, self.timeout_seconds, self._warn)
         )
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
@@ -126,15 +123,8 @@ class SharedMemoryLink(Link):
 
     def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> GroupOutcome:
         return self._committed(
-            self._native.agree(kind, blob, words, is_refused=is_refused, seconds=self._left(), warn=self._warn)
+            self._native.agree(kind, blob, words, is_refused=is_refused, seconds=self.timeout_seconds, warn=self._warn)
         )
-
-    def _left(self) -> float:
-        """Return what is left of the call's time, which is for all of its operations."""
-        now = time.monotonic()
-        if self._until is None or not self.under_way:
-            self._until = now + self.timeout_seconds
-        return max(self._until - now, _LEAST_S)
 
     def _leave(self, cause: str) -> None:
         self._native.leave(cause)

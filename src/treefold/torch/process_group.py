@@ -206,6 +206,10 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         # (``elsewhere``) are not named: it would ask for these backends in C++.
         return [torch.device("cpu")]
 
+    def supports_tensor_alloc(self, _device: Any) -> bool:
+        """Tell PyTorch that it is to allocate tensors itself."""
+        return False
+
     def _get_backend(self, device: torch.device) -> Any:
         # Whoever finds the CPU above asks what takes its tensors; there is nothing but this group.
         return self if device in self._device_types else super()._get_backend(device)
