@@ -57,7 +57,8 @@ class SharedMemoryLink(Link):
         if form.result_bytes > self.result_bytes:
             raise GroupError.too_large(form.result_bytes, self.result_bytes)
         weights, weight_sum = (fold.scaled_weights, fold.weight_sum) if fold.weights else ((), 0.0)
-        self._operate("a reduction", goes_on=not plans.number)  # the others plan it, if they have no plan
+        # Without a plan it ends undone, and all ranks go on to make one.
+        self._operate("a reduction", goes_on=not plans.number)
         outcome: GroupOutcome | None = self._native.fold(
             form,
             rows,

@@ -13,7 +13,7 @@ from treefold.torch.checks import words
 from treefold.torch.flat import piece
 
 _LINE = 64
-#: More than any stream has bytes.
+#: More bytes than any tensor has: columns that lie so far apart in a stream are never the same bytes of it.
 _STREAM = 1 << 62
 
 
