@@ -187,7 +187,7 @@ def meet_a_second_rank_1(me):
         said = answer_to(ticket, hello(ticket, rank=1))
         assert b"in already" in said
         return finish(me)
-    client = Client(ticket, connecting._agreed("replica_order"), Waiting(30))
+    client = Client(ticket, connecting._agreed("replica_order"), Waiting(time.monotonic() + 30, 30))
     me.flag(0, 1)
     link = connecting._link(ticket, client.join(), client.lifeline, "replica_order", 60)
     client.settle()

@@ -29,6 +29,7 @@ def joined(me, store, timeout_seconds, job="job", host=None, connect_seconds=_CO
         joining.join(
             StoreRoster(store, me.rank, me.size, job),
             terms,
+            time.monotonic() + connect_seconds,
             lambda ticket, waiting: connecting.meet(ticket, agreed, timeout_seconds, waiting),
         )
     )

@@ -80,11 +80,10 @@ def connect_link(
     agreed = _agreed(guarantee)  # before the others can find this rank: it may refuse what is set here
     deadline = time.monotonic() + seconds
     ranks = find_ranks(source, seconds)
-    left = max(deadline - time.monotonic(), 1e-3)
     if isinstance(ranks, Ticket):
-        return meet(ranks, agreed, timeout_seconds, Waiting(left))
-    terms = Terms(guarantee, topology, memory_limits.result_bytes(), left, timeout_seconds)
-    return join(ranks, terms, lambda ticket, waiting: meet(ticket, agreed, timeout_seconds, waiting))
+        return meet(ranks, agreed, timeout_seconds, Waiting(deadline, seconds))
+    terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds)
+    return join(ranks, terms, deadline, lambda ticket, waiting: meet(ticket, agreed, timeout_seconds, waiting))
 
 
 def meet(ticket: Ticket, agreed: dict[str, object], timeout_seconds: float, waiting: Waiting) -> SharedMemoryLink:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from treefold.engines.interface import Channel
 from treefold.engines.roster import ChannelRoster, Roster
 from treefold.errors import ConnectError, TopologyError, TreefoldError
 from treefold.group.channel_link import ChannelLink
@@ -43,15 +44,15 @@ class Terms:
     timeout_seconds: float
 
 
-def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
-    """Find out which ranks share a host, and join all of them.
+def join(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
+    """Find out which ranks share a host, and join all of them by a moment of the monotonic clock.
 
     Raises:
         ConnectError: some did not come, or they do not fit together.
 
     """
     try:
-        return _joined(roster, terms, meet, time.monotonic() + terms.connect_seconds)
+        return _joined(roster, terms, deadline, meet)
     except BaseException as error:
         first = roster.give_up(error)
         if first is not None and isinstance(error, ConnectError):
@@ -59,7 +60,7 @@ def join(roster: Roster, terms: Terms, meet: Meet) -> Link:
         raise
 
 
-def _joined(roster: Roster, terms: Terms, meet: Meet, deadline: float) -> Link:
+def _joined(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
     try:
         cluster, refusal = _read(terms.topology), None
     except TreefoldError as error:  # the others wait for this rank's words
@@ -76,10 +77,10 @@ def _joined(roster: Roster, terms: Terms, meet: Meet, deadline: float) -> Link:
         _check_interfaces(said)
     shares = None if cluster is None else _shares(cluster, hosts, terms.guarantee)
     layout = Layout(hosts, terms.guarantee, shares)
-    local = _meet_on_host(roster, layout, deadline, meet)
+    local = _meet_on_host(roster, layout, Waiting(deadline, terms.connect_seconds), meet)
     if len(hosts) == 1:
         roster.close()
-        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), Waiting(_left(deadline)))
+        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), Waiting(deadline, terms.connect_seconds))
     # A cluster's topology names the ranks that there were; hosts that are left fold equal parts.
     rest = dataclasses.replace(terms, topology=None)
     try:
@@ -89,7 +90,7 @@ def _joined(roster: Roster, terms: Terms, meet: Meet, deadline: float) -> Link:
             roster.open_channel(deadline),
             layout,
             local,
-            lambda channel, left: join(ChannelRoster(channel), dataclasses.replace(rest, connect_seconds=left), meet),
+            lambda channel, left: _rejoin(channel, dataclasses.replace(rest, connect_seconds=left), meet),
             result_bytes=min(one["bytes for results"] for one in said),
             timeout_seconds=terms.timeout_seconds,
         )
@@ -97,6 +98,11 @@ def _joined(roster: Roster, terms: Terms, meet: Meet, deadline: float) -> Link:
         if local is not None:
             local.close(error)
         raise
+
+
+def _rejoin(channel: Channel, terms: Terms, meet: Meet) -> Link:
+    """Join the ranks of a channel that go on without some."""
+    return join(ChannelRoster(channel), terms, time.monotonic() + terms.connect_seconds, meet)
 
 
 def _own(roster: Roster, terms: Terms, cluster: Topology | None) -> dict[str, Any]:
@@ -114,7 +120,7 @@ def _own(roster: Roster, terms: Terms, cluster: Topology | None) -> dict[str, An
     }
 
 
-def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -> SharedMemoryLink | None:
+def _meet_on_host(roster: Roster, layout: Layout, waiting: Waiting, meet: Meet) -> SharedMemoryLink | None:
     """Join the ranks of this rank's host; None if it is alone there."""
     own = layout.host_of(roster.rank)
     with contextlib.ExitStack() as made:
@@ -122,17 +128,13 @@ def _meet_on_host(roster: Roster, layout: Layout, deadline: float, meet: Meet) -
         if len(own) > 1 and roster.rank == own[0]:
             text = Ticket.for_ranks(len(own))[0]
             made.callback(Ticket.read(text).discard)  # who listens does that as well, if it comes to that
-        told = roster.exchange(text.encode(), deadline)
+        told = roster.exchange(text.encode(), waiting.deadline)
         if len(own) == 1:
             return None
         first = Ticket.read(told[own[0]].decode())
         ticket = Ticket(first.folder, first.token, own.index(roster.rank), len(own))
-        with roster.watching(deadline) as raise_if_over:
-            return meet(ticket, Waiting(_left(deadline + roster.watch_s), raise_if_over, own))
-
-
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 1e-3)
+        with roster.watching(waiting.deadline) as raise_if_over:
+            return meet(ticket, Waiting(waiting.deadline + roster.watch_s, waiting.seconds, raise_if_over, own))
 
 
 def _check(said: Sequence[dict[str, Any]]) -> None:

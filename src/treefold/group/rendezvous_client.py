@@ -41,7 +41,7 @@ class Client:
         """Show the token at rank 0's door."""
         self._rank, self._waiting = ticket.rank, waiting
         self._number, self._first = waiting.numbers[ticket.rank], waiting.numbers[0]
-        self._until = time.monotonic() + waiting.seconds + _GRACE_S
+        self._until = waiting.deadline + _GRACE_S
         self._connection = _knock(ticket, waiting)
         problem, descriptors = "", []
         try:
@@ -114,13 +114,12 @@ def is_listening(ticket: Ticket) -> bool:
 
 def _knock(ticket: Ticket, waiting: Waiting) -> socket.socket:
     """Connect to rank 0, which may not listen yet."""
-    seconds, first = waiting.seconds, waiting.numbers[0]
-    deadline = time.monotonic() + seconds
+    first = waiting.numbers[0]
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # With a limit: where too many wait at the door, the system would let this rank wait for ever. Rank 0 waits a
         # little less, and says who is missing.
-        connection.settimeout(seconds + _GRACE_S)
+        connection.settimeout(max(waiting.deadline - time.monotonic(), 0) + _GRACE_S)
         try:
             connection.connect(ticket.address)
         except ConnectionRefusedError:
@@ -132,8 +131,8 @@ def _knock(ticket: Ticket, waiting: Waiting) -> socket.socket:
                 raise ConnectError.folder(
                     ticket.folder, "is gone: this ticket was good for an attempt that has ended"
                 ) from None
-            if time.monotonic() >= deadline:
-                raise ConnectError.late([first], seconds) from None
+            if time.monotonic() >= waiting.deadline:
+                raise ConnectError.late([first], waiting.seconds) from None
             waiting.raise_if_over()
             time.sleep(_RETRY_S)
             continue

@@ -75,8 +75,7 @@ class Listener:
 
     def __init__(self, ticket: Ticket, agreed: dict[str, object], waiting: Waiting) -> None:
         """Be ready for ``gather``. ``agreed``: what must be the same on all ranks."""
-        self._ticket, self._agreed, self._waiting = ticket, agreed, waiting
-        self._deadline, self._numbers = time.monotonic() + waiting.seconds, waiting.numbers
+        self._ticket, self._agreed, self._waiting, self._numbers = ticket, agreed, waiting, waiting.numbers
         self._members: dict[int, Member] = {}
         self._arrivals: list[_Arrival] = []
         self._open = contextlib.ExitStack()
@@ -118,14 +117,14 @@ class Listener:
     def _look(self) -> None:
         self._waiting.raise_if_over()
         now = time.monotonic()
-        if now >= self._deadline:
+        if now >= self._waiting.deadline:
             missing = sorted(set(range(self._ticket.size)) - set(self._members))
             raise ConnectError.late([self._numbers[rank] for rank in missing], self._waiting.seconds)
-        for key, _ in self._selector.select(min(self._deadline - now, 0.1)):
+        for key, _ in self._selector.select(min(self._waiting.deadline - now, 0.1)):
             if key.data is None:
                 self._accept()
             elif isinstance(key.data, Member):  # nobody who is in says anything yet, but why it gives up
-                check(self._reply(key.data, self._deadline))
+                check(self._reply(key.data, self._waiting.deadline))
             elif key.data in self._arrivals:  # or it was turned away in this round
                 self._hear(key.data)
         for arrival in [one for one in self._arrivals if one.until < time.monotonic()]:
@@ -226,7 +225,7 @@ class Listener:
             ConnectError: somebody could not, or is gone.
 
         """
-        until = self._deadline + _SETTLE_S
+        until = self._waiting.deadline + _SETTLE_S
         members = [member for member in self._members.values() if member.connection is not None]
         replies = [self._reply(member, until) for member in members]
         # One verdict for all, sent when all have answered: a group forms on every rank or on none.

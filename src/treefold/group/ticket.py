@@ -86,12 +86,14 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How a rank waits for the others of its host: for so many seconds, with an eye on those of other hosts.
+    """How a rank waits for the others of its host, with an eye on those of other hosts.
 
-    ``raise_if_over`` is called again and again: it raises why there will be no group, once others know that.
+    ``deadline``: until this moment of the monotonic clock. ``seconds``: what the user gave connect for all of it, which
+    errors say. ``raise_if_over`` is called again and again: it raises why there will be no group, once others know it.
     ``numbers``: of the ranks in a group over hosts, where they are not those of their tickets.
     """
 
+    deadline: float
     seconds: float
     raise_if_over: Callable[[], None] = lambda: None
     numbers: Sequence[int] = range(MOST_RANKS)
