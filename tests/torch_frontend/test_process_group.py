@@ -122,6 +122,17 @@ class TestReduceScatter:
         )
         assert answers == [[1.5] * 10_000, [101.5] * 10_000]
 
+    @pytest.mark.parametrize("memory", ["4096", "65536", "1048576"])
+    @pytest.mark.parametrize("lengths", [(5000, 3, 900), (0, 0, 4000), (1, 512, 513)])
+    def test_of_unequal_parts(self, memory, lengths):
+        """In parts as well, which are the same on all ranks."""
+        answers = run(
+            collectives.reduce_scatter_of_unequal_parts, 3, lengths, environment={"TREEFOLD_GROUP_BYTES": memory}
+        )
+        for rank, (first, second) in enumerate(answers):
+            assert first == [lengths[rank], [7.0 + 300 * rank][: lengths[rank]]]
+            assert second == [lengths[::-1][rank], [7.0 + 300 * rank][: lengths[::-1][rank]]]
+
     @pytest.mark.parametrize("elements", [2, 5000])
     def test_in_place(self, elements):
         """The part of the value that takes the result is the only one that changes."""

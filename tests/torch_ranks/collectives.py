@@ -121,6 +121,15 @@ def reduce_scatter(rank, size):
     return taken.tolist()
 
 
+def reduce_scatter_of_unequal_parts(rank, size, lengths):
+    """Part p of rank r is 2**r + 100 p, and has a length of its own; twice in one call, the second time backwards."""
+    groups = [lengths, lengths[::-1]]
+    taken = [torch.zeros(one[rank], dtype=torch.float64) for one in groups]
+    given = [[own(rank, length).double() + 100 * part for part, length in enumerate(one)] for one in groups]
+    distributed.group.WORLD.reduce_scatter(taken, given, distributed.ReduceScatterOptions()).wait()
+    return [[len(one), sorted(set(one.tolist()))] for one in taken]
+
+
 def reduce_scatter_single(rank, size, op, elements):
     """Part p of rank r is 2**r + 100 p."""
     taken = torch.zeros(elements)

@@ -35,7 +35,8 @@ def cut_in_place(flats: Sequence[Any], most_bytes: int) -> list[list[list[Any]]]
 def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> list[list[list[Any]]]:
     """Cut columns of flat tensors into batches of at most so many bytes.
 
-    The tensors of a column are cut at the same elements. A batch has one element of each at least.
+    The tensors of a column are cut at the same elements. A batch has one element of each at least. The longest tensor
+    counts for all of its column: it is the same on all ranks, whose own ends may differ.
     """
     batches: list[list[list[Any]]] = [[]]
     used = 0
@@ -43,7 +44,7 @@ def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> list[list[list[Any
         step = max(1, (most_bytes // len(column) - _LINE) // column[0].itemsize)
         for start in range(0, max(1, *(flat.numel() for flat in column)), step):
             part = [flat[start : start + step] for flat in column]
-            nbytes = sum((flat.nbytes + _LINE - 1) // _LINE * _LINE for flat in part)
+            nbytes = len(part) * -(-max(flat.nbytes for flat in part) // _LINE) * _LINE
             if batches[-1] and used + nbytes > most_bytes:
                 batches.append([])
                 used = 0

@@ -319,13 +319,13 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         def body(flat: Flat) -> None:
             op = op_of(opts, outputs)
             given = [[flat.source(part) for part in column] for column in find()]
-            ends = [flat.target(output) for output in outputs]
+            brought, ends = [*itertools.chain(*given)], [flat.target(output) for output in outputs]
             for column, end in zip(given, ends, strict=True):
                 check_count("reduce_scatter", column, size)
                 check_sizes("reduce_scatter", [end], [column[rank]])
-            for batch, which in parts_of(self._link, cut_apart(given, ends, self._link.result_bytes), ends):
-                brought = [[column[index] for column in batch] for index in range(size)]
-                self._folds.reduce_scatter(brought, op, [column[-1] for column in batch], cut=which)
+            for batch, which in parts_of(self._link, cut_apart(given, ends, self._link.result_bytes), brought):
+                rows = [[column[index] for column in batch] for index in range(size)]
+                self._folds.reduce_scatter(rows, op, [column[-1] for column in batch], cut=which)
 
         self._call(opts, body)
         return _done(outputs)
