@@ -333,5 +333,5 @@ class TestMemory:
         assert [one.value[1] for one in ended] == ["done"] * 3, ended
         assert ended[1].value[0] == ("MemoryError", "no memory for a result")
         assert ended[0].value[0] == ended[2].value[0]
-        sentence = "Rank 1 could not make this call: no memory for a result Nothing was done, on no rank."
+        sentence = "Rank 1 could not make this call: no memory for a result. Nothing was done, on no rank."
         assert ended[0].value[0] == ("CallMismatchError", sentence)

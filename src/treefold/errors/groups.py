@@ -275,7 +275,8 @@ class CallMismatchError(GroupError, ValueError):
     @classmethod
     def refused(cls, rank: int, sentence: str) -> Self:
         """Another rank could not make its call."""
-        return cls(f"Rank {rank} could not make this call: {sentence} Nothing was done, on no rank.").blaming(rank)
+        why = sentence.rstrip(". ")
+        return cls(f"Rank {rank} could not make this call: {why}. Nothing was done, on no rank.").blaming(rank)
 
 
 class UnplannedCallError(GroupError):
