@@ -108,7 +108,7 @@ def time_out(_):
 
 def fail_behind_an_operation(me, *, call, operation, how):
     """Let a handler raise on rank 1 when an operation has ended there, and its call has not; then call again."""
-    me.group.barrier()
+    me.group.all_reduce(table(me)[:1])
     if me.rank == 1:
         handler = time_out if how == "an alarm" else lambda _: me.group.barrier()
         me.group._link._native = Alarmed(me.group._link._native, operation, handler)
@@ -239,7 +239,8 @@ class TestInterrupts:
 
     @pytest.mark.parametrize("how", ["an alarm", "a call"])
     @pytest.mark.parametrize(
-        ("call", "operation"), [("weights", "agree"), ("gather", "agree"), ("rows", "place"), ("plan", "fold")]
+        ("call", "operation"),
+        [("weights", "agree"), ("gather", "agree"), ("rows", "place"), ("plan", "fold"), ("other plan", "fold")],
     )
     def test_a_rank_whose_signal_handler_raises_between_two_operations_leaves(self, ranks, call, operation, how):
         """The others go on with the call, and are told at once; behind the last operation the group would go on."""
@@ -277,7 +278,13 @@ LONG_CALLS = {
     "rows": (lambda group, value: group.all_reduce(rows(value)), "collectives._joined"),
     "gather": (lambda group, value: group.all_gather(value), "collectives._joined"),
     "plan": (lambda group, value: group.all_reduce(value), "plans.GroupPlans.make"),
+    "other plan": (lambda group, value: group.all_reduce(more(group, value[:1])), "plans.GroupPlans.make"),
 }
+
+
+def more(group, value):
+    """Return more replicas on rank 0 than on the others, which have a plan for one of each rank."""
+    return treefold.PerReplica([value] * (2 if group.rank == 0 else 1))
 
 
 def rows(value):

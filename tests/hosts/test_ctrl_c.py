@@ -57,9 +57,17 @@ class Interrupting:
         return self._trace
 
 
+def reduce_other_numbers(group, value):
+    """Reduce one value of each rank, which rank 1 has done before it is interrupted, and then other numbers of them."""
+    if group.rank != 1:
+        group.all_reduce(value)
+    group.all_reduce(PerReplica([value] * (3 - group.rank)))
+
+
 CALLS = {
     "the first of its kind": lambda group, value: group.all_reduce(value),
     "numbers of replicas that differ": lambda group, value: group.all_reduce(PerReplica([value] * (1 + group.rank))),
+    "numbers of replicas that change": reduce_other_numbers,
     "weights": lambda group, value: group.all_reduce(value, "mean", weights=1.0),
     "shapes that are told": lambda group, value: group.all_gather(value),
     "a barrier": lambda group, _: group.barrier(),
@@ -82,13 +90,15 @@ def add(group, value):
     assert group.all_reduce(value).tolist() == [7.0] * len(value)
 
 
-def interrupted_at(number, call, error):
+def interrupted_at(number, name, error):
     """Interrupt rank 1 in a call of three, let all make another; return both outcomes of each, what is left, where."""
     left = []
 
     def body(group):
-        value = np.full(3000, 2.0**group.rank)
+        value, call = np.full(3000, 2.0**group.rank), CALLS[name]
         if group.rank == 1:
+            if call is reduce_other_numbers:
+                group.all_reduce(value)
             with Interrupting(group._link, number, error) as interrupting:
                 first = outcome_of(call, group, value)
             left.append((interrupting.left, interrupting.where))
@@ -108,7 +118,7 @@ class TestCtrlC:
         draw, number = random.Random(name), 0  # noqa: S311 - a test's choice
         for _ in range(_MOST):
             number += 1 if _IS_FULL else draw.randint(1, 40)
-            ((first, second), (own, then), (third, last)), (left, where) = interrupted_at(number, CALLS[name], error)
+            ((first, second), (own, then), (third, last)), (left, where) = interrupted_at(number, name, error)
             if left > 0:
                 break
             where = f"{where}: {[first, second, own, then, third, last]}"

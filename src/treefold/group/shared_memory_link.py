@@ -57,8 +57,8 @@ class SharedMemoryLink(Link):
         if form.result_bytes > self.result_bytes:
             raise GroupError.too_large(form.result_bytes, self.result_bytes)
         weights, weight_sum = (fold.scaled_weights, fold.weight_sum) if fold.weights else ((), 0.0)
-        # Without a plan it ends undone, and all ranks go on to make one.
-        self._operate("a reduction", goes_on=not plans.number)
+        # Where a rank has no plan for it, it ends undone, and all go on to make one.
+        self._operate("a reduction", goes_on=True)
         outcome: GroupOutcome | None = self._native.fold(
             form,
             rows,
@@ -73,6 +73,7 @@ class SharedMemoryLink(Link):
         )
         if outcome is not None and not outcome.is_committed:
             raise self._error(outcome)
+        self._goes_on = False
         return outcome
 
     def place(
