@@ -22,7 +22,7 @@ _MOST = 100_000
 _IS_FULL = os.environ.get("TREEFOLD_CASES") == "full"
 
 
-class Alarm(Exception):
+class AlarmError(Exception):
     """What a user's handler of a signal raises."""
 
 
@@ -78,7 +78,7 @@ def outcome_of(call, group, value):
     """Return what became of a call: "done", "interrupted" or its error."""
     try:
         call(group, value)
-    except (KeyboardInterrupt, Alarm):
+    except (KeyboardInterrupt, AlarmError):
         return "interrupted"
     except GroupError as error:
         return error
@@ -111,7 +111,7 @@ def interrupted_at(number, name, error):
 
 
 class TestCtrlC:
-    @pytest.mark.parametrize("error", [KeyboardInterrupt, Alarm])
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, AlarmError])
     @pytest.mark.parametrize("name", CALLS)
     def test_anywhere(self, name, error):
         """The others finish the call, or are told at once who was interrupted; what follows fits together, too."""

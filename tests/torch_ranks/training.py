@@ -152,6 +152,7 @@ def shard(rank, size):
     model = model_of()
     for layer in (model.first, model.odd, model.last):
         fully_shard(layer, mesh=distributed.init_device_mesh("cpu", (size,)))
+        layer.set_allocate_memory_from_process_group_for_comm(True)
     fully_shard(model, mesh=distributed.init_device_mesh("cpu", (size,)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(_STEPS):
