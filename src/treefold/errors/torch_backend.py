@@ -83,6 +83,14 @@ class ProcessGroupError(ArgumentError):
         )
 
     @classmethod
+    def wrapper(cls, kind: str) -> Self:
+        """A tensor of a subclass is made of others, and has no memory of its own."""
+        return cls(
+            f"A {kind} is made of other tensors, which a collective does not see. Give these: of a DTensor, "
+            "tensor.to_local() or tensor.full_tensor()."
+        )
+
+    @classmethod
     def count(cls, collective: str, given: int, size: int) -> Self:
         """A list has more or fewer tensors than there are ranks."""
         return cls(

@@ -136,7 +136,6 @@ def _from_torchrun(seconds: float) -> Roster:
     from torch.distributed import TCPStore  # noqa: PLC0415 - the user's own, if at all
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and not _held_stores
 
@@ -148,7 +147,8 @@ def _from_torchrun(seconds: float) -> Roster:
     store = asked(open_store, time.monotonic() + seconds)
     if is_host:
         _held_stores.append(store)  # the others may still have to ask, and this process may connect again
-    return StoreRoster(store, rank, size, f"treefold/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{restart}")
+    # Not by the number of restarts: each agent counts its own, and not those that follow another agent's.
+    return StoreRoster(store, rank, size, f"treefold/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{size}")
 
 
 _held_stores: list[object] = []

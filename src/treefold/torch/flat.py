@@ -17,6 +17,9 @@ from treefold.group.link import Piece
 _WITHOUT_COPIES = {getattr(torch, f"{sign}int{bits}", None) for sign in ("", "u") for bits in range(1, 8)}
 
 
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+
+
 class Flat:
     """The tensors of one call, read and written as flat tensors."""
 
@@ -33,7 +36,7 @@ class Flat:
             ProcessGroupError: its storage was freed.
 
         """
-        check_memory(tensor)
+        tensor = in_memory(tensor)
         whole = _copyable(tensor.detach().resolve_conj().resolve_neg()).contiguous()
         return whole.view(tensor.dtype).view(-1)
 
@@ -45,8 +48,7 @@ class Flat:
             ProcessGroupError: its storage was freed.
 
         """
-        check_memory(tensor)
-        given = _copyable(tensor.detach())
+        given = _copyable(in_memory(tensor).detach())
         return torch.empty(given.shape, dtype=given.dtype, device="cpu").copy_(given).view(-1)
 
     def target(self, tensor: Any, *, keeps: bool = False, is_apart: bool = False) -> Any:
@@ -59,7 +61,7 @@ class Flat:
             ProcessGroupError: its storage was freed, or some of its elements share memory.
 
         """
-        check_written(tensor)
+        tensor = check_written(tensor)
         if not is_apart and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             self._written.append(tensor)
             return tensor.detach().view(-1)
@@ -79,7 +81,7 @@ class Flat:
 
     def _write(self) -> None:
         for tensor, copy in self._copied:
-            check_memory(tensor)  # a transfer ends long after it began
+            in_memory(tensor)  # a transfer ends long after it began
             # Inference tensors can only be written in that mode.
             with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
                 _copyable(tensor.detach()).copy_(_copyable(copy).view(tensor.shape))
@@ -120,7 +122,7 @@ def parts(tensor: Any, size: int) -> list[Any]:
         DeviceError: the tensor is not in host memory, or not strided.
 
     """
-    check_memory(tensor)
+    tensor = in_memory(tensor)
     flat = tensor.view(-1) if tensor.is_contiguous() else tensor
     return list(flat.tensor_split(size))
 
@@ -132,7 +134,7 @@ def rows(tensor: Any, size: int, lengths: Sequence[int] | None) -> list[Any]:
         DeviceError: the tensor is not in host memory, or not strided.
 
     """
-    check_memory(tensor)
+    tensor = in_memory(tensor)
     return list(tensor.split(list(lengths)) if lengths else tensor.tensor_split(size))
 
 
@@ -144,7 +146,7 @@ def check_written(tensor: Any) -> Any:
         ProcessGroupError: its storage was freed, or some of its elements share memory.
 
     """
-    check_memory(tensor)
+    tensor = in_memory(tensor)
     steps = sorted((stride, length) for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length > 1)
     last, is_nested = 0, True
     for stride, length in steps:
@@ -165,22 +167,35 @@ def _has_places(steps: Sequence[tuple[int, int]], last: int) -> bool:
     return int(places.count_nonzero()) == math.prod(shape)
 
 
-def check_memory(tensor: Any) -> None:
-    """Refuse a tensor whose elements do not all lie in host memory.
+def in_memory(tensor: Any) -> Any:
+    """Return a tensor whose elements all lie in host memory: this one, or the one behind a subclass.
 
     Raises:
         DeviceError: it is on a device, or not strided.
-        ProcessGroupError: it is quantized, or its storage is smaller than the tensor.
+        ProcessGroupError: it is quantized, consists of other tensors, or its storage is smaller than the tensor.
 
     """
+    tensor = _plain(tensor)
     if tensor.is_quantized:  # its scale would stay behind
         raise ProcessGroupError.quantized(str(tensor.dtype))
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise DeviceError.not_in_backend(str(tensor.device), str(tensor.layout).removeprefix("torch."))
-    if not tensor.numel():
-        return
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    extent = tensor.storage_offset() + 1 + sum((length - 1) * stride for length, stride in steps)
-    needed, nbytes = extent * tensor.itemsize, tensor.untyped_storage().nbytes()
-    if needed > nbytes:
-        raise ProcessGroupError.too_short(nbytes, needed)
+    if tensor.numel():
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        extent = tensor.storage_offset() + 1 + sum((length - 1) * stride for length, stride in steps)
+        needed, nbytes = extent * tensor.itemsize, tensor.untyped_storage().nbytes()
+        if needed > nbytes:
+            raise ProcessGroupError.too_short(nbytes, needed)
+    return tensor
+
+
+def _plain(tensor: Any) -> Any:
+    """Return a tensor of PyTorch's own class, on the memory of one of a subclass."""
+    kind = type(tensor)
+    if kind in _PLAIN:
+        return tensor
+    if hasattr(kind, "trigger_wait"):  # the result of a functional collective, perhaps still under way
+        return tensor.trigger_wait()
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # what it says of its memory need not be true
+        raise ProcessGroupError.wrapper(kind.__name__)
+    return tensor.as_subclass(torch.Tensor)
