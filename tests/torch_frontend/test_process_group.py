@@ -205,15 +205,6 @@ class TestFunctional:
         assert answers == [[[3] * 4, [1, 2], [1.5, 1.5], [1, 2], [2, 2], [2], [2, 2]]] * 2
 
 
-class TestSubclasses:
-    @pytest.mark.parametrize("kind", ["functional", "user's"])
-    def test_are_the_tensors_behind_them(self, kind):
-        """Of a functional collective, which may still be under way."""
-        gathered = [[1, 1], [2, 2]]
-        for rank, answer in enumerate(run(collectives.of_subclass, 2, kind)):
-            assert answer == [[3, 3], [2, 2], [2, 2], gathered, [1, 2], [3], [2 - rank] * 2]
-
-
 class TestNewGroup:
     def test_groups_overlap(self):
         """A rank is in several."""
@@ -379,15 +370,6 @@ class TestRefusals:
                 "ProcessGroupError",
                 "A quantized tensor (torch.quint8) has a scale beside its numbers. Give the numbers, "
                 "tensor.int_repr(), and the scale as tensors of their own.",
-            ),
-            *(
-                (
-                    what,
-                    "ProcessGroupError",
-                    "A DTensor is made of other tensors, which a collective does not see. Give these: of a DTensor, "
-                    "tensor.to_local() or tensor.full_tensor().",
-                )
-                for what in ("made of others", "reduced of others", "gathered of others")
             ),
         ],
     )

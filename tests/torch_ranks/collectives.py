@@ -209,33 +209,6 @@ def functional_forms(rank, size):
     return [functional.wait_tensor(result).tolist() for result in results]
 
 
-class Named(torch.Tensor):
-    """A class of a user's, whose tensors have memory as others have."""
-
-
-def of_subclass(rank, size, kind):
-    """What collectives make of tensors that are a functional collective's results, or of a user's class."""
-    world, rows = distributed.group.WORLD, torch.stack([own(rank, size) for rank in range(size)]).flatten()
-
-    def value():
-        if kind == "user's":
-            return own(rank, size).as_subclass(Named)
-        return functional.reduce_scatter_single(rows if rank == 0 else torch.zeros_like(rows), "sum", 0, world)
-
-    reduced, copied, scattered, pair = value(), value(), torch.zeros(size), [value(), value()]
-    gathered, exchanged, part = torch.zeros(size, size), torch.zeros(size), torch.zeros(1)
-    distributed.all_reduce(reduced)
-    distributed.broadcast(copied, 1)
-    distributed.scatter(scattered, pair if rank == 1 else None, 1)
-    distributed.all_gather(list(gathered), value())
-    distributed.all_to_all_single(exchanged, value())
-    distributed.reduce_scatter_tensor(part, value())
-    sent = distributed.isend(value(), 1 - rank)
-    distributed.recv(received := value(), 1 - rank)
-    sent.wait()
-    return [one.tolist() for one in (reduced, copied, scattered, gathered, exchanged, part, received)]
-
-
 def overlapping_groups(rank, size):
     """Two groups share rank 1; rank 1 is rank 1 of the first and rank 0 of the second."""
     first, second = distributed.new_group([0, 1]), distributed.new_group([1, 2])

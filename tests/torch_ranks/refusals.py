@@ -6,7 +6,6 @@ import torch
 from torch import distributed
 from torch.distributed import ReduceOp
 from torch.distributed.distributed_c10d import AllgatherOptions
-from torch.distributed.tensor import DTensor, Replicate
 
 
 def refused(rank, size, what):
@@ -52,11 +51,6 @@ def _quantized_on(rank):
     return tensor
 
 
-def _made_of_others_on(rank, size):
-    tensor, mesh = torch.zeros(4), distributed.init_device_mesh("cpu", (size,))
-    return tensor if rank else DTensor.from_local(tensor, mesh, [Replicate()])
-
-
 _LARGE = torch.zeros(2000)
 _INTEGERS = torch.zeros(2, dtype=torch.int32)
 _CALLS = {
@@ -91,8 +85,5 @@ _CALLS = {
     "windows of parts": lambda rank, _: distributed.all_gather_into_tensor(_windows_on(rank), torch.zeros(4)),
     "windows of rows": lambda rank, _: distributed.all_to_all_single(_windows_on(rank), torch.zeros(4, 2)),
     "freed": lambda rank, _: distributed.broadcast(_freed_on(rank), 0),
-    "made of others": lambda rank, size: distributed.broadcast(_made_of_others_on(rank, size), 0),
-    "reduced of others": lambda rank, size: distributed.all_reduce(_made_of_others_on(rank, size)),
-    "gathered of others": lambda rank, size: distributed.all_gather(_tensors(size), _made_of_others_on(rank, size)),
     "quantized": lambda rank, _: distributed.broadcast(_quantized_on(rank), 0),
 }
