@@ -128,6 +128,11 @@ class TestConnect:
         sentence = "The group did not form: rank 1 has size 3 where rank 0 has 2."
         assert stories == [("ConnectError", sentence)] * 3
 
+    def test_agents_that_have_restarted_other_numbers_of_times(self, run):
+        """Each of torchrun's agents counts what it has restarted itself."""
+        variable = {2: {"TORCHELASTIC_RESTART_COUNT": "1"}}
+        assert run(trap_ranks.connect_unlike, variable=variable, options={}) == ["done"] * 3
+
     @pytest.mark.parametrize("wrong", [{2}, {0, 1, 2}], ids=str)
     def test_a_rank_beyond_their_number(self, run, wrong):
         """The others hear of it, too."""

@@ -148,7 +148,7 @@ def _from_torchrun(seconds: float) -> Roster:
     if is_host:
         _held_stores.append(store)  # the others may still have to ask, and this process may connect again
     # Not by the number of restarts: each agent counts its own, and not those that follow another agent's.
-    return StoreRoster(store, rank, size, f"treefold/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{size}")
+    return StoreRoster(store, rank, size, f"treefold/{os.environ.get('TORCHELASTIC_RUN_ID', '')}")
 
 
 _held_stores: list[object] = []
