@@ -18,8 +18,8 @@ class TestWithout:
 
         outcome = FakeNetwork(3, 1, faults=[Kill(1, 1), Kill(2, 1)]).run(go_on)
         assert outcome[0] == (
-            "Rank 1 should go on in a smaller group, and did not come before the deadline. Leave them out as well, by "
-            "connecting again without them.",
+            "Rank 1 should go on in a smaller group, and did not come before the deadline. Leave out all who are lost, "
+            "those as well, or connect again without them.",
             (1,),
         )
 
