@@ -26,6 +26,7 @@ import treefold
 from treefold.engines import gloo
 from treefold.engines.interface import Transfer
 from treefold.engines.roster import ChannelRoster, StoreRoster
+from treefold.engines.stores import CheckedStore
 from treefold.errors import ConnectError, GroupError, TreefoldError
 from treefold.group import connecting, joining
 from treefold.group.rounds import ROUND_TAGS
@@ -319,6 +320,29 @@ def fail_once_all_have_come(me, *, port):
     ChannelRoster.exchange = exchange
     time.sleep(4)
     return [*told, _go_on(me, group, [0])]
+
+
+def hear_no_answer(me, *, port):
+    """Wait in vain for rank 1, as rank 0, whom the store fails as it goes on alone; then both try again."""
+    group = _joined_then_killed(me, port, dead=[2])
+    if me.rank == 1:
+        time.sleep(3)
+        return [_go_on(me, group, [2], 4.0), _go_on(me, group, [2])]
+    told, compare_set = [_go_on(me, group, [2], 1.0)], CheckedStore.compare_set
+    CheckedStore.compare_set = _fail_for("/without/1", compare_set)
+    told.append(_go_on(me, group, [1, 2]))
+    CheckedStore.compare_set = compare_set
+    time.sleep(3)
+    return [*told, _go_on(me, group, [2])]
+
+
+def _fail_for(end, compare_set):
+    def compare_set_or_fail(store, key, *values):
+        if key.endswith(end):
+            raise ConnectError.store(key)
+        return compare_set(store, key, *values)
+
+    return compare_set_or_fail
 
 
 def _joined_then_killed(me, port, dead):

@@ -199,7 +199,8 @@ class GlooChannel(Channel):
         try:
             while True:
                 decided = self._named(wanted, deadline)
-                if decided == wanted or not self._may_leave(decided, wanted, deadline):
+                is_untried = decided == wanted and self._tried is None
+                if is_untried or not self._may_leave(decided, wanted, deadline):
                     return decided
                 # Noted before this rank names others: it must not come back, even if it does not hear the answer.
                 self._left, self._tried = self._left + 1, None

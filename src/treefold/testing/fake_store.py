@@ -36,7 +36,7 @@ class Store:
 
     def _compare_and_set(self, end: End, survivors: tuple[int, ...]) -> None:
         decision = self._decision(end, survivors)
-        while decision.members != survivors and self._may_leave(end, decision, survivors):
+        while not self._is_untried(end, decision, survivors) and self._may_leave(end, decision, survivors):
             decision.is_void = True
             end.left += 1
             decision = self._decision(end, survivors)
@@ -53,6 +53,9 @@ class Store:
         if end.left == len(session.decisions):
             session.decisions.append(Decision(survivors, self._succeed(session, survivors)))
         return session.decisions[end.left]
+
+    def _is_untried(self, end: End, decision: Decision, survivors: tuple[int, ...]) -> bool:
+        return decision.members == survivors and end.rank not in decision.came
 
     def _may_leave(self, end: End, decision: Decision, survivors: tuple[int, ...]) -> bool:
         """Tell whether it is void, or this rank has tried to join it in vain and wants fewer."""
