@@ -19,6 +19,9 @@ if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 
+_REFUSED = "It was decided that rank{} may go on, without this one, rank {}. Connect again to come back."
+
+
 @pytest.fixture(scope="module")
 def gloo():
     """What starts ranks whose channels are on this machine's loopback."""
@@ -30,15 +33,15 @@ def gloo():
 
 @pytest.fixture
 def run(gloo):
-    """Return a function that runs three ranks on a store of this process, and returns what they return."""
+    """Return a function that runs ranks on a store of this process, and returns what they return."""
     stores = []
 
-    def run_body(body, **arguments):
+    def run_body(body, size=3, **arguments):
         stores.append(
             distributed.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60), wait_for_workers=False)
         )
         arguments["port"] = stores[-1].port
-        ended = gloo.run(World(body, 3, arguments, timeout_seconds=None, may_leave=("folder",), seconds=90))
+        ended = gloo.run(World(body, size, arguments, timeout_seconds=None, may_leave=("folder",), seconds=90))
         assert [(one.error, one.stack) for one in ended if one.error] == []
         return [one.value for one in ended]
 
@@ -268,3 +271,46 @@ class TestWithout:
             "2 in the group before, as in error.ranks."
         )
         assert run(trap_ranks.fail_to_go_on) == [None, (sentence, (2,)), ("", ())]
+
+    def test_of_two_losses_one_of_which_is_seen_late(self, run):
+        """The survivors leave one out, learn of the other while they wait for it, and leave out both."""
+        assert run(trap_ranks.lose_two_and_name_one, 4) == [[(3,), (2, 3.0)]] * 2 + [None] * 2
+
+    def test_as_the_others_have_agreed_since(self, run):
+        """Whoever comes late joins them, whatever was tried in vain before."""
+        assert run(trap_ranks.come_to_the_second_try, 4) == [[(2, 3), (3, 7.0)]] * 2 + [[(3, 7.0)], None]
+
+    def test_of_halves_that_part_after_they_have_failed_together(self, run):
+        """All wait for a rank that is dead; then each half leaves out the other, and one of them goes on."""
+        told = run(trap_ranks.part_after_failing, 5)
+        half = [rank for rank in range(4) if told[rank][1] == (2, {0: 3.0, 1: 12.0}[rank // 2])]
+        assert half in ([0, 1], [2, 3])
+        for rank in {0, 1, 2, 3} - set(half):
+            assert told[rank][1] == _REFUSED.format(f"s {half[0]}, {half[1]}", rank)
+        assert [story[0] for story in told[:4]] == [(4,)] * 4
+
+    def test_of_halves_the_first_of_which_parts_again(self, run):
+        """The other is refused before and after, and the rank that comes too late as well."""
+        assert run(trap_ranks.part_twice) == [
+            [(1,), (1, 1.0)],
+            [(0,), _REFUSED.format(" 0", 1)],
+            [_REFUSED.format("s 0, 1", 2), _REFUSED.format(" 0", 2)],
+        ]
+
+    def test_of_ranks_that_had_all_come(self, run):
+        """One that failed then may have been the only one, so nobody goes on without it; but all may try again."""
+        sentence = (
+            "It was decided that ranks 1, 2 may go on, and rank 1 asked for 1. All ranks that go on must leave out the "
+            "same ones."
+        )
+        _, first, second = run(trap_ranks.fail_once_all_have_come)
+        assert first == [(2,), sentence, (2,), sentence, (2, 6.0)]
+        assert second == ["MemoryError", (2, 6.0)]
+
+    def test_on_a_store_that_fails_as_a_rank_goes_on(self, run):
+        """It may have gone on, so it never comes back to those who wait for it; they meet when they try again."""
+        undecided = (
+            "Rank 0 cannot tell which ranks go on: it did not reach the store, or the ranks, that decide before the "
+            "deadline. Look at its network, and connect again."
+        )
+        assert run(trap_ranks.hear_no_answer) == [[(1,), undecided, (2, 3.0)], [(0,), (2, 3.0)], None]

@@ -26,7 +26,8 @@ import treefold
 from treefold.engines import gloo
 from treefold.engines.interface import Transfer
 from treefold.engines.roster import ChannelRoster, StoreRoster
-from treefold.errors import ConnectError, TreefoldError
+from treefold.engines.stores import CheckedStore
+from treefold.errors import ConnectError, GroupError, TreefoldError
 from treefold.group import connecting, joining
 from treefold.group.rounds import ROUND_TAGS
 
@@ -269,6 +270,98 @@ def fail_to_go_on(me, *, port):
         return None if me.rank == 0 else group.without([0])
     except (ConnectError, MemoryError) as error:
         return str(error), getattr(error, "ranks", ())
+
+
+def lose_two_and_name_one(me, *, port):
+    """Die as ranks 2 and 3; the others hear of rank 2 first."""
+    group = _joined_then_killed(me, port, dead=[2, 3])
+    return [_go_on(me, group, [2], 3.0), _go_on(me, group, [2, 3])]
+
+
+def come_to_the_second_try(me, *, port):
+    """Wait in vain for ranks 2 and 3, the last of which is dead, and then without that; rank 2 comes to that only."""
+    group = _joined_then_killed(me, port, dead=[3])
+    if me.rank == 2:
+        time.sleep(6)
+        return [_go_on(me, group, [3])]
+    return [_go_on(me, group, [], 3.0), _go_on(me, group, [3])]
+
+
+def part_after_failing(me, *, port):
+    """Wait in vain for rank 4, and part then."""
+    group = _joined_then_killed(me, port, dead=[4])
+    return [_go_on(me, group, [], 3.0), _go_on(me, group, [4, 2, 3] if me.rank < 2 else [4, 0, 1])]
+
+
+def part_twice(me, *, port):
+    """Part from rank 2, as rank 0 first; rank 1 comes when rank 0 has gone on alone."""
+    group = _joined_then_killed(me, port, dead=[])
+    others = [other for other in range(3) if other != me.rank]
+    time.sleep((0, 6, 2)[me.rank])
+    if me.rank < 2:
+        return [_go_on(me, group, [2], (4.0, 1.0)[me.rank]), _go_on(me, group, others)]
+    told = _go_on(me, group, others)
+    time.sleep(6)
+    return [told, _go_on(me, group, others)]
+
+
+def fail_once_all_have_come(me, *, port):
+    """Go on without rank 0, where rank 2 fails once; rank 1 tries to go on alone, also after it has tried again."""
+    group = _joined_then_killed(me, port, dead=[0])
+    if me.rank == 1:
+        told = [_go_on(me, group, lost, 1.0) for lost in ([0], [0, 2], [0], [0, 2])]
+        return [*told, _go_on(me, group, [0])]
+    exchange = ChannelRoster.exchange
+    ChannelRoster.exchange = _fail_at(exchange, 1)
+    try:
+        group.without([0])
+    except MemoryError:
+        told = ["MemoryError"]
+    ChannelRoster.exchange = exchange
+    time.sleep(4)
+    return [*told, _go_on(me, group, [0])]
+
+
+def hear_no_answer(me, *, port):
+    """Wait in vain for rank 1, as rank 0, whom the store fails as it goes on alone; then both try again."""
+    group = _joined_then_killed(me, port, dead=[2])
+    if me.rank == 1:
+        time.sleep(3)
+        return [_go_on(me, group, [2], 4.0), _go_on(me, group, [2])]
+    told, compare_set = [_go_on(me, group, [2], 1.0)], CheckedStore.compare_set
+    CheckedStore.compare_set = _fail_for("/without/1", compare_set)
+    told.append(_go_on(me, group, [1, 2]))
+    CheckedStore.compare_set = compare_set
+    time.sleep(3)
+    return [*told, _go_on(me, group, [2])]
+
+
+def _fail_for(end, compare_set):
+    def compare_set_or_fail(store, key, *values):
+        if key.endswith(end):
+            raise ConnectError.store(key)
+        return compare_set(store, key, *values)
+
+    return compare_set_or_fail
+
+
+def _joined_then_killed(me, port, dead):
+    """Return a group of all ranks, after which some are killed."""
+    group = joined(me, port, 60.0)
+    group.barrier()
+    if me.rank in dead:
+        time.sleep(0.5)  # the others have left the barrier
+        os.kill(os.getpid(), signal.SIGKILL)
+    return group
+
+
+def _go_on(me, group, lost, seconds=30.0):
+    """Return the size of the group without these and a sum, or whom its error names, or what it says."""
+    try:
+        onward = group.without(lost, connect_timeout_seconds=seconds)
+    except GroupError as error:
+        return error.ranks or str(error)
+    return onward.size, float(onward.all_reduce(np.full(20_000, 2.0**me.rank))[0])
 
 
 def drop(me, *, port):

@@ -1,3 +1,4 @@
+import pytest
 from channel_conformance import finish, from_all, leave, others, row, sleep
 
 from treefold.errors import ConnectError, GroupError
@@ -18,8 +19,8 @@ class TestWithout:
 
         outcome = FakeNetwork(3, 1, faults=[Kill(1, 1), Kill(2, 1)]).run(go_on)
         assert outcome[0] == (
-            "Rank 1 should go on in a smaller group, and did not come before the deadline. Leave them out as well, by "
-            "connecting again without them.",
+            "Rank 1 should go on in a smaller group, and did not come before the deadline. Leave out all who are lost, "
+            "those as well, or connect again without them.",
             (1,),
         )
 
@@ -71,6 +72,38 @@ class TestWithout:
             "It was decided that ranks 0, 1, 3 may go on, and rank 3 asked for 0, 1, 2, 3. All ranks that go on must "
             "leave out the same ones.",
         ]
+
+    def test_decides_again_if_some_did_not_come(self):
+        """Two have died, one of whom is missed only then; who comes late joins the others."""
+
+        def leave_out_two(channel):
+            if channel.rank == 2:
+                sleep(channel, 100.0)
+                return channel.without([3, 4], channel.now() + 60.0).size
+            try:
+                channel.without([3], 60.0)
+            except ConnectError as error:
+                onward = channel.without([3, 4], 160.0)
+                return error.ranks, onward.size
+
+        for seed in SEEDS:
+            outcomes = FakeNetwork(5, seed, faults=[Kill(3, 1), Kill(4, 1)]).run(leave_out_two)
+            assert outcomes[:3] == [((2, 4), 3), ((2, 4), 3), 3]
+
+    def test_lets_one_of_two_parts_go_on_after_all_have_failed(self):
+        """Each leaves the other out."""
+
+        def part(channel):
+            half = [0, 1] if channel.rank < 2 else [2, 3]
+            with pytest.raises(ConnectError, match=r"^Rank 4 should go on"):
+                channel.without([], 60.0)
+            try:
+                return channel.without({*range(5)} - {*half}, 160.0).size
+            except GroupError:
+                return None
+
+        outcomes = [FakeNetwork(5, seed, faults=[Kill(4, 1)]).run(part)[:4] for seed in SEEDS]
+        assert {tuple(halves) for halves in outcomes} == {(2, 2, None, None), (None, None, 2, 2)}
 
 
 class TestClose:

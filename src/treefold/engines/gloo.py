@@ -9,10 +9,10 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import ProcessGroupGloo, Store
@@ -22,6 +22,9 @@ from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Tr
 from treefold.engines.meeting import Meeting
 from treefold.engines.stores import CheckedStore, asked, interfaces, start
 from treefold.errors import ConnectError, GroupError
+
+if TYPE_CHECKING:
+    from treefold.engines.roster import StoreRoster
 
 _FOREVER = timedelta(days=365)
 #: gloo keeps tags in 32 bits with a sign.
@@ -37,8 +40,6 @@ _FLUSH_S = 1.0
 _END_S = 0.2
 #: If gloo has had less, the deadline was too early, and the network may be as it should.
 _ENOUGH_S = 2.0
-#: Connects ranks by a store: that, this rank, how many they are, a name in the store, the deadline.
-Connect = Callable[[Any, int, int, str, float], Channel]
 #: The step of a meeting in which gloo connects.
 _CONNECTED = "connected"
 
@@ -50,15 +51,18 @@ class GlooChannel(Channel):
     ranks tell each other. The store must survive the ranks that may be lost.
     """
 
-    def __init__(self, meeting: Meeting, deadline: float, connect: Connect) -> None:
-        """Connect the ranks of a meeting to each other. ``connect``: lets those who go on without others meet.
+    def __init__(self, meeting: Meeting, deadline: float, roster_type: type[StoreRoster]) -> None:
+        """Connect the ranks of a meeting to each other. ``roster_type``: lets those who go on without others meet.
 
         Raises:
             ConnectError: the meeting is over, or some were not connected in time.
 
         """
         self.rank, self.size = meeting.rank, meeting.size
-        self._connect = connect
+        self._roster_type = roster_type
+        #: How many decisions about who goes on this rank has left for good, and by what it has tried to join the next.
+        self._left = 0
+        self._tried: StoreRoster | None = None
         self._store, self._name = meeting.store, f"{meeting.name}/channel"
         # Kept: gloo's group holds no more of it than what is C++.
         self._keys = _Keys(self._store, self._name)
@@ -167,12 +171,12 @@ class GlooChannel(Channel):
     def without(self, ranks: Collection[int], deadline: float) -> Channel:
         """Decide in the store who goes on, and connect those."""
         wanted = [rank for rank in range(self.size) if rank not in set(ranks)]
-        decided = self._decided(json.dumps(wanted), deadline)
+        decided = self._decided(wanted, deadline)
         if decided != wanted:
             raise GroupError.decided_otherwise(self.rank, decided, wanted)
-        name = f"{self._name}/{'.'.join(map(str, decided))}"
+        self._tried = self._roster_type(self._store.store, decided.index(self.rank), len(decided), self._decision(0))
         try:
-            return self._connect(self._store.store, decided.index(self.rank), len(decided), name, deadline)
+            return self._tried.connect(deadline)
         except ConnectError as error:
             absent = [decided[rank] for rank in error.ranks]
             raise (ConnectError.absent(absent) if absent else error.before(decided)) from None
@@ -186,14 +190,37 @@ class GlooChannel(Channel):
         for waiter in self._waiters:
             waiter.join(max(until - time.monotonic(), 0.0))
 
-    def _decided(self, wanted: str, deadline: float) -> list[int]:
-        store, key = self._store, f"{self._name}/without"
+    def _decided(self, wanted: list[int], deadline: float) -> list[int]:
+        """Return the members of the decision that this rank has come to; those wanted, if it is the first there.
+
+        A decision can only become a group if all its members come, and the next one exists only if a member has left
+        it for good before all had. So of all that are made one at most becomes a group.
+        """
         try:
-            # One exchange of the store decides: whoever comes first names the members, and all others read them.
-            decided: list[int] = json.loads(asked(lambda _: store.compare_set(key, "", wanted), deadline))
+            while True:
+                decided = self._named(wanted, deadline)
+                is_untried = decided == wanted and self._tried is None
+                if is_untried or not self._may_leave(decided, wanted, deadline):
+                    return decided
+                # Noted before this rank names others: it must not come back, even if it does not hear the answer.
+                self._left, self._tried = self._left + 1, None
         except ConnectError:
             raise ConnectError.undecided(self.rank) from None
+
+    def _named(self, wanted: list[int], deadline: float) -> list[int]:
+        """Return the members of a decision: whoever comes first names them, by one exchange of the store."""
+        key, words = self._decision(0), json.dumps(wanted)
+        decided: list[int] = json.loads(asked(lambda _: self._store.compare_set(key, "", words), deadline))
         return decided
+
+    def _may_leave(self, decided: list[int], wanted: list[int], deadline: float) -> bool:
+        """Tell whether a decision is void, or becomes so if this rank, which has tried to join it, leaves it."""
+        key, tried = self._decision(1), self._tried if set(wanted) < set(decided) else None
+        return asked(lambda _: self._store.check([key]) or (tried is not None and tried.is_out()), deadline)
+
+    def _decision(self, ahead: int) -> str:
+        """Return the key of the decision that this rank has come to, or of one ahead."""
+        return f"{self._name}/without/{self._left + ahead}"
 
     def _fail(self, transfer: Transfer, error: Exception) -> None:
         transfer.error = str(error) or "the connection is broken"

@@ -115,8 +115,8 @@ class Channel(abc.ABC):
     def without(self, ranks: Collection[int], deadline: float) -> Channel:
         """Return a channel between all ranks but these, whose own numbers close up; all others call it alike.
 
-        This channel may be closed. It is decided once which ranks go on: of two parts that leave each other out, one
-        does.
+        This channel may be closed. Of two parts that leave each other out, one goes on at most. If some do not come, it
+        may be called again, with those left out as well.
 
         Raises:
             GroupError: others go on without this one, or it cannot be decided.

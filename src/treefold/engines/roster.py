@@ -112,7 +112,21 @@ class StoreRoster(Roster):
         from treefold.engines.gloo import GlooChannel  # noqa: PLC0415 - PyTorch, which the user has chosen
 
         assert self._meeting is not None  # noqa: S101 - they have exchanged words
-        return GlooChannel(self._meeting, deadline, _connected)
+        return GlooChannel(self._meeting, deadline, StoreRoster)
+
+    def connect(self, deadline: float) -> Channel:
+        """Return a channel between ranks that know each other; some may have tried that in vain before."""
+        try:
+            self.exchange(b"", deadline)
+            return self.open_channel(deadline)
+        except BaseException as error:
+            self.give_up(error)
+            raise
+
+    def is_out(self) -> bool:
+        """Tell whether this rank has left before all had ever come: then they never have, unless it comes again."""
+        # No rank joins a later attempt before the first is complete, which its record tells from then on.
+        return self._tokens(0).get(self.rank, _LEFT) == _LEFT
 
     def missing_interfaces(self) -> list[str]:
         """Return what gloo will not find."""
@@ -237,17 +251,6 @@ class StoreRoster(Roster):
     @property
     def _next(self) -> str:
         return f"{self._job}/next/{self.rank}"
-
-
-def _connected(store: Any, rank: int, size: int, job: str, deadline: float) -> Channel:
-    """Return a channel between ranks that know each other; some may have tried that in vain before."""
-    roster = StoreRoster(store, rank, size, job)
-    try:
-        roster.exchange(b"", deadline)
-        return roster.open_channel(deadline)
-    except BaseException as error:
-        roster.give_up(error)
-        raise
 
 
 class ChannelRoster(Roster):

@@ -140,7 +140,7 @@ class ConnectError(GroupError, ConnectionError):
         """Some of the ranks that should go on did not come."""
         return cls(
             f"{numbered(ranks)} should go on in a smaller group, and did not "
-            "come before the deadline. Leave them out as well, by connecting again without them."
+            "come before the deadline. Leave out all who are lost, those as well, or connect again without them."
         ).blaming(*ranks)
 
     @classmethod

@@ -211,7 +211,8 @@ class Group:
         """Return a group of all other ranks, which all call this; their numbers close up. This group is closed.
 
         For ranks that are lost: ``group = group.without(error.ranks)``. Of two parts of a group over hosts that leave
-        each other out, one goes on at most. Those who were away come back by ``connect``, which all ranks call.
+        each other out, one goes on at most. If others turn out to be lost as well, leave out all of them by calling
+        this again, on the same group. Those who were away come back by ``connect``, which all ranks call.
 
         Raises:
             GroupError: others go on without this rank, or it cannot be decided who does.

@@ -262,18 +262,19 @@ class FakeChannel(Channel):
         end = self._end
         self._store.decide(end, survivors)
         self._wait(
-            lambda: bool(end.verdict) and (end.verdict != survivors or end.all_came),
+            lambda: end.verdict is not None and (end.verdict.members != survivors or end.all_came),
             deadline,
             lambda: f"waits for {list(survivors)} to go on",
         )
-        if not end.verdict:
+        decision = end.verdict
+        if decision is None:
             raise ConnectError.undecided(self.rank)
-        if end.verdict != survivors:
-            raise GroupError.decided_otherwise(self.rank, end.verdict, survivors)
-        onward = FakeChannel(self._network, self._store.successor(end))
+        if decision.members != survivors:
+            raise GroupError.decided_otherwise(self.rank, decision.members, survivors)
+        onward = FakeChannel(self._network, decision.successors[survivors.index(self.rank)])
         if not end.all_came:
             onward.close()
-            raise ConnectError.absent([rank for rank in survivors if rank not in end.session.came])
+            raise ConnectError.absent([rank for rank in survivors if rank not in decision.came])
         return onward
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from treefold.testing.fake_scheduler import Scheduler
-from treefold.testing.fake_wire import End, Session, Wire
+from treefold.testing.fake_wire import Decision, End, Session, Wire
 
 
 class Store:
@@ -31,32 +31,44 @@ class Store:
 
     def decide(self, end: End, survivors: tuple[int, ...]) -> None:
         """Write down who goes on, unless that is decided, and answer when it is, and when all of them have come."""
+        end.wanted, end.verdict, end.all_came = survivors, None, False
         self._later(end, lambda: self._compare_and_set(end, survivors))
 
     def _compare_and_set(self, end: End, survivors: tuple[int, ...]) -> None:
+        decision = self._decision(end, survivors)
+        while not self._is_untried(end, decision, survivors) and self._may_leave(end, decision, survivors):
+            decision.is_void = True
+            end.left += 1
+            decision = self._decision(end, survivors)
+        if decision.members == survivors:
+            decision.came.add(end.rank)
+        self._later(end, lambda: self._answer(end, survivors, decision))
+        if decision.have_all_come():
+            for other in (end.session.ends[rank] for rank in decision.members):
+                self._later(other, lambda other=other: self._answer(other, survivors, decision))  # type: ignore[misc]
+
+    def _decision(self, end: End, survivors: tuple[int, ...]) -> Decision:
+        """Return the one that a rank has come to, which is its own if it is the first there."""
         session = end.session
-        if not session.decided:
-            session.decided = survivors
-            session.successors = self._succeed(session)
-        if session.decided == survivors:
-            session.came[end.rank] = end
-        self._later(end, lambda: self._answer(end))
-        if len(session.came) == len(session.decided):
-            for other in session.came.values():
-                self._later(other, lambda other=other: self._answer(other))  # type: ignore[misc]
+        if end.left == len(session.decisions):
+            session.decisions.append(Decision(survivors, self._succeed(session, survivors)))
+        return session.decisions[end.left]
 
-    def _answer(self, end: End) -> None:
-        session = end.session
-        end.verdict = session.decided
-        end.all_came = len(session.came) == len(session.decided)
-        self._wire.wake(end)
+    def _is_untried(self, end: End, decision: Decision, survivors: tuple[int, ...]) -> bool:
+        return decision.members == survivors and end.rank not in decision.came
 
-    def successor(self, end: End) -> End:
-        """Return the end of a rank that goes on."""
-        return end.session.successors[end.session.decided.index(end.rank)]
+    def _may_leave(self, end: End, decision: Decision, survivors: tuple[int, ...]) -> bool:
+        """Tell whether it is void, or this rank has tried to join it in vain and wants fewer."""
+        has_tried_in_vain = end.rank in decision.came and not decision.have_all_come()
+        return decision.is_void or (has_tried_in_vain and {*survivors} < {*decision.members})
 
-    def _succeed(self, session: Session) -> list[End]:
-        chosen = [session.ends[rank] for rank in session.decided]
+    def _answer(self, end: End, wanted: tuple[int, ...], decision: Decision) -> None:
+        if end.wanted == wanted:  # it may have asked for something else since
+            end.verdict, end.all_came = decision, decision.have_all_come()
+            self._wire.wake(end)
+
+    def _succeed(self, session: Session, survivors: tuple[int, ...]) -> list[End]:
+        chosen = [session.ends[rank] for rank in survivors]
         successor = Session()
         successor.ends = [End(end.process, successor, rank, end.reports) for rank, end in enumerate(chosen)]
         for end in successor.ends:

@@ -63,8 +63,11 @@ class End:
     pending: dict[Transfer, Stream] = field(default_factory=dict)
     #: What others have said, as far as this one has heard of it.
     heard: dict[int, bytes] = field(default_factory=dict)
-    #: Which ranks go on, once this one has heard of it, and whether all of them have come.
-    verdict: tuple[int, ...] = ()
+    #: How many decisions about who goes on it has left for good, and who should go on by what it asks.
+    left: int = 0
+    wanted: tuple[int, ...] = ()
+    #: The decision that it has come to, once it has heard of it, and whether all members have.
+    verdict: Decision | None = None
     all_came: bool = False
     has_said: bool = False
     is_closed: bool = False
@@ -91,6 +94,21 @@ class Stream:
 
 
 @dataclass(slots=True, eq=False)
+class Decision:
+    """Which ranks go on, with which ends, and which of them have come."""
+
+    members: tuple[int, ...]
+    successors: list[End]
+    came: set[int] = field(default_factory=set)
+    #: A member has left it for good before all had come, so there is a next one.
+    is_void: bool = False
+
+    def have_all_come(self) -> bool:
+        """Tell whether the members are a group."""
+        return not self.is_void and len(self.came) == len(self.members)
+
+
+@dataclass(slots=True, eq=False)
 class Session:
     """What the channels of the same ranks share, and the part of the store that is theirs."""
 
@@ -99,9 +117,8 @@ class Session:
     #: Who has stopped using the channel, and from when on nothing that it has sent arrives at a peer any more.
     gone: dict[int, dict[int, float]] = field(default_factory=dict)
     words: dict[int, bytes] = field(default_factory=dict)
-    decided: tuple[int, ...] = ()
-    came: dict[int, End] = field(default_factory=dict)
-    successors: list[End] = field(default_factory=list)
+    #: About who goes on; all but the last are void.
+    decisions: list[Decision] = field(default_factory=list)
 
 
 class Wire:
