@@ -179,13 +179,13 @@ void Meetings::judge(std::uint64_t sequence, const Patience& patience) {
   wake();
 }
 
-// Returns a rank whose process has ended or that has closed the group; the number of ranks if there is none.
+// Returns a rank whose process has ended or that has closed the group, this one too, by another thread while it waits; the
+// number of ranks if there is none.
 std::size_t Meetings::dead_rank() const {
   for (std::size_t rank = 0; rank < layout_.ranks; ++rank) {
-    if (rank == rank_) continue;
     // Before the lifeline: a rank that closes the group says why, and its process may end right after that.
     if (block(rank).departure.load(std::memory_order_acquire) != 0) return rank;
-    if (peers_[rank].lifeline >= 0 && has_ended(peers_[rank])) return rank;
+    if (rank != rank_ && peers_[rank].lifeline >= 0 && has_ended(peers_[rank])) return rank;
   }
   return layout_.ranks;
 }

@@ -6,10 +6,11 @@ import time
 from datetime import timedelta
 
 import numpy as np
+import pytest
 from torch import distributed
 
 from treefold.engines.roster import StoreRoster
-from treefold.errors import GroupError
+from treefold.errors import GroupError, PeerLostError
 from treefold.group import connecting, joining
 from treefold.group.group import Group
 
@@ -86,3 +87,37 @@ def _fail_later(me, channel, kind, at):
 
     for name in ("send", "receive", "wait"):
         setattr(channel, name, failing(getattr(channel, name)))
+
+
+def end_with_its_host(me, *, port):
+    """Let both ranks of the second host end at once, in a call; return whom the others miss, and whether they go on."""
+    me.group = joined(me, port, 60.0, host=me.rank // 2)
+    me.group.barrier()
+    if me.rank >= 2:
+        me.flag(me.rank, 1)
+        me.wait_flag(5 - me.rank)
+        time.sleep(0.2)  # the others wait in the call
+        me.fail("kill")
+    with pytest.raises(PeerLostError) as caught:
+        me.group.all_reduce(np.full(200_000, 2.0**me.rank))
+    me.settle()
+    return caught.value.ranks, _onward(me, caught.value.ranks)[0]
+
+
+def stop_beside_a_late_rank(me, *, port, timeout_seconds, late_s):
+    """Let rank 0 stop where it hands values to rank 1, of its host, which has come later than the others.
+
+    Return the error of each, and how long after the deadline of the first it came.
+    """
+    me.group = joined(me, port, timeout_seconds, host=me.rank // 2)
+    values = np.full(200_000, 2.0**me.rank)
+    assert (me.group.all_reduce(values) == 2**me.size - 1).all()
+    local = me.group._link._local
+    if me.rank == 0:
+        local.place = lambda *_, **__: me.fail("stop")
+    me.group.barrier()
+    began = time.monotonic()
+    time.sleep(late_s if me.rank == 1 else 0)
+    with pytest.raises((GroupError, AssertionError)) as caught:
+        me.group.all_reduce(values)
+    return caught.typename, getattr(caught.value, "ranks", None), time.monotonic() - began - timeout_seconds

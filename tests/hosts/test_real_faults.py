@@ -103,3 +103,21 @@ class TestFault:
             assert ended.value[2], ended
         if kind == "stop":
             assert ended.value[1] == (ended.rank,), ended
+
+
+class TestHosts:
+    def test_all_ranks_of_a_host_that_ends_are_named(self, gloo, stores):
+        """The others go on without them."""
+        for ended in gloo.run_all([self._world(fault_ranks.end_with_its_host, stores) for _ in range(4)], 2):
+            assert [one.value for one in ended[:2]] == [((2, 3), True)] * 2, ended
+
+    def test_a_rank_that_came_late_is_not_missed_with_its_neighbour(self, gloo, stores):
+        """It hears at the others' deadline, though its own is later."""
+        world = self._world(fault_ranks.stop_beside_a_late_rank, stores, timeout_seconds=4.0, late_s=1.0)
+        ended = gloo.run(world)
+        assert [one.value[:2] for one in ended[1:]] == [("DeadlineError", (0,))] * 3, ended
+        assert ended[1].value[2] < 0.9  # before its own deadline
+
+    @staticmethod
+    def _world(body, stores, **arguments):
+        return World(body, 4, {"port": stores(), **arguments}, timeout_seconds=None, may_leave=("folder",))

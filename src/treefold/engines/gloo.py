@@ -9,8 +9,9 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,7 @@ class GlooChannel(Channel):
         self._group = _connected(meeting, self._keys, deadline)
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=_num_rails())
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
+        self._failure = _Failure()
         self._receipts: dict[tuple[int, int], queue.SimpleQueue[Transfer | None]] = {}
         self._waiters: list[threading.Thread] = []
         self._sent: list[Transfer] = []
@@ -105,7 +107,8 @@ class GlooChannel(Channel):
         way = peer, -1 if tag < CONTROL_TAGS else tag % self.limits.rails
         if way not in self._receipts:
             self._receipts[way] = queue.SimpleQueue()
-            waiter = threading.Thread(target=_wait_for, args=(self._receipts[way], self._ended), daemon=True)
+            arguments = self._receipts[way], self._ended, self._failure
+            waiter = threading.Thread(target=_wait_for, args=arguments, daemon=True)
             waiter.name = f"treefold-{peer}"
             waiter.start()
             self._waiters.append(waiter)
@@ -119,6 +122,16 @@ class GlooChannel(Channel):
             # visible to it.
             return self._ended.get(timeout=max(deadline - time.monotonic(), 0.0))
         return None
+
+    def meanwhile(self, work: Callable[[], object], give_up: Callable[[], object]) -> None:
+        """Transfers go on by themselves; the thread that waits for the one that fails calls ``give_up``."""
+        self._failure.give_up = give_up
+        try:
+            if self._failure.has_come:
+                give_up()
+            work()
+        finally:
+            self._failure.give_up = None
 
     def settle(self) -> None:
         """Forget what the receivers have."""
@@ -285,7 +298,17 @@ def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
     return group.result()
 
 
-def _wait_for(receipts: queue.SimpleQueue[Transfer | None], ended: queue.SimpleQueue[Transfer]) -> None:
+@dataclass
+class _Failure:
+    """Whether a transfer has failed, and what is called then: each side writes its own before it reads the other's."""
+
+    has_come: bool = False
+    give_up: Callable[[], object] | None = None
+
+
+def _wait_for(
+    receipts: queue.SimpleQueue[Transfer | None], ended: queue.SimpleQueue[Transfer], failure: _Failure
+) -> None:
     """Wait for one receive after the other, until there is None."""
     while True:
         transfer = receipts.get()
@@ -299,6 +322,10 @@ def _wait_for(receipts: queue.SimpleQueue[Transfer | None], ended: queue.SimpleQ
             transfer.error = str(error) or "the connection is broken"
         transfer.handle = None
         ended.put(transfer)
+        if transfer.error:
+            failure.has_come = True
+            if give_up := failure.give_up:
+                give_up()
 
 
 def _flush(sent: Sequence[Transfer], deadline: float) -> None:

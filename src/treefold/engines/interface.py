@@ -91,8 +91,11 @@ class Channel(abc.ABC):
     def settle(self) -> None:
         """Hear that all receivers are done with what was sent before the last time; the engine may forget it."""
 
-    def meanwhile(self, work: Callable[[], object]) -> None:
-        """Do something else that waits, while transfers go on."""
+    def meanwhile(self, work: Callable[[], object], give_up: Callable[[], object]) -> None:  # noqa: ARG002 - see gloo
+        """Do something else that waits, while transfers go on.
+
+        ``give_up`` is called if one of them fails meanwhile, by another thread: it makes the work end.
+        """
         work()
 
     @abc.abstractmethod

@@ -88,7 +88,7 @@ class MpiChannel(Channel):
     def settle(self) -> None:
         """Do nothing: requests end by themselves."""
 
-    def meanwhile(self, work: Callable[[], object]) -> None:
+    def meanwhile(self, work: Callable[[], object], give_up: Callable[[], object]) -> None:
         """Let another thread call MPI meanwhile: without calls, not even messages move that other ranks wait for."""
         over = list[None]()
 
@@ -97,6 +97,8 @@ class MpiChannel(Channel):
             # (MPI_THREAD_SERIALIZED).
             while not over:
                 self._test()
+                if any(one.error for one in self._ended):
+                    give_up()
                 time.sleep(_LONGEST_PAUSE_S)
 
         working = threading.Thread(target=go_on, daemon=True)

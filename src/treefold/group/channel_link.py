@@ -287,10 +287,15 @@ class ChannelLink(Link):
         try:
             # Messages go on meanwhile: a rank of this host may be waiting for another host, and that one for what this
             # rank sends.
-            place, words = self._local.place, "copies within a host"
-            self._channel.meanwhile(lambda: place(_VOTE[:24], max(nbytes, 1), given, taken, words=words))
+            local, words = self._local, "copies within a host"
+            self._rounds.expected()  # by which whoever stops is noticed
+            # Where a connection breaks, this rank leaves its host: else it would wait there for one that has stopped,
+            # until a deadline of its own, and be missed like that one.
+            self._channel.meanwhile(
+                lambda: local.place(_VOTE[:24], max(nbytes, 1), given, taken, words=words), local.close
+            )
         except (PeerLostError, DeadlineError) as error:
-            lost = [self._host[rank] for rank in error.ranks]
+            lost = {self._host[rank] for rank in error.ranks} - {self.rank}
             cause = "late" if isinstance(error, DeadlineError) else "lost"
             raise self._rounds.ended(cause, lost, until) from None
 

@@ -145,6 +145,11 @@ class Link(abc.ABC):
     def _sequence(self) -> int:
         """How many operations this rank has begun."""
 
+    @property
+    def _is_undone(self) -> bool:
+        """Whether the last operation has ended undone on all ranks, which may go on to plan it."""
+        return False
+
     def agree(self, kind: bytes, blob: bytes, *, words: str, goes_on: bool = True) -> list[bytes]:
         """Return what each rank says, by rank; ``goes_on``: whether the call has more operations."""
         self._operate(words, goes_on=goes_on)
@@ -182,7 +187,8 @@ class Link(abc.ABC):
             is_told = is_under_way and self.known not in {None, self._sequence}
             # A signal handler may raise anything anywhere, also where an operation has ended and it is not noted yet
             # that the call goes on.
-            is_lost = is_told and (self._goes_on or self.has_parts) and not getattr(error, "is_alike", False)
+            goes_on = self._goes_on or self.has_parts or self._is_undone
+            is_lost = is_told and goes_on and not getattr(error, "is_alike", False)
             if is_lost or not isinstance(error, Exception):
                 # Whatever has become of the operations so far: this rank's program does not know, and may make other
                 # calls than the others from here on. They wait for nobody.

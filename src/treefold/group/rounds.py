@@ -26,6 +26,9 @@ ROUND_TAGS = CONTROL_TAGS
 #: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
 _GRACE_S, _GRACE_AT_DEADLINE_S = 0.2, 0.06
 _GRACE_AT_THE_END_S = 0.05
+#: How long connections break after the first, where several ranks have ended at once. Ranks whose deadline has passed
+#: wait for the answer of this one meanwhile.
+_TOGETHER_S = 0.02
 _FLUSH_S = 1.0
 #: What all ranks raise alike, and go on.
 _ALIKE = (CallMismatchError, UnplannedCallError)
@@ -77,7 +80,7 @@ class Rounds:
             own = np.frombuffer(self._encoded(frame), np.uint8).copy()
             # Receives first, or those that a wait of the last call has begun: messages of one tag stay in order, so a
             # frame of the next round cannot be taken for one of this.
-            coming = self._expected()
+            coming = self.expected()
             for peer in self.peers:
                 self.channel.send(peer, _FRAME, own[:_FRAME_BYTES])
             self._wait_for(coming, deadline, warn)
@@ -120,10 +123,10 @@ class Rounds:
 
         """
         if waiting:
-            self._expected()
+            self.expected()
         return self._arrivals(waiting, deadline, warn)
 
-    def _expected(self) -> set[Transfer]:
+    def expected(self) -> set[Transfer]:
         """Return what has not arrived of the next round."""
         if self._coming is None:
             self._coming = {self.channel.receive(peer, _FRAME, self._frames[peer]) for peer in self.peers}
@@ -192,14 +195,26 @@ class Rounds:
             return self.broken
         self.broken = GroupError.closed()  # this rank may be interrupted while it asks
         self._leave_host()  # before it asks, so that who waits there answers
+        first, suspects = suspects, self._all_lost(suspects, deadline) if cause == LOST and suspects else suspects
         now = self.channel.now()
         # Ranks with one deadline notice it within milliseconds of each other, so the grace behind it can be short.
         until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
         answers = self._ask(cause, suspects, waiters, have_answered, until, now - deadline if cause == AWAY else 0.0)
         self.broken = error_of(answers, self.channel.rank)
-        if cause == LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *suspects}):
-            self.broken = PeerLostError.unexplained(sorted(suspects))  # it may be theirs who are lost in turn
+        if cause == LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *first}):
+            self.broken = PeerLostError.unexplained(sorted(first))  # it may be theirs who are lost in turn
         return self.broken
+
+    def _all_lost(self, suspects: Collection[int], deadline: float) -> Collection[int]:
+        """Return those whose connections broke, and whose do a little later: the ranks of a host end together.
+
+        Whoever closes its connections because of others has said so before, and is not missed.
+        """
+        lost, until = set(suspects), min(self.channel.now() + _TOGETHER_S, deadline)
+        while (transfer := self.channel.wait(until)) is not None:
+            if transfer.error and not transfer.is_send:
+                lost.add(transfer.peer)
+        return lost
 
     def _ask(
         self,

@@ -57,8 +57,7 @@ class SharedMemoryLink(Link):
         if form.result_bytes > self.result_bytes:
             raise GroupError.too_large(form.result_bytes, self.result_bytes)
         weights, weight_sum = (fold.scaled_weights, fold.weight_sum) if fold.weights else ((), 0.0)
-        # Where a rank has no plan for it, it ends undone, and all go on to make one.
-        self._operate("a reduction", goes_on=True)
+        self._operate("a reduction")
         outcome: GroupOutcome | None = self._native.fold(
             form,
             rows,
@@ -73,7 +72,6 @@ class SharedMemoryLink(Link):
         )
         if outcome is not None and not outcome.is_committed:
             raise self._error(outcome)
-        self._goes_on = False
         return outcome
 
     def place(
@@ -134,6 +132,10 @@ class SharedMemoryLink(Link):
     @property
     def _sequence(self) -> int:
         return self._native.sequence
+
+    @property
+    def _is_undone(self) -> bool:
+        return self._native.is_undone
 
     def _committed(self, outcome: GroupOutcome) -> GroupOutcome:
         if not outcome.is_committed:
