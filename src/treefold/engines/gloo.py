@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.distributed import ProcessGroupGloo, Store
@@ -23,9 +23,6 @@ from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Tr
 from treefold.engines.meeting import Meeting
 from treefold.engines.stores import CheckedStore, asked, interfaces, start
 from treefold.errors import ConnectError, GroupError
-
-if TYPE_CHECKING:
-    from treefold.engines.roster import StoreRoster
 
 _FOREVER = timedelta(days=365)
 #: gloo keeps tags in 32 bits with a sign.
@@ -52,8 +49,8 @@ class GlooChannel(Channel):
     ranks tell each other. The store must survive the ranks that may be lost.
     """
 
-    def __init__(self, meeting: Meeting, deadline: float, roster_type: type[StoreRoster]) -> None:
-        """Connect the ranks of a meeting to each other. ``roster_type``: lets those who go on without others meet.
+    def __init__(self, meeting: Meeting, deadline: float, roster_type: type[Any]) -> None:
+        """Connect the ranks of a meeting to each other. ``roster_type``: of that in which some go on without others.
 
         Raises:
             ConnectError: the meeting is over, or some were not connected in time.
@@ -63,7 +60,7 @@ class GlooChannel(Channel):
         self._roster_type = roster_type
         #: How many decisions about who goes on this rank has left for good, and by what it has tried to join the next.
         self._left = 0
-        self._tried: StoreRoster | None = None
+        self._tried: Any = None
         self._store, self._name = meeting.store, f"{meeting.name}/channel"
         # Kept: gloo's group holds no more of it than what is C++.
         self._keys = _Keys(self._store, self._name)
@@ -189,10 +186,11 @@ class GlooChannel(Channel):
             raise GroupError.decided_otherwise(self.rank, decided, wanted)
         self._tried = self._roster_type(self._store.store, decided.index(self.rank), len(decided), self._decision(0))
         try:
-            return self._tried.connect(deadline)
+            connected: Channel = self._tried.connect(deadline)
         except ConnectError as error:
             absent = [decided[rank] for rank in error.ranks]
             raise (ConnectError.absent(absent) if absent else error.before(decided)) from None
+        return connected
 
     def close(self) -> None:
         """Let the waiting threads end: once nothing is under way, or all connections are broken, they do at once."""

@@ -195,22 +195,25 @@ class Rounds:
             return self.broken
         self.broken = GroupError.closed()  # this rank may be interrupted while it asks
         self._leave_host()  # before it asks, so that who waits there answers
-        first, suspects = suspects, self._all_lost(suspects, deadline) if cause == LOST and suspects else suspects
+        first, suspects = suspects, self._all_lost(suspects, deadline) if cause == LOST else suspects
         now = self.channel.now()
         # Ranks with one deadline notice it within milliseconds of each other, so the grace behind it can be short.
         until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
         answers = self._ask(cause, suspects, waiters, have_answered, until, now - deadline if cause == AWAY else 0.0)
         self.broken = error_of(answers, self.channel.rank)
-        if cause == LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *first}):
-            self.broken = PeerLostError.unexplained(sorted(first))  # it may be theirs who are lost in turn
+        if cause == LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *(first or suspects)}):
+            # It may be theirs who are lost in turn.
+            self.broken = PeerLostError.unexplained(sorted(first or suspects))
         return self.broken
 
     def _all_lost(self, suspects: Collection[int], deadline: float) -> Collection[int]:
         """Return those whose connections broke, and whose do a little later: the ranks of a host end together.
 
-        Whoever closes its connections because of others has said so before, and is not missed.
+        Whoever closes its connections because of others has said so before, and is not missed. Without suspects, a
+        connection has ended this rank's wait elsewhere, perhaps late, and the others are waiting for its answer.
         """
-        lost, until = set(suspects), min(self.channel.now() + _TOGETHER_S, deadline)
+        lost, now = set(suspects), self.channel.now()
+        until = min(now + _TOGETHER_S, deadline) if suspects else now
         while (transfer := self.channel.wait(until)) is not None:
             if transfer.error and not transfer.is_send:
                 lost.add(transfer.peer)
