@@ -195,15 +195,15 @@ class Rounds:
             return self.broken
         self.broken = GroupError.closed()  # this rank may be interrupted while it asks
         self._leave_host()  # before it asks, so that who waits there answers
-        first, suspects = suspects, self._all_lost(suspects, deadline) if cause == LOST else suspects
+        lost = self._all_lost(suspects, deadline) if cause == LOST else suspects
         now = self.channel.now()
         # Ranks with one deadline notice it within milliseconds of each other, so the grace behind it can be short.
         until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
-        answers = self._ask(cause, suspects, waiters, have_answered, until, now - deadline if cause == AWAY else 0.0)
+        answers = self._ask(cause, lost, waiters, have_answered, until, now - deadline if cause == AWAY else 0.0)
         self.broken = error_of(answers, self.channel.rank)
-        if cause == LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *(first or suspects)}):
-            # It may be theirs who are lost in turn.
-            self.broken = PeerLostError.unexplained(sorted(first or suspects))
+        first = sorted(suspects or lost)
+        if cause == LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *first}):
+            self.broken = PeerLostError.unexplained(first)  # it may be theirs who are lost in turn
         return self.broken
 
     def _all_lost(self, suspects: Collection[int], deadline: float) -> Collection[int]:
