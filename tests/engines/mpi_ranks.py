@@ -24,7 +24,8 @@ from treefold.engines import mpi
 from treefold.engines.interface import CONTROL_TAGS
 from treefold.engines.mpi import MpiChannel
 from treefold.engines.roster import ChannelRoster
-from treefold.errors import ConnectError, DeadlineError, GroupError
+from treefold.errors import ConnectError, DeadlineError, GroupError, TopologyError
+from treefold.group import joining
 
 
 def connect_often(channel):
@@ -69,6 +70,21 @@ def fail_often(channel):
         except ConnectError as error:
             told.add(str(error))
     return sorted(told), len(mpi._kept)
+
+
+def refuse_at_length(channel):
+    """Rank 1 refuses its topology, in words that take most bytes as JSON; return what both are told."""
+
+    def refuse(_):
+        raise TopologyError("\N{GRINNING FACE}" * 2000)
+
+    if channel.rank:
+        joining._read = refuse
+    try:
+        pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1]])
+    except (ConnectError, TopologyError) as error:
+        return str(error)
+    return ""
 
 
 def come_late(channel):

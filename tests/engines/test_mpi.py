@@ -66,6 +66,12 @@ class TestConnect:
         sentence = "The group did not form: rank 1 has guarantee 'per_plan' where rank 0 has 'replica_order'."
         assert run_named("fail_often", {}, 2) == [([sentence], 1)] * 2
 
+    def test_tells_the_others_a_refusal_of_any_length(self):
+        """They hear its first thousand characters."""
+        other, own = run_named("refuse_at_length", {}, 2)
+        assert len(own) == 2000
+        assert other == f"The group did not form: rank 1 has given up: {own[:1000]}."
+
     def test_fails_for_a_rank_that_comes_late(self):
         """What it sends is not written where the users' arrays are now, and it hears why the other has given up."""
         first, second = run_named("come_late", {}, 2)

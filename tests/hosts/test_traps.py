@@ -1,6 +1,7 @@
 """What users do beside a group over gloo, and what they get wrong when they start it."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -103,6 +104,13 @@ class TestConnect:
         assert {words for _, words in stories} == {
             f"The group did not form: rank 1 has given up: {own[1].rstrip('.')}."
         }
+
+    def test_a_rank_that_does_not_come(self, run):
+        """The error says for how long connect has waited in all, also for PyTorch."""
+        for words in run(trap_ranks.miss_a_rank, seconds=4)[:2]:
+            seconds = re.match(r"Rank 2 did not connect within ([\d.]+) s\. Start all ranks", words)
+            assert seconds, words
+            assert float(seconds[1]) >= 4
 
     def test_a_network_interface_that_is_not_there(self, run):
         """All ranks hear of which rank, and what its host has."""

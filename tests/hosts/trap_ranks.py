@@ -97,6 +97,17 @@ def fork(me, *, port):
     return story, float(total[0])
 
 
+def miss_a_rank(me, *, port, seconds):
+    """Connect without rank 2, under torchrun's variables; most of the time goes by before PyTorch has made a store."""
+    if me.rank == 2:
+        return ""
+    os.environ.update({"RANK": str(me.rank), "WORLD_SIZE": str(me.size), "MASTER_ADDR": "127.0.0.1"})
+    os.environ.update({"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"})
+    find = connecting.find_ranks
+    connecting.find_ranks = lambda *given: time.sleep(0.75 * seconds) or find(*given)
+    return told(lambda: treefold.connect(connect_timeout_seconds=seconds))[1]
+
+
 def connect_unlike(me, *, port, variable, options, hosts=(0, 1, 2)):
     """Connect with a variable and options of this rank."""
     os.environ.update({"RANK": str(me.rank), "WORLD_SIZE": str(me.size), "MASTER_ADDR": "127.0.0.1"})

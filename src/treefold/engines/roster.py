@@ -21,7 +21,8 @@ from treefold.engines.meeting import SILENT_S, Meeting, reason
 from treefold.engines.stores import SLOW_S, CheckedStore, asked, interfaces, start
 from treefold.errors import ConnectError
 
-_WORDS_BYTES = 4096
+#: Of what a rank says by a channel: each of 1,000 characters of a refusal may take 12, and little stands beside it.
+_WORDS_BYTES = 16384
 _POLL_S = 0.01
 #: How long a rank that gives up takes to tell the others, or to hear why one of them has.
 _TELL_S = 0.2
@@ -34,6 +35,8 @@ class Roster(abc.ABC):
 
     rank: int
     size: int
+    #: When this rank began to connect, by the monotonic clock; errors tell the seconds since.
+    began: float
     #: How long the ranks of a host wait for each other beyond the deadline: who watches says first who is missing.
     watch_s = 0.0
 
@@ -91,7 +94,7 @@ class StoreRoster(Roster):
         """Use a store that outlives the roster."""
         self.rank, self.size = rank, size
         self._store, self._job = CheckedStore(store), job
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         self._meeting: Meeting | None = None
         self._rounds = 0
         self._why: BaseException | None = None
@@ -176,7 +179,7 @@ class StoreRoster(Roster):
         """Join an attempt, and return what each rank says once all have come."""
         token, attempt, has_joined = uuid.uuid4().hex, self._first_attempt(), False
         while True:
-            meeting = Meeting(self._store, f"{self._job}/{attempt}", self.rank, self.size, self._began)
+            meeting = Meeting(self._store, f"{self._job}/{attempt}", self.rank, self.size, self.began)
             tokens = self._tokens(attempt)
             own, is_complete = tokens.get(self.rank, _LEFT), all(tokens.get(rank) for rank in range(self.size))
             over, was_there = meeting.why_over(), own not in {_LEFT, token}  # in an earlier try, or another process
@@ -229,7 +232,7 @@ class StoreRoster(Roster):
             return
         absent = [rank for rank in range(self.size) if rank not in tokens]
         left = [rank for rank, token in tokens.items() if token == _LEFT]
-        raise ConnectError.late(absent, time.monotonic() - self._began) if absent else ConnectError.given_up(left)
+        raise ConnectError.late(absent, time.monotonic() - self.began) if absent else ConnectError.given_up(left)
 
     def _first_attempt(self) -> int:
         """Return the first attempt that a rank of this number has not seen end."""
@@ -256,11 +259,11 @@ class StoreRoster(Roster):
 class ChannelRoster(Roster):
     """The ranks that a channel joins."""
 
-    def __init__(self, channel: Channel, began: float | None = None) -> None:
-        """Use a channel, alone until it is a group's; ``began``: when this rank began to connect, if not now."""
+    def __init__(self, channel: Channel) -> None:
+        """Use a channel, alone until it is a group's."""
         self._channel = channel
         self.rank, self.size = channel.rank, channel.size
-        self._began = time.monotonic() if began is None else began
+        self.began = time.monotonic()
         self._is_over = False
 
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
@@ -275,7 +278,7 @@ class ChannelRoster(Roster):
         while waiting:
             done = self._channel.wait(until)
             if done is None:
-                raise ConnectError.late(sorted(one.peer for one in waiting), deadline - self._began)
+                raise ConnectError.late(sorted(one.peer for one in waiting), deadline - self.began)
             if done.error and done in waiting:
                 raise self._left_by(done.peer)
             waiting.discard(done)
@@ -319,13 +322,12 @@ def of_communicator(communicator: Any) -> Roster:
     """
     from treefold.engines.mpi import duplicate  # noqa: PLC0415 - mpi4py, which the user has chosen
 
-    began, heard = time.monotonic(), list[None]()
-    is_main = threading.current_thread() is threading.main_thread()
+    heard, is_main = list[None](), threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if is_main else None
     if handler is not None:
         signal.signal(signal.SIGINT, lambda *_: heard.append(None))
     try:
-        roster = ChannelRoster(duplicate(communicator), began)
+        roster = ChannelRoster(duplicate(communicator))
     finally:
         if handler is not None:
             signal.signal(signal.SIGINT, handler)

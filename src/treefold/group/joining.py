@@ -51,6 +51,7 @@ def join(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
         ConnectError: some did not come, or they do not fit together.
 
     """
+    roster.began = deadline - terms.connect_seconds  # before the roster: PyTorch and MPI may take seconds to make one
     try:
         return _joined(roster, terms, deadline, meet)
     except BaseException as error:
