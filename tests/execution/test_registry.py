@@ -127,13 +127,13 @@ def mentions(text):
 
 class TestNames:
     def test_are_their_own_modules_alone(self):
-        """An executor's file names it, and ``plan/executors.py`` the one that plans are walked by; nobody compares."""
+        """An executor's file names it, and ``executor_traits.py`` the one that plans are walked by; nobody compares."""
         own = {
             "execution/host_memory.py",
             "execution/gpus.py",
             "execution/nccl.py",
             "execution/group_on_one_host.py",
-            "plan/executors.py",
+            "plan/executor_traits.py",
         }
         texts = {
             path.relative_to(SOURCES).as_posix(): path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")

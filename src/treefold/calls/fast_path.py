@@ -17,7 +17,7 @@ from treefold.calls.reader import Pair, Reading, Tree
 from treefold.execution import Repeat, Results, repeater
 from treefold.fold import Fold
 from treefold.plan import Plan
-from treefold.plan.executors import executor_traits
+from treefold.plan.executor_traits import executor_traits
 from treefold.reduce_op import ReduceOp
 from treefold.values import Mirrored, unflatten
 

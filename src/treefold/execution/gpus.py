@@ -12,7 +12,7 @@ from treefold.execution.interface import CallSummary, Executor, Repeat
 from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold
 from treefold.plan import Plan
-from treefold.plan.executors import STEP_BY_STEP
+from treefold.plan.executor_traits import STEP_BY_STEP
 
 #: The environment variable that chooses the executor on GPUs: the framework's operations, or ``CudaExecutor``.
 VARIABLE = "TREEFOLD_GPU_EXECUTOR"

@@ -16,7 +16,7 @@ from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold
 from treefold.options import CommunicationImplementation
 from treefold.plan import Plan
-from treefold.plan.executors import ExecutorTraits
+from treefold.plan.executor_traits import ExecutorTraits
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from treefold.execution.interface import CallSummary, Executor
 from treefold.execution.operands import Operand, Results, handed_over
 from treefold.fold import Fold
 from treefold.plan import Plan
-from treefold.plan.executors import STEP_BY_STEP
+from treefold.plan.executor_traits import STEP_BY_STEP
 from treefold.plan.ir import Action, Range, Role
 
 

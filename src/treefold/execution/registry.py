@@ -12,7 +12,7 @@ from treefold.execution.host_memory import HostExecutor
 from treefold.execution.interface import CallSummary, Executor
 from treefold.execution.local import LocalExecutor
 from treefold.execution.nccl import NcclExecutor
-from treefold.plan import executors
+from treefold.plan import executor_traits
 
 HOST, LOCAL, NCCL = HostExecutor(), LocalExecutor(), NcclExecutor()
 SHARED_MEMORY, HOSTS = SharedMemoryExecutor(), HostsExecutor()
@@ -29,7 +29,7 @@ _executors: dict[str, Executor] = {
         HOSTS,
     )
 }
-executors.know(_executors)
+executor_traits.know(_executors)
 
 
 def executor_of(name: str) -> Executor:

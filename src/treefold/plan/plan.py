@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from treefold.devices import device_type
 from treefold.errors import PlanError
 from treefold.errors.words import counted, listed, short
-from treefold.plan.executors import STEP_BY_STEP, executor_traits
+from treefold.plan.executor_traits import STEP_BY_STEP, executor_traits
 from treefold.plan.ir import Combine, Goal, Hop
 from treefold.plan.movement import Movement, hops_of
 from treefold.plan.serialize import (

@@ -11,7 +11,7 @@ from treefold.cli.demo.speed import Speed
 from treefold.cli.demo.train import BATCH_SIZE, DemoResult
 from treefold.errors.words import seconds_in_words
 from treefold.plan import Plan
-from treefold.plan.executors import executor_traits
+from treefold.plan.executor_traits import executor_traits
 from treefold.report.bars import draw_bars
 from treefold.report.curves import Curve, draw_curves
 from treefold.report.page import Check, Figure, Page, Section, for_screens
