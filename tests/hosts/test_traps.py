@@ -41,8 +41,9 @@ def run(gloo):
         stores.append(
             distributed.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60), wait_for_workers=False)
         )
-        arguments["port"] = stores[-1].port
-        ended = gloo.run(World(body, size, arguments, timeout_seconds=None, may_leave=("folder",), seconds=90))
+        port = arguments.pop("port", stores[-1].port)
+        given = {**arguments, "port": port}
+        ended = gloo.run(World(body, size, given, timeout_seconds=None, may_leave=("folder",), seconds=90))
         assert [(one.error, one.stack) for one in ended if one.error] == []
         return [one.value for one in ended]
 
@@ -198,6 +199,13 @@ class TestANewProcess:
     def test_of_a_rank_that_was_killed_while_it_waited(self, run):
         """The others, who have met only its words, meet the new process."""
         assert run(trap_ranks.come_after_a_death) == [7.0] * 3
+
+    def test_of_an_elastic_job_that_grows_and_shrinks(self, run):
+        """Its ranks meet at once, whatever those of other numbers have left in the store."""
+        store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        for size in (2, 3, 2, 3):
+            total = 2.0**size - 1
+            assert run(trap_ranks.connect_in_a_run, size=size, port=store.port) == [total] * size
 
 
 class TestGlooConnects:
