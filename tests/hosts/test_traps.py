@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torchrun_ranks
 import trap_ranks
 from rank_processes import RankProcesses, World
 from torch import distributed
@@ -91,14 +92,14 @@ class TestConnect:
     )
     def test_options_that_differ(self, run, options, sentence):
         """Both sides are in the sentence."""
-        stories = run(trap_ranks.connect_unlike, variable={}, options={1: options})
+        stories = run(torchrun_ranks.connect_unlike, variable={}, options={1: options})
         assert {name for name, _ in stories} == {"ConnectError"}
         assert len(set(stories)) == 1
         assert stories[0][1].startswith(f"The group did not form: {sentence}")
 
     def test_a_topology_that_one_rank_cannot_read(self, run):
         """The others hear why, and do not wait for their deadlines."""
-        stories = run(trap_ranks.connect_unlike, variable={}, options={1: {"topology": "nosuch.json"}})
+        stories = run(torchrun_ranks.connect_unlike, variable={}, options={1: {"topology": "nosuch.json"}})
         own = stories.pop(1)
         assert "nosuch.json" in own[1]
         assert {name for name, _ in stories} == {"ConnectError"}
@@ -108,14 +109,14 @@ class TestConnect:
 
     def test_a_rank_that_does_not_come(self, run):
         """The error says for how long connect has waited in all, also for PyTorch."""
-        for words in run(trap_ranks.miss_a_rank, seconds=4)[:2]:
+        for words in run(torchrun_ranks.miss_a_rank, seconds=4)[:2]:
             seconds = re.match(r"Rank 2 did not connect within ([\d.]+) s\. Start all ranks", words)
             assert seconds, words
             assert float(seconds[1]) >= 4
 
     def test_a_network_interface_that_is_not_there(self, run):
         """All ranks hear of which rank, and what its host has."""
-        stories = run(trap_ranks.connect_unlike, variable={1: {"GLOO_SOCKET_IFNAME": "nosuch0"}}, options={})
+        stories = run(torchrun_ranks.connect_unlike, variable={1: {"GLOO_SOCKET_IFNAME": "nosuch0"}}, options={})
         present = ", ".join(name for _, name in socket.if_nameindex())
         sentence = (
             "The group did not form: GLOO_SOCKET_IFNAME names nosuch0 on rank 1, whose host has the network interfaces "
@@ -126,7 +127,7 @@ class TestConnect:
     def test_the_engines_own_sums(self, run):
         """They are refused between hosts, and the sentence says what to take."""
         stories = run(
-            trap_ranks.connect_unlike, variable={}, options={rank: {"guarantee": "engine"} for rank in range(3)}
+            torchrun_ranks.connect_unlike, variable={}, options={rank: {"guarantee": "engine"} for rank in range(3)}
         )
         assert stories[0][1] == (
             "The group did not form: guarantee='engine' is asked for over 3 hosts, between which treefold folds values "
@@ -136,19 +137,19 @@ class TestConnect:
 
     def test_numbers_of_ranks_that_differ(self, run):
         """All hear of it, whichever of them comes first."""
-        stories = run(trap_ranks.connect_unlike, variable={0: {"WORLD_SIZE": "2"}}, options={})
+        stories = run(torchrun_ranks.connect_unlike, variable={0: {"WORLD_SIZE": "2"}}, options={})
         sentence = "The group did not form: rank 1 has size 3 where rank 0 has 2."
         assert stories == [("ConnectError", sentence)] * 3
 
     def test_agents_that_have_restarted_other_numbers_of_times(self, run):
         """Each of torchrun's agents counts what it has restarted itself."""
         variable = {2: {"TORCHELASTIC_RESTART_COUNT": "1"}}
-        assert run(trap_ranks.connect_unlike, variable=variable, options={}) == ["done"] * 3
+        assert run(torchrun_ranks.connect_unlike, variable=variable, options={}) == ["done"] * 3
 
     @pytest.mark.parametrize("wrong", [{2}, {0, 1, 2}], ids=str)
     def test_a_rank_beyond_their_number(self, run, wrong):
         """The others hear of it, too."""
-        stories = run(trap_ranks.connect_unlike, variable={rank: {"WORLD_SIZE": "2"} for rank in wrong}, options={})
+        stories = run(torchrun_ranks.connect_unlike, variable={rank: {"WORLD_SIZE": "2"} for rank in wrong}, options={})
         sentence = (
             "The group did not form: rank 2 is not one of 2 ranks, which count from 0 to 1. Start every rank with its "
             "own number, and with the number of all."
@@ -161,7 +162,7 @@ class TestConnect:
         """The other hosts hear the sentence, with the numbers of all ranks, and do not wait for their deadline."""
         first, other = (rank for rank in range(3) if hosts[rank] == 0)
         variable = {other: {"TREEFOLD_GROUP_BYTES": str(1 << 20)}}
-        stories = run(trap_ranks.connect_unlike, variable=variable, options={}, hosts=hosts)
+        stories = run(torchrun_ranks.connect_unlike, variable=variable, options={}, hosts=hosts)
         sentence = f"rank {other} has bytes for results 1048576 where rank {first} has 1073741824."
         assert stories == [("ConnectError", f"The group did not form: {sentence}")] * 3
 
@@ -205,7 +206,7 @@ class TestANewProcess:
         store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         for size in (2, 3, 2, 3):
             total = 2.0**size - 1
-            assert run(trap_ranks.connect_in_a_run, size=size, port=store.port) == [total] * size
+            assert run(torchrun_ranks.connect_in_a_run, size=size, port=store.port) == [total] * size
 
 
 class TestGlooConnects:

@@ -27,7 +27,7 @@ from treefold.engines import gloo
 from treefold.engines.interface import Transfer
 from treefold.engines.roster import ChannelRoster, StoreRoster
 from treefold.engines.stores import CheckedStore
-from treefold.errors import ConnectError, GroupError, TreefoldError
+from treefold.errors import ConnectError, GroupError
 from treefold.group import connecting, joining
 from treefold.group.rounds import ROUND_TAGS
 
@@ -95,41 +95,6 @@ def fork(me, *, port):
     total = group.all_reduce(np.full(20_000, 2.0**me.rank))
     group.close()
     return story, float(total[0])
-
-
-def connect_in_a_run(me, *, port):
-    """Connect as ranks of an elastic job do, whose processes then end without a word; return the sum of all."""
-    os.environ.update({"RANK": str(me.rank), "WORLD_SIZE": str(me.size), "MASTER_ADDR": "127.0.0.1"})
-    os.environ.update({"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "a run"})
-    joining.host_key = lambda: f"host {me.rank}"
-    group = treefold.connect(connect_timeout_seconds=20)
-    total = group.all_reduce(np.float32(2**me.rank))
-    group._link.close = lambda *_: None
-    return float(total)
-
-
-def miss_a_rank(me, *, port, seconds):
-    """Connect without rank 2, under torchrun's variables; most of the time goes by before PyTorch has made a store."""
-    if me.rank == 2:
-        return ""
-    os.environ.update({"RANK": str(me.rank), "WORLD_SIZE": str(me.size), "MASTER_ADDR": "127.0.0.1"})
-    os.environ.update({"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"})
-    find = connecting.find_ranks
-    connecting.find_ranks = lambda *given: time.sleep(0.75 * seconds) or find(*given)
-    return told(lambda: treefold.connect(connect_timeout_seconds=seconds))[1]
-
-
-def connect_unlike(me, *, port, variable, options, hosts=(0, 1, 2)):
-    """Connect with a variable and options of this rank."""
-    os.environ.update({"RANK": str(me.rank), "WORLD_SIZE": str(me.size), "MASTER_ADDR": "127.0.0.1"})
-    os.environ.update({"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True", **variable.get(me.rank, {})})
-    joining.host_key = lambda: f"host {hosts[me.rank]}"
-    version = options.get(me.rank, {}).pop("version", treefold.__version__)
-    treefold.__version__ = version
-    try:
-        return told(lambda: treefold.connect(connect_timeout_seconds=30, **options.get(me.rank, {})).close())
-    except TreefoldError as error:
-        return type(error).__name__, str(error)
 
 
 def fail_while_connecting(me, *, port, how, starts=(0, 0, 0), seconds=60):

@@ -147,8 +147,8 @@ def _from_torchrun(seconds: float) -> Roster:
     store = asked(open_store, time.monotonic() + seconds)
     if is_host:
         _held_stores.append(store)  # the others may still have to ask, and this process may connect again
-    # Not by the number of restarts: each agent counts its own, and not those that follow another agent's. An elastic job
-    # may come back with another number of ranks, and has nothing to do with what it was before.
+    # Not by the number of restarts: each agent counts its own, and not those that follow another agent's. By the number
+    # of ranks: an elastic job that comes back with another one has nothing to do with what it was before.
     run = os.environ.get("TORCHELASTIC_RUN_ID")
     return StoreRoster(store, rank, size, "treefold" if run is None else f"treefold/{run}/{size}")
 
