@@ -293,6 +293,29 @@ def check_ask_wakes(run):
     assert run(wake_by_ask, 4) == [{rank: b"%d" % rank for rank in range(4)}] * 4
 
 
+def hear_of_one_that_is_gone(channel):
+    """Wait for rank 0, which stops and says why; return what this rank hears from both others."""
+    if channel.rank:
+        taken = channel.receive(0, 0, row(0, 8))
+        assert finish(channel, [taken]) == [taken]
+        until = channel.now() + 20 * BRIEF  # a store may be slow, and is asked again
+        while not (heard := [channel.heard(0, until), channel.heard(3 - channel.rank, channel.now() + BRIEF)])[0]:
+            assert channel.now() < until
+        # Both wait for each other before they say something themselves. Who misses the message misses nothing, as above.
+        channel.send(3 - channel.rank, 0, row(1, 1))
+        finish(channel, [channel.receive(3 - channel.rank, 0, row(0, 1))])
+    else:
+        heard = []
+    channel.ask(b"why %d" % channel.rank, from_all([]), channel.now() + BRIEF)
+    channel.close()
+    return heard
+
+
+def check_heard(run):
+    """Others hear why a rank has stopped, and nothing of those that have not."""
+    assert run(hear_of_one_that_is_gone, 3) == [[], [b"why 0", b""], [b"why 0", b""]]
+
+
 def ask_for_a_silent_one(channel):
     """Ask for a rank that says nothing."""
     start = channel.now()
@@ -391,6 +414,7 @@ CHECKS = (
     check_ask,
     check_ask_wakes,
     check_ask_ends,
+    check_heard,
     check_one_part_goes_on,
     check_close,
 )

@@ -36,8 +36,11 @@ def joined(me, store, timeout_seconds, job="job", host=None, connect_seconds=_CO
     )
 
 
-def call_with_fault(me, *, port, kind, at, victim, length, timeout_seconds):
-    """Make calls, in one of which a rank fails; return how that ended, how late, and what the rest do without it."""
+def call_with_fault(me, *, port, kind, at, victim, length, busy_s, timeout_seconds):
+    """Make calls, in one of which a rank fails; return how that ended, how late, and what the rest do without it.
+
+    Another rank comes to each of them ``busy_s`` later than the others.
+    """
     me.group = joined(me, port, timeout_seconds)
     assert (me.group.all_reduce(np.full(length, 2.0**me.rank)) == 2**me.size - 1).all()
     if me.rank == victim:
@@ -46,6 +49,7 @@ def call_with_fault(me, *, port, kind, at, victim, length, timeout_seconds):
         value = np.full(length, 2.0**me.rank + number, np.float64)
         end = value if number % 2 else np.full(length, -1.0)
         before = end.tobytes()
+        time.sleep(busy_s if number % me.size == me.rank else 0)
         began = time.monotonic()
         try:
             me.group.all_reduce(value, out=end)
@@ -121,3 +125,19 @@ def stop_beside_a_late_rank(me, *, port, timeout_seconds, late_s):
     with pytest.raises((GroupError, AssertionError)) as caught:
         me.group.all_reduce(values)
     return caught.typename, getattr(caught.value, "ranks", None), time.monotonic() - began - timeout_seconds
+
+
+def lose_a_rank_before_handing_over(me, *, port):
+    """Let rank 3 end in a call, before rank 0 hands values to rank 1, of its host; return whom the others miss."""
+    me.group = joined(me, port, 60.0, host=me.rank // 2)
+    values = np.full(200_000, 2.0**me.rank)
+    assert (me.group.all_reduce(values) == 2**me.size - 1).all()
+    channel, meanwhile = me.group._link._channel, me.group._link._channel.meanwhile
+    if me.rank == 3:
+        channel.meanwhile = lambda *_: me.fail("kill")
+    elif me.rank == 0:
+        channel.meanwhile = lambda *given: time.sleep(0.5) or meanwhile(*given)
+    with pytest.raises(PeerLostError) as caught:
+        me.group.all_reduce(values)
+    me.settle()
+    return caught.value.ranks, _onward(me, caught.value.ranks)[0]

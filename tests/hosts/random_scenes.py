@@ -73,6 +73,8 @@ class Scene:
         moment = draw.random()
         second = draw.randrange(self.size)
         self.seconds = draw.choice((1.0, _CLOSE_S, 30.0))
+        #: How long each rank does something else before each call.
+        self.busy_s = [draw.choice((0.0, 0.0, 0.0, 0.3, 3.0)) for _ in range(self.size)]
         self.faults: tuple[Any, ...] = {
             "kill": (Kill(self.who, self.at),),
             "stop": (Stop(self.who, self.at),),
@@ -89,7 +91,8 @@ class Scene:
         return ranks if self.faults or self.trouble == "none" else {self.who}
 
     def __repr__(self) -> str:
-        return f"seed {self.seed}: {self.size} ranks, {self.calls}, {self.trouble} of {self.who} {self.faults}"
+        what = f"{self.trouble} of {self.who} {self.faults}"
+        return f"seed {self.seed}: {self.size} ranks, {self.calls}, {what}, busy {self.busy_s}"
 
 
 @dataclass
@@ -140,6 +143,7 @@ def _live(scene: Scene, network: FakeNetwork, channel: Any) -> Told:
             if scene.trouble == "without" and number == scene.until:
                 group = group.without([scene.who])
                 members.remove(scene.who)
+            network.be_busy(rank, scene.busy_s[rank])
             began, paused = channel.now(), network.paused_s(rank)
             _make(group, network, call, members, rank)
             told.done += 1
@@ -153,7 +157,7 @@ def _live(scene: Scene, network: FakeNetwork, channel: Any) -> Told:
         told.late = channel.now() - began - (network.paused_s(rank) - paused) - TIMEOUT_S
         told.onward = _go_on(scene, group, error, rank)
     finally:
-        group._link._is_closed = True  # as a process that has ended: nothing closes it when the interpreter does
+        group._link.is_closed = True  # as a process that has ended: nothing closes it when the interpreter does
     return told
 
 

@@ -153,7 +153,7 @@ class GlooChannel(Channel):
         told, done, is_over = threading.Event(), threading.Event(), threading.Event()
 
         def converse() -> None:
-            keys = [f"{self._name}/said/{rank}" for rank in range(self.size)]
+            keys = [self._said(rank) for rank in range(self.size)]
             with contextlib.suppress(Exception):  # the store is gone, or out of reach: nobody answers
                 # Before the connections are broken: whoever notices that looks here for the reason.
                 self._store.set(keys[self.rank], said)
@@ -177,6 +177,13 @@ class GlooChannel(Channel):
         done.wait(max(deadline - time.monotonic(), 0.0))
         # A copy, because the thread may still add to it.
         return dict(answers)
+
+    def heard(self, peer: int, deadline: float) -> bytes:
+        """Return its words in the store."""
+        key, answer, is_over = self._said(peer), Future[bytes](), threading.Event()
+        start(lambda: self._store.get(key) if self._store.check([key]) else b"", answer, is_over)
+        wait([answer], max(deadline - time.monotonic(), 0.0))
+        return b"" if not answer.done() or answer.exception() else answer.result()
 
     def without(self, ranks: Collection[int], deadline: float) -> Channel:
         """Decide in the store who goes on, and connect those."""
@@ -233,9 +240,15 @@ class GlooChannel(Channel):
         """Return the key of the decision that this rank has come to, or of one ahead."""
         return f"{self._name}/without/{self._left + ahead}"
 
+    def _said(self, rank: int) -> str:
+        """Return the key of what a rank tells by ``ask``."""
+        return f"{self._name}/said/{rank}"
+
     def _fail(self, transfer: Transfer, error: Exception) -> None:
         transfer.error = str(error) or "the connection is broken"
         self._ended.put(transfer)
+        if not transfer.is_send:
+            self._failure.tell()
 
 
 class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
@@ -298,10 +311,16 @@ def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
 
 @dataclass
 class _Failure:
-    """Whether a transfer has failed, and what is called then: each side writes its own before it reads the other's."""
+    """Whether a receive has failed, and what is called then: each side writes its own before it reads the other's."""
 
     has_come: bool = False
     give_up: Callable[[], object] | None = None
+
+    def tell(self) -> None:
+        """Note that one has."""
+        self.has_come = True
+        if give_up := self.give_up:
+            give_up()
 
 
 def _wait_for(
@@ -321,9 +340,7 @@ def _wait_for(
         transfer.handle = None
         ended.put(transfer)
         if transfer.error:
-            failure.has_come = True
-            if give_up := failure.give_up:
-                give_up()
+            failure.tell()
 
 
 def _flush(sent: Sequence[Transfer], deadline: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from treefold.backends import HostArray
 
 #: Tags below are of messages by which ranks meet, and are waited for beside everything else.
-CONTROL_TAGS = 2
+CONTROL_TAGS = 1
 #: Tells whether what ranks have said, by rank, is enough to know.
 Enough = Callable[[Mapping[int, bytes]], bool]
 
@@ -113,6 +113,10 @@ class Channel(abc.ABC):
         Returns when that is enough, which is asked again as more is said, or at the deadline. Ranks that wait on this
         one are woken, by transfers that fail. Nothing can be sent any more.
         """
+
+    @abc.abstractmethod
+    def heard(self, peer: int, deadline: float) -> bytes:
+        """Return what a rank whose transfers have failed has told by ``ask``; nothing if that is unknown by then."""
 
     @abc.abstractmethod
     def without(self, ranks: Collection[int], deadline: float) -> Channel:

@@ -284,17 +284,19 @@ class ChannelLink(Link):
             raise AssertionError(given)
         # What is left of the call's own time: an operation within the host must not outlast it.
         self._local.timeout_seconds = max(until - self._channel.now(), 1e-3)
+        self._rounds.check(until)
+        local, words = self._local, "copies within a host"
         try:
             # Messages go on meanwhile: a rank of this host may be waiting for another host, and that one for what this
             # rank sends.
-            local, words = self._local, "copies within a host"
-            self._rounds.expected()  # by which whoever stops is noticed
             # Where a connection breaks, this rank leaves its host: else it would wait there for one that has stopped,
             # until a deadline of its own, and be missed like that one.
             self._channel.meanwhile(
                 lambda: local.place(_VOTE[:24], max(nbytes, 1), given, taken, words=words), local.close
             )
-        except (PeerLostError, DeadlineError) as error:
+        except GroupError as error:
+            if not (isinstance(error, (PeerLostError, DeadlineError)) or local.is_closed):
+                raise
             lost = {self._host[rank] for rank in error.ranks} - {self.rank}
             cause = "late" if isinstance(error, DeadlineError) else "lost"
             raise self._rounds.ended(cause, lost, until) from None

@@ -69,7 +69,8 @@ class Link(abc.ABC):
         self.layout, self.rank, self.result_bytes = layout, rank, result_bytes
         self.timeout_seconds = timeout_seconds
         self._pid = os.getpid()
-        self._is_closed = False
+        #: Whether this rank has left.
+        self.is_closed = False
         #: The call that is under way; never waited for. Two threads could begin their calls in another order than on
         #: other ranks, so the second one is an error; and a signal handler that reduces would wait for its own thread.
         #: No lock: after an interrupt it could not be known whether it was taken, while a call finds itself in here.
@@ -218,10 +219,10 @@ class Link(abc.ABC):
     def close(self, error: BaseException | None = None) -> None:
         """Leave the group, waiting for nobody; ``error``: because of what. Results stay readable."""
         # A forked child inherits the object, but is no rank: the parent stays in the group.
-        if self._is_closed or os.getpid() != self._pid:
+        if self.is_closed or os.getpid() != self._pid:
             return
         # Before anything that can be interrupted: whoever comes second has nothing left to do.
-        self._is_closed = True
+        self.is_closed = True
         try:
             self._leave(_cause_of(error))
         except BaseException:  # Ctrl-C before it has begun to leave
@@ -236,7 +237,7 @@ class Link(abc.ABC):
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise GroupError.forked(self.rank)
-        if self._is_closed:
+        if self.is_closed:
             raise GroupError.closed()
 
     def _check_size(self, nbytes: int) -> None:

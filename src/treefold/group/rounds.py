@@ -20,9 +20,9 @@ _MOST_WORDS = 400
 #: What a frame has room for beside its head; longer payloads follow it.
 FRAME_ROOM = 16384
 _FRAME_BYTES = _HEAD.size + _MOST_WORDS + FRAME_ROOM
-_FRAME, _REST = range(2)
+_FRAME, _REST = range(CONTROL_TAGS + 1)
 #: The tags that rounds use; data has those from here on.
-ROUND_TAGS = CONTROL_TAGS
+ROUND_TAGS = CONTROL_TAGS + 1
 #: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
 _GRACE_S, _GRACE_AT_DEADLINE_S = 0.2, 0.06
 _GRACE_AT_THE_END_S = 0.05
@@ -30,6 +30,8 @@ _GRACE_AT_THE_END_S = 0.05
 #: wait for the answer of this one meanwhile.
 _TOGETHER_S = 0.02
 _FLUSH_S = 1.0
+#: How long this rank looks for the words of one that is gone.
+_LOOK_S = 0.05
 #: What all ranks raise alike, and go on.
 _ALIKE = (CallMismatchError, UnplannedCallError)
 _WARN_AFTER_S = 30.0
@@ -57,9 +59,12 @@ class Rounds:
         #: The rounds that have begun, and those that have ended on this rank; whether the last one has ended a call.
         self.sequence, self._ended, self._holds = 0, 0, True
         self.broken: GroupError | None = None
-        self._frames = np.empty((channel.size, _FRAME_BYTES), np.uint8)
-        #: What has not arrived of the next round, if it is expected.
-        self._coming: set[Transfer] | None = None
+        # Of a round, of the next, which may come before this rank has read those, and of the one after that.
+        self._frames = np.empty((3, channel.size, _FRAME_BYTES), np.uint8)
+        #: How many rounds each rank has told, as far as that has come; and the receive of its next frame, which is
+        #: always open: by it this rank notices who stops, whomever it waits for.
+        self._told = [0] * channel.size
+        self._next = {peer: self._frame_from(peer) for peer in self.peers}
 
     @property
     def peers(self) -> list[int]:
@@ -78,15 +83,11 @@ class Rounds:
             self.sequence += 1
             # Copied, because PyTorch warns of read-only arrays; the transfers hold it until all have received it.
             own = np.frombuffer(self._encoded(frame), np.uint8).copy()
-            # Receives first, or those that a wait of the last call has begun: messages of one tag stay in order, so a
-            # frame of the next round cannot be taken for one of this.
-            coming = self.expected()
             for peer in self.peers:
                 self.channel.send(peer, _FRAME, own[:_FRAME_BYTES])
-            self._wait_for(coming, deadline, warn)
-            # The buffers are read out below before the next round is expected, which receives into them again.
-            self._coming = None
-            said = {peer: self._decoded(self._frames[peer]) for peer in self.peers}
+            missing = {self._next[peer] for peer in self.peers if self._told[peer] < self.sequence}
+            self._wait_for(missing, deadline, warn)
+            said = {peer: self._decoded(self._frame(self.sequence, peer)) for peer in self.peers}
             long = {peer: length for peer, (_, length) in said.items() if length > FRAME_ROOM}
             rests = {peer: np.empty(length - FRAME_ROOM, np.uint8) for peer, length in long.items()}
             waiting = {self.channel.receive(peer, _REST, rest) for peer, rest in rests.items()}
@@ -116,47 +117,80 @@ class Rounds:
     def arrivals(self, waiting: Waiting, deadline: float, warn: Callable[[Sequence[int]], None]) -> Iterator[Transfer]:
         """Yield what arrives, as long as ``waiting``, which the caller keeps, is not empty.
 
-        The next round is expected meanwhile, so that whoever stops is noticed by all, whomever they wait for.
-
         Raises:
             GroupError: a rank is gone, or late.
 
         """
-        if waiting:
-            self.expected()
+        self.check(deadline)
         return self._arrivals(waiting, deadline, warn)
 
-    def expected(self) -> set[Transfer]:
-        """Return what has not arrived of the next round."""
-        if self._coming is None:
-            self._coming = {self.channel.receive(peer, _FRAME, self._frames[peer]) for peer in self.peers}
-        return self._coming
+    def check(self, deadline: float) -> None:
+        """Look whether all are still there, as far as is known.
+
+        Raises:
+            GroupError: a rank is gone.
+
+        """
+        self._check(self._next.values(), deadline)
+
+    def _check(self, coming: Collection[Transfer], deadline: float) -> None:
+        if gone := {one.peer for one in coming if one.error}:
+            raise self.ended(LOST, gone, deadline)
+
+    def _frame(self, sequence: int, peer: int) -> HostArray:
+        frame: HostArray = self._frames[sequence % len(self._frames), peer]
+        return frame
+
+    def _frame_from(self, peer: int) -> Transfer:
+        """Begin to receive the next frame of a rank."""
+        return self.channel.receive(peer, _FRAME, self._frame(self._told[peer] + 1, peer))
 
     def _wait_for(self, waiting: set[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]) -> None:
-        for done in self._arrivals(waiting, deadline, warn):
+        """Wait for what all ranks tell in a round."""
+        self._check(waiting, deadline)
+        for done in self._arrivals(waiting, deadline, warn, in_round=True):
             waiting.discard(done)
 
-    def _arrivals(self, waiting: Waiting, deadline: float, warn: Callable[[Sequence[int]], None]) -> Iterator[Transfer]:
+    def _arrivals(
+        self,
+        waiting: Waiting,
+        deadline: float,
+        warn: Callable[[Sequence[int]], None],
+        *,
+        in_round: bool = False,
+    ) -> Iterator[Transfer]:
+        """Yield what arrives; ``in_round``: also frames, and who has told this round may have done so as its last."""
         warn_at = self.channel.now() + _WARN_AFTER_S
         while waiting:
             transfer = self.channel.wait(min(deadline, warn_at))
             if transfer is not None and transfer.is_send:
                 continue  # one that fails needs nothing more, or is missed by what it does not send
             absent = {one.peer for one in waiting}
-            # Whoever notices that late was away itself: stopped, for instance.
-            was_away = self.channel.now() >= deadline + _GRACE_AT_DEADLINE_S
-            if transfer is not None and transfer.error:
-                raise self.ended(AWAY if was_away else LOST, {transfer.peer}, deadline, absent)
-            if transfer is not None and self._coming is not None and transfer in self._coming:
-                self._coming.discard(transfer)
-            elif transfer is not None:
-                yield transfer
-            elif self.channel.now() >= deadline:
-                cause = AWAY if was_away else LATE
-                raise self.ended(cause, {one.peer for one in waiting if not one.is_derived}, deadline, absent)
-            else:
+            if transfer is None:
+                if self.channel.now() >= deadline:
+                    missed = {one.peer for one in waiting if not one.is_derived}
+                    raise self.ended(self._or_away(LATE, deadline), missed, deadline, absent)
                 warn(sorted(absent))
                 warn_at = deadline
+            elif transfer.error:
+                has_told = in_round and transfer not in waiting
+                if not has_told or self.broken is not None or self._is_late(transfer.peer, deadline):
+                    raise self.ended(self._or_away(LOST, deadline), {transfer.peer}, deadline, absent)
+            else:
+                is_frame = transfer is self._next[transfer.peer]
+                if is_frame:
+                    self._told[transfer.peer] += 1
+                    self._next[transfer.peer] = self._frame_from(transfer.peer)
+                if in_round or not is_frame:
+                    yield transfer
+
+    def _or_away(self, cause: str, deadline: float) -> str:
+        """Return why this rank stops: whoever notices that late was away itself, stopped for instance."""
+        return AWAY if self.channel.now() >= deadline + _GRACE_AT_DEADLINE_S else cause
+
+    def _is_late(self, peer: int, deadline: float) -> bool:
+        """Tell whether a rank that is gone has waited in vain: then this one need not wait as long."""
+        return Said.read(self.channel.heard(peer, min(self.channel.now() + _LOOK_S, deadline))).cause == LATE
 
     def failing(self) -> Rounds:
         """Return a context that tells the waiting ranks if its body raises."""

@@ -108,7 +108,7 @@ class SharedMemoryLink(Link):
 
     def retire_leases(self) -> None:
         """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""
-        if not self._is_closed and os.getpid() == self._pid:
+        if not self.is_closed and os.getpid() == self._pid:
             self._native.retire_leases()
 
     def agree(self, kind: bytes, blob: bytes, *, words: str, goes_on: bool = True) -> list[bytes]:

@@ -89,6 +89,10 @@ class FakeNetwork:
         """Return for how long a rank has only been slow, so far."""
         return self._processes[rank].paused_s
 
+    def be_busy(self, rank: int, seconds: float) -> None:
+        """Let time pass on a rank, in which it calls nothing; for the function that ``run`` calls there."""
+        self._sleep(self._processes[rank], self._scheduler.now + seconds)
+
     def channel(self, rank: int) -> FakeChannel:
         """Return a rank's channel, for the function that ``run`` gives it to."""
         return self._channels[rank]
@@ -253,6 +257,13 @@ class FakeChannel(Channel):
         own = {self.rank: said}
         self._wait(lambda: is_enough(end.heard | own), deadline, lambda: f"has heard {sorted(end.heard)}")
         return dict(sorted((end.heard | own).items()))
+
+    def heard(self, peer: int, deadline: float) -> bytes:
+        self._begin(f"heard {peer}")
+        end, answer = self._end, list[bytes]()
+        self._store.look(end, peer, answer)
+        self._wait(lambda: bool(answer), deadline, lambda: f"looks for the words of rank {peer}")
+        return answer[0] if answer else b""
 
     def without(self, ranks: Collection[int], deadline: float) -> FakeChannel:
         self._network.enter(self._end.process, f"without {sorted(ranks)}")  # after ``close`` as well

@@ -29,6 +29,14 @@ class Store:
         end.heard.update(end.session.words)
         self._wire.wake(end)
 
+    def look(self, end: End, rank: int, answer: list[bytes]) -> None:
+        """Answer with what a rank has written down so far."""
+        self._later(end, lambda: self._answer_look(end, rank, answer))
+
+    def _answer_look(self, end: End, rank: int, answer: list[bytes]) -> None:
+        answer.append(end.session.words.get(rank, b""))
+        self._wire.wake(end)
+
     def decide(self, end: End, survivors: tuple[int, ...]) -> None:
         """Write down who goes on, unless that is decided, and answer when it is, and when all of them have come."""
         end.wanted, end.verdict, end.all_came = survivors, None, False
