@@ -301,7 +301,7 @@ def hear_of_one_that_is_gone(channel):
         until = channel.now() + 20 * BRIEF  # a store may be slow, and is asked again
         while not (heard := [channel.heard(0, until), channel.heard(3 - channel.rank, channel.now() + BRIEF)])[0]:
             assert channel.now() < until
-        # Both wait for each other before they say something themselves. Who misses the message misses nothing, as above.
+        # Both wait for each other before they speak themselves. Who misses the message misses nothing, as above.
         channel.send(3 - channel.rank, 0, row(1, 1))
         finish(channel, [channel.receive(3 - channel.rank, 0, row(0, 1))])
     else:
