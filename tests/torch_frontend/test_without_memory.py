@@ -1,7 +1,7 @@
 """Tensors for which PyTorch has allocated nothing, on its backend "treefold"."""
 
 import pytest
-from torch_ranks import collectives, refusals, run
+from torch_ranks import refusals, run, zeros
 
 SENTENCE = (
     "A tensor has no memory of its own: a transform of torch.func stands for it, or it is to be written and PyTorch "
@@ -12,12 +12,12 @@ SENTENCE = (
 class TestZeros:
     def test_are_read(self):
         """Gradients of step functions are such zeros."""
-        zeros, ones = [0.0] * 4, [1.0] * 4
-        gathered = [zeros, ones], zeros + ones
+        none, ones = [0.0] * 4, [1.0] * 4
+        gathered = [none, ones], none + ones
         exchanged = [0, 0, 1, 1]
-        assert run(collectives.known_zeros, 2) == [
-            [*gathered, [1, 1], exchanged, zeros, [7.0] * 4],
-            [*gathered, [1, 1], exchanged, zeros, zeros],
+        assert run(zeros.known_zeros, 2) == [
+            [*gathered, [1, 1], exchanged, none, [7.0] * 4],
+            [*gathered, [1, 1], exchanged, none, none],
         ]
 
 

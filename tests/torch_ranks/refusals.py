@@ -8,7 +8,7 @@ from torch import distributed
 from torch.distributed import ReduceOp
 from torch.distributed.distributed_c10d import AllgatherOptions
 
-from torch_ranks.collectives import zeros_without_memory
+from torch_ranks.zeros import zeros_without_memory
 from treefold.errors import CallMismatchError, ProcessGroupError
 
 
