@@ -194,6 +194,48 @@ class TestTransforms:
         assert len(calls) == 2
         assert all(NO_MEMORY in sentence or "grad_fn" in sentence for sentence in calls)
 
+    @pytest.mark.parametrize("start", [0, 1])
+    def test_to_functions_too(self, start):
+        """What it hands on says it has memory, and has none, also as ``out``; in calls whose like went well before."""
+        calls, other = [], torch.ones(4)
+
+        def reduced(tensor):
+            stand_in = torch.cat([tensor, tensor])[start : start + 4]
+            for _ in range(3):
+                treefold.all_reduce([other, other])
+                calls.append(said_by(treefold.all_reduce, [stand_in, other]))
+                with pytest.raises(OutputError, match="a tensor without memory of its own"):
+                    treefold.all_reduce([other, other], out=[other, stand_in])
+            return tensor
+
+        torch.func.functionalize(reduced)(torch.ones(4))
+        assert calls == [f"Replica 0 has a tensor without memory of its own. {NO_MEMORY}"] * 3
+
+
+class TestZerosWithoutMemory:
+    """Autograd makes zeros for which PyTorch allocates nothing."""
+
+    @pytest.fixture(params=[0, 1])
+    def zeros(self, request):
+        """Return four of them, from the beginning or from within."""
+        weight = torch.ones(5, requires_grad=True)
+        torch.sgn(weight).sum().backward()
+        return weight.grad[request.param :][:4]
+
+    def test_are_read(self, zeros, seen):
+        """As zeros, in the first call and in those that follow."""
+        for _ in range(3):
+            value = PerReplica([zeros, torch.full((4,), 2.0)])
+            assert [one.tolist() for one in seen.reduce("sum", value, value)] == [[2.0] * 4] * 2
+        assert [one.tolist() for one in treefold.broadcast(zeros, ["cpu:0", "cpu:1"])] == [[0.0] * 4] * 2
+
+    def test_are_not_written(self, zeros):
+        """There is nothing to write."""
+        good, value = torch.ones(4), [torch.ones(4), torch.ones(4)]
+        with pytest.raises(OutputError, match=r"^Component 1 of out has an array that cannot be written\."):
+            treefold.all_reduce(value, out=[good, zeros])
+        assert good.tolist() == [1.0] * 4
+
 
 class TestThreads:
     def test_may_reduce_at_the_same_time(self, seen):

@@ -1,11 +1,15 @@
 """Calls that the backend does not take, on all ranks or on rank 0 only."""
 
+import contextlib
 import warnings
 
 import torch
 from torch import distributed
 from torch.distributed import ReduceOp
 from torch.distributed.distributed_c10d import AllgatherOptions
+
+from torch_ranks.zeros import zeros_without_memory
+from treefold.errors import CallMismatchError, ProcessGroupError
 
 
 def refused(rank, size, what):
@@ -51,6 +55,31 @@ def _quantized_on(rank):
     return tensor
 
 
+def _in_transform(transform, rank):
+    """Make calls on rank 0 in a transform of torch.func, where other tensors stand for those that it has got."""
+
+    def calls(tensor):
+        for refused in (
+            lambda: distributed.all_gather_into_tensor(torch.zeros(2 * tensor.numel()), tensor),
+            lambda: distributed.all_reduce(tensor),
+        ):
+            with contextlib.suppress(ProcessGroupError, CallMismatchError):
+                refused()
+                raise AssertionError
+        distributed.broadcast(tensor, 0)
+        return tensor.sum()
+
+    return transform(calls)(torch.zeros(4)) if rank == 0 else calls(torch.zeros(4))
+
+
+def _vmap(call):
+    return lambda tensor: torch.func.vmap(call)(tensor.expand(2, 4))
+
+
+def _functionalize_view(call):
+    return torch.func.functionalize(lambda tensor: call(torch.cat([tensor, tensor])[4:]))
+
+
 _LARGE = torch.zeros(2000)
 _INTEGERS = torch.zeros(2, dtype=torch.int32)
 _CALLS = {
@@ -85,5 +114,10 @@ _CALLS = {
     "windows of parts": lambda rank, _: distributed.all_gather_into_tensor(_windows_on(rank), torch.zeros(4)),
     "windows of rows": lambda rank, _: distributed.all_to_all_single(_windows_on(rank), torch.zeros(4, 2)),
     "freed": lambda rank, _: distributed.broadcast(_freed_on(rank), 0),
+    "zeros to write": lambda rank, _: distributed.broadcast(torch.zeros(4) if rank else zeros_without_memory(4), 1),
+    "functionalize": lambda rank, _: _in_transform(torch.func.functionalize, rank),
+    "functionalize, view": lambda rank, _: _in_transform(_functionalize_view, rank),
+    "grad": lambda rank, _: _in_transform(torch.func.grad, rank),
+    "vmap": lambda rank, _: _in_transform(_vmap, rank),
     "quantized": lambda rank, _: distributed.broadcast(_quantized_on(rank), 0),
 }

@@ -49,19 +49,20 @@ def bits_of(model):
     return [parameter.detach().view(torch.int32).flatten().tolist() for parameter in model.parameters()]
 
 
-def train(rank, size, options, hook, state=None):
+def train(rank, size, options, hook, state=None, *, is_compiled=False):
     """Train a model under DDP, of other parameters on each rank to begin with; return what it has learnt.
 
     ``hook``: the name of one in ``treefold.torch``, or empty; ``state``: what it gets.
     """
-    ddp = DistributedDataParallel(model_of(seed=rank), bucket_cap_mb=0.01, **options)
+    ddp = DistributedDataParallel(model_of(seed=rank), **{"bucket_cap_mb": 0.01, **options})
     if hook:
         ddp.register_comm_hook(state, getattr(treefold.torch, hook))
+    called = torch.compile(ddp, backend="eager") if is_compiled else ddp
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     for step in range(_STEPS):
         optimizer.zero_grad()
         is_odd = not options.get("find_unused_parameters") or step % 2 == 1
-        loss_of(ddp, rank, step, is_odd=is_odd).backward()
+        loss_of(called, rank, step, is_odd=is_odd).backward()
         optimizer.step()
     return bits_of(ddp.module)
 

@@ -147,8 +147,8 @@ class TorchBackend(ArrayBackend):
             target.detach().copy_(source)
 
     def is_writable(self, array: Any) -> bool:
-        """Tensors are, unless lazily conjugated or negated."""
-        return not (array.is_conj() or array.is_neg())
+        """Tensors are, unless lazily conjugated, negated or allocated."""
+        return not (array.is_conj() or array.is_neg() or array._is_zerotensor())  # noqa: SLF001 - no public name
 
     def synchronize(self, array: Any) -> None:
         """Wait for the device's queue; the CPU has none."""
@@ -156,7 +156,7 @@ class TorchBackend(ArrayBackend):
             torch.cuda.synchronize(array.device)
 
     def host_view(self, array: Any) -> HostArray | None:
-        """Return the memory of a CPU tensor; a lazily conjugated or negated one, which cannot be ``out``, is copied."""
+        """Return the memory of a CPU tensor; one that is lazy in some part, and cannot be ``out``, is copied."""
         return memory(resolved(array)) if type(array) in ACCEPTED and array.is_cpu else None
 
     def footprint(self, array: Any) -> HostArray | None:

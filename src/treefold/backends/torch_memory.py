@@ -46,8 +46,12 @@ _VIEWS = {
 }
 #: Asked of every tensor of every call; a map over methods asks without a frame of Python.
 _REQUIRES_GRAD, _IS_LEAF = attrgetter("requires_grad"), attrgetter("is_leaf")
-#: What DLPack does not say. Negation may be lazy, and conjugation of complex numbers.
-_OF_REAL = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.storage_offset, torch.Tensor.is_neg
+#: What DLPack does not say: negation may be lazy, and conjugation of complex numbers; and views of tensors without
+#: memory, known zeros and stand-ins of ``torch.func``, seem to begin at their offset from address zero.
+_OF_REAL = (
+    *(torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.storage_offset),
+    *(torch.Tensor.is_neg, torch.Tensor._is_zerotensor, torch._is_functional_tensor),  # noqa: SLF001 - no public names
+)
 _OF_COMPLEX = (*_OF_REAL, torch.Tensor.is_conj)
 
 
@@ -58,7 +62,9 @@ def memory(tensor: Any) -> HostArray | None:
         tensor = tensor.detach()
     try:
         view: HostArray = tensor.numpy() if foreign is None else tensor.view(foreign[0]).numpy().view(foreign[1])
-        nbytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * view.itemsize
+        storage = tensor.untyped_storage()
+        storage.data_ptr()  # raises where PyTorch has allocated nothing for the bytes
+        nbytes = storage.nbytes() - tensor.storage_offset() * view.itemsize
     except (RuntimeError, TypeError):  # sparse, quantised, lazily conjugated, a stand-in of a transform …
         return None
     if not view.size:  # where it would begin, nothing need be
@@ -93,8 +99,9 @@ def read(backend: Any, tensors: tuple[Any, ...], *, is_recording: bool, extra: H
 
 
 def resolved(tensor: Any) -> Any:
-    """Return a tensor without a lazy conjugation or negation: itself, or a copy."""
-    return tensor.detach().resolve_conj().resolve_neg()
+    """Return a tensor without a lazy conjugation, negation or allocation: itself, or a copy."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    return tensor.clone() if tensor._is_zerotensor() else tensor  # noqa: SLF001 - no public name
 
 
 def on_host(tensor: Any) -> HostArray:

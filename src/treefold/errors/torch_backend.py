@@ -75,6 +75,15 @@ class ProcessGroupError(ArgumentError):
         )
 
     @classmethod
+    def no_memory(cls) -> Self:
+        """PyTorch has allocated nothing for a tensor."""
+        return cls(
+            "A tensor has no memory of its own: a transform of torch.func stands for it, or it is to be written and "
+            "PyTorch has allocated nothing for its zeros. Call where it has memory, and give a copy of such zeros: "
+            "tensor.clone()."
+        )
+
+    @classmethod
     def quantized(cls, dtype: str) -> Self:
         """A tensor has a scale, which a collective would not move."""
         return cls(

@@ -19,6 +19,7 @@ from treefold.errors import ArgumentError
 from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOpLike
+from treefold.torch.untraced import untraced
 from treefold.values import Mirrored, PerReplica, Weights
 
 #: torch.cuda.comm's own default: 10 MiB.
@@ -29,6 +30,7 @@ _TO_ALL = HierarchicalCopyAllReduce(num_packs=0)
 _TO_ONE = ReductionToOneDevice()
 
 
+@untraced
 def reduce_add_coalesced(
     inputs: Iterable[Iterable[torch.Tensor]],
     destination: Any = None,
@@ -61,6 +63,7 @@ def reduce_add_coalesced(
     return tuple(_reduced(_TO_ONE, value, _device_name(destination, 0), op, buffer_size, weights)[0])
 
 
+@untraced
 def all_reduce_coalesced(
     inputs: Iterable[Iterable[torch.Tensor]],
     buffer_size: int = _BUFFER_SIZE,
@@ -81,6 +84,7 @@ def all_reduce_coalesced(
     return [tuple(component) for component in _reduced(_TO_ALL, value, value, op, buffer_size, weights)]
 
 
+@untraced
 def broadcast_coalesced(
     tensors: Iterable[torch.Tensor], devices: Iterable[Any], buffer_size: int = _BUFFER_SIZE
 ) -> list[tuple[torch.Tensor, ...]]:

@@ -143,9 +143,11 @@ def check_written(tensor: Any) -> Any:
 
     Raises:
         DeviceError: it is not in host memory, or not strided.
-        ProcessGroupError: its storage was freed, or some of its elements share memory.
+        ProcessGroupError: it has no memory, its storage was freed, or some of its elements share memory.
 
     """
+    if tensor._is_zerotensor():  # noqa: SLF001 - PyTorch has no public name for it
+        raise ProcessGroupError.no_memory()
     tensor = in_memory(tensor)
     steps = sorted((stride, length) for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length > 1)
     last, is_nested = 0, True
@@ -168,11 +170,12 @@ def _has_places(steps: Sequence[tuple[int, int]], last: int) -> bool:
 
 
 def in_memory(tensor: Any) -> Any:
-    """Return a tensor whose elements all lie in host memory: this one, or the one behind a subclass.
+    """Return a tensor whose elements all lie in host memory: this one, the one behind a subclass, or a copy of zeros.
 
     Raises:
         DeviceError: it is on a device, or not strided.
-        ProcessGroupError: it is quantized, consists of other tensors, or its storage is smaller than the tensor.
+        ProcessGroupError: it is quantized, consists of other tensors, or its storage has no memory or is smaller than
+            the tensor.
 
     """
     tensor = _plain(tensor)
@@ -180,10 +183,17 @@ def in_memory(tensor: Any) -> Any:
         raise ProcessGroupError.quantized(str(tensor.dtype))
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise DeviceError.not_in_backend(str(tensor.device), str(tensor.layout).removeprefix("torch."))
+    if tensor._is_zerotensor():  # noqa: SLF001 - PyTorch has no public name for it
+        return tensor.clone()
+    try:
+        storage = tensor.untyped_storage()
+        storage.data_ptr()  # raises where PyTorch has allocated nothing for the bytes
+    except RuntimeError as error:
+        raise ProcessGroupError.no_memory() from error
     if tensor.numel():
         steps = zip(tensor.shape, tensor.stride(), strict=True)
         extent = tensor.storage_offset() + 1 + sum((length - 1) * stride for length, stride in steps)
-        needed, nbytes = extent * tensor.itemsize, tensor.untyped_storage().nbytes()
+        needed, nbytes = extent * tensor.itemsize, storage.nbytes()
         if needed > nbytes:
             raise ProcessGroupError.too_short(nbytes, needed)
     return tensor

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 from treefold.ops import all_reduce
 from treefold.ops.short_forms import per_replica
 from treefold.reduce_op import ReduceOpLike
+from treefold.torch.untraced import untraced
 from treefold.values import Weights
 
 _Tensors = TypeVar("_Tensors", bound=Sequence[Any])
 
 
+@untraced
 def all_reduce_(tensors: _Tensors, op: ReduceOpLike = "sum", *, weights: Weights | None = None) -> _Tensors:
     """Reduce tensors, one per replica, into themselves, and return them.
 

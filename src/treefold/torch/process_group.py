@@ -38,6 +38,7 @@ from treefold.torch.flat import Flat, check_written, laid_out, parts, piece, rea
 from treefold.torch.mailbox import Mailbox
 from treefold.torch.transfers import Transfer
 from treefold.torch.turns import Turn, Turns
+from treefold.torch.untraced import untraced
 
 _NAME = "treefold"
 #: Results are laid out at multiples of so many bytes.
@@ -46,6 +47,7 @@ _Result = TypeVar("_Result")
 _work_of: Callable[[Any], Any] = vars(_distributed_c10d)["_create_work_from_future"]
 
 
+@untraced
 @or_elsewhere
 class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # mypy does not read torch
     """The ranks of one host. Methods are those that ``torch.distributed``'s functions call, with their arguments."""
@@ -227,10 +229,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """The name under which PyTorch knows the group; a device mesh asks for it."""
         return self._name
 
-    @property
-    def pg_name(self) -> str:
-        """The same name, where PyTorch spells it so."""
-        return self._name
+    pg_name = group_name  # another place in PyTorch asks for it so
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
         """Return the name under which the backend is registered."""

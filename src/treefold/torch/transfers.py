@@ -18,6 +18,7 @@ from torch import distributed
 
 from treefold.errors import DeadlineError, GroupError
 from treefold.torch.flat import Flat
+from treefold.torch.untraced import untraced
 
 _LOOK_S = 1.0
 _numbers = itertools.count(1)
@@ -25,6 +26,7 @@ _calling_back: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _Told: TypeAlias = Callable[["Transfer"], None]
 
 
+@untraced
 class Transfer(distributed.Work):  # type: ignore[misc] # mypy does not read torch
     """One tensor on its way to or from a peer. ``peer``: None until it is known who sends.
 
