@@ -46,12 +46,8 @@ _VIEWS = {
 }
 #: Asked of every tensor of every call; a map over methods asks without a frame of Python.
 _REQUIRES_GRAD, _IS_LEAF = attrgetter("requires_grad"), attrgetter("is_leaf")
-#: What DLPack does not say: negation may be lazy, and conjugation of complex numbers; and views of tensors without
-#: memory, known zeros and stand-ins of ``torch.func``, seem to begin at their offset from address zero.
-_OF_REAL = (
-    *(torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.storage_offset),
-    *(torch.Tensor.is_neg, torch.Tensor._is_zerotensor, torch._is_functional_tensor),  # noqa: SLF001 - no public names
-)
+#: What DLPack does not say. Negation may be lazy, and conjugation of complex numbers.
+_OF_REAL = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes, torch.Tensor.storage_offset, torch.Tensor.is_neg
 _OF_COMPLEX = (*_OF_REAL, torch.Tensor.is_conj)
 
 
