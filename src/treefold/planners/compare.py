@@ -65,6 +65,20 @@ class Comparison:
         about = {name: self.times(name).predicted_s(nbytes) for name in names}
         return [name for name, seconds in about.items() if seconds <= _NEAR * min(about.values())]
 
+    def contenders(self, names: Iterable[str], nbytes: int) -> list[str]:
+        """Return those near methods that may be as good as the fastest of them and of rings.
+
+        They are simulated, the likeliest first. One whose busiest link alone takes longer than what another one takes
+        cannot win, and is not simulated.
+        """
+        found: list[str] = []
+        least = self.simulated_s(RINGS, nbytes)
+        for name in sorted(self.near(names, nbytes), key=lambda name: self.times(name).predicted_s(nbytes)):
+            if is_as_good(self.times(name).least_s(nbytes), least):
+                found.append(name)
+                least = min(least, self.simulated_s(name, nbytes))
+        return found
+
     def best(self, nbytes: int) -> str:
         """Return the fastest method; of equally good ones, the first."""
         if nbytes not in self.seconds:
