@@ -19,8 +19,7 @@ constexpr std::int32_t none = -1;
 using Indices = std::vector<std::int32_t>;
 
 // A stream is the set of all lanes that use the same resources. Rates are in chunks per second, so all lanes of one
-// stream have the same rate. A lane without resources belongs to no stream. Only resources that can limit a stream are
-// kept: one that is never full before another one that all of its streams use, too, has slack whenever it matters.
+// stream have the same rate. A lane without resources belongs to no stream.
 class Streams {
  public:
   explicit Streams(const Lanes& lanes) : of_lane_(lanes.num_lanes, none) {
@@ -34,7 +33,6 @@ class Streams {
       resources_.insert(resources_.end(), used.begin(), used.end());
       start_.push_back(resources_.size());
     }
-    drop_slack(lanes);
   }
 
   std::size_t size() const { return start_.size() - 1; }
@@ -50,39 +48,6 @@ class Streams {
   }
 
  private:
-  void drop_slack(const Lanes& lanes) {
-    std::vector<Indices> users(lanes.num_resources);
-    for (std::size_t stream = 0; stream < size(); ++stream) {
-      for (const auto resource : resources(stream)) users[resource].push_back(stream);
-    }
-    std::vector<char> is_slack(lanes.num_resources);
-    for (std::size_t one = 0; one < users.size(); ++one) {
-      if (users[one].empty()) continue;
-      // What all of its streams use, its first one does.
-      const auto others = resources(users[one].front());
-      is_slack[one] = std::any_of(others.begin(), others.end(), [&](std::int32_t other) {
-        return other != static_cast<std::int32_t>(one) && !is_slack[other] &&
-               lanes.capacities[other] <= lanes.capacities[one] && all_use(users[one], other);
-      });
-    }
-    std::size_t first = 0, kept = 0;
-    for (std::size_t stream = 0; stream < size(); ++stream) {
-      const auto last = start_[stream + 1];
-      for (; first < last; ++first) {
-        if (!is_slack[resources_[first]]) resources_[kept++] = resources_[first];
-      }
-      start_[stream + 1] = kept;
-    }
-    resources_.resize(kept);
-  }
-
-  bool all_use(const Indices& streams, std::int32_t resource) const {
-    return std::all_of(streams.begin(), streams.end(), [&](std::int32_t stream) {
-      const auto used = resources(stream);
-      return std::find(used.begin(), used.end(), resource) != used.end();
-    });
-  }
-
   Indices of_lane_, resources_;
   std::vector<std::size_t> start_{0};
 };
