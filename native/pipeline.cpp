@@ -1,27 +1,15 @@
 #include "pipeline.hpp"
 
 #include <algorithm>
-#include <functional>
-#include <queue>
 #include <vector>
 
+#include "pipeline_events.hpp"
 #include "pipeline_sharing.hpp"
 
 namespace treefold {
 namespace {
 
 constexpr double at_once = 1 + 1e-9;  // what ends within a billionth of the time that has passed ends together
-
-struct Event {
-  double time;
-  std::int32_t stream;  // the first of its chunks ends; `none` if a lane's latency is over
-  std::int32_t lane;
-  // A total order: a heap is not stable, and equal times must give the same timeline on every machine.
-  bool operator>(const Event& other) const {
-    if (time != other.time) return time > other.time;
-    return stream != other.stream ? stream > other.stream : lane > other.lane;
-  }
-};
 
 // The chunks that flow on the lanes of one stream. All progress at the same rate, so they end in the order in which
 // they began: a chunk ends when the progress of the stream, counted in chunks, has grown by one since the chunk began.
@@ -38,7 +26,7 @@ class Clock {
       : lanes_(lanes), starts_(starts), stops_(stops), streams_(lanes), sharing_(lanes, streams_),
         flows_(streams_.size()), behind_(lanes.num_lanes), goal_(lanes.num_lanes), lanes_of_(lanes.num_tasks),
         followers_(lanes.num_tasks), done_(lanes.num_tasks), ended_(lanes.num_lanes), is_busy_(lanes.num_lanes),
-        is_freed_(lanes.num_lanes) {
+        is_freed_(lanes.num_lanes), events_(lanes.num_lanes + streams_.size()) {
     for (std::size_t lane = 0; lane < lanes.num_lanes; ++lane) lanes_of_[lanes.task[lane]].push_back(lane);
     for (std::size_t task = 0; task < lanes.num_tasks; ++task) {
       for (auto i = lanes.need_start[task]; i < lanes.need_start[task + 1]; ++i) {
@@ -60,10 +48,10 @@ class Clock {
         const Event event = events_.top();
         events_.pop();
         now_ = std::max(now_, event.time);
-        if (event.stream == none) {
-          flow(event.lane);
+        if (is_latency(event)) {
+          flow(event.key);
         } else {
-          end_first(event.stream);
+          end_first(stream_of(event));
         }
       } while (has_next() && events_.top().time <= soon);
       start_freed();
@@ -87,7 +75,7 @@ class Clock {
       is_busy_[lane] = true;
       starts_[lane * lanes_.num_chunks + ended_[lane]] = now_;
       if (lanes_.alpha_s[lane] > 0) {
-        events_.push({now_ + lanes_.alpha_s[lane], none, lane});
+        events_.add({now_ + lanes_.alpha_s[lane], lane});
       } else {
         flow(lane);
       }
@@ -174,24 +162,27 @@ class Clock {
     Flow& flow = flows_[stream];
     flow.end = flow.since + std::max(goal_[flow.first] - flow.progress, 0.0) / flow.rate;
     if (flow.end >= flow.queued) return;
+    const Event event{flow.end, key_of(stream)};
+    flow.queued == never ? events_.add(event) : events_.advance(event);
     flow.queued = flow.end;
-    events_.push({flow.end, stream, none});
   }
 
-  // Drops stale events and corrects early ones until the first event is due. Returns whether one is left.
+  // Corrects early events until the first event is due. Returns whether one is left.
   bool has_next() {
-    while (!events_.empty()) {
+    while (!events_.empty() && !is_latency(events_.top())) {
       const Event event = events_.top();
-      if (event.stream == none) return true;
-      Flow& flow = flows_[event.stream];
-      if (event.time == flow.queued && flow.end <= event.time) return true;
-      events_.pop();
-      if (event.time != flow.queued) continue;
+      Flow& flow = flows_[stream_of(event)];
+      if (flow.end <= event.time) return true;
       flow.queued = flow.end;
-      events_.push({flow.end, event.stream, none});
+      events_.replace_top({flow.end, event.key});
     }
-    return false;
+    return !events_.empty();
   }
+
+  // Keys of events: that a lane's latency is over, and then that the first chunk of a stream ends.
+  bool is_latency(const Event& event) const { return event.key < static_cast<std::int32_t>(lanes_.num_lanes); }
+  std::int32_t key_of(std::int32_t stream) const { return static_cast<std::int32_t>(lanes_.num_lanes) + stream; }
+  std::int32_t stream_of(const Event& event) const { return event.key - static_cast<std::int32_t>(lanes_.num_lanes); }
 
   void end(std::int32_t lane) {
     stops_[lane * lanes_.num_chunks + ended_[lane]++] = now_;
@@ -219,7 +210,7 @@ class Clock {
   std::vector<std::size_t> done_, ended_;
   std::vector<char> is_busy_, is_freed_;
   Indices freed_, begun_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
+  Events events_;
   double now_ = 0;
 };
 

@@ -99,6 +99,10 @@ class TestPlan:
         time = re.match(r"dgx1_v100, 8 GPUs, 256 MiB per GPU: ([\d.]+ ms); NCCL-like rings: 3.15 ms\n", out)[1]
         assert re.search(rf"^256 MiB +{time} +trees ", out, re.MULTILINE)
 
+    def test_takes_one_pack_if_it_is_asked_for(self, treefold):
+        """Even though others are several times as quick at every size."""
+        assert "trees over 8 devices in 1 pack:" in treefold("plan", "-t", "dgx1_v100", "--packs", "1").out
+
     def test_names_the_bottleneck_between_sockets(self, treefold):
         """Two sockets with NVLink pairs: the link between the sockets holds all back."""
         outcome = treefold("plan", "-t", "a100_pcie_8gpu", "-s", "1M")
@@ -256,10 +260,10 @@ class TestPlanWorksOutOnce:
     @pytest.mark.parametrize(
         ("machine", "options", "count"),
         [
-            ("dgx1_v100", (), 30),  # of six sizes and seven plans, what the closed form leaves
+            ("dgx1_v100", (), 29),  # of six sizes and seven plans, those that may win
             ("dgx1_v100", ("--json",), 42),
             ("dgx1_v100", ("--table",), 80),
-            ("dgx2", (), 28),  # one plan fewer: its best trees are of least depth
+            ("dgx2", (), 26),  # one plan fewer: its best trees are of least depth
             ("ring:1", (), 0),
         ],
     )

@@ -87,6 +87,11 @@ class MovementTimes:
         links_s = min(setting.estimate_s(num_chunks) for num_chunks in (1, setting.best_num_chunks()))
         return setting.launch_s(LAUNCH_S) + links_s
 
+    def least_s(self, nbytes: float) -> float:
+        """Return seconds that no number of chunks goes below: those for which the busiest link is busy."""
+        setting = self._on_machine.at(nbytes)
+        return setting.launch_s(LAUNCH_S) + setting.busy_s
+
     def simulated_s(self, nbytes: float) -> float:
         """Return the end of the simulated timeline."""
         if nbytes not in self._simulated:

@@ -203,9 +203,9 @@ class _Room:
 
     def _width(self, pair: Ends) -> int:
         """Return the number of rings that a hop still has room for; its route may share links with the path."""
-        # Called a million times on large machines: a list is faster than a generator.
-        slots, links = self._slots, self._links.get(pair)
-        return min([slots[link] for link in links]) if links else 0
+        # Called a million times on large machines: ``map`` is faster than a list or a generator.
+        links = self._links.get(pair)
+        return min(map(self._slots.__getitem__, links)) if links else 0
 
     def _use(self, pair: Ends, count: int) -> None:
         """Take a slot of every link of a hop (1), or give it back (-1)."""

@@ -62,18 +62,25 @@ def our_names(comparison: Comparison, packs: int | None) -> list[str]:
 
 
 def predict(
-    comparison: Comparison, sizes: Sequence[int], packs: int | None, *, only_near: bool = False
+    comparison: Comparison, sizes: Sequence[int], packs: int | None, *, may_win: bool = False
 ) -> tuple[Prediction, ...]:
     """Return what every method takes at every size, in order of size, then of methods, rings last.
 
-    ``only_near``: those of treefold's methods are left out that the closed form already puts too far from the best.
+    ``may_win``: those of treefold's methods are left out that cannot be chosen: all but the packs that were asked for,
+    or those that are too far from the best.
     """
     is_one = len(comparison.methods.topology.devices) == 1
     ours, others = our_names(comparison, packs), [] if is_one else [*_OTHERS, RINGS]
+
+    def names_at(nbytes: int) -> Sequence[str]:
+        if not may_win:
+            return ours
+        return ours[:1] if packs is not None else comparison.contenders(ours, nbytes)
+
     return tuple(
         Prediction(nbytes, comparison.simulated_s(name, nbytes), entry_of(name).label)
         for nbytes in sizes
-        for name in (*(comparison.near(ours, nbytes) if only_near else ours), *others)
+        for name in (*names_at(nbytes), *others)
     )
 
 

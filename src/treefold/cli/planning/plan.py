@@ -123,7 +123,7 @@ def _find(
     methods = comparison.methods
     packing = methods.packer.packing(packs)
     is_one = len(packing.devices) == 1
-    predictions = () if is_one else predict(comparison, sizes, packs, only_near=not has_all)
+    predictions = () if is_one else predict(comparison, sizes, packs, may_win=not has_all)
     ours = OURS if packs is None else (entry_of(trees_name(packs)).label,)  # who asks for packs gets these
     return Findings(
         methods.topology,
