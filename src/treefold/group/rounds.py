@@ -59,7 +59,7 @@ class Rounds:
         #: The rounds that have begun, and those that have ended on this rank; whether the last one has ended a call.
         self.sequence, self._ended, self._holds = 0, 0, True
         self.broken: GroupError | None = None
-        # Of a round, of the next, which may come before this rank has read those, and of the one after that. Zeros: what
+        # Of a round, of the next, which may come before this rank has read those, and of the one after. Zeros: what
         # a shorter message leaves there must be no frame of an earlier group, in memory that is used again.
         self._frames = np.zeros((3, channel.size, _FRAME_BYTES), np.uint8)
         #: How many rounds each rank has told, as far as that has come; and the receive of its next frame, which is
