@@ -21,4 +21,4 @@ def on_channel(me, *, name, options, port):
     store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=_SECONDS), wait_for_workers=False)
     roster, deadline = StoreRoster(store, me.rank, me.size, "test"), time.monotonic() + _SECONDS
     roster.exchange(b"", deadline)
-    return getattr(channel_conformance, name)(roster.open_channel(deadline), **options)
+    return channel_conformance.named(name)(roster.open_channel(deadline), **options)

@@ -255,7 +255,7 @@ def many(channel, hosts, dtype, replicas, count):
 
 channel = MpiChannel(MPI.COMM_WORLD.Dup())
 rank = channel.rank
-function = globals().get(sys.argv[1]) or getattr(channel_conformance, sys.argv[1])
+function = globals().get(sys.argv[1]) or channel_conformance.named(sys.argv[1])
 returned = function(channel, **json.loads(sys.argv[2]))
 everything = MPI.COMM_WORLD.gather(repr(returned))
 if rank == 0:

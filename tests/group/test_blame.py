@@ -73,6 +73,11 @@ class TestErrorOf:
         }
         assert error_of(answers, 1).ranks == (1,)
 
+    def test_tells_a_rank_that_it_was_away_though_the_late_one_missed_another(self):
+        """That one was waiting for it, and had no deadline to notice yet."""
+        answers = {0: said("away", [1]), 1: said("lost", [2], waiters=[0]), 2: said("late", [1])}
+        assert error_of(answers, 0).ranks == (0,)
+
     def test_names_whom_most_miss_of_those_that_were_away(self):
         """One that was there, and noticed its own deadline a little too late, is missed by few."""
         late = [said("late", [1]), said("away", [2, 3]), said("late", [1, 3]), said("away", [1], away_s=0.07)]

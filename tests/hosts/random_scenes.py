@@ -73,8 +73,6 @@ class Scene:
         moment = draw.random()
         second = draw.randrange(self.size)
         self.seconds = draw.choice((1.0, _CLOSE_S, 30.0))
-        #: How long each rank does something else before each call.
-        self.busy_s = [draw.choice((0.0, 0.0, 0.0, 0.3, 3.0)) for _ in range(self.size)]
         self.faults: tuple[Any, ...] = {
             "kill": (Kill(self.who, self.at),),
             "stop": (Stop(self.who, self.at),),
@@ -83,6 +81,8 @@ class Scene:
             "mend": (Cut(self.who, moment, moment + self.seconds),),
             "two": (Kill(self.who, self.at), draw.choice((Stop(second, 200 - self.at), Kill(second, 200 - self.at)))),
         }.get(self.trouble, ())
+        #: How long each rank does something else before each call.
+        self.busy_s = [draw.choice((0.0, 0.0, 0.0, 0.3, 3.0)) for _ in range(self.size)]
 
     @property
     def culprits(self) -> set[int]:

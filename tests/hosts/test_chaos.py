@@ -31,6 +31,7 @@ class TestScene:
     def test_that_once_went_wrong(self, seed):
         """A rank named a third one: it came back late, or what another had sent was lost when all others had left."""
         scene = random_scenes.Scene(seed)
+        scene.busy_s = [0.0] * scene.size
         _, outcomes = random_scenes.run(scene, is_prompt=True)
         random_scenes.check(scene, outcomes, is_prompt=True)
 

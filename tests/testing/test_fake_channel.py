@@ -3,7 +3,7 @@ import threading
 import channel_conformance
 import numpy as np
 import pytest
-from channel_conformance import finish, from_all, leave, row
+from channel_calls import finish, from_all, leave, row
 
 from treefold.engines.interface import Limits
 from treefold.errors import ChannelUseError, HangError

@@ -1,5 +1,5 @@
 import pytest
-from channel_conformance import finish, from_all, leave, others, row, sleep
+from channel_calls import finish, from_all, leave, others, row, sleep
 
 from treefold.errors import ConnectError, GroupError
 from treefold.testing import FakeNetwork, Kill

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from channel_conformance import finish, from_all, leave, others, row, sleep
+from channel_calls import finish, from_all, leave, others, row, sleep
 
 from treefold.engines.interface import Limits
 from treefold.errors import ConnectError, HangError

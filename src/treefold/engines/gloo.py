@@ -181,8 +181,18 @@ class GlooChannel(Channel):
     def heard(self, peer: int, deadline: float) -> bytes:
         """Return its words in the store."""
         key, answer, is_over = self._said(peer), Future[bytes](), threading.Event()
-        start(lambda: self._store.get(key) if self._store.check([key]) else b"", answer, is_over)
-        wait([answer], max(deadline - time.monotonic(), 0.0))
+
+        def look() -> bytes:
+            while not self._store.check([key]):
+                if is_over.wait(_POLL_S):
+                    return b""
+            return self._store.get(key)
+
+        try:
+            start(look, answer, is_over)
+            wait([answer], max(deadline - time.monotonic(), 0.0))
+        finally:
+            is_over.set()
         return b"" if not answer.done() or answer.exception() else answer.result()
 
     def without(self, ranks: Collection[int], deadline: float) -> Channel:

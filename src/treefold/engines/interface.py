@@ -116,7 +116,10 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def heard(self, peer: int, deadline: float) -> bytes:
-        """Return what a rank whose transfers have failed has told by ``ask``; nothing if that is unknown by then."""
+        """Return what a rank whose transfers have failed tells by ``ask``, nothing if it has not by then.
+
+        The words may come a little later than the failures.
+        """
 
     @abc.abstractmethod
     def without(self, ranks: Collection[int], deadline: float) -> Channel:

@@ -82,17 +82,12 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
 
 
 def _most_missed(answers: Mapping[int, Said], late: Mapping[int, Said]) -> frozenset[int]:
-    """Return whom most late ranks miss: of those who were away; else of those not late themselves; else of all.
-
-    If no rank is late, those who were away.
-    """
+    """Return whom most late ranks miss: of those who were away, if any; else of those not late; else of all."""
     counts = Counter(rank for said in late.values() for rank in said.suspects or said.waiters)
     longest = max(said.away_s for said in answers.values())
     # On a busy machine, one that was there may notice its deadline a little too late.
     away = frozenset(rank for rank, said in answers.items() if said.cause == AWAY and said.away_s >= longest / 2)
-    if not counts:
-        return away
-    # A late rank may miss all others, as where it takes what they make of each other's values; and ranks that hear of
-    # broken connections first are missed, too. Who was away says so.
-    asked = away.intersection(counts) or frozenset(counts).difference(late) or frozenset(counts)
+    # A late rank may miss all others, as where it takes what they make of each other's values, or only one that waits
+    # for who was away; and ranks that hear of broken connections first are missed, too. Who was away says so.
+    asked = away.intersection(counts) or away or frozenset(counts).difference(late) or frozenset(counts)
     return frozenset(rank for rank in asked if counts[rank] == max(counts[other] for other in asked))

@@ -136,7 +136,7 @@ class Rounds:
 
     def _check(self, coming: Collection[Transfer], deadline: float) -> None:
         if gone := {one.peer for one in coming if one.error}:
-            raise self.ended(LOST, gone, deadline)
+            raise self.ended(self._or_away(LOST, deadline), gone, deadline)
 
     def _frame(self, sequence: int, peer: int) -> HostArray:
         frame: HostArray = self._frames[sequence % len(self._frames), peer]

@@ -260,10 +260,12 @@ class FakeChannel(Channel):
 
     def heard(self, peer: int, deadline: float) -> bytes:
         self._begin(f"heard {peer}")
-        end, answer = self._end, list[bytes]()
-        self._store.look(end, peer, answer)
-        self._wait(lambda: bool(answer), deadline, lambda: f"looks for the words of rank {peer}")
-        return answer[0] if answer else b""
+        end, answers = self._end, [b""]
+        while not answers[-1] and self._scheduler.now < deadline:
+            count = len(answers)
+            self._store.look(end, peer, answers)
+            self._wait(lambda: len(answers) > count, deadline, lambda: f"looks for the words of rank {peer}")  # noqa: B023
+        return answers[-1]
 
     def without(self, ranks: Collection[int], deadline: float) -> FakeChannel:
         self._network.enter(self._end.process, f"without {sorted(ranks)}")  # after ``close`` as well
