@@ -1,6 +1,7 @@
 #include "pipeline.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "pipeline_events.hpp"
@@ -172,9 +173,12 @@ class Clock {
     while (!events_.empty() && !is_latency(events_.top())) {
       const Event event = events_.top();
       Flow& flow = flows_[stream_of(event)];
-      if (flow.end <= event.time) return true;
-      flow.queued = flow.end;
-      events_.replace_top({flow.end, event.key});
+      // Neither infinite, by which an event that is queued would be taken for one that is not; nor a reason to correct
+      // the event again and again where it is no number: hostile sizes and bandwidths overflow.
+      const double end = std::min(flow.end, std::numeric_limits<double>::max());
+      if (!(end > event.time)) return true;
+      flow.queued = end;
+      events_.replace_top({end, event.key});
     }
     return !events_.empty();
   }

@@ -31,12 +31,16 @@ def run(function, size):
     return run_named(plain.__name__, options, size)
 
 
+def launched(size, script, *arguments):
+    """Run a script that stands here on so many processes, to its end."""
+    launcher = str(_MPIEXEC) if _MPIEXEC.exists() else "mpiexec"
+    command = [launcher, "-n", str(size), sys.executable, str(Path(__file__).with_name(script)), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)  # noqa: S603 - our own
+
+
 def run_named(name, options, size):
     """Run a function of the suite, or one of the ranks' own, on so many processes."""
-    script = Path(__file__).with_name("mpi_ranks.py")
-    launcher = str(_MPIEXEC) if _MPIEXEC.exists() else "mpiexec"
-    command = [launcher, "-n", str(size), sys.executable, str(script), name, json.dumps(options)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)  # noqa: S603 - our own
+    done = launched(size, "mpi_ranks.py", name, json.dumps(options))
     lines = [line for line in done.stdout.splitlines() if line.startswith("returned ")]
     assert len(lines) == 1, done.stderr
     return [ast.literal_eval(one) for one in json.loads(lines[0].removeprefix("returned "))]
@@ -47,6 +51,13 @@ class TestMpiChannel:
     def test_is_a_channel(self, check):
         """The suite of all channels, but for deaths, which end the whole job."""
         check(run)
+
+
+class TestFinalize:
+    def test_by_the_user_with_a_group_open(self):
+        """The process ends as it would without treefold."""
+        done = launched(2, "finalized_script.py")
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 class TestDuplicate:
@@ -116,6 +127,10 @@ class TestGroup:
         assert first == ([()], 2, 3.0)
         assert second in [([], 2, 3.0), ([(0,)], 2, 3.0)]
         assert left_out is None
+
+    def test_gives_no_result_to_who_comes_when_all_have_given_up(self):
+        """They have told their part before, and that the call did not happen."""
+        assert run_named("come_when_all_have_given_up", {}, 3) == [(0,)] * 3
 
     @pytest.mark.parametrize("call", ["all_reduce", "all_gather"])
     def test_keeps_what_it_still_sends_after_a_deadline(self, call):

@@ -18,10 +18,11 @@ class TestErrorOf:
             ({0: said("lost", [1]), 1: said("lost", [2])}, (2,)),
             ({0: said("lost", [1]), 1: said("interrupted")}, (1,)),
             ({0: said("lost", [1]), 1: said("left")}, (1,)),
+            ({0: said("lost", [1], waiters=[2]), 1: said("interrupted", ended=5)}, (1,)),
             ({0: said("late", [2], waiters=[1]), 1: said("late", [2])}, (2,)),
             ({0: said("late", waiters=[1, 2]), 1: said("lost", [0], waiters=[2])}, (2,)),
         ],
-        ids=["death", "chain", "interrupt", "leaving", "late", "derived"],
+        ids=["death", "chain", "interrupt", "leaving", "later interrupt", "late", "derived"],
     )
     def test_names_who_says_nothing_or_that_it_stops(self, answers, named):
         """A rank that waits for a rank that waits is blameless."""

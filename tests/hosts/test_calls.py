@@ -10,7 +10,15 @@ import pytest
 
 from treefold import PerReplica
 from treefold.engines.interface import Transfer
-from treefold.errors import ArgumentError, CallMismatchError, DtypeError, GroupError, OutputError, PeerLostError
+from treefold.errors import (
+    ArgumentError,
+    CallMismatchError,
+    DeadlineError,
+    DtypeError,
+    GroupError,
+    OutputError,
+    PeerLostError,
+)
 from treefold.group.rounds import ROUND_TAGS
 
 LENGTHS = (3, 5003)  # in a frame, and in chunks
@@ -88,6 +96,21 @@ class TestClose:
         closed = (GroupError, (), "This group is closed. Use it ")
         told = (PeerLostError, (1,), "Rank 1 has closed the group, ")
         assert fake_groups.run(3, call, is_prompt=True)[1] == [told, closed, told]
+
+
+class TestLate:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_who_comes_when_all_others_have_given_up_gets_an_error(self, seed):
+        """Though they have told their parts of the call before, and it needs no more of them."""
+
+        def call(group):
+            group.barrier()
+            group._link._channel._network.be_busy(group.rank, 100.0 * (group.rank == 0))
+            with pytest.raises(DeadlineError) as raised:
+                group.barrier()
+            return raised.value.ranks
+
+        assert fake_groups.run(3, call, seed=seed, is_prompt=True)[1] == [(0,)] * 3
 
 
 class TestWithout:

@@ -72,7 +72,7 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
-        """Begin to send, and return at once."""
+        """Begin to send, and return at once, with an error if the peer is known to have ended or stopped."""
 
     @abc.abstractmethod
     def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
@@ -83,8 +83,8 @@ class Channel(abc.ABC):
         """Return a transfer that is done or has failed, each once; None at the deadline, a moment of ``now``.
 
         What one peer sends on one rail, above or below ``CONTROL_TAGS``, may be returned in the order in which its
-        receives have begun. Sends that went well need not be returned. A failed transfer's peer has ended or stopped
-        using the channel. Signal handlers run at least every 20 ms.
+        receives have begun. Sends that went well, or failed at once, need not be returned. A failed transfer's peer has
+        ended or stopped using the channel. Signal handlers run at least every 20 ms.
         """
 
     @abc.abstractmethod

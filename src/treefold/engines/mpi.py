@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from treefold.backends import HostArray
-from treefold.engines.interface import Channel, Enough, Limits, Transfer
+from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
 from treefold.errors import ConnectError, GroupError
 
 _MESSAGE_BYTES = 1 << 30
@@ -29,6 +29,8 @@ _MOST_GENERATIONS = 256
 _ON_ITS_WAY_S = 0.05
 #: How many communicators are given back at most when another is made.
 _MOST_FREED = 32
+_LOOKS = 3
+_STOPPED_WORDS = "the rank has stopped"
 _SPINS = 50
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 2e-5, 2e-4
 
@@ -66,7 +68,16 @@ class MpiChannel(Channel):
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
-        return self._begin(Transfer(peer, tag, buffer, is_send=True), self._open)
+        transfer = Transfer(peer, tag, buffer, is_send=True)
+        # With those alone, of which there are few: words that have come since are behind what else has, of which each
+        # look lets MPI take a part.
+        for _ in range(_LOOKS if tag < CONTROL_TAGS else 0):
+            self._test()
+            self._hear()
+        if peer in self._said:
+            transfer.error = _STOPPED_WORDS
+            return transfer
+        return self._begin(transfer, self._open)
 
     def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to receive, and return at once."""
@@ -114,6 +125,8 @@ class MpiChannel(Channel):
 
     def flush(self, deadline: float) -> None:
         """Let MPI work until no send is under way."""
+        if MPI.Is_finalized():  # by the user, with groups still open, and nothing is under way any more
+            return
 
         def is_out() -> bool:
             self._test()
@@ -128,8 +141,10 @@ class MpiChannel(Channel):
     def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
         """Send words to all others, and collect theirs."""
         self._has_told = True
-        self._tell(said, range(self.size), _STOPPED)
         answers = {self.rank: said}
+        if MPI.Is_finalized():
+            return answers
+        self._tell(said, range(self.size), _STOPPED)
 
         def have_answered() -> bool:
             self._hear()
@@ -248,7 +263,7 @@ class MpiChannel(Channel):
             lost = [one for one in self._open if one.peer == peer and not one.is_send and not one.error]
             if lost and time.monotonic() > heard_at + _ON_ITS_WAY_S:
                 for one in lost:
-                    one.error = "the rank has stopped"
+                    one.error = _STOPPED_WORDS
                 self._ended.extend(lost)
 
     def _done(self, begun: Sequence[Transfer]) -> list[Transfer]:

@@ -84,8 +84,10 @@ class Rounds:
             self.sequence += 1
             # Copied, because PyTorch warns of read-only arrays; the transfers hold it until all have received it.
             own = np.frombuffer(self._encoded(frame), np.uint8).copy()
-            for peer in self.peers:
-                self.channel.send(peer, _FRAME, own[:_FRAME_BYTES])
+            # Who is known to be gone before it has this rank's frame has not seen the end of this round, though it may
+            # have told it: it has stopped.
+            gone = [peer for peer in self.peers if self.channel.send(peer, _FRAME, own[:_FRAME_BYTES]).error]
+            self._miss(gone, deadline)
             missing = {self._next[peer] for peer in self.peers if self._told[peer] < self.sequence}
             self._wait_for(missing, deadline, warn)
             said = {peer: self._decoded(self._frame(self.sequence, peer)) for peer in self.peers}
@@ -132,10 +134,10 @@ class Rounds:
             GroupError: a rank is gone.
 
         """
-        self._check(self._next.values(), deadline)
+        self._miss([peer for peer, coming in self._next.items() if coming.error], deadline)
 
-    def _check(self, coming: Collection[Transfer], deadline: float) -> None:
-        if gone := {one.peer for one in coming if one.error}:
+    def _miss(self, gone: Collection[int], deadline: float) -> None:
+        if gone:
             raise self.ended(self._or_away(LOST, deadline), gone, deadline)
 
     def _frame(self, sequence: int, peer: int) -> HostArray:
@@ -148,7 +150,7 @@ class Rounds:
 
     def _wait_for(self, waiting: set[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]) -> None:
         """Wait for what all ranks tell in a round."""
-        self._check(waiting, deadline)
+        self._miss([one.peer for one in waiting if one.error], deadline)
         for done in self._arrivals(waiting, deadline, warn, in_round=True):
             waiting.discard(done)
 
@@ -247,7 +249,8 @@ class Rounds:
         Whoever closes its connections because of others has said so before, and is not missed. Without suspects, a
         connection has ended this rank's wait elsewhere, perhaps late, and the others are waiting for its answer.
         """
-        lost, now = set(suspects), self.channel.now()
+        broken = {peer for peer, coming in self._next.items() if coming.error and suspects}
+        lost, now = broken.union(suspects), self.channel.now()
         until = min(now + _TOGETHER_S, deadline) if suspects else now
         while (transfer := self.channel.wait(until)) is not None:
             if transfer.error and not transfer.is_send:

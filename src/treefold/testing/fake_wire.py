@@ -163,6 +163,10 @@ class Wire:
     def send(self, stream: Stream, transfer: Transfer) -> None:
         """Let the engine copy the bytes when it likes, and the message arrive later."""
         now, sender, receiver = self._scheduler.now, stream.sender, stream.receiver
+        gone_from = sender.session.gone.get(receiver.rank, {}).get(sender.rank, math.inf)
+        if gone_from <= now and self.open_at(sender.process, receiver.process) <= now:
+            transfer.error = _gone(receiver.rank)
+            return
         nbytes, number = len(transfer.buffer), stream.sent
         self.sends.append(Sent(sender.process.rank, receiver.process.rank, stream.tag, nbytes))
         stream.sent += 1
@@ -321,5 +325,9 @@ class Wire:
         else:
             stream.is_broken = True
             del stream.receives[transfer.handle]
-        transfer.error = f"rank {transfer.peer} has ended or left the channel"
+        transfer.error = _gone(transfer.peer)
         self._complete(end, transfer)
+
+
+def _gone(rank: int) -> str:
+    return f"rank {rank} has ended or left the channel"
