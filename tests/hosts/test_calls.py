@@ -112,6 +112,28 @@ class TestLate:
 
         assert fake_groups.run(3, call, seed=seed, is_prompt=True)[1] == [(0,)] * 3
 
+    @pytest.mark.parametrize("seed", range(5))
+    def test_who_comes_to_a_call_that_another_has_given_up_gets_the_error_of_all(self, seed):
+        """They have told their parts of the call, and wait for this one."""
+
+        def call(group):
+            channel = group._link._channel
+            group.barrier()
+
+            def interrupted(_deadline):
+                channel._network.be_busy(group.rank, 1.0)
+                raise KeyboardInterrupt
+
+            if group.rank == 2:
+                channel.wait = interrupted
+            channel._network.be_busy(group.rank, 5.0 * (group.rank == 0))
+            with pytest.raises((PeerLostError, KeyboardInterrupt)) as raised:
+                group.barrier()
+            return raised.type, getattr(raised.value, "ranks", None)
+
+        told = (PeerLostError, (2,))
+        assert fake_groups.run(3, call, seed=seed, is_prompt=True)[1] == [told, told, (KeyboardInterrupt, None)]
+
 
 class TestWithout:
     """``group.without(ranks)``."""

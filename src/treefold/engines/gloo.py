@@ -258,7 +258,7 @@ class GlooChannel(Channel):
         transfer.error = str(error) or "the connection is broken"
         self._ended.put(transfer)
         if not transfer.is_send:
-            self._failure.tell()
+            self._failure.note()
 
 
 class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
@@ -326,8 +326,8 @@ class _Failure:
     has_come: bool = False
     give_up: Callable[[], object] | None = None
 
-    def tell(self) -> None:
-        """Note that one has."""
+    def note(self) -> None:
+        """Note that a receive has failed."""
         self.has_come = True
         if give_up := self.give_up:
             give_up()
@@ -350,7 +350,7 @@ def _wait_for(
         transfer.handle = None
         ended.put(transfer)
         if transfer.error:
-            failure.tell()
+            failure.note()
 
 
 def _flush(sent: Sequence[Transfer], deadline: float) -> None:

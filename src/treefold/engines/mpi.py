@@ -30,7 +30,7 @@ _ON_ITS_WAY_S = 0.05
 #: How many communicators are given back at most when another is made.
 _MOST_FREED = 32
 _LOOKS = 3
-_STOPPED_WORDS = "the rank has stopped"
+_STOPPED_ERROR = "the rank has stopped"
 _SPINS = 50
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 2e-5, 2e-4
 
@@ -69,13 +69,12 @@ class MpiChannel(Channel):
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
         transfer = Transfer(peer, tag, buffer, is_send=True)
-        # With those alone, of which there are few: words that have come since are behind what else has, of which each
-        # look lets MPI take a part.
+        # Words lie behind earlier messages, of which each test lets MPI take only some. For frames alone: they are few.
         for _ in range(_LOOKS if tag < CONTROL_TAGS else 0):
             self._test()
             self._hear()
         if peer in self._said:
-            transfer.error = _STOPPED_WORDS
+            transfer.error = _STOPPED_ERROR
             return transfer
         return self._begin(transfer, self._open)
 
@@ -125,7 +124,7 @@ class MpiChannel(Channel):
 
     def flush(self, deadline: float) -> None:
         """Let MPI work until no send is under way."""
-        if MPI.Is_finalized():  # by the user, with groups still open, and nothing is under way any more
+        if MPI.Is_finalized():  # by the user, with groups still open: no send can be under way
             return
 
         def is_out() -> bool:
@@ -154,7 +153,7 @@ class MpiChannel(Channel):
         _until(have_answered, deadline)
         return answers
 
-    def heard(self, peer: int, deadline: float) -> bytes:  # noqa: ARG002 - it is here
+    def heard(self, peer: int, deadline: float) -> bytes:  # noqa: ARG002 - by now they are here
         """Return the words by which it has made the transfers fail."""
         return self._said.get(peer, (0.0, b""))[1]
 
@@ -263,7 +262,7 @@ class MpiChannel(Channel):
             lost = [one for one in self._open if one.peer == peer and not one.is_send and not one.error]
             if lost and time.monotonic() > heard_at + _ON_ITS_WAY_S:
                 for one in lost:
-                    one.error = _STOPPED_WORDS
+                    one.error = _STOPPED_ERROR
                 self._ended.extend(lost)
 
     def _done(self, begun: Sequence[Transfer]) -> list[Transfer]:

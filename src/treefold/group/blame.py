@@ -64,8 +64,8 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     late = {other: said for other, said in answers.items() if said.cause == LATE}
     suspects = frozenset().union(*(said.suspects for said in answers.values()))
     waiters = frozenset().union(*(said.waiters for said in answers.values()))
-    # Whoever answers lives. The waiters of others come second: a rank they wait for may itself only wait; or have told
-    # the round, and be busy, where it is known who has stopped.
+    # Whoever answers lives. Those whom others wait for besides come second: they may themselves only wait. Where it is
+    # known who has stopped, they do not count: one that says nothing may have told the round, and be busy.
     silent = frozenset() if suspects.intersection(stopped) else waiters.difference(answers)
     missing = suspects.difference(answers) or silent or _most_missed(answers, late)
     if now or (stopped and not missing):  # who has stopped later may have taken along what it had sent

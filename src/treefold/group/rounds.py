@@ -59,13 +59,13 @@ class Rounds:
         #: The rounds that have begun, and those that have ended on this rank; whether the last one has ended a call.
         self.sequence, self._ended, self._holds = 0, 0, True
         self.broken: GroupError | None = None
-        # Of a round, of the next, which may come before this rank has read those, and of the one after. Zeros: what
-        # a shorter message leaves there must be no frame of an earlier group, in memory that is used again.
+        # Three for each rank: of this round, of the next, as others may be one round ahead, and of the one after that,
+        # whose receive is open then. Zeros: what a shorter message leaves must be no frame of an earlier group.
         self._frames = np.zeros((3, channel.size, _FRAME_BYTES), np.uint8)
         #: How many rounds each rank has told, as far as that has come; and the receive of its next frame, which is
         #: always open: by it this rank notices who stops, whomever it waits for.
         self._told = [0] * channel.size
-        self._next = {peer: self._frame_from(peer) for peer in self.peers}
+        self._next = {peer: self._receive_frame(peer) for peer in self.peers}
 
     @property
     def peers(self) -> list[int]:
@@ -84,13 +84,12 @@ class Rounds:
             self.sequence += 1
             # Copied, because PyTorch warns of read-only arrays; the transfers hold it until all have received it.
             own = np.frombuffer(self._encoded(frame), np.uint8).copy()
-            # Who is known to be gone before it has this rank's frame has not seen the end of this round, though it may
-            # have told it: it has stopped.
             gone = [peer for peer in self.peers if self.channel.send(peer, _FRAME, own[:_FRAME_BYTES]).error]
-            self._miss(gone, deadline)
+            # Those may have told the round, and say that it has failed: then it has for this rank, too.
+            self._miss([peer for peer in gone if self._has_stopped(peer, deadline)], deadline)
             missing = {self._next[peer] for peer in self.peers if self._told[peer] < self.sequence}
-            self._wait_for(missing, deadline, warn)
-            said = {peer: self._decoded(self._frame(self.sequence, peer)) for peer in self.peers}
+            self._wait_in_round(missing, deadline, warn)
+            said = {peer: self._decoded(self._buffer(self.sequence, peer)) for peer in self.peers}
             long = {peer: length for peer, (_, length) in said.items() if length > FRAME_ROOM}
             rests = {peer: np.empty(length - FRAME_ROOM, np.uint8) for peer, length in long.items()}
             waiting = {self.channel.receive(peer, _REST, rest) for peer, rest in rests.items()}
@@ -98,7 +97,7 @@ class Rounds:
                 rest = np.frombuffer(frame.payload, np.uint8)[FRAME_ROOM:].copy()
                 for peer in self.peers:
                     self.channel.send(peer, _REST, rest)
-            self._wait_for(waiting, deadline, warn)
+            self._wait_in_round(waiting, deadline, warn)
             frames = {peer: one for peer, (one, _) in said.items()}
             for peer, rest in rests.items():
                 frames[peer] = frames[peer]._replace(payload=frames[peer].payload + rest.tobytes())
@@ -137,18 +136,19 @@ class Rounds:
         self._miss([peer for peer, coming in self._next.items() if coming.error], deadline)
 
     def _miss(self, gone: Collection[int], deadline: float) -> None:
+        """Raise the error of ranks that are gone, if any are."""
         if gone:
             raise self.ended(self._or_away(LOST, deadline), gone, deadline)
 
-    def _frame(self, sequence: int, peer: int) -> HostArray:
+    def _buffer(self, sequence: int, peer: int) -> HostArray:
         frame: HostArray = self._frames[sequence % len(self._frames), peer]
         return frame
 
-    def _frame_from(self, peer: int) -> Transfer:
+    def _receive_frame(self, peer: int) -> Transfer:
         """Begin to receive the next frame of a rank."""
-        return self.channel.receive(peer, _FRAME, self._frame(self._told[peer] + 1, peer))
+        return self.channel.receive(peer, _FRAME, self._buffer(self._told[peer] + 1, peer))
 
-    def _wait_for(self, waiting: set[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]) -> None:
+    def _wait_in_round(self, waiting: set[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]) -> None:
         """Wait for what all ranks tell in a round."""
         self._miss([one.peer for one in waiting if one.error], deadline)
         for done in self._arrivals(waiting, deadline, warn, in_round=True):
@@ -177,13 +177,13 @@ class Rounds:
                 warn_at = deadline
             elif transfer.error:
                 has_told = in_round and transfer not in waiting
-                if not has_told or self.broken is not None or self._is_late(transfer.peer, deadline):
+                if not has_told or self.broken is not None or self._has_stopped(transfer.peer, deadline):
                     raise self.ended(self._or_away(LOST, deadline), {transfer.peer}, deadline, absent)
             else:
                 is_frame = transfer is self._next[transfer.peer]
                 if is_frame:
                     self._told[transfer.peer] += 1
-                    self._next[transfer.peer] = self._frame_from(transfer.peer)
+                    self._next[transfer.peer] = self._receive_frame(transfer.peer)
                 if in_round or not is_frame:
                     yield transfer
 
@@ -191,9 +191,14 @@ class Rounds:
         """Return why this rank stops: whoever notices that late was away itself, stopped for instance."""
         return AWAY if self.channel.now() >= deadline + _GRACE_AT_DEADLINE_S else cause
 
-    def _is_late(self, peer: int, deadline: float) -> bool:
-        """Tell whether a rank that is gone has waited in vain: then this one need not wait as long."""
-        return Said.read(self.channel.heard(peer, min(self.channel.now() + _LOOK_S, deadline))).cause == LATE
+    def _has_stopped(self, peer: int, deadline: float) -> bool:
+        """Look for what a rank that is gone says: that it has not seen the end of this round, or has waited in vain.
+
+        Else it has left in good order, or died, and this round may end without it.
+        """
+        words = self.channel.heard(peer, min(self.channel.now() + _LOOK_S, deadline))
+        said = Said.read(words)
+        return bool(words) and (said.ended < self.sequence or said.cause == LATE)
 
     def failing(self) -> Rounds:
         """Return a context that tells the waiting ranks if its body raises."""
@@ -249,8 +254,9 @@ class Rounds:
         Whoever closes its connections because of others has said so before, and is not missed. Without suspects, a
         connection has ended this rank's wait elsewhere, perhaps late, and the others are waiting for its answer.
         """
-        broken = {peer for peer, coming in self._next.items() if coming.error and suspects}
-        lost, now = broken.union(suspects), self.channel.now()
+        lost, now = set(suspects), self.channel.now()
+        if suspects:
+            lost.update(peer for peer, coming in self._next.items() if coming.error)
         until = min(now + _TOGETHER_S, deadline) if suspects else now
         while (transfer := self.channel.wait(until)) is not None:
             if transfer.error and not transfer.is_send:
