@@ -153,7 +153,7 @@ class GlooChannel(Channel):
         told, done, is_over = threading.Event(), threading.Event(), threading.Event()
 
         def converse() -> None:
-            keys = [self._said(rank) for rank in range(self.size)]
+            keys = [self._said_key(rank) for rank in range(self.size)]
             with contextlib.suppress(Exception):  # the store is gone, or out of reach: nobody answers
                 # Before the connections are broken: whoever notices that looks here for the reason.
                 self._store.set(keys[self.rank], said)
@@ -180,7 +180,7 @@ class GlooChannel(Channel):
 
     def heard(self, peer: int, deadline: float) -> bytes:
         """Return its words in the store."""
-        key, answer, is_over = self._said(peer), Future[bytes](), threading.Event()
+        key, answer, is_over = self._said_key(peer), Future[bytes](), threading.Event()
 
         def look() -> bytes:
             while not self._store.check([key]):
@@ -250,7 +250,7 @@ class GlooChannel(Channel):
         """Return the key of the decision that this rank has come to, or of one ahead."""
         return f"{self._name}/without/{self._left + ahead}"
 
-    def _said(self, rank: int) -> str:
+    def _said_key(self, rank: int) -> str:
         """Return the key of what a rank tells by ``ask``."""
         return f"{self._name}/said/{rank}"
 

@@ -29,6 +29,7 @@ _MOST_GENERATIONS = 256
 _ON_ITS_WAY_S = 0.05
 #: How many communicators are given back at most when another is made.
 _MOST_FREED = 32
+#: How often a rank looks for words before it sends a frame.
 _LOOKS = 3
 _STOPPED_ERROR = "the rank has stopped"
 _SPINS = 50

@@ -53,8 +53,9 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     """Return the error of a rank's call, from what the ranks that are left have said.
 
     Those who say themselves that they have stopped in this call are to blame; else those whom others wait for and who
-    say nothing. A rank that waits for a rank that waits is blameless. If all have answered, somebody was away until the
-    others had given up: whom most of these miss; or nobody was, and what they sent was too slow.
+    say nothing, unless one who has stopped later explains the broken connection. A rank that waits for a rank that
+    waits is blameless. If all have answered, somebody was away until the others had given up: whom most of these miss;
+    or nobody was, and what they sent was too slow.
     """
     sequence = answers[rank].ended + 1
     holders = sorted(other for other, said in answers.items() if said.holds and said.ended >= sequence)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from torch._C._dynamo import eval_frame
 
 _Called = TypeVar("_Called", bound=Callable[..., Any])
-# Older releases of PyTorch do not have it. Their compiler does not refuse to trace process groups in Python.
+# Older releases of PyTorch do not have it; there the compiler traces what it likes.
 _mark: Any = getattr(eval_frame, "set_code_exec_strategy", None)
 
 
