@@ -94,13 +94,12 @@ def _fail_later(me, channel, kind, at):
 
 
 def end_with_its_host(me, *, port):
-    """Let both ranks of the second host end at once, in a call; return whom the others miss, and whether they go on."""
-    me.group = joined(me, port, 60.0, host=me.rank // 2)
-    me.group.barrier()
-    if me.rank >= 2:
-        me.flag(me.rank, 1)
-        me.wait_flag(5 - me.rank)
+    """Let the two last ranks, of one host, end at once in a call; return whom the others miss, and if they go on."""
+    me.group = joined(me, port, 60.0, host=int(me.rank >= me.size - 2))
+    processes = me.group.all_gather(np.array([os.getpid()]))
+    if me.rank == me.size - 2:
         time.sleep(0.2)  # the others wait in the call
+        os.kill(int(processes[-1]), signal.SIGKILL)
         me.fail("kill")
     with pytest.raises(PeerLostError) as caught:
         me.group.all_reduce(np.full(200_000, 2.0**me.rank))

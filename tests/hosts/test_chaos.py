@@ -8,6 +8,8 @@ import os
 import pytest
 import random_scenes
 
+from treefold.testing import Stop
+
 _PARTS = 40
 SEEDS = 100_000 if os.environ.get("TREEFOLD_CASES") == "full" else 10_000
 
@@ -34,6 +36,22 @@ class TestScene:
         scene.busy_s = [0.0] * scene.size
         _, outcomes = random_scenes.run(scene, is_prompt=True)
         random_scenes.check(scene, outcomes, is_prompt=True)
+
+    def test_in_which_a_rank_comes_back_at_its_own_deadline(self):
+        """It had come to the call later than the others: they have given it up, and it learns that it is out."""
+        told_so = 0
+        for seed in range(200):
+            scene = random_scenes.Scene(seed)
+            scene.size, scene.trouble = 2 + seed % 3, "pause"
+            scene.who = late = seed % scene.size
+            scene.calls = [random_scenes.Call("new", 60, None, 0)] * 3
+            scene.faults = (Stop(late, 20 + seed * 7 % 60, random_scenes.TIMEOUT_S + seed % 20 * 1e-3),)
+            scene.busy_s = [0.3 * (rank == late) for rank in range(scene.size)]
+            _, outcomes = random_scenes.run(scene, is_prompt=True)
+            errors = [told.error for told in outcomes if told.error]
+            assert {error.ranks for error in errors} <= {(late,)}, (scene, errors)
+            told_so += outcomes[late].error is not None
+        assert told_so > 50
 
 
 class TestPlans:

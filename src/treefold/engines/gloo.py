@@ -149,7 +149,7 @@ class GlooChannel(Channel):
 
     def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
         """Leave words in the store, break the connections, and collect the words of others."""
-        answers: dict[int, bytes] = {self.rank: said}
+        answers = dict[int, bytes]()
         told, done, is_over = threading.Event(), threading.Event(), threading.Event()
 
         def converse() -> None:
@@ -157,7 +157,8 @@ class GlooChannel(Channel):
             with contextlib.suppress(Exception):  # the store is gone, or out of reach: nobody answers
                 # Before the connections are broken: whoever notices that looks here for the reason.
                 self._store.set(keys[self.rank], said)
-                self._store.check([keys[self.rank]])  # once it answers, the others can read it
+                self._store.check([keys[self.rank]])  # once this is answered, the others can read it
+                answers[self.rank] = said
                 told.set()
                 while time.monotonic() < deadline and not is_over.is_set():
                     for rank, key in enumerate(keys):
@@ -175,8 +176,7 @@ class GlooChannel(Channel):
         finally:
             _disconnect(self._group, self.rank, self.size, self.limits.rails)
         done.wait(max(deadline - time.monotonic(), 0.0))
-        # A copy, because the thread may still add to it.
-        return dict(answers)
+        return dict(answers)  # a copy, because the thread may still add to it
 
     def heard(self, peer: int, deadline: float) -> bytes:
         """Return its words in the store."""

@@ -108,10 +108,10 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
-        """Tell all ranks why this one stops using the channel, and return what each of them has said, this one too.
+        """Tell all ranks why this one stops using the channel, and return what each of them has said.
 
-        Returns when that is enough, which is asked again as more is said, or at the deadline. Ranks that wait on this
-        one are woken, by transfers that fail. Nothing can be sent any more.
+        This one, too, if anybody can hear it. Returns when that is enough, which is asked again as more is said, or at
+        the deadline. Ranks that wait on this one are woken, by transfers that fail. Nothing can be sent any more.
         """
 
     @abc.abstractmethod

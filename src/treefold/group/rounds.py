@@ -23,12 +23,15 @@ _FRAME_BYTES = _HEAD.size + _MOST_WORDS + FRAME_ROOM
 _FRAME, _REST = range(CONTROL_TAGS + 1)
 #: The tags that rounds use; data has those from here on.
 ROUND_TAGS = CONTROL_TAGS + 1
-#: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
-_GRACE_S, _GRACE_AT_DEADLINE_S = 0.2, 0.06
+#: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough; who
+#: notices it late waits at least for the last.
+_GRACE_S, _GRACE_AT_DEADLINE_S, _GRACE_BEHIND_DEADLINE_S = 0.2, 0.06, 0.04
 _GRACE_AT_THE_END_S = 0.05
 #: How long connections break after the first, where several ranks have ended at once. Ranks whose deadline has passed
 #: wait for the answer of this one meanwhile.
 _TOGETHER_S = 0.02
+#: How soon behind its deadline a rank notices it, unless it is busy or stopped.
+_NOTICED_S = 0.001
 _FLUSH_S = 1.0
 #: How long this rank looks for the words of one that is gone.
 _LOOK_S = 0.05
@@ -165,7 +168,7 @@ class Rounds:
         """Yield what arrives; ``in_round``: also frames, and who has told this round may have done so as its last."""
         warn_at = self.channel.now() + _WARN_AFTER_S
         while waiting:
-            transfer = self.channel.wait(min(deadline, warn_at))
+            transfer = self.channel.wait(min(deadline, warn_at)) or self._overdue(deadline)
             if transfer is not None and transfer.is_send:
                 continue  # one that fails needs nothing more, or is missed by what it does not send
             absent = {one.peer for one in waiting}
@@ -186,6 +189,14 @@ class Rounds:
                     self._next[transfer.peer] = self._receive_frame(transfer.peer)
                 if in_round or not is_frame:
                     yield transfer
+
+    def _overdue(self, deadline: float) -> Transfer | None:
+        """Look again, once the deadline has passed unnoticed: this rank may have been stopped, and its engine with it.
+
+        Both go on now, and the engine has yet to notice that the others have given this rank up.
+        """
+        now = self.channel.now()
+        return self.channel.wait(now + _TOGETHER_S) if now > deadline + _NOTICED_S else None
 
     def _or_away(self, cause: str, deadline: float) -> str:
         """Return why this rank stops: whoever notices that late was away itself, stopped for instance."""
@@ -240,11 +251,14 @@ class Rounds:
         lost = self._all_lost(suspects, deadline) if cause == LOST else suspects
         now = self.channel.now()
         # Ranks with one deadline notice it within milliseconds of each other, so the grace behind it can be short.
-        until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
-        answers = self._ask(cause, lost, waiters, have_answered, until, now - deadline if cause == AWAY else 0.0)
+        until = min(now + _GRACE_S, max(deadline + _GRACE_AT_DEADLINE_S, now + _GRACE_BEHIND_DEADLINE_S))
+        enough, away_s = have_answered, 0.0
+        if cause == AWAY:  # the others have spoken
+            until, enough, away_s = now + _GRACE_S, lambda told: len(told) > 1, now - deadline
+        answers, is_heard = self._ask(cause, lost, waiters, enough, until, away_s)
         self.broken = error_of(answers, self.channel.rank)
         first = sorted(suspects or lost)
-        if cause == LOST and len(answers) == 1 and self.channel.size > len({self.channel.rank, *first}):
+        if cause == LOST and not is_heard and self.channel.size > len({self.channel.rank, *first}):
             self.broken = PeerLostError.unexplained(first)  # it may be theirs who are lost in turn
         return self.broken
 
@@ -271,7 +285,8 @@ class Rounds:
         is_enough: Enough,
         until: float,
         away_s: float = 0.0,
-    ) -> dict[int, Said]:
+    ) -> tuple[dict[int, Said], bool]:
+        """Return what all have said so far, and whether anybody could hear what this one says."""
         others = frozenset(waiters).difference(suspects)
         own = Said(cause, frozenset(suspects), self._ended, self._holds, others, away_s)
         try:
@@ -279,7 +294,7 @@ class Rounds:
         finally:
             # Closed whatever the answers are: nothing can be sent any more.
             self.channel.close()
-        return {rank: Said.read(words) for rank, words in told.items()}
+        return {self.channel.rank: own} | {rank: Said.read(words) for rank, words in told.items()}, bool(told)
 
     def _encoded(self, frame: Frame) -> bytes:
         words = frame.words.encode(errors="replace")[:_MOST_WORDS]

@@ -256,7 +256,7 @@ class FakeChannel(Channel):
         self._store.say(end, said)
         own = {self.rank: said}
         self._wait(lambda: is_enough(end.heard | own), deadline, lambda: f"has heard {sorted(end.heard)}")
-        return dict(sorted((end.heard | own).items()))
+        return dict(sorted((end.heard | own).items())) if end.heard else {}
 
     def heard(self, peer: int, deadline: float) -> bytes:
         self._begin(f"heard {peer}")

@@ -314,9 +314,10 @@ class Wire:
         if stream is None or end.is_closed:
             return
         peer = end.session.ends[transfer.peer]
-        when = max(self.open_at(end.process, peer.process), end.process.stopped_until)
-        if when > self._scheduler.now:
-            self._scheduler.at(when, self._fail, end, transfer)
+        when, goes_on = self.open_at(end.process, peer.process), end.process.stopped_until
+        if max(when, goes_on) > self._scheduler.now:
+            # An engine notices after its rank goes on, which may look at the time before.
+            self._scheduler.at(max(when, goes_on + self.delay()), self._fail, end, transfer)
             return
         if transfer.is_send:
             stream.sends.pop(transfer.handle, None)  # its buffer is the caller's again
