@@ -27,7 +27,8 @@ def both(rank, size):
 
 
 def in_one_process(rank, size):
-    """What the functions of ``treefold.torch`` give within a compiled function."""
+    """What treefold's functions and ops give within a compiled function."""
+    ops = treefold.ReductionToOneDevice()
     tensors = own(rank, 2), 2 * own(rank, 2)
     return [
         torch.compile(function, backend="eager")(*tensors).tolist()
@@ -36,6 +37,12 @@ def in_one_process(rank, size):
             lambda one, other: treefold.torch.all_reduce_coalesced([[one], [other]])[1][0],
             lambda one, _: treefold.torch.broadcast_coalesced([one], ["cpu", "cpu"])[1][0],
             lambda one, other: treefold.torch.all_reduce_([one.clone(), other.clone()])[1],
+            lambda one, other: treefold.all_reduce([one * 2, other * 2])[1] / 2,
+            lambda one, other: treefold.reduce([one, other], "mean") * 2,
+            lambda one, _: treefold.broadcast(one * 1, ["cpu:0", "cpu:1"])[1],
+            lambda one, _: ops.broadcast(one * 1, ["cpu:0", "cpu:1"]).values[1],
+            lambda one, other: ops.gather(treefold.PerReplica([one, other]), "cpu:0", 0).values[0][1:3],
+            lambda one, other: ops.reduce("max", treefold.PerReplica([one * 2, other]), "cpu:0").values[0],
         )
     ]
 

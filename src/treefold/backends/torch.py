@@ -33,6 +33,7 @@ from treefold.backends.torch_memory import (
     read,
     resolved,
 )
+from treefold.backends.tracing import mark_for_torch
 from treefold.devices import Device, torch_device
 from treefold.errors import ArgumentError
 from treefold.fold import Fold
@@ -49,6 +50,7 @@ _GRAD = "Results carry no gradients: pass tensor.detach(), or call treefold unde
 _NO_MEMORY = "Its storage was freed, or a transform of torch.func stands for it; call treefold where it has memory."
 
 _numpy = NumpyBackend()
+mark_for_torch()
 
 
 class TorchBackend(ArrayBackend):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,7 +23,21 @@ class Like(NamedTuple):
     axis: int | None = None
 
 
+#: What is marked for PyTorch, too, once that is imported.
+_AS_WRITTEN: list[Callable[..., Any]] = []
+
+
 def as_written(method: _Method) -> _Method:
-    """Mark a method that TensorFlow's AutoGraph is to call as it stands, as it does with what it has made itself."""
+    """Mark what TensorFlow's AutoGraph and PyTorch's compiler are to call as it stands."""
     method.autograph_info__ = {}  # type: ignore[attr-defined] # AutoGraph looks for this name
+    _AS_WRITTEN.append(method)
+    if sys.modules.get("torch") is not None:
+        mark_for_torch()
     return method
+
+
+def mark_for_torch() -> None:
+    """Let PyTorch's compiler trace nothing of this: it would stumble over what the first call of a kind does."""
+    untraced = importlib.import_module("treefold.backends.torch_untraced").untraced
+    while _AS_WRITTEN:
+        untraced(_AS_WRITTEN.pop())

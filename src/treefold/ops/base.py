@@ -144,6 +144,7 @@ class CrossDeviceOps(abc.ABC):
             return self._grouped.reduce(reduce_op, asked, out, weights) if asked else []
         return self._reduce(reduce_op, asked, _read_batch(asked, out), call, out, weights, is_batch=True)
 
+    @as_written
     def broadcast(self, tensor: T, destinations: Any) -> Mirrored[T]:
         """Copy one value, an array, ``IndexedSlices`` or pytree of them, to every destination.
 
@@ -161,6 +162,7 @@ class CrossDeviceOps(abc.ABC):
         results = execute(plan, [part.operand for part in entry.parts])
         return wrap(results, [entry], plan)[0]
 
+    @as_written
     def gather(
         self,
         per_replica_value: DistributedValues[T] | Bare,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from treefold.backends.tracing import as_written
 from treefold.calls.arguments import FIRST_REPLICA, read_sequence
 from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce
 from treefold.ops.one_device import ReductionToOneDevice
@@ -16,6 +17,7 @@ _ALL_REDUCE = HierarchicalCopyAllReduce(num_packs="auto")
 _REDUCE = ReductionToOneDevice()
 
 
+@as_written
 def all_reduce(
     values: Sequence[T] | DistributedValues[T],
     op: ReduceOpLike = "sum",
@@ -42,6 +44,7 @@ def all_reduce(
     return list(_ALL_REDUCE.reduce(op, replicas, replicas, out=targets, weights=weights).values)
 
 
+@as_written
 def reduce(
     values: Sequence[T] | DistributedValues[T],
     op: ReduceOpLike = "sum",
@@ -63,6 +66,7 @@ def reduce(
     return _REDUCE.reduce(op, per_replica(values, "values"), destination, weights=weights)[0]
 
 
+@as_written
 def broadcast(value: T, destinations: Any) -> list[T]:
     """Return one copy of ``value`` for each destination.
 

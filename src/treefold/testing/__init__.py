@@ -4,8 +4,8 @@ from treefold.errors import ChannelUseError, ConformanceError, FakeOutOfMemoryEr
 from treefold.testing.clocks import Clock, RealClock, VirtualClock
 from treefold.testing.conformance import CONFORMANCE, Adapter, Case
 from treefold.testing.emulation import Emulation, Emulator, emulate
-from treefold.testing.fake import FakeArray, FakeBackend, RecordingBackend
 from treefold.testing.fake_channel import FakeChannel, FakeNetwork
+from treefold.testing.fake_devices import FakeArray, FakeBackend, RecordingBackend
 from treefold.testing.fake_faults import Cut, Fault, Kill, Stop, draw_faults
 from treefold.testing.fake_wire import SendReport, Sent
 from treefold.testing.hostile import INPUT_LAYOUTS, LAYOUTS, Hostile

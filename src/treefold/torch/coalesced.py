@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from treefold.backends import backend_of
+from treefold.backends.torch_untraced import untraced
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOpLike
-from treefold.torch.untraced import untraced
 from treefold.values import Mirrored, PerReplica, Weights
 
 #: torch.cuda.comm's own default: 10 MiB.

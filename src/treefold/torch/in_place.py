@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from treefold.backends.torch_untraced import untraced
 from treefold.ops import all_reduce
 from treefold.ops.short_forms import per_replica
 from treefold.reduce_op import ReduceOpLike
-from treefold.torch.untraced import untraced
 from treefold.values import Weights
 
 _Tensors = TypeVar("_Tensors", bound=Sequence[Any])

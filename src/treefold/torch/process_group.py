@@ -23,6 +23,7 @@ from torch import distributed
 from torch._C import _distributed_c10d  # what torch.testing's own process group in Python uses
 
 from treefold.backends.torch_memory import memory
+from treefold.backends.torch_untraced import untraced
 from treefold.errors import GroupError, ProcessGroupError
 from treefold.group.byte_streams import Stream, move, tell_counts
 from treefold.group.collectives import Moves
@@ -38,7 +39,6 @@ from treefold.torch.flat import Flat, check_written, laid_out, parts, piece, rea
 from treefold.torch.mailbox import Mailbox
 from treefold.torch.transfers import Transfer
 from treefold.torch.turns import Turn, Turns
-from treefold.torch.untraced import untraced
 
 _NAME = "treefold"
 #: Results are laid out at multiples of so many bytes.

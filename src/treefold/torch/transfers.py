@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import distributed
 
+from treefold.backends.torch_untraced import untraced
 from treefold.errors import DeadlineError, GroupError
 from treefold.torch.flat import Flat
-from treefold.torch.untraced import untraced
 
 _LOOK_S = 1.0
 _numbers = itertools.count(1)
