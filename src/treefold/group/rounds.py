@@ -23,8 +23,8 @@ _FRAME_BYTES = _HEAD.size + _MOST_WORDS + FRAME_ROOM
 _FRAME, _REST = range(CONTROL_TAGS + 1)
 #: The tags that rounds use; data has those from here on.
 ROUND_TAGS = CONTROL_TAGS + 1
-#: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough; who
-#: notices it late waits at least for the last.
+#: How long ranks wait for the words of those who do not answer: before a deadline; from the deadline on, which is late
+#: enough; and at least, if they notice the deadline late.
 _GRACE_S, _GRACE_AT_DEADLINE_S, _GRACE_BEHIND_DEADLINE_S = 0.2, 0.06, 0.04
 _GRACE_AT_THE_END_S = 0.05
 #: How long connections break after the first, where several ranks have ended at once. Ranks whose deadline has passed
