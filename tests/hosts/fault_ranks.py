@@ -107,17 +107,23 @@ def end_with_its_host(me, *, port):
     return caught.value.ranks, _onward(me, caught.value.ranks)[0]
 
 
-def stop_beside_a_late_rank(me, *, port, timeout_seconds, late_s):
+def stop_beside_a_late_rank(me, *, port, timeout_seconds, late_s, at):
     """Let rank 0 stop where it hands values to rank 1, of its host, which has come later than the others.
 
-    Return the error of each, and how long after the deadline of the first it came.
+    ``at``: in which of these steps, as an index. Return the error of each, and how long after the deadline of the first
+    it came.
     """
     me.group = joined(me, port, timeout_seconds, host=me.rank // 2)
-    values = np.full(200_000, 2.0**me.rank)
+    values, made = np.full(200_000, 2.0**me.rank), []
+    local, place = me.group._link._local, me.group._link._local.place
+    local.place = lambda *given, **options: made.append(0) or place(*given, **options)
     assert (me.group.all_reduce(values) == 2**me.size - 1).all()
-    local = me.group._link._local
     if me.rank == 0:
-        local.place = lambda *_, **__: me.fail("stop")
+        steps = iter(range(len(made)))
+        stop_at = range(len(made))[at]
+        local.place = lambda *given, **options: (
+            (me.fail("stop") if next(steps) == stop_at else 0) or place(*given, **options)
+        )
     me.group.barrier()
     began = time.monotonic()
     time.sleep(late_s if me.rank == 1 else 0)

@@ -42,11 +42,15 @@ class TestScene:
         told_so = 0
         for seed in range(200):
             scene = random_scenes.Scene(seed)
-            scene.size, scene.trouble = 2 + seed % 3, "pause"
+            scene.size, scene.trouble, scene.faults = 2 + seed % 3, "none", ()
             scene.who = late = seed % scene.size
             scene.calls = [random_scenes.Call("new", 60, None, 0)] * 3
-            scene.faults = (Stop(late, 20 + seed * 7 % 60, random_scenes.TIMEOUT_S + seed % 20 * 1e-3),)
             scene.busy_s = [0.3 * (rank == late) for rank in range(scene.size)]
+            network, _ = random_scenes.run(scene, is_prompt=True)
+            made = [call for _, rank, call in network.log if rank == late]
+            waits = [number for number, call in enumerate(made, 1) if call == "wait"]
+            scene.trouble = "pause"
+            scene.faults = (Stop(late, waits[seed % len(waits)], random_scenes.TIMEOUT_S + seed % 20 * 1e-3),)
             _, outcomes = random_scenes.run(scene, is_prompt=True)
             errors = [told.error for told in outcomes if told.error]
             assert {error.ranks for error in errors} <= {(late,)}, (scene, errors)

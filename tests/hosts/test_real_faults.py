@@ -115,9 +115,10 @@ class TestHosts:
         for ended in gloo.run_all(worlds, 2):
             assert [one.value for one in ended[:-2]] == [((size - 2, size - 1), True)] * (size - 2), ended
 
-    def test_a_rank_that_came_late_is_not_missed_with_its_neighbour(self, gloo, stores):
-        """It hears at the others' deadline, though its own is later."""
-        world = self._world(fault_ranks.stop_beside_a_late_rank, stores, timeout_seconds=4.0, late_s=1.0)
+    @pytest.mark.parametrize("at", [0, -1], ids=["first", "last"])
+    def test_a_rank_that_came_late_is_not_missed_with_its_neighbour(self, gloo, stores, at):
+        """It hears at the others' deadline, though its own is later, wherever it waits for its neighbour."""
+        world = self._world(fault_ranks.stop_beside_a_late_rank, stores, timeout_seconds=4.0, late_s=1.0, at=at)
         ended = gloo.run(world)
         assert [one.value[:2] for one in ended[1:]] == [("DeadlineError", (0,))] * 3, ended
         assert ended[1].value[2] < 0.9  # before its own deadline

@@ -25,7 +25,7 @@ class Said(NamedTuple):
     holds: bool
     #: Of those that it waits for, the others: they may themselves wait.
     waiters: frozenset[int] = frozenset()
-    #: Seconds from its deadline to its noticing, if it was away.
+    #: For how many seconds it was away until after its deadline.
     away_s: float = 0.0
 
     def encode(self) -> bytes:
@@ -47,6 +47,11 @@ def have_answered(told: Mapping[int, bytes]) -> bool:
     """Tell whether all have answered whom those who have answered wait for."""
     answers = [Said.read(words) for words in told.values()]
     return told.keys() >= frozenset().union(*(said.suspects | said.waiters for said in answers))
+
+
+def have_spoken(told: Mapping[int, bytes]) -> bool:
+    """Tell whether another has answered one who comes last: those who have given it up have done so by then."""
+    return len(told) > 1
 
 
 def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:

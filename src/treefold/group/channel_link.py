@@ -299,7 +299,7 @@ class ChannelLink(Link):
                 raise
             lost = {self._host[rank] for rank in error.ranks} - {self.rank}
             cause = "late" if isinstance(error, DeadlineError) else "lost"
-            raise self._rounds.ended(cause, lost, until) from None
+            raise self._rounds.ended(cause, lost, until, {*self._host} - {self.rank}) from None
 
 
 def _nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Transfer, Waiting
 from treefold.errors import CallMismatchError, GroupError, PeerLostError, UnplannedCallError
-from treefold.group.blame import AWAY, LATE, LEFT, LOST, Said, error_of, have_answered
+from treefold.group.blame import AWAY, LATE, LEFT, LOST, Said, error_of, have_answered, have_spoken
 
 #: Magic, sequence, kind, whether the call is refused, replicas, the plan's number, bytes of the words, of the payload.
 _HEAD = struct.Struct("<4sQ24s??xxIQII")
@@ -23,15 +24,14 @@ _FRAME_BYTES = _HEAD.size + _MOST_WORDS + FRAME_ROOM
 _FRAME, _REST = range(CONTROL_TAGS + 1)
 #: The tags that rounds use; data has those from here on.
 ROUND_TAGS = CONTROL_TAGS + 1
-#: How long ranks wait for the words of those who do not answer: before a deadline; from the deadline on, which is late
-#: enough; and at least, if they notice the deadline late.
-_GRACE_S, _GRACE_AT_DEADLINE_S, _GRACE_BEHIND_DEADLINE_S = 0.2, 0.06, 0.04
+#: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
+_GRACE_S, _GRACE_AT_DEADLINE_S = 0.2, 0.06
 _GRACE_AT_THE_END_S = 0.05
 #: How long connections break after the first, where several ranks have ended at once. Ranks whose deadline has passed
 #: wait for the answer of this one meanwhile.
 _TOGETHER_S = 0.02
-#: How soon behind its deadline a rank notices it, unless it is busy or stopped.
-_NOTICED_S = 0.001
+#: How long a rank waits before it looks at the clock again, and how much later it has been stopped, or its machine.
+_STEP_S, _STOPPED_S = 1.0, 0.1
 _FLUSH_S = 1.0
 #: How long this rank looks for the words of one that is gone.
 _LOOK_S = 0.05
@@ -62,13 +62,16 @@ class Rounds:
         #: The rounds that have begun, and those that have ended on this rank; whether the last one has ended a call.
         self.sequence, self._ended, self._holds = 0, 0, True
         self.broken: GroupError | None = None
-        # Three for each rank: of this round, of the next, as others may be one round ahead, and of the one after that,
-        # whose receive is open then. Zeros: what a shorter message leaves must be no frame of an earlier group.
-        self._frames = np.zeros((3, channel.size, _FRAME_BYTES), np.uint8)
-        #: How many rounds each rank has told, as far as that has come; and the receive of its next frame, which is
-        #: always open: by it this rank notices who stops, whomever it waits for.
+        #: When this rank has last looked at the clock in a call, and from when until when it was stopped before.
+        self._awake, self._stopped = 0.0, (-math.inf, -math.inf)
+        # Four for each rank: of this round, of the next, as others may be one round ahead, and of the two after that,
+        # whose receives are open then. Zeros: what a shorter message leaves must be no frame of an earlier group.
+        self._frames = np.zeros((4, channel.size, _FRAME_BYTES), np.uint8)
+        #: How many rounds each rank has told, as far as that has come; and the receives of its next two frames. One of
+        #: them is always open, also where nobody takes what has come: by it this rank notices who stops.
         self._told = [0] * channel.size
-        self._next = {peer: self._receive_frame(peer) for peer in self.peers}
+        self._next = {peer: self._receive_frame(peer, 1) for peer in self.peers}
+        self._after = {peer: self._receive_frame(peer, 2) for peer in self.peers}
 
     @property
     def peers(self) -> list[int]:
@@ -84,7 +87,7 @@ class Rounds:
 
         """
         with self.failing():
-            self.sequence += 1
+            self.sequence, self._awake = self.sequence + 1, self.channel.now()
             # Copied, because PyTorch warns of read-only arrays; the transfers hold it until all have received it.
             own = np.frombuffer(self._encoded(frame), np.uint8).copy()
             gone = [peer for peer in self.peers if self.channel.send(peer, _FRAME, own[:_FRAME_BYTES]).error]
@@ -136,20 +139,31 @@ class Rounds:
             GroupError: a rank is gone.
 
         """
-        self._miss([peer for peer, coming in self._next.items() if coming.error], deadline)
+        self._awake = self.channel.now()
+        self._miss(self._broken(), deadline)
 
     def _miss(self, gone: Collection[int], deadline: float) -> None:
         """Raise the error of ranks that are gone, if any are."""
         if gone:
-            raise self.ended(self._or_away(LOST, deadline), gone, deadline)
+            raise self.ended(LOST, gone, deadline)
 
     def _buffer(self, sequence: int, peer: int) -> HostArray:
         frame: HostArray = self._frames[sequence % len(self._frames), peer]
         return frame
 
-    def _receive_frame(self, peer: int) -> Transfer:
-        """Begin to receive the next frame of a rank."""
-        return self.channel.receive(peer, _FRAME, self._buffer(self._told[peer] + 1, peer))
+    def _receive_frame(self, peer: int, sequence: int) -> Transfer:
+        """Begin to receive a frame of a rank."""
+        return self.channel.receive(peer, _FRAME, self._buffer(sequence, peer))
+
+    def _note_frame(self, peer: int) -> Transfer:
+        """Count a frame that has come, and return the receive of the one behind it."""
+        self._told[peer] += 1
+        self._next[peer], self._after[peer] = self._after[peer], self._receive_frame(peer, self._told[peer] + 2)
+        return self._next[peer]
+
+    def _broken(self) -> list[int]:
+        """Return those to whom the connections are known to be broken."""
+        return [peer for peer in self.peers if self._next[peer].error or self._after[peer].error]
 
     def _wait_in_round(self, waiting: set[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]) -> None:
         """Wait for what all ranks tell in a round."""
@@ -166,41 +180,56 @@ class Rounds:
         in_round: bool = False,
     ) -> Iterator[Transfer]:
         """Yield what arrives; ``in_round``: also frames, and who has told this round may have done so as its last."""
-        warn_at = self.channel.now() + _WARN_AFTER_S
+        warn_at, known = self.channel.now() + _WARN_AFTER_S, None
         while waiting:
-            transfer = self.channel.wait(min(deadline, warn_at)) or self._overdue(deadline)
-            if transfer is not None and transfer.is_send:
-                continue  # one that fails needs nothing more, or is missed by what it does not send
-            absent = {one.peer for one in waiting}
+            transfer, known = known or self._wait(min(deadline, warn_at)), None
+            if transfer is not None and (transfer.is_send or transfer is self._after[transfer.peer]):
+                continue  # what a broken connection means is looked at once, where what came before it is known
+            if self._awake >= deadline and (transfer is None or not in_round):
+                self._expire([one for one in waiting if one is not transfer], deadline)
             if transfer is None:
-                if self.channel.now() >= deadline:
-                    missed = {one.peer for one in waiting if not one.is_derived}
-                    raise self.ended(self._or_away(LATE, deadline), missed, deadline, absent)
-                warn(sorted(absent))
+                warn(sorted({one.peer for one in waiting}))
                 warn_at = deadline
             elif transfer.error:
                 has_told = in_round and transfer not in waiting
                 if not has_told or self.broken is not None or self._has_stopped(transfer.peer, deadline):
-                    raise self.ended(self._or_away(LOST, deadline), {transfer.peer}, deadline, absent)
+                    if self._awake >= deadline:  # by then all give up, one after the other
+                        self._expire([*waiting], deadline)
+                    raise self.ended(LOST, {transfer.peer}, deadline, {one.peer for one in waiting})
             else:
                 is_frame = transfer is self._next[transfer.peer]
-                if is_frame:
-                    self._told[transfer.peer] += 1
-                    self._next[transfer.peer] = self._receive_frame(transfer.peer)
+                if is_frame and (coming := self._note_frame(transfer.peer)).error:
+                    known = coming
                 if in_round or not is_frame:
                     yield transfer
 
-    def _overdue(self, deadline: float) -> Transfer | None:
-        """Look again, once the deadline has passed unnoticed: this rank may have been stopped, and its engine with it.
+    def _expire(self, waiting: Collection[Transfer], deadline: float) -> None:
+        """Raise the error of a deadline that has passed, unless nothing is waited for."""
+        if waiting:
+            missed = {one.peer for one in waiting if not one.is_derived}
+            raise self.ended(LATE, missed, deadline, {one.peer for one in waiting})
 
-        Both go on now, and the engine has yet to notice that the others have given this rank up.
-        """
+    def _wait(self, until: float) -> Transfer | None:
+        """Wait for what ends, in steps: a rank that was stopped learns of it."""
+        while True:
+            transfer = self.channel.wait(min(until, self._look_at_clock() + _STEP_S))
+            if self._look_at_clock() >= until or transfer is not None:
+                return transfer
+
+    def _look_at_clock(self) -> float:
+        """Return the time; note if this rank has not looked for so long that it was stopped."""
         now = self.channel.now()
-        return self.channel.wait(now + _TOGETHER_S) if now > deadline + _NOTICED_S else None
+        if now > self._awake + _STEP_S + _STOPPED_S:
+            self._stopped = self._awake, now
+        self._awake = now
+        return now
 
-    def _or_away(self, cause: str, deadline: float) -> str:
-        """Return why this rank stops: whoever notices that late was away itself, stopped for instance."""
-        return AWAY if self.channel.now() >= deadline + _GRACE_AT_DEADLINE_S else cause
+    def _away_s(self, deadline: float) -> float:
+        """Return for how long this rank was away until after its deadline, stopped for instance; 0 if it was there."""
+        now, (since, until) = self.channel.now(), self._stopped
+        if now >= deadline and until > deadline - _GRACE_AT_DEADLINE_S:
+            return now - since
+        return now - deadline if now >= deadline + _GRACE_AT_DEADLINE_S else 0.0
 
     def _has_stopped(self, peer: int, deadline: float) -> bool:
         """Look for what a rank that is gone says: that it has not seen the end of this round, or has waited in vain.
@@ -248,13 +277,14 @@ class Rounds:
             return self.broken
         self.broken = GroupError.closed()  # this rank may be interrupted while it asks
         self._leave_host()  # before it asks, so that who waits there answers
-        lost = self._all_lost(suspects, deadline) if cause == LOST else suspects
-        now = self.channel.now()
-        # Ranks with one deadline notice it within milliseconds of each other, so the grace behind it can be short.
-        until = min(now + _GRACE_S, max(deadline + _GRACE_AT_DEADLINE_S, now + _GRACE_BEHIND_DEADLINE_S))
-        enough, away_s = have_answered, 0.0
-        if cause == AWAY:  # the others have spoken
-            until, enough, away_s = now + _GRACE_S, lambda told: len(told) > 1, now - deadline
+        away_s = self._away_s(deadline)
+        if away_s:  # the others have spoken
+            cause, lost, enough, until = AWAY, suspects, have_spoken, self.channel.now() + _GRACE_S
+        else:
+            lost = self._all_lost(suspects, deadline) if cause == LOST else suspects
+            # Ranks with one deadline notice it within milliseconds of each other: the grace behind it can be short.
+            now, enough = self.channel.now(), have_answered
+            until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
         answers, is_heard = self._ask(cause, lost, waiters, enough, until, away_s)
         self.broken = error_of(answers, self.channel.rank)
         first = sorted(suspects or lost)
@@ -270,7 +300,7 @@ class Rounds:
         """
         lost, now = set(suspects), self.channel.now()
         if suspects:
-            lost.update(peer for peer, coming in self._next.items() if coming.error)
+            lost.update(self._broken())
         until = min(now + _TOGETHER_S, deadline) if suspects else now
         while (transfer := self.channel.wait(until)) is not None:
             if transfer.error and not transfer.is_send:
