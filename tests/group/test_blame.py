@@ -45,7 +45,9 @@ class TestErrorOf:
         assert "had the result" not in str(error)
 
     @pytest.mark.parametrize(
-        "own", [said("lost", [0], waiters=[1]), said("away", [0])], ids=["broken connections", "its own deadline"]
+        "own",
+        [said("lost", [0], waiters=[1], away_s=5.0), said("away", [0])],
+        ids=["broken connections", "its own deadline"],
     )
     def test_tells_a_rank_that_it_was_away(self, own):
         """Others had waited for it, directly or not, and have gone on."""
@@ -58,7 +60,7 @@ class TestErrorOf:
 
     def test_tells_a_rank_that_it_was_one_of_several_that_were_away(self):
         """Which of them it is stands in the sentence, and all are named."""
-        error = error_of({0: said("late", [1, 2]), 1: said("lost", [0]), 2: said("lost", [0])}, 2)
+        error = error_of({0: said("late", [1, 2]), **dict.fromkeys((1, 2), said("lost", [0], away_s=5.0))}, 2)
         assert str(error) == (
             "Ranks 1, 2, rank 2 being this one, were away until the deadlines of the others had passed, so this call "
             "did not happen: outputs are as they were. The others may go on without them: connect again to come back."
@@ -95,6 +97,12 @@ class TestErrorOf:
         answers = {0: said("away", [1], away_s=5.3), 1: said("away", [0], away_s=0.07), 2: said("lost", [1])}
         assert [error_of(answers, rank).ranks for rank in answers] == [(0,)] * 3
         assert {type(error_of(answers, rank)) for rank in answers} == {DeadlineError}
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_says_of_who_has_come_later_that_it_was_slow(self, rank):
+        """Its deadline was later, too, so it hears of the broken connection first."""
+        error = error_of({0: said("late", [1]), 1: said("lost", [0])}, rank)
+        assert str(error).startswith("Rank 1 was there, but what it sends had not arrived by the deadline")
 
     @pytest.mark.parametrize("rank", [0, 1, 2])
     def test_says_of_who_was_there_that_it_was_slow(self, rank):

@@ -31,12 +31,12 @@ class Caller:
         assert (total == total[0]).all()
         return total[0]
 
-    def reduce_until_error(self, length=LENGTH):
+    def reduce_until_error(self):
         """Add as long as it goes well; the error tells how late it was, and whether its output is torn."""
         for number in range(1_000_000):
-            out, began = np.full(length, -1.0), time.monotonic()
+            out, began = np.full(LENGTH, -1.0), time.monotonic()
             try:
-                self.group.all_reduce(np.full(length, 2.0**_RANK + number), out=out)
+                self.group.all_reduce(np.full(LENGTH, 2.0**_RANK + number), out=out)
             except TreefoldError as error:
                 late = time.monotonic() - began - self.group._link.timeout_seconds
                 return {**described(error), "late": late, "is_as_it_was": bool((out == -1).all())}

@@ -191,6 +191,28 @@ class TestTimeout:
 
         assert fake_groups.run(2, call)[1] == [3, 3]
 
+    def test_ends_a_call_whatever_still_arrives(self):
+        """A rank that has more to do than it has time gives up at its deadline, and is called slow, not away."""
+
+        def work(group):
+            channel, wait = group._link._channel, group._link._channel.wait
+
+            def busy_wait(deadline):
+                transfer = wait(deadline)
+                if transfer is not None and transfer.tag >= ROUND_TAGS:
+                    channel._network.be_busy(channel.rank, 0.02)
+                return transfer
+
+            channel.wait, group._link.timeout_seconds = busy_wait, 5.0
+            began = channel.now()
+            with pytest.raises(DeadlineError, match="there, but what") as caught:
+                group.all_reduce(np.full(1_000_000, 2.0**group.rank))
+            return caught.value.ranks, channel.now() - began
+
+        _, told = fake_groups.run(2, work, is_prompt=True)
+        assert len({ranks for ranks, _ in told}) == 1
+        assert all(seconds < 5.2 for _, seconds in told), told
+
     def test_that_is_near_is_no_error_where_warnings_are(self, capsys):
         """The others are in the call: who waits for them is told, and waits on."""
 

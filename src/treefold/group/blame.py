@@ -25,7 +25,7 @@ class Said(NamedTuple):
     holds: bool
     #: Of those that it waits for, the others: they may themselves wait.
     waiters: frozenset[int] = frozenset()
-    #: For how many seconds it was away until after its deadline.
+    #: For how many seconds it was away until then, stopped or in no call; 0 if it was there.
     away_s: float = 0.0
 
     def encode(self) -> bytes:
@@ -80,7 +80,7 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
         ranks = sorted(other for other in ended if stopped[other] == cause)
         return PeerLostError.between_hosts(cause, ranks, holders)
     blamed = sorted(missing or suspects or waiters)
-    if blamed and late.keys() >= set(blamed):
+    if late and answers.keys() >= {*blamed} and not any(said.away_s for said in answers.values()):
         return DeadlineError.slow(blamed, holders)
     if rank in blamed:
         return DeadlineError.given_up(rank, blamed, holders)
@@ -94,8 +94,9 @@ def _most_missed(answers: Mapping[int, Said], late: Mapping[int, Said]) -> froze
     counts = Counter(rank for said in late.values() for rank in said.suspects or said.waiters)
     longest = max(said.away_s for said in answers.values())
     # On a busy machine, one that was there may notice its deadline a little too late.
-    away = frozenset(rank for rank, said in answers.items() if said.cause == AWAY and said.away_s >= longest / 2)
+    away = frozenset(rank for rank, said in answers.items() if 0 < said.away_s >= longest / 2)
     # A late rank may miss all others, as where it takes what they make of each other's values, or only one that waits
     # for who was away; and ranks that hear of broken connections first are missed, too. Who was away says so.
-    asked = away.intersection(counts) or away or frozenset(counts).difference(late) or frozenset(counts)
+    last = frozenset(rank for rank in away if answers[rank].cause == AWAY)
+    asked = away.intersection(counts) or last or frozenset(counts).difference(late) or frozenset(counts)
     return frozenset(rank for rank in asked if counts[rank] == max(counts[other] for other in asked))

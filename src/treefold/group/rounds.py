@@ -87,7 +87,8 @@ class Rounds:
 
         """
         with self.failing():
-            self.sequence, self._awake = self.sequence + 1, self.channel.now()
+            self.sequence += 1
+            self._look_at_clock()
             # Copied, because PyTorch warns of read-only arrays; the transfers hold it until all have received it.
             own = np.frombuffer(self._encoded(frame), np.uint8).copy()
             gone = [peer for peer in self.peers if self.channel.send(peer, _FRAME, own[:_FRAME_BYTES]).error]
@@ -217,7 +218,7 @@ class Rounds:
                 return transfer
 
     def _look_at_clock(self) -> float:
-        """Return the time; note if this rank has not looked for so long that it was stopped."""
+        """Return the time; note if this rank has not looked for long: it was stopped, or in no call."""
         now = self.channel.now()
         if now > self._awake + _STEP_S + _STOPPED_S:
             self._stopped = self._awake, now
@@ -225,9 +226,9 @@ class Rounds:
         return now
 
     def _away_s(self, deadline: float) -> float:
-        """Return for how long this rank was away until after its deadline, stopped for instance; 0 if it was there."""
+        """Return for how long this rank was away until a moment ago, or until after its deadline; 0 if it was there."""
         now, (since, until) = self.channel.now(), self._stopped
-        if now >= deadline and until > deadline - _GRACE_AT_DEADLINE_S:
+        if until > min(now, deadline) - _GRACE_AT_DEADLINE_S:
             return now - since
         return now - deadline if now >= deadline + _GRACE_AT_DEADLINE_S else 0.0
 
@@ -278,7 +279,7 @@ class Rounds:
         self.broken = GroupError.closed()  # this rank may be interrupted while it asks
         self._leave_host()  # before it asks, so that who waits there answers
         away_s = self._away_s(deadline)
-        if away_s:  # the others have spoken
+        if away_s and self.channel.now() >= deadline:  # the others have spoken
             cause, lost, enough, until = AWAY, suspects, have_spoken, self.channel.now() + _GRACE_S
         else:
             lost = self._all_lost(suspects, deadline) if cause == LOST else suspects
