@@ -30,8 +30,8 @@ _GRACE_AT_THE_END_S = 0.05
 #: How long connections break after the first, where several ranks have ended at once. Ranks whose deadline has passed
 #: wait for the answer of this one meanwhile.
 _TOGETHER_S = 0.02
-#: How long a rank waits before it looks at the clock again, and how much later it has been stopped, or its machine.
-_STEP_S, _STOPPED_S = 1.0, 0.1
+#: How long a rank waits before it looks at the clock again; if that is so much later, it was away.
+_STEP_S, _ABSENT_S = 1.0, 0.1
 _FLUSH_S = 1.0
 #: How long this rank looks for the words of one that is gone.
 _LOOK_S = 0.05
@@ -62,8 +62,8 @@ class Rounds:
         #: The rounds that have begun, and those that have ended on this rank; whether the last one has ended a call.
         self.sequence, self._ended, self._holds = 0, 0, True
         self.broken: GroupError | None = None
-        #: When this rank has last looked at the clock in a call, and from when until when it was stopped before.
-        self._awake, self._stopped = 0.0, (-math.inf, -math.inf)
+        #: When this rank has last looked at the clock, and from when until when it had not, and so was away.
+        self._awake, self._absence = channel.now(), (-math.inf, -math.inf)
         # Four for each rank: of this round, of the next, as others may be one round ahead, and of the two after that,
         # whose receives are open then. Zeros: what a shorter message leaves must be no frame of an earlier group.
         self._frames = np.zeros((4, channel.size, _FRAME_BYTES), np.uint8)
@@ -218,16 +218,16 @@ class Rounds:
                 return transfer
 
     def _look_at_clock(self) -> float:
-        """Return the time; note if this rank has not looked for long: it was stopped, or in no call."""
+        """Return the time; note if this rank has not looked for long, as it was stopped, or in no call."""
         now = self.channel.now()
-        if now > self._awake + _STEP_S + _STOPPED_S:
-            self._stopped = self._awake, now
+        if now > self._awake + _STEP_S + _ABSENT_S:
+            self._absence = self._awake, now
         self._awake = now
         return now
 
     def _away_s(self, deadline: float) -> float:
         """Return for how long this rank was away until a moment ago, or until after its deadline; 0 if it was there."""
-        now, (since, until) = self.channel.now(), self._stopped
+        now, (since, until) = self.channel.now(), self._absence
         if until > min(now, deadline) - _GRACE_AT_DEADLINE_S:
             return now - since
         return now - deadline if now >= deadline + _GRACE_AT_DEADLINE_S else 0.0
