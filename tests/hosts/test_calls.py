@@ -165,6 +165,30 @@ class TestEmpty:
         assert fake_groups.run(2, call)[1] == [sentence] * 2
 
 
+class TestFrames:
+    """What ranks tell each other in rounds."""
+
+    def test_may_overtake_each_other(self):
+        """MPI promises in which order messages are matched, not in which they have arrived."""
+
+        def call(group):
+            channel, wait, held = group._link._channel, group._link._channel.wait, []
+
+            def swapped(deadline):
+                one = held.pop() if held else wait(deadline)
+                if one is None or one.is_send or one.tag >= ROUND_TAGS or one in seen:
+                    return one
+                seen.add(one)
+                other = wait(min(deadline, channel.now() + 0.05))
+                held.extend([] if other is None else [one])
+                return other or one
+
+            seen, channel.wait = set(), swapped if group.rank == 0 else wait
+            return [float(group.all_reduce(np.full(length, 2.0**group.rank))[0]) for length in (3, 5003) * 10]
+
+        assert fake_groups.run(2, call, is_prompt=True)[1] == [[3.0] * 20] * 2
+
+
 class TestTimeout:
     """``connect(…, timeout_seconds=…)``, ``group.without(…, connect_timeout_seconds=…)``."""
 

@@ -300,6 +300,7 @@ class ChannelLink(Link):
             lost = {self._host[rank] for rank in error.ranks} - {self.rank}
             cause = "late" if isinstance(error, DeadlineError) else "lost"
             raise self._rounds.ended(cause, lost, until, {*self._host} - {self.rank}) from None
+        self._rounds.note_presence()
 
 
 def _nothing() -> None:

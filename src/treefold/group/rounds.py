@@ -72,6 +72,8 @@ class Rounds:
         self._told = [0] * channel.size
         self._next = {peer: self._receive_frame(peer, 1) for peer in self.peers}
         self._after = {peer: self._receive_frame(peer, 2) for peer in self.peers}
+        #: Of the latter, those that have come first: MPI promises the order of messages, not that of their ends.
+        self._early = set[Transfer]()
 
     @property
     def peers(self) -> list[int]:
@@ -140,7 +142,7 @@ class Rounds:
             GroupError: a rank is gone.
 
         """
-        self._awake = self.channel.now()
+        self.note_presence()
         self._miss(self._broken(), deadline)
 
     def _miss(self, gone: Collection[int], deadline: float) -> None:
@@ -157,9 +159,13 @@ class Rounds:
         return self.channel.receive(peer, _FRAME, self._buffer(sequence, peer))
 
     def _note_frame(self, peer: int) -> Transfer:
-        """Count a frame that has come, and return the receive of the one behind it."""
-        self._told[peer] += 1
-        self._next[peer], self._after[peer] = self._after[peer], self._receive_frame(peer, self._told[peer] + 2)
+        """Count a frame that has come, and one behind it that had come before; return the receive of the next."""
+        is_early = True
+        while is_early:
+            self._told[peer] += 1
+            self._next[peer], self._after[peer] = self._after[peer], self._receive_frame(peer, self._told[peer] + 2)
+            is_early = self._next[peer] in self._early
+            self._early.discard(self._next[peer])
         return self._next[peer]
 
     def _broken(self) -> list[int]:
@@ -184,8 +190,6 @@ class Rounds:
         warn_at, known = self.channel.now() + _WARN_AFTER_S, None
         while waiting:
             transfer, known = known or self._wait(min(deadline, warn_at)), None
-            if transfer is not None and (transfer.is_send or transfer is self._after[transfer.peer]):
-                continue  # what a broken connection means is looked at once, where what came before it is known
             if self._awake >= deadline and (transfer is None or not in_round):
                 self._expire([one for one in waiting if one is not transfer], deadline)
             if transfer is None:
@@ -211,11 +215,18 @@ class Rounds:
             raise self.ended(LATE, missed, deadline, {one.peer for one in waiting})
 
     def _wait(self, until: float) -> Transfer | None:
-        """Wait for what ends, in steps: a rank that was stopped learns of it."""
+        """Wait for what has been received, in steps: a rank that was stopped learns of it."""
         while True:
             transfer = self.channel.wait(min(until, self._look_at_clock() + _STEP_S))
-            if self._look_at_clock() >= until or transfer is not None:
+            if self._look_at_clock() >= until and transfer is None:
+                return None
+            # A send that fails needs nothing more, or is missed by what it does not send.
+            if transfer is None or transfer.is_send:
+                continue
+            if transfer is not self._after[transfer.peer]:
                 return transfer
+            if not transfer.error:  # else it is looked at where what came before it is known
+                self._early.add(transfer)
 
     def _look_at_clock(self) -> float:
         """Return the time; note if this rank has not looked for long, as it was stopped, or in no call."""
@@ -224,6 +235,10 @@ class Rounds:
             self._absence = self._awake, now
         self._awake = now
         return now
+
+    def note_presence(self) -> None:
+        """Note that this rank has waited elsewhere until now, and was not away."""
+        self._awake = self.channel.now()
 
     def _away_s(self, deadline: float) -> float:
         """Return for how long this rank was away until a moment ago, or until after its deadline; 0 if it was there."""
