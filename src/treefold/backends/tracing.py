@@ -1,4 +1,4 @@
-"""What a graph that is being traced needs to know of a call that is made when it runs."""
+"""Calls within what a framework traces: what its graph needs to know of them, and what is called as it stands."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class Rounds:
         #: The rounds that have begun, and those that have ended on this rank; whether the last one has ended a call.
         self.sequence, self._ended, self._holds = 0, 0, True
         self.broken: GroupError | None = None
-        #: When this rank has last looked at the clock, and from when until when it had not, and so was away.
-        self._awake, self._absence = channel.now(), (-math.inf, -math.inf)
+        #: When this rank has last looked at the clock, and from when until when it had last been away.
+        self._looked_at, self._absence = channel.now(), (-math.inf, -math.inf)
         # Four for each rank: of this round, of the next, as others may be one round ahead, and of the two after that,
         # whose receives are open then. Zeros: what a shorter message leaves must be no frame of an earlier group.
         self._frames = np.zeros((4, channel.size, _FRAME_BYTES), np.uint8)
@@ -190,7 +190,7 @@ class Rounds:
         warn_at, known = self.channel.now() + _WARN_AFTER_S, None
         while waiting:
             transfer, known = known or self._wait(min(deadline, warn_at)), None
-            if self._awake >= deadline and (transfer is None or not in_round):
+            if self._looked_at >= deadline and (transfer is None or not in_round):
                 self._expire([one for one in waiting if one is not transfer], deadline)
             if transfer is None:
                 warn(sorted({one.peer for one in waiting}))
@@ -198,7 +198,7 @@ class Rounds:
             elif transfer.error:
                 has_told = in_round and transfer not in waiting
                 if not has_told or self.broken is not None or self._has_stopped(transfer.peer, deadline):
-                    if self._awake >= deadline:  # by then all give up, one after the other
+                    if self._looked_at >= deadline:  # by then all give up, one after the other
                         self._expire([*waiting], deadline)
                     raise self.ended(LOST, {transfer.peer}, deadline, {one.peer for one in waiting})
             else:
@@ -231,14 +231,14 @@ class Rounds:
     def _look_at_clock(self) -> float:
         """Return the time; note if this rank has not looked for long, as it was stopped, or in no call."""
         now = self.channel.now()
-        if now > self._awake + _STEP_S + _ABSENT_S:
-            self._absence = self._awake, now
-        self._awake = now
+        if now > self._looked_at + _STEP_S + _ABSENT_S:
+            self._absence = self._looked_at, now
+        self._looked_at = now
         return now
 
     def note_presence(self) -> None:
         """Note that this rank has waited elsewhere until now, and was not away."""
-        self._awake = self.channel.now()
+        self._looked_at = self.channel.now()
 
     def _away_s(self, deadline: float) -> float:
         """Return for how long this rank was away until a moment ago, or until after its deadline; 0 if it was there."""
