@@ -132,7 +132,7 @@ def settle_often(channel):
         for peer in buffers:
             channel.send(peer, 1, row(number + peer, 1 << 14))
         assert not finish(channel, taken)
-        channel.settle()
+        channel.settle(channel.now() + PATIENCE)
         wrong += sum((buffer != number + channel.rank).any() for buffer in buffers.values())
     leave(channel)
     return int(wrong)

@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 import channel_conformance
 import pretended_hosts
 
-from treefold import connect
+from treefold import PerReplica, connect
 from treefold.engines import mpi
 from treefold.engines.interface import CONTROL_TAGS
 from treefold.engines.mpi import MpiChannel
@@ -226,6 +226,51 @@ def _interrupting(left):
         return trace
 
     return trace
+
+
+def interrupt_among_large_messages(channel, *, folder):
+    """Interrupt rank 1 among the values; it calls MPI no more until the others know. Return the errors."""
+    group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1], [2]], timeout_seconds=20)
+    value = np.full(16 << 20, 2.0**channel.rank, np.float32)
+    own = group._link._channel
+    wait = own.wait
+
+    def wait_until_interrupted(deadline):
+        transfer = wait(deadline)
+        if transfer is not None and not transfer.is_send and transfer.tag > CONTROL_TAGS:
+            own.wait = wait
+            raise KeyboardInterrupt
+        return transfer
+
+    if channel.rank == 1:
+        own.wait = wait_until_interrupted
+    try:
+        group.all_reduce(value)
+        told = "a result", ()
+    except (GroupError, KeyboardInterrupt) as error:
+        told = type(error).__name__, getattr(error, "ranks", ())
+    _meet_elsewhere(channel, folder)
+    return told
+
+
+def return_before_another(channel, *, folder):
+    """Bring one replica, and as rank 0 eight; rank 1 waits for those, while rank 0 does something else. Return sums."""
+    group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1]], timeout_seconds=10)
+    value = PerReplica([np.ones(250)] * (1 if channel.rank else 8))
+    group.all_reduce(value)
+    group.barrier()
+    time.sleep(0 if channel.rank else 0.05)
+    total = group.all_reduce(value)
+    _meet_elsewhere(channel, folder)
+    return float(total[0])
+
+
+def _meet_elsewhere(channel, folder):
+    """Wait until all ranks have come here, without a call of MPI."""
+    Path(folder, str(channel.rank)).touch()
+    until = time.monotonic() + 40
+    while len(list(Path(folder).iterdir())) < channel.size and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def interrupt_before_all_have_come(channel):

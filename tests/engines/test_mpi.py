@@ -16,6 +16,8 @@ _IS_FULL = os.environ.get("TREEFOLD_CASES") == "full"
 _CALLS = 400 if _IS_FULL else 8
 _PATIENCE_S = 1200 if _IS_FULL else 120
 _MPIEXEC = Path(sys.executable).with_name("mpiexec")
+#: MPICH sends by TCP even within a host.
+_TCP = {"UCX_TLS": "tcp,self", "MPIR_CVAR_NOLOCAL": "1"}
 
 if importlib.util.find_spec("mpi4py") is None:
     pytest.skip("needs mpi4py, of the extra `bench`", allow_module_level=True)
@@ -31,16 +33,18 @@ def run(function, size):
     return run_named(plain.__name__, options, size)
 
 
-def launched(size, script, *arguments):
+def launched(size, script, *arguments, environment=()):
     """Run a script that stands here on so many processes, to its end."""
     launcher = str(_MPIEXEC) if _MPIEXEC.exists() else "mpiexec"
     command = [launcher, "-n", str(size), sys.executable, str(Path(__file__).with_name(script)), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)  # noqa: S603 - our own
+    given = {**os.environ, **dict(environment)}
+    return subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)  # noqa: S603 - our own
 
 
-def run_named(name, options, size):
-    """Run a function of the suite, or one of the ranks' own, on so many processes."""
-    done = launched(size, "mpi_ranks.py", name, json.dumps(options))
+def run_named(name, options, size, environment=()):
+    """Run a function of the suite, or one of the ranks' own, on so many processes, which end well."""
+    done = launched(size, "mpi_ranks.py", name, json.dumps(options), environment=environment)
+    assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("returned ")]
     assert len(lines) == 1, done.stderr
     return [ast.literal_eval(one) for one in json.loads(lines[0].removeprefix("returned "))]
@@ -115,6 +119,17 @@ class TestGroup:
         interrupted, told = run_named("interrupt_everywhere", {}, 3)[1]
         assert interrupted > 10
         assert told == [((0,), True)]
+
+    @pytest.mark.parametrize("network", [{}, _TCP], ids=["any", "tcp"])
+    def test_tells_the_others_of_an_interrupt_among_large_messages(self, network, tmp_path):
+        """Though its words lie behind them; and what is under way until MPI ends has memory until then."""
+        done = run_named("interrupt_among_large_messages", {"folder": str(tmp_path)}, 3, network)
+        assert done == [("PeerLostError", (1,)), ("KeyboardInterrupt", ()), ("PeerLostError", (1,))]
+
+    def test_has_told_its_part_when_it_returns(self, tmp_path):
+        """Whatever the user does next, for however long: here MPI sends nothing before the receiver asks for it."""
+        network = {**_TCP, "UCX_RNDV_THRESH": "8192"}
+        assert run_named("return_before_another", {"folder": str(tmp_path)}, 2, network) == [9.0, 9.0]
 
     def test_goes_on_as_often_as_there_are_tags(self):
         """Then the sentence says what to do."""

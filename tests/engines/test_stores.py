@@ -134,7 +134,7 @@ class TestStoreRoster:
         other.join(60)
         said = [[f"{number} of {rank}".encode() for rank in range(2)] for number in (1, 2)]
         assert told == [said, said]
-        assert "treefold-store" not in {thread.name for thread in threading.enumerate()}
+        assert "treefold-side" not in {thread.name for thread in threading.enumerate()}
 
     def test_a_rank_that_has_given_up(self, shelf):
         """It is not taken for one that never came."""

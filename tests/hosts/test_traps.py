@@ -78,6 +78,14 @@ class TestBeside:
         )
         assert run(trap_ranks.fork) == [("", 7.0), (sentence, 7.0), ("", 7.0)]
 
+    @pytest.mark.parametrize(("end", "why"), [("raise", "has left the group with an error"), ("die", "has ended")])
+    def test_children_that_outlive_a_rank(self, run, end, why):
+        """The others hear that it has ended or stopped: its children keep none of its connections."""
+        first, _, last = run(trap_ranks.leave_children, end=end)
+        assert first == last
+        assert first[1].startswith(f"Rank 1 {why}"), first
+        assert (first[0], first[2]) == ("PeerLostError", True)
+
 
 class TestConnect:
     """Ranks that do not fit together all raise one sentence, at once, with what differs."""
@@ -260,6 +268,10 @@ class TestGlooConnects:
     def test_a_script_that_ends(self, seconds):
         """It ends quietly, whatever a side thread of its own is connecting."""
         assert _ended("ending_script.py", seconds) == (0, b"")
+
+    def test_a_script_that_ends_before_the_threads_that_wait_for_messages(self):
+        """It waits for them: Python would abort."""
+        assert _ended("slow_script.py") == (0, b"")
 
     def test_a_script_that_ends_with_groups_that_nobody_has_closed(self):
         """As if they had been closed."""

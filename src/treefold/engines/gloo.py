@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -21,7 +22,9 @@ from torch.distributed import ProcessGroupGloo, Store
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
 from treefold.engines.meeting import Meeting
-from treefold.engines.stores import CheckedStore, asked, interfaces, start
+from treefold.engines.side_threads import start
+from treefold.engines.stores import CheckedStore, asked, interfaces
+from treefold.engines.unshared import unshared_sockets
 from treefold.errors import ConnectError, GroupError
 
 _FOREVER = timedelta(days=365)
@@ -65,11 +68,12 @@ class GlooChannel(Channel):
         # Kept: gloo's group holds no more of it than what is C++.
         self._keys = _Keys(self._store, self._name)
         self._group = _connected(meeting, self._keys, deadline)
-        self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=_num_rails())
+        # gloo spreads tags over the network interfaces.
+        self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=len(interfaces()) or 1)
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
         self._failure = _Failure()
         self._receipts: dict[tuple[int, int], queue.SimpleQueue[Transfer | None]] = {}
-        self._waiters: list[threading.Thread] = []
+        self._waiters: list[Future[None]] = []
         self._sent: list[Transfer] = []
         #: How many of these were sent before the last ``settle``.
         self._settled = 0
@@ -103,11 +107,9 @@ class GlooChannel(Channel):
         # or sends over a slower rail, what else it sends would not be heard.
         way = peer, -1 if tag < CONTROL_TAGS else tag % self.limits.rails
         if way not in self._receipts:
-            self._receipts[way] = queue.SimpleQueue()
-            arguments = self._receipts[way], self._ended, self._failure
-            waiter = threading.Thread(target=_wait_for, args=arguments, daemon=True)
-            waiter.name = f"treefold-{peer}"
-            waiter.start()
+            self._receipts[way], waiter = queue.SimpleQueue(), Future[None]()
+            work = functools.partial(_wait_for, self._receipts[way], self._ended, self._failure)
+            start(work, waiter, threading.Event())
             self._waiters.append(waiter)
         self._receipts[way].put(transfer)
         return transfer
@@ -130,7 +132,7 @@ class GlooChannel(Channel):
         finally:
             self._failure.give_up = None
 
-    def settle(self) -> None:
+    def settle(self, deadline: float) -> None:  # noqa: ARG002 - gloo's own thread sends on
         """Forget what the receivers have."""
         # What was sent before the last ``settle`` has been received: every rank has told a round since, which it does
         # when it has everything. The frames of that round itself may still be on their way.
@@ -214,9 +216,7 @@ class GlooChannel(Channel):
         self._drop.detach()
         for receipts in self._receipts.values():
             receipts.put(None)
-        until = time.monotonic() + _TOLD_S
-        for waiter in self._waiters:
-            waiter.join(max(until - time.monotonic(), 0.0))
+        wait(self._waiters, _TOLD_S)
 
     def _decided(self, wanted: list[int], deadline: float) -> list[int]:
         """Return the members of the decision that this rank has come to; those wanted, if it is the first there.
@@ -290,6 +290,10 @@ def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
     """Return gloo's group, once every rank has connected to every other."""
     group, began = Future[Any](), time.monotonic()
 
+    def connect() -> Any:
+        with unshared_sockets():
+            return ProcessGroupGloo(keys, meeting.rank, meeting.size, timedelta(seconds=max(deadline - began, 1e-3)))
+
     def is_connected() -> bool:
         if not group.done() and time.monotonic() < deadline:
             return False
@@ -306,8 +310,7 @@ def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
 
     try:
         # By a thread of its own: the constructor hears no signals, and no reason why the meeting is over.
-        limit = timedelta(seconds=max(deadline - began, 1e-3))
-        start(lambda: ProcessGroupGloo(keys, meeting.rank, meeting.size, limit), group, keys.is_over)
+        start(connect, group, keys.is_over)
         # All wait for all: who is connected may end, which would keep others from connecting.
         meeting.exchange(_CONNECTED, b"", deadline, is_connected)
     except BaseException:
@@ -393,8 +396,3 @@ def _let_go(
     if os.getpid() == owner:
         # Beside whatever the collector of garbage has interrupted. A process that ends waits for it.
         start(end, Future(), threading.Event())
-
-
-def _num_rails() -> int:
-    """Return over how many network interfaces gloo spreads tags."""
-    return len(interfaces()) or 1

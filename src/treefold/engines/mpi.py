@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import json
 import os
 import threading
@@ -96,8 +97,9 @@ class MpiChannel(Channel):
         _until(has_ended, deadline)
         return found[0] if found else None
 
-    def settle(self) -> None:
-        """Do nothing: requests end by themselves."""
+    def settle(self, deadline: float) -> None:
+        """Let MPI work: the others may still be waiting for this rank's frames, and outside of MPI none moves."""
+        self.flush(deadline)
 
     def meanwhile(self, work: Callable[[], object], give_up: Callable[[], object]) -> None:
         """Let another thread call MPI meanwhile: without calls, not even messages move that other ranks wait for."""
@@ -130,7 +132,10 @@ class MpiChannel(Channel):
 
         def is_out() -> bool:
             self._test()
-            return not any(one.is_send for one in self._open)
+            out = set(self._done([one for one in self._kept if one.handle is not None]))
+            self._kept = [one for one in self._kept if one not in out]
+            sent = [one for one in (*self._open, *self._kept) if one.is_send and one.handle is not None]
+            return all(one.peer in self._said for one in sent)
 
         _until(is_out, deadline)
 
@@ -193,15 +198,14 @@ class MpiChannel(Channel):
         if not self._has_told:
             self._has_told = True
             self._tell(b"", range(self.size), _STOPPED)
-        if self not in _kept:
-            _kept.append(self)
+        self._keep()
 
     def __del__(self) -> None:
         """Keep a channel that was dropped without ``close``; the next ``duplicate`` closes it."""
         # Not closed here: the collector of garbage may run beside another thread that is within MPI.
         kept = globals()["_kept"]  # None when the interpreter ends
-        if kept is not None and not self._is_free and self not in kept:
-            kept.append(self)
+        if kept is not None and not self._is_free:
+            self._keep()
 
     def is_quiet(self) -> bool:
         """Tell whether nothing is under way any more, and nothing will be: all ranks have stopped using the channel.
@@ -237,9 +241,18 @@ class MpiChannel(Channel):
 
     def free(self) -> None:
         """Give the communicator back; all ranks do, of channels that are quiet on all of them."""
-        _kept.remove(self)
         self._comm.Free()
         self._is_free = True
+        _kept.remove(self)
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(self))
+
+    def _keep(self) -> None:
+        """Keep what is under way until the channel is freed, even when the interpreter has ended."""
+        if self not in _kept:
+            _kept.append(self)
+            # MPI is finalized after all modules have gone, and ``_kept`` with them, and goes on with messages until
+            # then.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def _begin(self, transfer: Transfer, among: list[Transfer]) -> Transfer:
         # First: an interrupt behind MPI's call loses the request, and MPI may still use the buffer.

@@ -18,7 +18,8 @@ import numpy as np
 
 from treefold.engines.interface import Channel, Transfer
 from treefold.engines.meeting import SILENT_S, Meeting, reason
-from treefold.engines.stores import SLOW_S, CheckedStore, asked, interfaces, start
+from treefold.engines.side_threads import start
+from treefold.engines.stores import SLOW_S, CheckedStore, asked, interfaces
 from treefold.errors import ConnectError
 
 #: Of what a rank says by a channel: each of 1,000 characters of a refusal may take 12, and little stands beside it.

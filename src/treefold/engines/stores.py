@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
+from treefold.engines.side_threads import start
 from treefold.errors import ConnectError
 
 #: Names the network interfaces that gloo uses.
@@ -22,14 +22,9 @@ T = TypeVar("T")
 _GRACE_S = 0.2
 #: How much longer a store may take that answers slowly.
 SLOW_S = 3.0
-#: How long the process waits for such threads when it ends.
-_END_S = 1.5
 _SILENT = "it has not answered by the deadline"
 #: What PyTorch says of a store, written in Python, that lacks a method.
 _LACKING = ("Not implemented", "pure virtual function")
-#: The threads that ask stores, and what tells each of them to end.
-_under_way: dict[threading.Thread, threading.Event] = {}
-_is_ending = threading.Event()
 
 
 class CheckedStore:
@@ -107,40 +102,3 @@ def asked(question: Callable[[threading.Event], T], deadline: float, is_slow: Ca
     finally:
         is_over.set()
         wait([answer], _GRACE_S)  # what it takes back is gone before the caller, or the process, goes on
-
-
-def start(work: Callable[[], T], answer: Future[T], is_over: threading.Event) -> None:
-    """Let a thread of its own find the answer, so that signals are heard meanwhile; ``is_over`` tells it to end.
-
-    A process that ends gets no answers any more: whatever waits for them ends with it.
-    """
-
-    def run() -> None:
-        try:
-            found = work()
-            if not _is_ending.is_set():
-                answer.set_result(found)
-        except Exception as error:  # noqa: BLE001 - raised by the thread that waits
-            if not _is_ending.is_set():
-                answer.set_exception(error)
-        finally:
-            del _under_way[thread]
-
-    # A daemon: a call into a store that never returns must not keep the process from ending.
-    thread = threading.Thread(target=run, daemon=True, name="treefold-store")
-    if not _is_ending.is_set():
-        _under_way[thread] = is_over
-        thread.start()
-
-
-@atexit.register
-def _end() -> None:
-    """End what side threads still ask: Python aborts when C++ comes back to it while it ends."""
-    _is_ending.set()
-    until = time.monotonic() + _END_S
-    # After a fork those of the parent are not alive.
-    under_way = [(thread, is_over) for thread, is_over in list(_under_way.items()) if thread.is_alive()]
-    for _, is_over in under_way:
-        is_over.set()
-    for thread, _ in under_way:
-        thread.join(max(until - time.monotonic(), 0.0))

@@ -215,7 +215,7 @@ class ChannelLink(Link):
     def _round(self, frame: Frame, until: float) -> HostsOutcome:
         """Tell all ranks a call, and raise what is wrong with it."""
         frames = self._rounds.tell(frame, until, self._warn)
-        self._channel.settle()
+        self._channel.settle(until)
         numbers = {one.number for one in frames}
         is_planned = len(numbers) == 1 and numbers != {0}
         outcome = HostsOutcome(frames, is_unplanned=bool(frame.replicas) and not is_planned)
@@ -229,7 +229,7 @@ class ChannelLink(Link):
     def _vote(self, until: float) -> None:
         """Let all ranks say that they have everything: nothing is handed over before."""
         self._rounds.tell(Frame(_VOTE[:24], "the end of a call"), until, self._warn)
-        self._channel.settle()
+        self._channel.settle(until)
 
     def _memory_for(self, plans: GroupPlans, fold: Fold, given: list[list[HostArray]]) -> CallMemory | None:
         """Return memory for a call whose plan is walked, before anything is told."""

@@ -82,13 +82,13 @@ class Crossing:
         """Yield which piece given goes to which piece taken, and which part of the stream it is; alike on all ranks."""
         # Every rank computes this from the same spans, so both ends cut and order their messages alike, and need no
         # headers.
-        low = np.maximum.outer(given[:, 0], taken[:, 0])
-        high = np.minimum.outer(given.sum(axis=1), taken.sum(axis=1))
-        step = self._channel.limits.message_bytes
-        for giver, taker in np.argwhere(low < high).tolist():
-            end = int(high[giver, taker])
-            for begin in range(int(low[giver, taker]), end, step):
-                yield giver, taker, begin, min(begin + step, end)
+        begins, ends, step = taken[:, 0], taken.sum(axis=1), self._channel.limits.message_bytes
+        for giver, (at, nbytes) in enumerate(given.tolist()):
+            low, high = np.maximum(begins, at), np.minimum(ends, at + nbytes)
+            for taker in np.flatnonzero(low < high).tolist():
+                end = int(high[taker])
+                for begin in range(int(low[taker]), end, step):
+                    yield giver, taker, begin, min(begin + step, end)
 
 
 def _part(piece: Placed, begin: int, end: int) -> HostArray:

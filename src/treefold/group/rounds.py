@@ -277,13 +277,12 @@ class Rounds:
         # First, so that a signal handler that closes the group meanwhile, or raises, does not tell the others twice.
         self.broken = GroupError.closed()
         try:
-            # Whoever leaves in good order may end its process next: what it has sent must be out of it. A failed rank
-            # waits for nothing.
+            # Whoever leaves in good order may end its process next: what it has sent must be out of it.
             if cause == LEFT:
                 self.channel.flush(self.channel.now() + _FLUSH_S)
             self._leave_host()
         finally:
-            self._ask(cause, (), (), lambda _: True, self.channel.now() + _GRACE_AT_THE_END_S)
+            self._ask(cause, (), (), lambda _: True, self.channel.now() + _GRACE_AT_THE_END_S, flush_s=_FLUSH_S)
 
     def ended(
         self, cause: str, suspects: Collection[int], deadline: float, waiters: Collection[int] = ()
@@ -331,12 +330,15 @@ class Rounds:
         is_enough: Enough,
         until: float,
         away_s: float = 0.0,
+        flush_s: float = 0.0,
     ) -> tuple[dict[int, Said], bool]:
         """Return what all have said so far, and whether anybody could hear what this one says."""
         others = frozenset(waiters).difference(suspects)
         own = Said(cause, frozenset(suspects), self._ended, self._holds, others, away_s)
         try:
             told = self.channel.ask(own.encode(), is_enough, until)
+            # What this rank says may lie behind what it has sent before, and it may do something else next.
+            self.channel.flush(max(until, self.channel.now() + flush_s))
         finally:
             # Closed whatever the answers are: nothing can be sent any more.
             self.channel.close()

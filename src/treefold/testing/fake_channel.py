@@ -234,13 +234,14 @@ class FakeChannel(Channel):
             self._wait(lambda: bool(done), deadline, self._waits)
         return done.popleft() if done else None
 
-    def settle(self) -> None:
+    def settle(self, deadline: float) -> None:
         """Do nothing: the fake keeps no buffer that was sent."""
 
     def flush(self, deadline: float) -> None:
         self._begin("flush")
         end = self._end
-        self._wait(lambda: self._wire.is_out(end), deadline, lambda: "waits until all is sent")
+        # Words are out at once, and what was sent before them is lost.
+        self._wait(lambda: end.has_said or self._wire.is_out(end), deadline, lambda: "waits until all is sent")
 
     def now(self) -> float:
         self._network.enter(self._end.process, "now")
