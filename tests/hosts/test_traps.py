@@ -9,6 +9,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
+import beside_ranks
 import pytest
 import torchrun_ranks
 import trap_ranks
@@ -78,10 +79,14 @@ class TestBeside:
         )
         assert run(trap_ranks.fork) == [("", 7.0), (sentence, 7.0), ("", 7.0)]
 
+    def test_sockets_of_the_user(self, run):
+        """They are as they were, also where Python has a default timeout for them."""
+        assert run(beside_ranks.connect_beside_sockets_of_the_user) == [([True, True], 7.0)] * 3
+
     @pytest.mark.parametrize(("end", "why"), [("raise", "has left the group with an error"), ("die", "has ended")])
     def test_children_that_outlive_a_rank(self, run, end, why):
         """The others hear that it has ended or stopped: its children keep none of its connections."""
-        first, _, last = run(trap_ranks.leave_children, end=end)
+        first, _, last = run(beside_ranks.leave_children, end=end)
         assert first == last
         assert first[1].startswith(f"Rank 1 {why}"), first
         assert (first[0], first[2]) == ("PeerLostError", True)

@@ -1,6 +1,5 @@
 """Ranks over gloo, each as if on a host of its own, that do what users do beside their calls."""
 
-import contextlib
 import functools
 import gc
 import itertools
@@ -96,32 +95,6 @@ def fork(me, *, port):
     total = group.all_reduce(np.full(20_000, 2.0**me.rank))
     group.close()
     return story, float(total[0])
-
-
-def leave_children(me, *, port, end):
-    """Let rank 1 start a process of its own program and another one, and end or stop before them.
-
-    Return what the others are told, and whether it was long before the deadline.
-    """
-    group = joined(me, port, 20.0)
-    group.barrier()
-    if me.rank == 1:
-        if not os.fork():
-            me.wait_flag(0)
-            me.wait_flag(2)
-            os._exit(0)
-        os.system("sleep 30 &")  # noqa: S605, S607 - as users do
-        if end == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-        with contextlib.suppress(ZeroDivisionError), group:
-            raise ZeroDivisionError
-        me.wait_flag(0)
-        me.wait_flag(2)
-        return None
-    began = time.monotonic()
-    story = told(group.barrier)
-    me.flag(me.rank, 1)
-    return *story, time.monotonic() < began + 10
 
 
 def fail_while_connecting(me, *, port, how, starts=(0, 0, 0), seconds=60):

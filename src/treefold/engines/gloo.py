@@ -68,15 +68,14 @@ class GlooChannel(Channel):
         # Kept: gloo's group holds no more of it than what is C++.
         self._keys = _Keys(self._store, self._name)
         self._group = _connected(meeting, self._keys, deadline)
-        # gloo spreads tags over the network interfaces.
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=len(interfaces()) or 1)
         self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
         self._failure = _Failure()
         self._receipts: dict[tuple[int, int], queue.SimpleQueue[Transfer | None]] = {}
         self._waiters: list[Future[None]] = []
         self._sent: list[Transfer] = []
-        #: How many of these were sent before the last ``settle``.
-        self._settled = 0
+        #: How many of these were sent before the last ``settle``, and whether all connections are closed.
+        self._settled, self._is_over = 0, False
         # None of these may hold the channel, or it would never be dropped.
         self._drop = weakref.finalize(
             self, _let_go, self._group, self.rank, self.size, self.limits.rails, self._receipts, self._sent, os.getpid()
@@ -140,7 +139,9 @@ class GlooChannel(Channel):
         self._settled = len(self._sent)
 
     def flush(self, deadline: float) -> None:
-        """Wait for gloo's own thread, which writes to the sockets."""
+        """Wait for gloo's own thread, which writes to the sockets, unless they are closed."""
+        if self._is_over:
+            return
         _flush(self._sent, deadline)
         self._sent.clear()
         self._settled = 0
@@ -177,6 +178,7 @@ class GlooChannel(Channel):
             told.wait(min(_TOLD_S, max(deadline - time.monotonic(), 0.0)))
         finally:
             _disconnect(self._group, self.rank, self.size, self.limits.rails)
+            self._is_over = True
         done.wait(max(deadline - time.monotonic(), 0.0))
         return dict(answers)  # a copy, because the thread may still add to it
 

@@ -91,8 +91,7 @@ class Channel(abc.ABC):
     def settle(self, deadline: float) -> None:
         """Hear that all ranks have told a round: what was sent before the last one has arrived, and may be forgotten.
 
-        Returns once what was sent in this one will arrive, even if the caller does something else next, or at the
-        deadline.
+        Returns once what was sent in this one is as far as the engine needs the caller for it, or at the deadline.
         """
 
     def meanwhile(self, work: Callable[[], object], give_up: Callable[[], object]) -> None:  # noqa: ARG002 - see gloo
@@ -104,7 +103,7 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def flush(self, deadline: float) -> None:
-        """Return when what was sent and told is out of this process, which may end then, or at the deadline."""
+        """Return when what was sent, and over messages told, is out of this process, or at the deadline."""
 
     @abc.abstractmethod
     def now(self) -> float:

@@ -126,7 +126,7 @@ class MpiChannel(Channel):
                 working.join()
 
     def flush(self, deadline: float) -> None:
-        """Let MPI work until no send is under way."""
+        """Let MPI work until no send is under way to a rank that takes it."""
         if MPI.Is_finalized():  # by the user, with groups still open: no send can be under way
             return
 
@@ -134,8 +134,9 @@ class MpiChannel(Channel):
             self._test()
             out = set(self._done([one for one in self._kept if one.handle is not None]))
             self._kept = [one for one in self._kept if one not in out]
-            sent = [one for one in (*self._open, *self._kept) if one.is_send and one.handle is not None]
-            return all(one.peer in self._said for one in sent)
+            # Who has stopped takes no values any more, and may still wait for words.
+            sent = [one for one in self._open if one.is_send and one.peer not in self._said]
+            return all(one.handle is None for one in (*sent, *self._kept))  # None: an interrupt has lost it
 
         _until(is_out, deadline)
 
@@ -195,10 +196,10 @@ class MpiChannel(Channel):
 
     def close(self) -> None:
         """Keep what is under way: MPI may still write there, until all have closed it and the communicator is freed."""
+        self._keep()
         if not self._has_told:
             self._has_told = True
             self._tell(b"", range(self.size), _STOPPED)
-        self._keep()
 
     def __del__(self) -> None:
         """Keep a channel that was dropped without ``close``; the next ``duplicate`` closes it."""
@@ -241,18 +242,18 @@ class MpiChannel(Channel):
 
     def free(self) -> None:
         """Give the communicator back; all ranks do, of channels that are quiet on all of them."""
+        _kept.remove(self)
         self._comm.Free()
         self._is_free = True
-        _kept.remove(self)
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(self))
 
     def _keep(self) -> None:
         """Keep what is under way until the channel is freed, even when the interpreter has ended."""
         if self not in _kept:
-            _kept.append(self)
             # MPI is finalized after all modules have gone, and ``_kept`` with them, and goes on with messages until
             # then.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+            _kept.append(self)
 
     def _begin(self, transfer: Transfer, among: list[Transfer]) -> Transfer:
         # First: an interrupt behind MPI's call loses the request, and MPI may still use the buffer.

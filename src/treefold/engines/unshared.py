@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
-import socket
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
-#: Where the system lists a process's descriptors; on Windows, which does not fork, nowhere.
-_DESCRIPTORS = pathlib.Path("/dev/fd")
+#: Where Linux lists a process's descriptors, and all sockets of TCP: their inodes stand in a column of these tables.
+_DESCRIPTORS, _TABLES, _INODE = Path("/proc/self/fd"), ("/proc/self/net/tcp", "/proc/self/net/tcp6"), 9
 #: The descriptor and the inode of each: a number may be another file's by now.
 _unshared: set[tuple[int, int]] = set()
 
 
 @contextlib.contextmanager
 def unshared_sockets() -> Iterator[None]:
-    """Let no child of this process keep the network sockets that are opened meanwhile."""
+    """Let no child of this process keep the sockets of TCP that are opened meanwhile, by any thread; on Linux."""
     before = _sockets()
     try:
         yield
@@ -30,27 +29,23 @@ def unshared_sockets() -> Iterator[None]:
 
 
 def _sockets() -> set[tuple[int, int]]:
-    """Return this process's sockets of TCP."""
-    found = set()
+    """Return this process's sockets of TCP, without a touch: Python's own objects of sockets change their modes."""
+    inodes, found = set[str](), set[tuple[int, int]]()
+    for table in _TABLES:
+        with contextlib.suppress(OSError):
+            inodes.update(line.split()[_INODE] for line in Path(table).read_text(encoding="ascii").splitlines()[1:])
     with contextlib.suppress(OSError):
         for path in _DESCRIPTORS.iterdir():
-            descriptor = int(path.name)
             with contextlib.suppress(OSError):
-                status = os.fstat(descriptor)
-                if stat.S_ISSOCK(status.st_mode) and _is_of_a_network(descriptor):
-                    found.add((descriptor, status.st_ino))
+                status = os.fstat(int(path.name))
+                if stat.S_ISSOCK(status.st_mode) and str(status.st_ino) in inodes:
+                    found.add((int(path.name), status.st_ino))
     return found
 
 
-def _is_of_a_network(descriptor: int) -> bool:
-    lent = socket.socket(fileno=descriptor)
-    try:
-        return lent.family in (socket.AF_INET, socket.AF_INET6)
-    finally:
-        lent.detach()
-
-
 def _after_fork_in_child() -> None:
+    if not _unshared:
+        return
     # Replaced, not closed: the engine's objects are still there in the child, and must find no other file under the
     # number.
     nothing = os.open(os.devnull, os.O_RDWR)

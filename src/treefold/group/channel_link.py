@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _VOTE = b"every rank has everything"
 _LINE = 64
+#: How long a rank waits at most for frames to be out, which the others wait for; who has stopped takes none.
+_SETTLE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -214,8 +216,7 @@ class ChannelLink(Link):
 
     def _round(self, frame: Frame, until: float) -> HostsOutcome:
         """Tell all ranks a call, and raise what is wrong with it."""
-        frames = self._rounds.tell(frame, until, self._warn)
-        self._channel.settle(until)
+        frames = self._tell(frame, until)
         numbers = {one.number for one in frames}
         is_planned = len(numbers) == 1 and numbers != {0}
         outcome = HostsOutcome(frames, is_unplanned=bool(frame.replicas) and not is_planned)
@@ -228,8 +229,14 @@ class ChannelLink(Link):
 
     def _vote(self, until: float) -> None:
         """Let all ranks say that they have everything: nothing is handed over before."""
-        self._rounds.tell(Frame(_VOTE[:24], "the end of a call"), until, self._warn)
-        self._channel.settle(until)
+        self._tell(Frame(_VOTE[:24], "the end of a call"), until)
+
+    def _tell(self, frame: Frame, until: float) -> list[Frame]:
+        """Tell all ranks, and return what they tell; what this one does next keeps none of them waiting."""
+        frames = self._rounds.tell(frame, until, self._warn)
+        self._channel.settle(min(until, self._channel.now() + _SETTLE_S))
+        self._rounds.note_presence()
+        return frames
 
     def _memory_for(self, plans: GroupPlans, fold: Fold, given: list[list[HostArray]]) -> CallMemory | None:
         """Return memory for a call whose plan is walked, before anything is told."""

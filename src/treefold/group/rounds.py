@@ -274,15 +274,16 @@ class Rounds:
         """Tell the others that this rank has stopped, waiting for nobody."""
         if self.broken is not None:
             return
+        until = self.channel.now() + _FLUSH_S
         # First, so that a signal handler that closes the group meanwhile, or raises, does not tell the others twice.
         self.broken = GroupError.closed()
         try:
             # Whoever leaves in good order may end its process next: what it has sent must be out of it.
             if cause == LEFT:
-                self.channel.flush(self.channel.now() + _FLUSH_S)
+                self.channel.flush(until)
             self._leave_host()
         finally:
-            self._ask(cause, (), (), lambda _: True, self.channel.now() + _GRACE_AT_THE_END_S, flush_s=_FLUSH_S)
+            self._ask(cause, (), (), lambda _: True, self.channel.now() + _GRACE_AT_THE_END_S, flush_until=until)
 
     def ended(
         self, cause: str, suspects: Collection[int], deadline: float, waiters: Collection[int] = ()
@@ -330,7 +331,7 @@ class Rounds:
         is_enough: Enough,
         until: float,
         away_s: float = 0.0,
-        flush_s: float = 0.0,
+        flush_until: float = 0.0,
     ) -> tuple[dict[int, Said], bool]:
         """Return what all have said so far, and whether anybody could hear what this one says."""
         others = frozenset(waiters).difference(suspects)
@@ -338,7 +339,7 @@ class Rounds:
         try:
             told = self.channel.ask(own.encode(), is_enough, until)
             # What this rank says may lie behind what it has sent before, and it may do something else next.
-            self.channel.flush(max(until, self.channel.now() + flush_s))
+            self.channel.flush(max(until, flush_until))
         finally:
             # Closed whatever the answers are: nothing can be sent any more.
             self.channel.close()
