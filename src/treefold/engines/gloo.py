@@ -22,7 +22,7 @@ from torch.distributed import ProcessGroupGloo, Store
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
 from treefold.engines.meeting import Meeting
-from treefold.engines.side_threads import start
+from treefold.engines.side_threads import start_aside
 from treefold.engines.stores import CheckedStore, asked, interfaces
 from treefold.engines.unshared import unshared_sockets
 from treefold.errors import ConnectError, GroupError
@@ -108,7 +108,7 @@ class GlooChannel(Channel):
         if way not in self._receipts:
             self._receipts[way], waiter = queue.SimpleQueue(), Future[None]()
             work = functools.partial(_wait_for, self._receipts[way], self._ended, self._failure)
-            start(work, waiter, threading.Event())
+            start_aside(work, waiter, threading.Event())
             self._waiters.append(waiter)
         self._receipts[way].put(transfer)
         return transfer
@@ -172,7 +172,7 @@ class GlooChannel(Channel):
                     time.sleep(_POLL_S)
             done.set()
 
-        start(converse, Future(), is_over)
+        start_aside(converse, Future(), is_over)
         try:
             # Not longer: a store that is out of reach must not keep the others waiting for the broken connections.
             told.wait(min(_TOLD_S, max(deadline - time.monotonic(), 0.0)))
@@ -193,7 +193,7 @@ class GlooChannel(Channel):
             return self._store.get(key)
 
         try:
-            start(look, answer, is_over)
+            start_aside(look, answer, is_over)
             wait([answer], max(deadline - time.monotonic(), 0.0))
         finally:
             is_over.set()
@@ -312,7 +312,7 @@ def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
 
     try:
         # By a thread of its own: the constructor hears no signals, and no reason why the meeting is over.
-        start(connect, group, keys.is_over)
+        start_aside(connect, group, keys.is_over)
         # All wait for all: who is connected may end, which would keep others from connecting.
         meeting.exchange(_CONNECTED, b"", deadline, is_connected)
     except BaseException:
@@ -397,4 +397,4 @@ def _let_go(
 
     if os.getpid() == owner:
         # Beside whatever the collector of garbage has interrupted. A process that ends waits for it.
-        start(end, Future(), threading.Event())
+        start_aside(end, Future(), threading.Event())

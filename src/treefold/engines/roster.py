@@ -18,7 +18,7 @@ import numpy as np
 
 from treefold.engines.interface import Channel, Transfer
 from treefold.engines.meeting import SILENT_S, Meeting, reason
-from treefold.engines.side_threads import start
+from treefold.engines.side_threads import start_aside
 from treefold.engines.stores import SLOW_S, CheckedStore, asked, interfaces
 from treefold.errors import ConnectError
 
@@ -164,7 +164,7 @@ class StoreRoster(Roster):
             if error:
                 raise error
 
-        start(lambda: meeting.watch(step, deadline, is_done), why, is_done)
+        start_aside(lambda: meeting.watch(step, deadline, is_done), why, is_done)
         try:
             yield raise_if_over
         except ConnectError as error:

@@ -1,4 +1,4 @@
-"""Threads of their own for what may wait for ever in C++, without hearing signals."""
+"""Threads for calls into C++ that may wait for ever and hear no signals; a process that ends waits for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _under_way: dict[threading.Thread, threading.Event] = {}
 _is_ending = threading.Event()
 
 
-def start(work: Callable[[], T], answer: Future[T], is_over: threading.Event) -> None:
+def start_aside(work: Callable[[], T], answer: Future[T], is_over: threading.Event) -> None:
     """Let a thread of its own find the answer, so that signals are heard meanwhile; ``is_over`` tells it to end.
 
     A process that ends waits a little for the thread, and gets no answers any more: whatever waits for them ends with

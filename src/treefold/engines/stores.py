@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from treefold.engines.side_threads import start
+from treefold.engines.side_threads import start_aside
 from treefold.errors import ConnectError
 
 #: Names the network interfaces that gloo uses.
@@ -91,7 +91,7 @@ def asked(question: Callable[[threading.Event], T], deadline: float, is_slow: Ca
     """
     answer, is_over = Future[T](), threading.Event()
     try:
-        start(lambda: question(is_over), answer, is_over)
+        start_aside(lambda: question(is_over), answer, is_over)
         # Not the future's own deadline: it raises what a handler of the user's may raise as well.
         wait([answer], max(deadline - time.monotonic(), 0.0) + _GRACE_S)
         if is_slow():

@@ -222,7 +222,7 @@ class Group:
         return Group(self._link.without(ranks, connect_timeout_seconds))
 
     def close(self) -> None:
-        """Leave the group, waiting for nobody; results stay readable. Others who still call are told."""
+        """Leave the group, without waiting for others to call; results stay readable. Others who call are told."""
         self._link.close()
 
     def __enter__(self) -> Self:

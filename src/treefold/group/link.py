@@ -131,7 +131,7 @@ class Link(abc.ABC):
 
     @abc.abstractmethod
     def _leave(self, cause: str) -> None:
-        """Tell the others that this rank has left, and whether for an error, waiting for nobody."""
+        """Tell the others that this rank has left, and whether for an error, without waiting for them to call."""
 
     @abc.abstractmethod
     def without(self, ranks: Collection[int], seconds: float) -> Link:
@@ -217,7 +217,7 @@ class Link(abc.ABC):
             raise
 
     def close(self, error: BaseException | None = None) -> None:
-        """Leave the group, waiting for nobody; ``error``: because of what. Results stay readable."""
+        """Leave the group, without waiting for others to call; ``error``: because of what. Results stay readable."""
         # A forked child inherits the object, but is no rank: the parent stays in the group.
         if self.is_closed or os.getpid() != self._pid:
             return

@@ -271,7 +271,7 @@ class Rounds:
             self.leave("failed" if isinstance(error, Exception) else "interrupted")
 
     def leave(self, cause: str) -> None:
-        """Tell the others that this rank has stopped, waiting for nobody."""
+        """Tell the others that this rank has stopped, without waiting for them to call."""
         if self.broken is not None:
             return
         until = self.channel.now() + _FLUSH_S
