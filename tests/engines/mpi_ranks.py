@@ -265,6 +265,20 @@ def return_before_another(channel, *, folder):
     return float(total[0])
 
 
+def connect_before_another(channel, *, folder):
+    """Connect twenty times, each time calling MPI no more until all have; return the most seconds that it took."""
+    seconds = []
+    for number in range(20):
+        began = time.monotonic()
+        group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0, 1], [2], [3]], connect_timeout_seconds=10)
+        seconds.append(time.monotonic() - began)
+        meeting = Path(folder, str(number))
+        meeting.mkdir(exist_ok=True)
+        _meet_elsewhere(channel, meeting)
+        group.close()
+    return max(seconds)
+
+
 def _meet_elsewhere(channel, folder):
     """Wait until all ranks have come here, without a call of MPI."""
     Path(folder, str(channel.rank)).touch()

@@ -131,6 +131,11 @@ class TestGroup:
         network = {**_TCP, "UCX_RNDV_THRESH": "8192"}
         assert run_named("return_before_another", {"folder": str(tmp_path)}, 2, network) == [9.0, 9.0]
 
+    def test_has_told_its_part_when_it_has_connected(self, tmp_path):
+        """Nobody is in ``connect`` until another rank calls MPI again."""
+        network = {**_TCP, "UCX_RNDV_THRESH": "8192"}
+        assert max(run_named("connect_before_another", {"folder": str(tmp_path)}, 4, network)) < 10
+
     def test_goes_on_as_often_as_there_are_tags(self):
         """Then the sentence says what to do."""
         sentence = "A group over MPI can go on without some ranks 255 times, and has. Connect again."

@@ -14,6 +14,8 @@ from treefold.backends import HostArray
 
 #: Tags below are of messages by which ranks meet, and are waited for beside everything else.
 CONTROL_TAGS = 1
+#: How long a rank settles at most, so that what the others wait for is out; who has stopped takes nothing.
+SETTLE_S = 1.0
 #: Tells whether what ranks have said, by rank, is enough to know.
 Enough = Callable[[Mapping[int, bytes]], bool]
 

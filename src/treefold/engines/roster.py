@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from treefold.engines.interface import Channel, Transfer
+from treefold.engines.interface import SETTLE_S, Channel, Transfer
 from treefold.engines.meeting import SILENT_S, Meeting, reason
 from treefold.engines.side_threads import start_aside
 from treefold.engines.stores import SLOW_S, CheckedStore, asked, interfaces
@@ -283,6 +283,8 @@ class ChannelRoster(Roster):
             if done.error and done in waiting:
                 raise self._left_by(done.peer)
             waiting.discard(done)
+        # What this rank does next, for however long, keeps nobody in this exchange.
+        self._channel.settle(min(until, self._channel.now() + SETTLE_S))
         return [row.tobytes().rstrip(b"\0") for row in words]
 
     def open_channel(self, deadline: float) -> Channel:  # noqa: ARG002 - it is open

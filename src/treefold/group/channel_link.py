@@ -10,7 +10,7 @@ import numpy as np
 
 from treefold.backends import HostArray, Row
 from treefold.bounded_cache import BoundedCache
-from treefold.engines.interface import Channel
+from treefold.engines.interface import SETTLE_S, Channel
 from treefold.errors import DeadlineError, GroupError, PeerLostError
 from treefold.execution import native
 from treefold.execution.host_fold import Job, fold_batch
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _VOTE = b"every rank has everything"
 _LINE = 64
-#: How long a rank waits at most for frames to be out, which the others wait for; who has stopped takes none.
-_SETTLE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -175,6 +173,7 @@ class ChannelLink(Link):
 
     def without(self, ranks: Collection[int], seconds: float) -> Link:
         """Decide with the others who goes on, and join those."""
+        self._check_process()  # or it would decide in the rank's name
         seconds = checked_seconds("without", connect_timeout_seconds=seconds)
         try:
             lost = frozenset(ranks)
@@ -234,7 +233,7 @@ class ChannelLink(Link):
     def _tell(self, frame: Frame, until: float) -> list[Frame]:
         """Tell all ranks, and return what they tell; what this one does next keeps none of them waiting."""
         frames = self._rounds.tell(frame, until, self._warn)
-        self._channel.settle(min(until, self._channel.now() + _SETTLE_S))
+        self._channel.settle(min(until, self._channel.now() + SETTLE_S))
         self._rounds.note_presence()
         return frames
 
