@@ -16,7 +16,10 @@ _unshared: set[tuple[int, int]] = set()
 
 @contextlib.contextmanager
 def unshared_sockets() -> Iterator[None]:
-    """Let no child of this process keep the sockets of TCP that are opened meanwhile, by any thread; on Linux."""
+    """Let no child of this process keep the sockets of TCP that are opened meanwhile; on Linux.
+
+    Those of Python's other threads are left alone: they are not inherited, and a forked child may need them.
+    """
     before = _sockets()
     try:
         yield
@@ -24,8 +27,9 @@ def unshared_sockets() -> Iterator[None]:
         _unshared.intersection_update(before)  # those that are still there
         for descriptor, inode in _sockets() - before:
             with contextlib.suppress(OSError):
-                os.set_inheritable(descriptor, False)  # noqa: FBT003
-                _unshared.add((descriptor, inode))
+                if os.get_inheritable(descriptor):
+                    os.set_inheritable(descriptor, False)  # noqa: FBT003
+                    _unshared.add((descriptor, inode))
 
 
 def _sockets() -> set[tuple[int, int]]:
