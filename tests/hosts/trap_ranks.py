@@ -77,7 +77,7 @@ def lose_a_rank_beside_a_neighbour(me, *, port):
 
 
 def fork(me, *, port):
-    """Fork rank 1 in the middle of its calls: the child tries to call, and ends as a script does."""
+    """Fork rank 1 in the middle of its calls: the child tries to call and to go on, and ends as a script does."""
     group = joined(me, port, 60.0)
     group.all_reduce(np.full(3, 2.0**me.rank))
     story = ""
@@ -85,16 +85,16 @@ def fork(me, *, port):
         out, into = os.pipe()
         child = os.fork()
         if not child:
-            os.write(into, told(group.barrier)[1].encode())
+            refused = {told(call)[1] for call in (group.barrier, lambda: group.without([], connect_timeout_seconds=2))}
+            os.write(into, " ".join(refused).encode())
             group.close()
             os._exit(0)
         os.close(into)
         with open(out, "rb") as pipe:  # noqa: PTH123 - a descriptor
             story = pipe.read().decode()
         os.waitpid(child, 0)
-    total = group.all_reduce(np.full(20_000, 2.0**me.rank))
-    group.close()
-    return story, float(total[0])
+    with group.without([]) as onward:
+        return story, float(onward.all_reduce(np.full(20_000, 2.0**me.rank))[0])
 
 
 def fail_while_connecting(me, *, port, how, starts=(0, 0, 0), seconds=60):

@@ -234,9 +234,12 @@ class Link(abc.ABC):
         self._check_usable()
         self._doing, self._goes_on = doing, goes_on
 
-    def _check_usable(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise GroupError.forked(self.rank)
+
+    def _check_usable(self) -> None:
+        self._check_process()
         if self.is_closed:
             raise GroupError.closed()
 
