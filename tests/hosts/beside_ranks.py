@@ -4,9 +4,14 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parent))
+
 from fault_ranks import joined
 from rank_processes import told
 

@@ -27,7 +27,8 @@ _SERVER.set_forkserver_preload(
         "torch._dynamo",
     ]  # what the bodies import
 )
-PATIENCE_S = 120
+#: Seconds until a rank is killed. Full counts of 8 ranks take minutes on 2 cores.
+PATIENCE_S = 1200 if os.environ.get("TREEFOLD_CASES") == "full" else 120
 
 
 @dataclass(frozen=True)
