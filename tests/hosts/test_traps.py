@@ -233,9 +233,10 @@ class TestGlooConnects:
         assert {(name, ranks) for name, _, ranks, _, _ in stories[:2]} == {("ConnectError", (2,))}
         assert all(seconds < 7 for *_, seconds, _ in stories[:2])
 
-    def test_a_rank_that_gloo_cannot_connect(self, run):
-        """All hear gloo's words at once."""
-        stories = run(trap_ranks.fail_while_connecting, how="raise")
+    @pytest.mark.parametrize("how", ["raise", "raise late"])
+    def test_a_rank_that_gloo_cannot_connect(self, run, how):
+        """All hear gloo's words at once, and it itself no more than those, even if others pass them on before it."""
+        stories = run(trap_ranks.fail_while_connecting, how=how)
         sentence = (
             "gloo did not connect the hosts: no address. GLOO_SOCKET_IFNAME is 'lo' on this rank: it names the network "
             "interface by which the others are reached, such as 'eth0'."

@@ -25,6 +25,7 @@ from rank_processes import told
 import treefold
 from treefold.engines import gloo
 from treefold.engines.interface import Transfer
+from treefold.engines.meeting import Meeting
 from treefold.engines.roster import ChannelRoster, StoreRoster
 from treefold.engines.stores import CheckedStore
 from treefold.errors import ConnectError, GroupError
@@ -215,7 +216,10 @@ def _fail(how, keys, *_):
         raise MemoryError
     if how == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "raise":
+    if how == "raise late":
+        end = Meeting.end
+        Meeting.end = lambda *arguments: time.sleep(1) or end(*arguments)
+    if how.startswith("raise"):
         message = "no address"
         raise RuntimeError(message)
     if how == "wait":

@@ -52,8 +52,9 @@ class Meeting:
     def end(self, error: BaseException) -> ConnectError | None:
         """Tell the others why this rank does not go on; return the reason of another rank, if that was first."""
         why = reason(self.rank, error)
-        over = self._decided("over", why)["over"]
-        return None if over == why else ConnectError.told(*over)
+        first, own = ConnectError.told(*self._decided("over", why)["over"]), ConnectError.told(*why)
+        # Others may have passed this rank's own words on before it does.
+        return None if str(first) == str(own) else first
 
     def replace(self) -> None:
         """Tell the others, if it is not over, that they wait for a process that is gone, whose successor has come."""
