@@ -1,5 +1,6 @@
 """Calls over hosts that users make seldom: odd outputs, many small arrays, a group that is closed in a call."""
 
+import itertools
 import math
 import traceback
 import warnings
@@ -111,6 +112,27 @@ class TestLate:
             return raised.value.ranks
 
         assert fake_groups.run(3, call, seed=seed, is_prompt=True)[1] == [(0,)] * 3
+
+    @pytest.mark.parametrize(("length", "at"), [(8, 0), *((50_000, at) for at in range(4))])
+    def test_who_is_stopped_while_it_sends_until_the_others_have_given_up_is_named_by_all(self, length, at):
+        """Its own deadline has just passed when it goes on, and it has not waited for anything."""
+
+        def call(group):
+            channel, send, sends = group._link._channel, group._link._channel.send, itertools.count()
+            group.barrier()
+
+            def stopped_send(*message):
+                if next(sends) == at:
+                    channel._network.be_busy(0, group._link.timeout_seconds + 0.02)
+                return send(*message)
+
+            if group.rank == 0:
+                channel.send = stopped_send
+            with pytest.raises(DeadlineError) as raised:
+                group.all_reduce(np.full(length, 2.0**group.rank))
+            return raised.value.ranks, "away" in str(raised.value)
+
+        assert fake_groups.run(2, call, is_prompt=True)[1][0] == ((0,), True)
 
     @pytest.mark.parametrize("seed", range(5))
     def test_who_comes_to_a_call_that_another_has_given_up_gets_the_error_of_all(self, seed):

@@ -142,11 +142,11 @@ class Rounds:
             GroupError: a rank is gone.
 
         """
-        self.note_presence()
         self._miss(self._broken(), deadline)
 
     def _miss(self, gone: Collection[int], deadline: float) -> None:
         """Raise the error of ranks that are gone, if any are."""
+        self._look_at_clock()  # this rank may have been stopped where it did not wait
         if gone:
             raise self.ended(LOST, gone, deadline)
 
