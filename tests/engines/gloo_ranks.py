@@ -1,10 +1,13 @@
 """What ranks of gloo channels run: PyTorch is imported once, by the process that they are forked from."""
 
+import gc
 import sys
 import time
+import weakref
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 from torch import distributed
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -12,13 +15,43 @@ sys.path.append(str(Path(__file__).parent.parent))
 import channel_conformance
 
 from treefold.engines.roster import StoreRoster
+from treefold.group.rounds import ROUND_TAGS
 
 _SECONDS = 60.0
+#: More bytes than the system keeps on their way.
+_LONG = 1 << 28
 
 
 def on_channel(me, *, name, options, port):
     """Call a function of the suite on a channel to the other ranks."""
+    return channel_conformance.named(name)(_opened(me, port), **options)
+
+
+def stop_in_a_message(me, *, port):
+    """Let rank 1 stop before a message has gone; return whether rank 0 still holds what it was to receive."""
+    channel = _opened(me, port)
+    if me.rank == 0:
+        buffer = np.empty(_LONG, np.uint8)
+        held = weakref.ref(buffer)
+        channel.receive(1, ROUND_TAGS, buffer)
+        channel.receive(1, ROUND_TAGS + channel.limits.rails, buffer[:1])  # behind it
+        me.wait_flag(0)
+        until = time.monotonic() + _SECONDS
+        while not buffer.any():  # until it has come in part
+            assert time.monotonic() < until
+        channel.ask(b"too late", lambda _: True, channel.now())
+        channel.close()
+        del buffer
+        gc.collect()
+        return held() is not None
+    channel.send(0, ROUND_TAGS, np.ones(_LONG, np.uint8))
+    me.flag(0, 1)
+    me.fail("stop")
+    return None
+
+
+def _opened(me, port):
     store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=_SECONDS), wait_for_workers=False)
     roster, deadline = StoreRoster(store, me.rank, me.size, "test"), time.monotonic() + _SECONDS
     roster.exchange(b"", deadline)
-    return channel_conformance.named(name)(roster.open_channel(deadline), **options)
+    return roster.open_channel(deadline)

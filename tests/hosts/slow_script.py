@@ -8,17 +8,17 @@ from datetime import timedelta
 import numpy as np
 from torch import distributed
 
-from treefold.engines import gloo
+from treefold.engines.gloo_receives import GlooReceives
 from treefold.engines.roster import StoreRoster
 
 store = distributed.HashStore()
 channels = {}
-wait_for = gloo._wait_for
+wait_on = GlooReceives._wait_on
 
 
-def wait_for_longer(*arguments):
+def wait_longer(*arguments):
     """Wait within C++ for what never comes, when all is over."""
-    wait_for(*arguments)
+    wait_on(*arguments)
     with contextlib.suppress(RuntimeError):
         store.wait(["never"], timedelta(seconds=0.3))
 
@@ -40,7 +40,7 @@ class Slow:
         sleep(1.0)
 
 
-gloo._wait_for = wait_for_longer
+GlooReceives._wait_on = wait_longer
 ranks = [threading.Thread(target=connect, args=(rank,)) for rank in range(2)]
 for one in ranks:
     one.start()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
-import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +17,7 @@ import torch
 from torch.distributed import ProcessGroupGloo, Store
 
 from treefold.backends import HostArray
+from treefold.engines.gloo_receives import GlooReceives
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
 from treefold.engines.meeting import Meeting
 from treefold.engines.side_threads import start_aside
@@ -69,16 +67,13 @@ class GlooChannel(Channel):
         self._keys = _Keys(self._store, self._name)
         self._group = _connected(meeting, self._keys, deadline)
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=len(interfaces()) or 1)
-        self._ended: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
-        self._failure = _Failure()
-        self._receipts: dict[tuple[int, int], queue.SimpleQueue[Transfer | None]] = {}
-        self._waiters: list[Future[None]] = []
+        self._receives = GlooReceives()
         self._sent: list[Transfer] = []
         #: How many of these were sent before the last ``settle``, and whether all connections are closed.
         self._settled, self._is_over = 0, False
         # None of these may hold the channel, or it would never be dropped.
         self._drop = weakref.finalize(
-            self, _let_go, self._group, self.rank, self.size, self.limits.rails, self._receipts, self._sent, os.getpid()
+            self, _let_go, self._group, self.rank, self.size, self.limits.rails, self._receives, self._sent, os.getpid()
         )
         self._drop.atexit = False
 
@@ -91,45 +86,29 @@ class GlooChannel(Channel):
             transfer.handle = self._group.send([torch.from_numpy(buffer)], peer, tag)
             self._sent.append(transfer)
         except RuntimeError as error:
-            self._fail(transfer, error)
+            self._receives.end(transfer, error)
         return transfer
 
     def receive(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to receive, and return at once."""
-        transfer = Transfer(peer, tag, buffer)
+        transfer, tensor = Transfer(peer, tag, buffer), torch.from_numpy(buffer)
         try:
-            transfer.handle = self._group.recv([torch.from_numpy(buffer)], peer, tag)
+            transfer.handle = self._group.recv([tensor], peer, tag), tensor
         except RuntimeError as error:
-            self._fail(transfer, error)
+            self._receives.end(transfer, error)
             return transfer
         # One thread for each, because it waits for one transfer after the other: behind data that a peer does not send,
         # or sends over a slower rail, what else it sends would not be heard.
-        way = peer, -1 if tag < CONTROL_TAGS else tag % self.limits.rails
-        if way not in self._receipts:
-            self._receipts[way], waiter = queue.SimpleQueue(), Future[None]()
-            work = functools.partial(_wait_for, self._receipts[way], self._ended, self._failure)
-            start_aside(work, waiter, threading.Event())
-            self._waiters.append(waiter)
-        self._receipts[way].put(transfer)
+        self._receives.wait_for(transfer, (peer, -1 if tag < CONTROL_TAGS else tag % self.limits.rails))
         return transfer
 
     def wait(self, deadline: float) -> Transfer | None:
         """Return what has ended; None at the deadline."""
-        with contextlib.suppress(queue.Empty):
-            # A queue between the waiting threads and the one that calls: it is also what makes the received bytes
-            # visible to it.
-            return self._ended.get(timeout=max(deadline - time.monotonic(), 0.0))
-        return None
+        return self._receives.next_ended(deadline)
 
     def meanwhile(self, work: Callable[[], object], give_up: Callable[[], object]) -> None:
         """Transfers go on by themselves; the thread that waits for the one that fails calls ``give_up``."""
-        self._failure.give_up = give_up
-        try:
-            if self._failure.has_come:
-                give_up()
-            work()
-        finally:
-            self._failure.give_up = None
+        self._receives.beside(work, give_up)
 
     def settle(self, deadline: float) -> None:  # noqa: ARG002 - gloo's own thread sends on
         """Forget what the receivers have."""
@@ -214,11 +193,9 @@ class GlooChannel(Channel):
         return connected
 
     def close(self) -> None:
-        """Let the waiting threads end: once nothing is under way, or all connections are broken, they do at once."""
+        """Let the waiting threads end."""
         self._drop.detach()
-        for receipts in self._receipts.values():
-            receipts.put(None)
-        wait(self._waiters, _TOLD_S)
+        self._receives.close()
 
     def _decided(self, wanted: list[int], deadline: float) -> list[int]:
         """Return the members of the decision that this rank has come to; those wanted, if it is the first there.
@@ -255,12 +232,6 @@ class GlooChannel(Channel):
     def _said_key(self, rank: int) -> str:
         """Return the key of what a rank tells by ``ask``."""
         return f"{self._name}/said/{rank}"
-
-    def _fail(self, transfer: Transfer, error: Exception) -> None:
-        transfer.error = str(error) or "the connection is broken"
-        self._ended.put(transfer)
-        if not transfer.is_send:
-            self._failure.note()
 
 
 class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
@@ -324,40 +295,6 @@ def _connected(meeting: Meeting, keys: _Keys, deadline: float) -> Any:
     return group.result()
 
 
-@dataclass
-class _Failure:
-    """Whether a receive has failed, and what is called then: each side writes its own before it reads the other's."""
-
-    has_come: bool = False
-    give_up: Callable[[], object] | None = None
-
-    def note(self) -> None:
-        """Note that a receive has failed."""
-        self.has_come = True
-        if give_up := self.give_up:
-            give_up()
-
-
-def _wait_for(
-    receipts: queue.SimpleQueue[Transfer | None], ended: queue.SimpleQueue[Transfer], failure: _Failure
-) -> None:
-    """Wait for one receive after the other, until there is None."""
-    while True:
-        transfer = receipts.get()
-        if transfer is None:
-            return
-        try:
-            # Without the GIL, and without a deadline of its own: one that passed would break the connection for all
-            # transfers.
-            transfer.handle.wait(_FOREVER)
-        except RuntimeError as error:
-            transfer.error = str(error) or "the connection is broken"
-        transfer.handle = None
-        ended.put(transfer)
-        if transfer.error:
-            failure.note()
-
-
 def _flush(sent: Sequence[Transfer], deadline: float) -> None:
     for transfer in sent:
         left = max(deadline - time.monotonic(), 1e-3)
@@ -383,7 +320,7 @@ def _let_go(
     rank: int,
     size: int,
     rails: int,
-    receipts: Mapping[tuple[int, int], queue.SimpleQueue[Transfer | None]],
+    receives: GlooReceives,
     sent: Sequence[Transfer],
     owner: int,
 ) -> None:
@@ -392,8 +329,7 @@ def _let_go(
     def end() -> None:
         _flush(sent, time.monotonic() + _FLUSH_S)
         _disconnect(group, rank, size, rails)
-        for one in receipts.values():
-            one.put(None)
+        receives.close()
 
     if os.getpid() == owner:
         # Beside whatever the collector of garbage has interrupted. A process that ends waits for it.

@@ -1,0 +1,119 @@
+"""gloo's receives cannot be asked whether they are done, so threads wait for them."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from datetime import timedelta
+
+from treefold.engines.interface import Transfer
+from treefold.engines.side_threads import start_aside
+
+_FOREVER = timedelta(days=365)
+_END_S = 0.05
+
+
+class GlooReceives:
+    """The receives of a channel: a thread waits for those of one way after the other.
+
+    gloo forgets to wake who waits for a message that has come in part when its connection breaks. Such a thread stays,
+    and with it what is gloo's own of the channel. It holds this object, which keeps nothing of it once it is closed.
+    """
+
+    def __init__(self) -> None:
+        """Wait for nothing yet."""
+        # A queue between the waiting threads and the one that calls: it is also what makes the received bytes visible
+        # to it.
+        self._ended = queue.SimpleQueue[Transfer]()
+        self._ways = dict[tuple[int, int], _Way]()
+        #: Whether a receive has failed, and what is called then: each side writes its own before it reads the other's.
+        self._has_failed = False
+        self._give_up: Callable[[], object] | None = None
+
+    def wait_for(self, transfer: Transfer, way: tuple[int, int]) -> None:
+        """Wait for a receive that has begun, behind the others of its way; its handle are gloo's own and the tensor."""
+        if way not in self._ways:
+            self._ways[way] = begun = _Way()
+            start_aside(lambda: self._wait_on(begun), begun.is_over, threading.Event())
+        self._ways[way].begun.put(transfer)
+
+    def end(self, transfer: Transfer, error: Exception | None = None) -> None:
+        """Note the end of a transfer; the thread that notes the failure of a receive gives up what is done beside."""
+        transfer.error = "" if error is None else str(error) or "the connection is broken"
+        self._ended.put(transfer)
+        if transfer.error and not transfer.is_send:
+            self._has_failed = True
+            if give_up := self._give_up:
+                give_up()
+
+    def next_ended(self, deadline: float) -> Transfer | None:
+        """Return what has ended; None at the deadline."""
+        with contextlib.suppress(queue.Empty):
+            return self._ended.get(timeout=max(deadline - time.monotonic(), 0.0))
+        return None
+
+    def beside(self, work: Callable[[], object], give_up: Callable[[], object]) -> None:
+        """Do something else; if a receive fails meanwhile, or has, ``give_up`` makes it end."""
+        self._give_up = give_up
+        try:
+            if self._has_failed:
+                give_up()
+            work()
+        finally:
+            self._give_up = None
+
+    def close(self) -> None:
+        """Let the threads end: once nothing is under way, or all connections are broken, they do at once."""
+        ways, self._ways = [*self._ways.values()], {}
+        for way in ways:
+            way.begun.put(None)
+        wait([way.is_over for way in ways], _END_S)
+        for way in ways:
+            way.forget()
+        _empty(self._ended)
+
+    def _wait_on(self, way: _Way) -> None:
+        while way.take():
+            error = None
+            try:
+                # Without the GIL, and without a deadline of its own: one that passed would break the connection for all
+                # transfers. Nothing of this thread holds the transfer meanwhile.
+                way.under_way.handle[0].wait(_FOREVER)  # type: ignore[union-attr] # it has taken one
+            except RuntimeError as problem:
+                error = problem
+            if transfer := way.under_way:
+                transfer.handle = None
+                self.end(transfer, error)
+
+
+class _Way:
+    """What one thread waits for: ``begun``, up to None, and of that the one ``under_way``."""
+
+    def __init__(self) -> None:
+        self.begun = queue.SimpleQueue[Transfer | None]()
+        self.under_way: Transfer | None = None
+        self.is_over = Future[None]()
+
+    def take(self) -> bool:
+        """Wait for the next receive to begin, and tell whether there is one."""
+        self.under_way = None
+        self.under_way = self.begun.get()
+        return self.under_way is not None
+
+    def forget(self) -> None:
+        """Hold no transfer any more."""
+        _empty(self.begun)
+        self.begun.put(None)
+        if (transfer := self.under_way) and (handle := transfer.handle):
+            handle[1].set_()  # gloo's own holds the tensor, which leaves its memory so
+        self.under_way = None
+
+
+def _empty(transfers: queue.SimpleQueue[Transfer] | queue.SimpleQueue[Transfer | None]) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            transfers.get_nowait()
