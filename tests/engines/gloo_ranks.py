@@ -33,18 +33,21 @@ def stop_in_a_message(me, *, port):
     if me.rank == 0:
         buffer = np.empty(_LONG, np.uint8)
         held = weakref.ref(buffer)
-        channel.receive(1, ROUND_TAGS, buffer)
-        channel.receive(1, ROUND_TAGS + channel.limits.rails, buffer[:1])  # behind it
+        channel.receive(1, ROUND_TAGS, buffer[:1])
+        assert channel.wait(channel.now() + _SECONDS) is not None
+        for part in (buffer[1:-1], buffer[-1:]):  # one behind the other
+            channel.receive(1, ROUND_TAGS, part)
         me.wait_flag(0)
         until = time.monotonic() + _SECONDS
-        while not buffer.any():  # until it has come in part
+        while not buffer[1:-1].any():  # until it has come in part
             assert time.monotonic() < until
         channel.ask(b"too late", lambda _: True, channel.now())
         channel.close()
-        del buffer
+        del buffer, part
         gc.collect()
         return held() is not None
-    channel.send(0, ROUND_TAGS, np.ones(_LONG, np.uint8))
+    for length in (1, _LONG - 2):
+        channel.send(0, ROUND_TAGS, np.ones(length, np.uint8))
     me.flag(0, 1)
     me.fail("stop")
     return None

@@ -88,6 +88,7 @@ class GlooReceives:
             if transfer := way.under_way:
                 transfer.handle = None
                 self.end(transfer, error)
+            del transfer  # or the next would be waited for with this one's memory
 
 
 class _Way:
