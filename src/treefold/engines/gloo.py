@@ -195,7 +195,7 @@ class GlooChannel(Channel):
     def close(self) -> None:
         """Let the waiting threads end."""
         self._drop.detach()
-        self._receives.close()
+        self._receives.close(are_broken=self._is_over)
 
     def _decided(self, wanted: list[int], deadline: float) -> list[int]:
         """Return the members of the decision that this rank has come to; those wanted, if it is the first there.
@@ -329,7 +329,7 @@ def _let_go(
     def end() -> None:
         _flush(sent, time.monotonic() + _FLUSH_S)
         _disconnect(group, rank, size, rails)
-        receives.close()
+        receives.close(are_broken=True)
 
     if os.getpid() == owner:
         # Beside whatever the collector of garbage has interrupted. A process that ends waits for it.

@@ -66,15 +66,19 @@ class GlooReceives:
         finally:
             self._give_up = None
 
-    def close(self) -> None:
-        """Let the threads end: once nothing is under way, or all connections are broken, they do at once."""
+    def close(self, *, are_broken: bool) -> None:
+        """Let the threads end: once nothing is under way, or all connections are broken, they do at once.
+
+        ``are_broken``: whether the connections are, and gloo writes no message any more.
+        """
         ways, self._ways = [*self._ways.values()], {}
         for way in ways:
             way.begun.put(None)
         wait([way.is_over for way in ways], _END_S)
-        for way in ways:
-            way.forget()
-        _empty(self._ended)
+        if are_broken:
+            for way in ways:
+                way.forget()
+            _empty(self._ended)
 
     def _wait_on(self, way: _Way) -> None:
         while way.take():
