@@ -81,6 +81,22 @@ class TestErrorOf:
         answers = {0: said("away", [1]), 1: said("lost", [2], waiters=[0]), 2: said("late", [1])}
         assert error_of(answers, 0).ranks == (0,)
 
+    @pytest.mark.parametrize(
+        "others",
+        [{1: said("late", waiters=[0])}, {}],
+        ids=["one has answered", "nobody has answered yet"],
+    )
+    def test_tells_a_rank_that_it_was_away_though_it_waits_for_one_that_has_not_answered(self, others):
+        """Over MPI words come one after the other; whoever was away cannot tell who is late."""
+        error = error_of({0: said("away", [2], waiters=[1])} | others, 0)
+        assert (type(error), error.ranks) == (DeadlineError, (0,))
+        assert str(error).startswith("Rank 0, this one, was away until the deadlines of the others had passed")
+
+    def test_names_who_is_silent_beside_one_that_was_away(self):
+        """Both have stopped, and one of them is back."""
+        answers = {0: said("late", [1, 2]), 1: said("away", [0, 2])}
+        assert [error_of(answers, rank).ranks for rank in answers] == [(2,)] * 2
+
     def test_names_whom_most_miss_of_those_that_were_away(self):
         """One that was there, and noticed its own deadline a little too late, is missed by few."""
         late = [said("late", [1]), said("away", [2, 3]), said("late", [1, 3]), said("away", [1], away_s=0.07)]

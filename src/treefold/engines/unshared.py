@@ -24,8 +24,10 @@ def unshared_sockets() -> Iterator[None]:
     try:
         yield
     finally:
-        _unshared.intersection_update(before)  # those that are still there
-        for descriptor, inode in _sockets() - before:
+        now = _sockets()
+        # Those that are still there, also where another thread has connected meanwhile.
+        _unshared.intersection_update(now)
+        for descriptor, inode in now - before:
             with contextlib.suppress(OSError):
                 if os.get_inheritable(descriptor):
                     os.set_inheritable(descriptor, False)  # noqa: FBT003

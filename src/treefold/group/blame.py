@@ -68,8 +68,10 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     # Who has seen the end of this round and stopped later is to blame only if nobody else is.
     now = {other for other in stopped if answers[other].ended < sequence}
     late = {other: said for other, said in answers.items() if said.cause == LATE}
-    suspects = frozenset().union(*(said.suspects for said in answers.values()))
-    waiters = frozenset().union(*(said.waiters for said in answers.values()))
+    # What was sent to one who was away may not have come to it yet, and it is no judge of who is late.
+    there = [said for said in answers.values() if said.cause != AWAY]
+    suspects = frozenset().union(*(said.suspects for said in there))
+    waiters = frozenset().union(*(said.waiters for said in there))
     # Whoever answers lives. Those whom others wait for besides come second: they may themselves only wait. Where it is
     # known who has stopped, they do not count: one that says nothing may have told the round, and be busy.
     silent = frozenset() if suspects.intersection(stopped) else waiters.difference(answers)

@@ -69,7 +69,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             raise
         self._moves, self._turns, self._elsewhere = Moves(self._link), Turns(), Elsewhere(_NAME)
         self._folds = Folds(self._link, self._moves.join)
-        atexit.register(_close, weakref.ref(self))
+        _open.add(self)
 
     def allreduce(self, tensors: list[Any], opts: Any) -> Any:
         """Reduce each tensor into itself."""
@@ -393,7 +393,10 @@ def _done(result: Any) -> Any:
     return _work_of(future)
 
 
-def _close(group: weakref.ref[TreefoldProcessGroup]) -> None:
-    found = group()
-    if found is not None:
-        found.shutdown()
+_open: weakref.WeakSet[TreefoldProcessGroup] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for group in list(_open):
+        group.shutdown()
