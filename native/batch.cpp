@@ -34,8 +34,8 @@ std::size_t bytes_moved(const std::vector<Item>& items) {
 
 }  // namespace
 
-bool fold_if_small(const std::vector<Item>& items) {
-  if (bytes_moved(items) > least_task_bytes) return false;
+bool fold_if_small(const std::vector<Item>& items, std::size_t most_bytes) {
+  if (bytes_moved(items) > most_bytes) return false;
   const PlainArithmetic mode;
   for (const Item& item : items) {
     item.loop(item.sources, item.arithmetic, item.targets, item.target_count, 0, item.length, false);

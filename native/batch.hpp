@@ -31,7 +31,8 @@ struct Manner {
 // Folds all items on the threads of the pool. Returns whether `interrupted` ended it early.
 bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted, const Manner& manner = {});
 
-// Folds all items on this thread if they are too small for two tasks. Returns whether it did.
-bool fold_if_small(const std::vector<Item>& items);
+// Folds all items on this thread if they read and write few bytes; by default, fewer than two tasks. Returns whether it
+// did.
+bool fold_if_small(const std::vector<Item>& items, std::size_t most_bytes = std::size_t{1} << 16);
 
 }  // namespace treefold

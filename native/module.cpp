@@ -16,6 +16,7 @@
 
 #include "border.hpp"
 #include "dispatch.hpp"
+#include "graph_module.hpp"
 #include "group_module.hpp"
 #include "memory.hpp"
 #include "pipeline_module.hpp"
@@ -204,6 +205,7 @@ NB_MODULE(_native, module) {
   define_pipeline(module);
   define_results(module);
   define_rows(module);
+  define_graphs(module);
   define_groups(module);
   module.def("empty_cache", [] { treefold::HostMemory::of_this_process().clear(); });
 }

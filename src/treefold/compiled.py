@@ -19,10 +19,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
 
 #: What is taken from the module, here, in ``backends`` and in ``cost``.
 _FUNCTIONS = (
-    "HAS_SHARED_MEMORY",
+    *("HAS_SHARED_MEMORY", "TENSORFLOW_FUNCTIONS"),
     *("Row", "RowFold", "empty", "empty_cache", "fold", "level_names", "memory_info", "new_arrays"),
-    *("new_tensors", "num_threads", "read_arrays", "read_tensors", "run_pipeline", "set_memory_limit"),
-    *("set_num_threads", "traffic"),
+    *("new_tensors", "num_threads", "read_arrays", "read_tensors", "register_fold", "run_pipeline"),
+    *("set_memory_limit", "set_num_threads", "traffic"),
 )
 
 

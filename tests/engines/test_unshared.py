@@ -35,5 +35,5 @@ print("kept by the child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(sys.platform != "linux", reason="Sockets are found in Linux's tables.")
 def test_a_child_keeps_none_of_two_that_overlap():
     """Whichever ends last leaves those of the other as they are."""
-    done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
     assert (done.stdout, done.stderr) == ("kept by the child: 0\n", "")

@@ -71,7 +71,7 @@ def way(request, monkeypatch):
     if request.param == "as ops":
         from treefold.tensorflow import traced  # noqa: PLC0415 - some of these tests are about its import
 
-        monkeypatch.setattr(traced, "_may_leave_the_graph", lambda *_: False)
+        monkeypatch.setattr(traced, "_are_on_host", lambda *_: False)
     if request.param == "eager":
         return lambda function, *values: function(*values)
     return lambda function, *values: tf.function(function)(*values)

@@ -20,6 +20,7 @@ from treefold.tensorflow import (
     NcclAllReduce,
     ReductionToOneDevice,
     errors,
+    operation,
 )
 
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
@@ -284,7 +285,12 @@ def registered():
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 class TestRetraces:
-    """Small floats are folded in the graph, which calls Python for rare magnitudes; integers always call it."""
+    """Where TensorFlow's library has no interface for kernels, so that graphs call Python."""
+
+    @pytest.fixture(autouse=True)
+    def without_operation(self, monkeypatch):
+        """Make calls."""
+        monkeypatch.setattr(operation, "is_registered", lambda: False)
 
     def test_share_one_function(self, dtype, on_devices):
         """However many shapes one function is traced for, while all traces are kept."""

@@ -202,7 +202,16 @@ class TestSavedModel:
         graph = loaded.total.get_concrete_function(*[tf.TensorSpec([2])] * 3).graph.as_graph_def()
         names = {node.op for function in graph.library.function for node in function.node_def}
         assert "AddV2" in names
-        assert not [name for name in names if name.startswith(("PyFunc", "EagerPyFunc"))]
+        assert not [name for name in names if name.startswith(("PyFunc", "EagerPyFunc", "Treefold"))]
+
+    def test_of_what_was_traced_before_holds_the_operation(self, tmp_path):
+        """It runs where treefold has registered that, as in this process."""
+        module = tf.Module()
+        module.total = tf.function(lambda *parts: HierarchicalCopyAllReduce().reduce("SUM", PerReplica(parts), "cpu:0"))
+        parts = [tf.fill([2], 2.0**replica) for replica in range(3)]
+        assert module.total(*parts).numpy().tolist() == [7.0] * 2
+        tf.saved_model.save(module, str(tmp_path))
+        assert tf.saved_model.load(str(tmp_path)).total(*parts).numpy().tolist() == [7.0] * 2
 
 
 class TestVersions:

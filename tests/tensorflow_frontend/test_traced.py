@@ -15,7 +15,7 @@ from treefold.backends.numpy_fold import fold_block
 from treefold.errors import ArgumentError, CallError, DeviceError
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
-from treefold.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, on_host
+from treefold.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, on_host, operation
 
 FLOATS = ("float16", np.dtype(ml_dtypes.bfloat16), "float32", "float64")
 OTHERS = ("int8", "uint16", "int32", "int64", "uint64", "complex64", "complex128")
@@ -25,7 +25,7 @@ OPS = [
     for op, dtype in itertools.product(("sum", "mean", "min", "max", "product"), (*FLOATS, *OTHERS))
     if not (op in {"min", "max"} and dtype in COMPLEX)
 ]
-LARGE = 1 << 17  # elements: even one-byte contributions of two replicas are more than a graph folds by itself
+LARGE = 1 << 17  # elements: more than travel in a pack
 
 
 def usual(dtype, count, length):
@@ -114,10 +114,7 @@ def calls(monkeypatch):
 
 @pytest.fixture
 def operations():
-    """Return a function that lists the operations, constants aside, which a function adds to a graph.
-
-    Of a condition it lists the branch that is usually taken.
-    """
+    """Return a function that lists the operations, constants aside, which a function adds to a graph."""
 
     def count(function, value):
         added = []
@@ -126,36 +123,53 @@ def operations():
             graph = tf.compat.v1.get_default_graph()
             before = len(graph.get_operations())
             result = function(value)
-            added.extend(in_order(graph, graph.get_operations()[before:]))
+            added.extend(operation.type for operation in graph.get_operations()[before:])
             return result
 
         tf.function(counted).get_concrete_function(value)
         return [kind for kind in added if kind not in {"Const", "Placeholder"}]
 
-    def in_order(graph, new):
-        for operation in new:
-            yield operation.type
-            if operation.type in {"If", "StatelessIf"}:
-                taken = graph._get_function(operation.get_attr("then_branch").name).graph
-                yield from in_order(taken, taken.get_operations())
-
     return count
+
+
+@pytest.fixture(params=["by an operation", "by a call"])
+def either_way(request, monkeypatch):
+    """Run a test with the operation, and as where TensorFlow's library has no interface for kernels."""
+    if request.param == "by a call":
+        monkeypatch.setattr(operation, "is_registered", lambda: False)
 
 
 class TestBits:
     @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
     @pytest.mark.parametrize(("op", "dtype"), OPS, ids=str)
+    @pytest.mark.usefixtures("either_way")
     def test_of_small_values_are_numpys(self, op, dtype, count, on_devices):
-        """Whether they stay in the graph or not."""
+        """By an operation, and by a call."""
         arrays = usual(dtype, count, 37)
         assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
 
     @pytest.mark.parametrize("count", [2, 5])
     @pytest.mark.parametrize(("op", "dtype"), OPS, ids=str)
+    @pytest.mark.usefixtures("either_way")
     def test_of_large_values_are_numpys(self, op, dtype, count, on_devices):
-        """They leave the graph."""
+        """By an operation, and by a call."""
         arrays = usual(dtype, count, LARGE)
         assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
+
+    @pytest.mark.parametrize("op", ["sum", "mean"])
+    def test_of_the_largest_values_are_numpys(self, op, on_devices):
+        """More than one thread of TensorFlow's folds alone."""
+        arrays = usual("float32", 3, 1 << 21)
+        assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
+
+    @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (2, 3, 4), (1, 1)], ids=str)
+    def test_of_any_shape_are_numpys(self, shape, on_devices):
+        """With the shape known while tracing."""
+        arrays = [np.full(shape, 2.0**replica, "float32") for replica in range(3)]
+        value = on_devices(arrays)
+        reduce = tf.function(lambda value: HierarchicalCopyAllReduce().reduce("sum", value, "cpu:0"))
+        assert reduce.get_concrete_function(value).output_shapes == tf.TensorShape(shape)
+        assert_same_bits(reduce(value), np.full(shape, 7, "float32"))
 
     @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
     @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -168,7 +182,7 @@ class TestBits:
     @pytest.mark.parametrize("dtype", FLOATS, ids=str)
     @pytest.mark.parametrize("op", ["sum", "mean"])
     def test_of_each_special_value_alone_are_numpys(self, op, dtype, on_devices):
-        """None hides behind another that makes the whole batch leave the graph."""
+        """None hides behind another."""
         one, two = special(dtype, 2)
         reduce = tf.function(lambda value: HierarchicalCopyAllReduce().reduce(op, value, "cpu:0"))
         for arrays in zip(one[:, None], two[:, None], strict=True):
@@ -179,7 +193,7 @@ class TestBits:
     @settings(max_examples=60, deadline=None)
     @given(data=st.data())
     def test_of_hostile_values_are_those_of_the_eager_call(self, op, dtype, data, on_devices):
-        """One to six numbers at a time, so that few hide behind another that makes them all leave the graph."""
+        """One to six numbers at a time."""
         numbers = data.draw(hostile(np.dtype(dtype)))
         length, count = data.draw(st.sampled_from([(1, 2), (1, 4), (2, 3), (4, 6)]))
         value = on_devices([numbers[length * replica : length * (replica + 1)] for replica in range(count)])
@@ -271,35 +285,38 @@ class TestBits:
 class TestCalls:
     """From the graph into Python."""
 
-    @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-    def test_small_floats_make_none(self, dtype, calls, on_devices):
-        """As long as their magnitudes are usual."""
-        traced_total("mean", on_devices(usual(dtype, 3, 37)))
+    @pytest.mark.parametrize("length", [37, LARGE])
+    @pytest.mark.parametrize(("op", "dtype"), OPS, ids=str)
+    def test_values_that_are_alike_make_none(self, op, dtype, length, calls, on_devices):
+        """Whatever they are, and however large."""
+        traced_total(op, on_devices(usual(dtype, 3, length)))
         assert calls == []
 
-    @pytest.mark.parametrize("unusual", [1e-42, 2.0**-103])
-    def test_numbers_close_to_denormal_ones_make_one(self, unusual, calls, on_devices):
-        """TensorFlow's threads take denormals for zero."""
-        traced_total("mean", on_devices([np.float32([1, unusual]), np.float32([2, 2])]))
-        assert calls == [1]
-
-    def test_of_rare_magnitudes_are_made_when_the_ops_are_gone(self, calls, on_devices):
-        """The branch that nobody has run yet keeps what it calls alive."""
+    @pytest.mark.usefixtures("either_way")
+    def test_are_made_when_the_ops_are_gone(self, on_devices):
+        """The graph keeps alive what it calls."""
         reduce = tf.function(lambda value: HierarchicalCopyAllReduce().reduce("sum", value, "cpu:0"))
-        assert reduce(on_devices([np.float32([2.0**replica]) for replica in range(3)])).numpy().tolist() == [7.0]
+        value = on_devices([np.float32([2.0 ** (replica - 140)]) for replica in range(3)])
+        traced = reduce.get_concrete_function(value)
         gc.collect()
-        rare = on_devices([np.float32([2.0 ** (replica - 140)]) for replica in range(3)])
-        assert_same_bits(reduce(rare), np.float32([7 * 2.0**-140]))
-        assert calls == [1]
+        assert_same_bits(traced(value), np.float32([7 * 2.0**-140]))
 
-    def test_large_values_make_one_for_the_whole_batch(self, calls, on_devices):
+    def test_without_the_operation_one_serves_the_whole_batch(self, calls, on_devices, monkeypatch):
         """In which small values travel as one."""
+        monkeypatch.setattr(operation, "is_registered", lambda: False)
         values = [on_devices(usual("float32", 3, length)) for length in (5, LARGE, 8, 7, LARGE)]
         reduce = tf.function(
             lambda values: HierarchicalCopyAllReduce().batch_reduce("sum", [(value, "cpu:0") for value in values])
         )
         reduce(values)
         assert calls == [3]
+
+    def test_a_library_without_the_interface_is_none_to_ask(self, monkeypatch):
+        """Such as that of a TensorFlow on Windows: it says so once, and calls are made."""
+        monkeypatch.setattr(operation, "TENSORFLOW_FUNCTIONS", ("TF_NoSuchFunction",))
+        assert not operation.is_registered.__wrapped__()
+        monkeypatch.setattr(operation, "_LIBRARIES", ())
+        assert not operation.is_registered.__wrapped__()
 
     def test_one_replica_makes_none(self, calls, on_devices):
         """Its value is the result."""
@@ -309,7 +326,7 @@ class TestCalls:
         assert calls == []
 
     def test_inside_a_loop(self, calls, on_devices):
-        """A training loop may be part of the graph; one of its rounds leaves it."""
+        """A training loop may be part of the graph."""
         value = on_devices([np.float32([2.0**replica]) for replica in range(3)])
 
         @tf.function
@@ -322,7 +339,28 @@ class TestCalls:
             return total
 
         assert train(value).numpy().tolist() == [14.0]
-        assert calls == [1]
+        assert calls == []
+
+
+class TestContributions:
+    def test_stay_as_they_are(self, on_devices):
+        """Those that are used again, those of variables, and constants of the graph."""
+        variables = [tf.Variable(tf.fill([LARGE], 2.0**replica)) for replica in range(3)]
+
+        @tf.function
+        def reduce(value):
+            ops = HierarchicalCopyAllReduce()
+            given = type(value)([part * 1.0 for part in value.values])
+            first = ops.reduce("sum", given, "cpu:0")
+            second = ops.reduce("mean", given, "cpu:0")
+            read = ops.reduce("sum", type(value)([variable.read_value() for variable in variables]), "cpu:0")
+            return first, second, read, ops.reduce("sum", given, "cpu:0")
+
+        for _ in range(2):
+            first, second, read, third = reduce(on_devices([np.full(LARGE, 2.0**r, "float32") for r in range(3)]))
+            assert [set(one.numpy().tolist()) for one in (first, read, third)] == [{7.0}] * 3
+            assert set(second.numpy().tolist()) == {float(np.float32(7 / 3))}
+            assert [set(variable.numpy().tolist()) for variable in variables] == [{1.0}, {2.0}, {4.0}]
 
 
 class TestOperations:
@@ -335,7 +373,7 @@ class TestOperations:
 
         ours = operations(reduce(HierarchicalCopyAllReduce()), values)
         assert (ours.count("ConcatV2"), ours.count("SplitV")) == (4, 4)
-        assert len(ours) == 26
+        assert len(ours) == 9
         theirs = tf.distribute.ReductionToOneDevice()
         added = operations(
             lambda values: theirs.batch_reduce(tf.distribute.ReduceOp.SUM, [(value, value) for value in values]), values

@@ -1,7 +1,7 @@
-"""Reductions of values in host memory inside ``tf.function``: small batches as operations, all others by one call.
+"""Reductions of values in host memory inside ``tf.function``: by operations of their own, or by one call into Python.
 
-Small values are packed either way. What is known of the values while tracing need not be found out when the graph runs,
-so the call goes straight to the kernel.
+What is known of the values while tracing need not be found out when the graph runs, so both go straight to the kernel.
+Small values are packed either way.
 """
 
 from __future__ import annotations
@@ -20,13 +20,10 @@ from treefold.execution.native import new_result
 from treefold.fold import Fold
 from treefold.options import CommunicationOptions
 from treefold.tensorflow.callbacks import Callbacks
-from treefold.tensorflow.in_graph import folded, is_foldable
+from treefold.tensorflow.operation import folded, is_foldable
 from treefold.tensorflow.packing import MOST_BYTES, grouped, packed, unpacked
 from treefold.tensorflow.values import Pair, copied, is_alike, tensors_of
 from treefold.values import IndexedSlices, PerReplica
-
-#: The contributions to all values of a batch that is folded in the graph; larger batches are faster by the call.
-_MOST_BYTES_IN_GRAPH = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -56,22 +53,21 @@ class HostReduction:
         return len(pair.components) == 1 and is_alike(pair) and self.fold.result_dtype(pair.dtype) == pair.dtype
 
     def _reduced(self, pairs: Sequence[Pair]) -> list[list[Any]]:
-        stays = self._stays_in_graph(pairs)
-        groups = grouped(pairs, _MOST_BYTES_IN_GRAPH if stays else MOST_BYTES)
+        groups = grouped(pairs, MOST_BYTES)
         members = [[pairs[index] for index in group] for group in groups]
-        loads = [packed(group) if stays or len(group) > 1 else group[0] for group in members]
-        made = [folded(load, self.fold, self._call_for_one) for load in loads] if stays else self._call(loads)
+        loads = [packed(group) if len(group) > 1 else group[0] for group in members]
         results: list[list[Any]] = [[] for _ in pairs]
-        for indices, group, load, result in zip(groups, members, loads, made, strict=True):
+        for indices, group, load, result in zip(groups, members, loads, self._folded(loads), strict=True):
             parts = [copied(result, load.targets)] if load is group[0] else unpacked(result, group)
             for index, part in zip(indices, parts, strict=True):
                 results[index] = part
         return results
 
-    def _stays_in_graph(self, pairs: Sequence[Pair]) -> bool:
-        if not all(is_foldable(pair, self.fold) for pair in pairs):
-            return False
-        return sum(len(pair.components) * pair.nbytes for pair in pairs) <= _MOST_BYTES_IN_GRAPH
+    def _folded(self, pairs: Sequence[Pair]) -> list[Any]:
+        """Return each result on one device; what no operation folds is folded by one call."""
+        by_call = [pair for pair in pairs if not is_foldable(pair, self.fold)]
+        called = iter(self._call(by_call) if by_call else [])
+        return [folded(pair, self.fold) if is_foldable(pair, self.fold) else next(called) for pair in pairs]
 
     def _call(self, pairs: Sequence[Pair]) -> list[Any]:
         """Reduce by one call into Python, which reads the graph's tensors as they lie; each result is on one device."""
@@ -86,17 +82,6 @@ class HostReduction:
         made = self.callbacks.call(key, lambda: function(self.ops, self.fold, layouts, self.options), flat, types)
         remaining = iter(made)
         return [_with_shape(pair, remaining) for pair in pairs]
-
-    def _call_for_one(self, contributions: Any) -> Any:
-        """Reduce the contributions to one flat value, stacked in one tensor, by a call of their own."""
-        fold = self.fold
-
-        def reduce_array(array: Any) -> list[HostArray]:
-            return _folded([list(array)], fold)
-
-        [result] = self.callbacks.call(fold, lambda: reduce_array, [contributions], [contributions.dtype])
-        result.set_shape(contributions.shape[1:])
-        return result
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def reduced(
     terms = ops.terms(op)
     for pair in pairs:
         _check(pair, terms)
-    if terms.fold.accumulation_fn is None and _may_leave_the_graph(pairs, terms.own_devices):
+    if terms.fold.accumulation_fn is None and _are_on_host(pairs, terms.own_devices):
         if options is not None:
             check_honoured(options, HOST)
         return HostReduction(ops, terms.fold, options, callbacks).traced(pairs)
@@ -65,8 +65,10 @@ def _check(pair: Pair, terms: Terms) -> None:
     terms.fold.check_dtype(pair.dtype)
 
 
-def _may_leave_the_graph(pairs: Sequence[Pair], own: Sequence[str]) -> bool:
-    """Whether everything is on CPU devices of this process, in a graph that can call back into Python."""
+def _are_on_host(pairs: Sequence[Pair], own: Sequence[str]) -> bool:
+    """Whether everything is on CPU devices of this process, in a graph that only this process runs."""
+    if any(pair.is_in_cluster for pair in pairs):
+        return False
     named = {*own, *(device for pair in pairs for device in (*pair.places, *pair.targets))}
     is_host = all(device_type(device) == "cpu" for device in named)
     in_xla = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

@@ -1,0 +1,59 @@
+"""The fold as an operation of TensorFlow's own graphs: the native kernel, without a call into Python.
+
+TensorFlow runs it as soon as its inputs are there, beside others, and in the memory of an input that nobody else needs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_library
+
+from treefold.compiled import HAS_NATIVE
+from treefold.dtypes import FOLDABLE
+from treefold.execution import native
+from treefold.fold import Fold
+from treefold.tensorflow.values import Pair, is_alike
+
+if HAS_NATIVE:
+    from treefold._native import TENSORFLOW_FUNCTIONS, register_fold
+
+_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_framework.2.dylib")
+
+
+def is_foldable(pair: Pair, fold: Fold) -> bool:
+    """Whether the operation is there, and folds such a value."""
+    is_known = is_alike(pair) and pair.dtype in FOLDABLE and fold.weights is None
+    return is_known and is_registered()
+
+
+@functools.cache
+def is_registered() -> bool:
+    """Register the operation, and tell whether TensorFlow has it: its library may lack the interface for kernels."""
+    if not HAS_NATIVE:
+        return False
+    found = [path for name in _LIBRARIES if (path := Path(tf.sysconfig.get_lib(), name)).exists()]
+    try:
+        library = ctypes.CDLL(str(found[0]))  # the one that TensorFlow has loaded
+        functions = [getattr(library, name) for name in TENSORFLOW_FUNCTIONS]
+    except (AttributeError, IndexError, OSError):
+        return False
+    register_fold([ctypes.cast(function, ctypes.c_void_p).value for function in functions], native.level())
+    return True
+
+
+def folded(pair: Pair, fold: Fold) -> Any:
+    """Return the fold of a value's contributions, on the device of the first of its destinations."""
+    with tf.device(pair.targets[0]):
+        return op_def_library.apply_op(
+            "TreefoldFold",
+            contributions=pair.components,
+            R=tf.as_dtype(fold.result_dtype(pair.dtype)),
+            dtype=native.DTYPES[pair.dtype],
+            op=native.OPS[fold.op.name],
+            accumulate=native.ACCUMULATIONS[fold.accumulate],
+        )
