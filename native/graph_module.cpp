@@ -162,7 +162,12 @@ bool read(TF_OpKernelContext* context, Inputs& inputs, Status& status) {
 Tensor make_result(const treefold::Item& fold, TF_OpKernelContext* context, const Inputs& inputs, Status& status) {
   const std::size_t nbytes = inputs.nbytes / fold.source_bytes * fold.target_bytes;
   const int dtype = tensorflow.TF_ExpectedOutputDataType(context, 0), rank = static_cast<int>(inputs.shape.size());
-  return Tensor(tensorflow.TF_AllocateOutput(context, 0, dtype, inputs.shape.data(), rank, nbytes, status.status));
+  Tensor result(tensorflow.TF_AllocateOutput(context, 0, dtype, inputs.shape.data(), rank, nbytes, status.status));
+  // Graphs come from files, too, whose attributes may contradict each other.
+  if (status.is_ok() && tensorflow.TF_TensorByteSize(result.get()) != nbytes) {
+    tensorflow.TF_SetStatus(status.status, invalid_argument, "The attributes T, R and dtype of a fold do not fit together.");
+  }
+  return result;
 }
 
 void fold_into(treefold::Item item, const Inputs& inputs, void* result) {
@@ -203,7 +208,12 @@ void register_fold(const std::vector<std::uintptr_t>& addresses, int level) {
   vector_level = level;
   const Status status;
   TF_OpDefinitionBuilder* const definition = tensorflow.TF_NewOpDefinitionBuilder(operation);
-  for (const char* attribute : {"N: int >= 1", "T: type", "R: type", "dtype: int", "op: int", "accumulate: int"}) {
+  const std::string types = "{half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
+                            "complex64, complex128, bool}";
+  for (const std::string& attribute : {"T: " + types, "R: " + types}) {
+    tensorflow.TF_OpDefinitionBuilderAddAttr(definition, attribute.c_str());
+  }
+  for (const char* attribute : {"N: int >= 1", "dtype: int", "op: int", "accumulate: int"}) {
     tensorflow.TF_OpDefinitionBuilderAddAttr(definition, attribute);
   }
   tensorflow.TF_OpDefinitionBuilderAddInput(definition, "contributions: N * T");

@@ -9,10 +9,12 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorflow.python.framework import op_def_library
 
 from treefold import CommunicationOptions
 from treefold.backends.numpy_fold import fold_block
 from treefold.errors import ArgumentError, CallError, DeviceError
+from treefold.execution import native
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, on_host, operation
@@ -340,6 +342,56 @@ class TestCalls:
 
         assert train(value).numpy().tolist() == [14.0]
         assert calls == []
+
+
+class TestAttributes:
+    """Graphs come from files, too."""
+
+    @pytest.mark.parametrize(
+        ("words", "given"),
+        [
+            (r"The attributes T, R and dtype of a fold do not fit together\.", {"dtype": native.DTYPES["float64"]}),
+            (r"The attributes T, R and dtype of a fold do not fit together\.", {"R": tf.int8}),
+            (r"fold knows no op 77\.", {"op": 77}),
+            (r"fold knows no accumulation -1\.", {"accumulate": -1}),
+            (r"fold knows no dtype 99\.", {"dtype": 99}),
+            (r"fold has no meaning for this op and dtype", {"dtype": native.DTYPES["complex64"], "op": 2}),
+        ],
+    )
+    def test_that_contradict_each_other_are_refused(self, words, given):
+        """In words, and nothing is written beyond a tensor."""
+        assert operation.is_registered()
+        plain = {"R": tf.float32, "dtype": native.DTYPES["float32"], "op": 0, "accumulate": 0}
+        parts = [tf.ones(1001), tf.ones(1001)]
+
+        @tf.function
+        def fold(parts):
+            return op_def_library.apply_op("TreefoldFold", contributions=parts, **plain | given)
+
+        with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.UnknownError), match=words):
+            fold(parts)
+
+    @pytest.mark.parametrize("lengths", [(3, 4), (4, 3)])
+    def test_shapes_that_differ_are_refused(self, lengths):
+        """Where tracing could not see it."""
+        assert operation.is_registered()
+
+        @tf.function(input_signature=[[tf.TensorSpec([None])] * 2])
+        def fold(parts):
+            return op_def_library.apply_op(
+                "TreefoldFold", contributions=parts, R=tf.float32, dtype=native.DTYPES["float32"], op=0, accumulate=0
+            )
+
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"Replica 1 brings \d+ bytes where replica 0 brings"):
+            fold([tf.ones(length) for length in lengths])
+
+    def test_texts_cannot_be_folded(self):
+        """Their tensors hold pointers."""
+        assert operation.is_registered()
+        with tf.Graph().as_default(), pytest.raises(TypeError, match=r"not in list of allowed values"):
+            op_def_library.apply_op(
+                "TreefoldFold", contributions=[tf.constant(["a"])], R=tf.float32, dtype=2, op=0, accumulate=0
+            )
 
 
 class TestContributions:
