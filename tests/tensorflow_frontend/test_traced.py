@@ -9,12 +9,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorflow.python.framework import op_def_library
 
 from treefold import CommunicationOptions
 from treefold.backends.numpy_fold import fold_block
 from treefold.errors import ArgumentError, CallError, DeviceError
-from treefold.execution import native
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, on_host, operation
@@ -182,15 +180,6 @@ class TestBits:
         assert_same_bits(traced_total(op, on_devices(arrays)), reference(op, arrays))
 
     @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-    @pytest.mark.parametrize("op", ["sum", "mean"])
-    def test_of_each_special_value_alone_are_numpys(self, op, dtype, on_devices):
-        """None hides behind another."""
-        one, two = special(dtype, 2)
-        reduce = tf.function(lambda value: HierarchicalCopyAllReduce().reduce(op, value, "cpu:0"))
-        for arrays in zip(one[:, None], two[:, None], strict=True):
-            assert_same_bits(reduce(on_devices(list(arrays))), reference(op, list(arrays)))
-
-    @pytest.mark.parametrize("dtype", FLOATS, ids=str)
     @pytest.mark.parametrize("op", REDUCTIONS)
     @settings(max_examples=60, deadline=None)
     @given(data=st.data())
@@ -313,13 +302,6 @@ class TestCalls:
         reduce(values)
         assert calls == [3]
 
-    def test_a_library_without_the_interface_is_none_to_ask(self, monkeypatch):
-        """Such as that of a TensorFlow on Windows: it says so once, and calls are made."""
-        monkeypatch.setattr(operation, "TENSORFLOW_FUNCTIONS", ("TF_NoSuchFunction",))
-        assert not operation.is_registered.__wrapped__()
-        monkeypatch.setattr(operation, "_LIBRARIES", ())
-        assert not operation.is_registered.__wrapped__()
-
     def test_one_replica_makes_none(self, calls, on_devices):
         """Its value is the result."""
         for op, dtype in (("sum", "float32"), ("max", "int64"), ("mean", "complex64")):
@@ -342,77 +324,6 @@ class TestCalls:
 
         assert train(value).numpy().tolist() == [14.0]
         assert calls == []
-
-
-class TestAttributes:
-    """Graphs come from files, too."""
-
-    @pytest.mark.parametrize(
-        ("words", "given"),
-        [
-            (r"The attributes T, R and dtype of a fold do not fit together\.", {"dtype": native.DTYPES["float64"]}),
-            (r"The attributes T, R and dtype of a fold do not fit together\.", {"R": tf.int8}),
-            (r"fold knows no op 77\.", {"op": 77}),
-            (r"fold knows no accumulation -1\.", {"accumulate": -1}),
-            (r"fold knows no dtype 99\.", {"dtype": 99}),
-            (r"fold has no meaning for this op and dtype", {"dtype": native.DTYPES["complex64"], "op": 2}),
-        ],
-    )
-    def test_that_contradict_each_other_are_refused(self, words, given):
-        """In words, and nothing is written beyond a tensor."""
-        assert operation.is_registered()
-        plain = {"R": tf.float32, "dtype": native.DTYPES["float32"], "op": 0, "accumulate": 0}
-        parts = [tf.ones(1001), tf.ones(1001)]
-
-        @tf.function
-        def fold(parts):
-            return op_def_library.apply_op("TreefoldFold", contributions=parts, **plain | given)
-
-        with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.UnknownError), match=words):
-            fold(parts)
-
-    @pytest.mark.parametrize("lengths", [(3, 4), (4, 3)])
-    def test_shapes_that_differ_are_refused(self, lengths):
-        """Where tracing could not see it."""
-        assert operation.is_registered()
-
-        @tf.function(input_signature=[[tf.TensorSpec([None])] * 2])
-        def fold(parts):
-            return op_def_library.apply_op(
-                "TreefoldFold", contributions=parts, R=tf.float32, dtype=native.DTYPES["float32"], op=0, accumulate=0
-            )
-
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"Replica 1 brings \d+ bytes where replica 0 brings"):
-            fold([tf.ones(length) for length in lengths])
-
-    def test_texts_cannot_be_folded(self):
-        """Their tensors hold pointers."""
-        assert operation.is_registered()
-        with tf.Graph().as_default(), pytest.raises(TypeError, match=r"not in list of allowed values"):
-            op_def_library.apply_op(
-                "TreefoldFold", contributions=[tf.constant(["a"])], R=tf.float32, dtype=2, op=0, accumulate=0
-            )
-
-
-class TestContributions:
-    def test_stay_as_they_are(self, on_devices):
-        """Those that are used again, those of variables, and constants of the graph."""
-        variables = [tf.Variable(tf.fill([LARGE], 2.0**replica)) for replica in range(3)]
-
-        @tf.function
-        def reduce(value):
-            ops = HierarchicalCopyAllReduce()
-            given = type(value)([part * 1.0 for part in value.values])
-            first = ops.reduce("sum", given, "cpu:0")
-            second = ops.reduce("mean", given, "cpu:0")
-            read = ops.reduce("sum", type(value)([variable.read_value() for variable in variables]), "cpu:0")
-            return first, second, read, ops.reduce("sum", given, "cpu:0")
-
-        for _ in range(2):
-            first, second, read, third = reduce(on_devices([np.full(LARGE, 2.0**r, "float32") for r in range(3)]))
-            assert [set(one.numpy().tolist()) for one in (first, read, third)] == [{7.0}] * 3
-            assert set(second.numpy().tolist()) == {float(np.float32(7 / 3))}
-            assert [set(variable.numpy().tolist()) for variable in variables] == [{1.0}, {2.0}, {4.0}]
 
 
 class TestOperations:

@@ -44,6 +44,7 @@ _NAME = "treefold"
 #: Results are laid out at multiples of so many bytes.
 _LINE = 64
 _Result = TypeVar("_Result")
+_open = weakref.WeakSet[Any]()
 _work_of: Callable[[Any], Any] = vars(_distributed_c10d)["_create_work_from_future"]
 
 
@@ -391,9 +392,6 @@ def _done(result: Any) -> Any:
     future: Any = torch.futures.Future()
     future.set_result(result)
     return _work_of(future)
-
-
-_open: weakref.WeakSet[TreefoldProcessGroup] = weakref.WeakSet()
 
 
 @atexit.register
