@@ -66,8 +66,7 @@ using Delete = void (*)(void*);
 
 #define TREEFOLD_POINTER(name, result, parameters) result(*name) parameters = nullptr;
 #define TREEFOLD_FUNCTION_NAME(name, result, parameters) #name,
-#define TREEFOLD_TAKE(name, result, parameters) \
-  tensorflow.name = reinterpret_cast<result(*) parameters>(addresses[at++]);
+#define TREEFOLD_TAKE(name, result, parameters) tensorflow.name = reinterpret_cast<result(*) parameters>(*address++);
 
 struct Functions {
   TREEFOLD_TENSORFLOW(TREEFOLD_POINTER)
@@ -83,7 +82,7 @@ constexpr const char* operation = "TreefoldFold";
 constexpr int ok = 0, invalid_argument = 3, resource_exhausted = 8;  // TF_Code
 // Up to so many bytes, read and written, the thread that TensorFlow gives folds alone: its other threads have other
 // operations to run, which the threads of treefold's pool would hold up.
-constexpr std::size_t own_thread_bytes = std::size_t{1} << 24;
+constexpr std::size_t lone_thread_bytes = std::size_t{1} << 24;
 
 struct Status {
   Status() : status(tensorflow.TF_NewStatus()) {}
@@ -135,6 +134,14 @@ struct Inputs {
   std::size_t nbytes = 0;
 };
 
+std::vector<std::int64_t> shape_of(const TF_Tensor* tensor) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(tensorflow.TF_NumDims(tensor)));
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+    shape[axis] = tensorflow.TF_Dim(tensor, static_cast<int>(axis));
+  }
+  return shape;
+}
+
 bool read(TF_OpKernelContext* context, Inputs& inputs, Status& status) {
   const int count = tensorflow.TF_NumInputs(context);
   for (int i = 0; i < count; ++i) {
@@ -142,15 +149,11 @@ bool read(TF_OpKernelContext* context, Inputs& inputs, Status& status) {
     tensorflow.TF_GetInput(context, i, &given, status.status);
     if (!status.is_ok()) return false;
     const Tensor tensor(given);  // let go of at once: the executor holds it
-    const std::size_t nbytes = tensorflow.TF_TensorByteSize(given);
     if (i == 0) {
-      inputs.nbytes = nbytes;
-      for (int axis = 0; axis < tensorflow.TF_NumDims(given); ++axis) {
-        inputs.shape.push_back(tensorflow.TF_Dim(given, axis));
-      }
-    } else if (nbytes != inputs.nbytes) {
-      const std::string sentence = "Replica " + std::to_string(i) + " brings " + std::to_string(nbytes) +
-                                   " bytes where replica 0 brings " + std::to_string(inputs.nbytes) + ".";
+      inputs.nbytes = tensorflow.TF_TensorByteSize(given);
+      inputs.shape = shape_of(given);
+    } else if (shape_of(given) != inputs.shape) {
+      const std::string sentence = "Replica " + std::to_string(i) + " has another shape than replica 0.";
       tensorflow.TF_SetStatus(status.status, invalid_argument, sentence.c_str());
       return false;
     }
@@ -177,7 +180,7 @@ void fold_into(treefold::Item item, const Inputs& inputs, void* result) {
   item.target_count = 1;
   item.length = inputs.nbytes / item.source_bytes;
   const std::vector<treefold::Item> items{item};
-  if (!treefold::fold_if_small(items, own_thread_bytes)) treefold::fold_batch(items, [] { return false; });
+  if (!treefold::fold_if_small(items, lone_thread_bytes)) treefold::fold_batch(items, [] { return false; });
 }
 
 // Called on a thread of TensorFlow's, without the GIL, and by several at once.
@@ -203,18 +206,20 @@ void check(const Status& status) {
 void register_fold(const std::vector<std::uintptr_t>& addresses, int level) {
   if (addresses.size() != function_count) refuse("register_fold takes the address of each of TENSORFLOW_FUNCTIONS.");
   level_at(level);
-  std::size_t at = 0;
+  static bool is_registered = false;  // guarded by the GIL; TensorFlow ends the process on a second registration
+  if (is_registered) return;
+  is_registered = true;
+  auto address = addresses.begin();
   TREEFOLD_TENSORFLOW(TREEFOLD_TAKE)
   vector_level = level;
   const Status status;
   TF_OpDefinitionBuilder* const definition = tensorflow.TF_NewOpDefinitionBuilder(operation);
   const std::string types = "{half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
                             "complex64, complex128, bool}";
-  for (const std::string& attribute : {"T: " + types, "R: " + types}) {
+  const std::string attributes[] = {"N: int >= 1", "T: " + types, "R: " + types,
+                                    "dtype: int", "op: int", "accumulate: int"};
+  for (const std::string& attribute : attributes) {
     tensorflow.TF_OpDefinitionBuilderAddAttr(definition, attribute.c_str());
-  }
-  for (const char* attribute : {"N: int >= 1", "dtype: int", "op: int", "accumulate: int"}) {
-    tensorflow.TF_OpDefinitionBuilderAddAttr(definition, attribute);
   }
   tensorflow.TF_OpDefinitionBuilderAddInput(definition, "contributions: N * T");
   tensorflow.TF_OpDefinitionBuilderAddOutput(definition, "result: R");
@@ -233,6 +238,6 @@ void define_graphs(nb::module_& module) {
   for (const char* name : function_names) names.append(nb::str(name));
   module.attr("TENSORFLOW_FUNCTIONS") = nb::tuple(names);
   module.def("register_fold", &register_fold, nb::arg("addresses"), nb::arg("level"),
-             "Register the operation TreefoldFold with TensorFlow, once in a process.\n\n"
+             "Register the operation TreefoldFold with TensorFlow; again, do nothing.\n\n"
              "addresses: of TENSORFLOW_FUNCTIONS, in their order; level: the index of a vector level.");
 }

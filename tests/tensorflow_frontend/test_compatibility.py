@@ -290,7 +290,7 @@ class TestRetraces:
     @pytest.fixture(autouse=True)
     def without_operation(self, monkeypatch):
         """Make calls."""
-        monkeypatch.setattr(operation, "is_registered", lambda: False)
+        monkeypatch.setattr(operation, "ensure_registered", lambda: False)
 
     def test_share_one_function(self, dtype, on_devices):
         """However many shapes one function is traced for, while all traces are kept."""

@@ -1,10 +1,15 @@
 """The operation that folds in TensorFlow's graphs."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.framework import op_def_library
 
+from treefold.dtypes import FOLDABLE
 from treefold.execution import native
 from treefold.tensorflow import HierarchicalCopyAllReduce, operation
 
@@ -12,12 +17,34 @@ LARGE = 1 << 17
 
 
 class TestRegistration:
+    def test_happens_once_whoever_asks(self):
+        """TensorFlow ends the process on a second one; threads and modules that are loaded again may ask."""
+        script = (
+            "import importlib, sys, threading\n"
+            "from treefold.tensorflow import operation\n"
+            "sys.setswitchinterval(1e-6)\n"
+            "threads = [threading.Thread(target=operation.ensure_registered) for _ in range(8)]\n"
+            "[one.start() for one in threads], [one.join() for one in threads]\n"
+            "print(importlib.reload(operation).ensure_registered())"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)  # noqa: S603
+        assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+    @pytest.mark.parametrize("dtype", FOLDABLE)
+    def test_takes_every_dtype(self, dtype):
+        """That a kernel folds."""
+        parts = [tf.cast(tf.constant([0, 1]), dtype)] * 2
+        op = "max" if dtype == "bool" else "product"
+        made = tf.function(lambda parts: HierarchicalCopyAllReduce().reduce(op, PerReplica(parts), "cpu:0"))
+        assert "TreefoldFold" in {one.type for one in made.get_concrete_function(parts).graph.get_operations()}
+        assert made(parts).numpy().tolist() == parts[0].numpy().tolist()
+
     def test_a_library_without_the_interface_is_none_to_ask(self, monkeypatch):
         """Such as that of a TensorFlow on Windows: it says so once, and calls are made."""
         monkeypatch.setattr(operation, "TENSORFLOW_FUNCTIONS", ("TF_NoSuchFunction",))
-        assert not operation.is_registered.__wrapped__()
+        assert not operation.ensure_registered.__wrapped__()
         monkeypatch.setattr(operation, "_LIBRARIES", ())
-        assert not operation.is_registered.__wrapped__()
+        assert not operation.ensure_registered.__wrapped__()
 
 
 class TestAttributes:
@@ -36,7 +63,7 @@ class TestAttributes:
     )
     def test_that_contradict_each_other_are_refused(self, words, given):
         """In words, and nothing is written beyond a tensor."""
-        assert operation.is_registered()
+        assert operation.ensure_registered()
         plain = {"R": tf.float32, "dtype": native.DTYPES["float32"], "op": 0, "accumulate": 0}
         parts = [tf.ones(1001), tf.ones(1001)]
 
@@ -47,27 +74,46 @@ class TestAttributes:
         with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.UnknownError), match=words):
             fold(parts)
 
-    @pytest.mark.parametrize("lengths", [(3, 4), (4, 3)])
-    def test_shapes_that_differ_are_refused(self, lengths):
+    @pytest.mark.parametrize("shapes", [([3], [4]), ([4], [3]), ([2, 3], [3, 2]), ([6], [6, 1])], ids=str)
+    def test_shapes_that_differ_are_refused(self, shapes):
         """Where tracing could not see it."""
-        assert operation.is_registered()
+        assert operation.ensure_registered()
 
-        @tf.function(input_signature=[[tf.TensorSpec([None])] * 2])
+        @tf.function(input_signature=[[tf.TensorSpec(None)] * 2])
         def fold(parts):
             return op_def_library.apply_op(
                 "TreefoldFold", contributions=parts, R=tf.float32, dtype=native.DTYPES["float32"], op=0, accumulate=0
             )
 
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"Replica 1 brings \d+ bytes where replica 0 brings"):
-            fold([tf.ones(length) for length in lengths])
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"Replica 1 has another shape than replica 0\."):
+            fold([tf.ones(shape) for shape in shapes])
 
     def test_texts_cannot_be_folded(self):
         """Their tensors hold pointers."""
-        assert operation.is_registered()
+        assert operation.ensure_registered()
         with tf.Graph().as_default(), pytest.raises(TypeError, match=r"not in list of allowed values"):
             op_def_library.apply_op(
                 "TreefoldFold", contributions=[tf.constant(["a"])], R=tf.float32, dtype=2, op=0, accumulate=0
             )
+
+
+class TestGradients:
+    """There are none, and they are asked for of whatever a function returns."""
+
+    @pytest.mark.parametrize("op", ["sum", "mean"])
+    def test_of_what_stands_beside_a_reduction_are_as_without(self, op):
+        """Such as a loss that is reported."""
+        ops = HierarchicalCopyAllReduce()
+
+        @tf.function
+        def step(value):
+            return tf.reduce_sum(value * value), ops.reduce(op, PerReplica([value, value]), "cpu:0")
+
+        value = tf.constant([1.0, 2.0])
+        with tf.GradientTape() as tape:
+            tape.watch(value)
+            loss, _ = step(value)
+        assert tape.gradient(loss, value).numpy().tolist() == [2.0, 4.0]
 
 
 class TestContributions:

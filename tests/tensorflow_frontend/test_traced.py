@@ -136,7 +136,7 @@ def operations():
 def either_way(request, monkeypatch):
     """Run a test with the operation, and as where TensorFlow's library has no interface for kernels."""
     if request.param == "by a call":
-        monkeypatch.setattr(operation, "is_registered", lambda: False)
+        monkeypatch.setattr(operation, "ensure_registered", lambda: False)
 
 
 class TestBits:
@@ -294,7 +294,7 @@ class TestCalls:
 
     def test_without_the_operation_one_serves_the_whole_batch(self, calls, on_devices, monkeypatch):
         """In which small values travel as one."""
-        monkeypatch.setattr(operation, "is_registered", lambda: False)
+        monkeypatch.setattr(operation, "ensure_registered", lambda: False)
         values = [on_devices(usual("float32", 3, length)) for length in (5, LARGE, 8, 7, LARGE)]
         reduce = tf.function(
             lambda values: HierarchicalCopyAllReduce().batch_reduce("sum", [(value, "cpu:0") for value in values])

@@ -20,7 +20,7 @@ from treefold.execution.native import new_result
 from treefold.fold import Fold
 from treefold.options import CommunicationOptions
 from treefold.tensorflow.callbacks import Callbacks
-from treefold.tensorflow.operation import folded, is_foldable
+from treefold.tensorflow.operation import folded, has_operation_for
 from treefold.tensorflow.packing import MOST_BYTES, grouped, packed, unpacked
 from treefold.tensorflow.values import Pair, copied, is_alike, tensors_of
 from treefold.values import IndexedSlices, PerReplica
@@ -57,17 +57,20 @@ class HostReduction:
         members = [[pairs[index] for index in group] for group in groups]
         loads = [packed(group) if len(group) > 1 else group[0] for group in members]
         results: list[list[Any]] = [[] for _ in pairs]
-        for indices, group, load, result in zip(groups, members, loads, self._folded(loads), strict=True):
+        for indices, group, load, result in zip(groups, members, loads, self._results_of(loads), strict=True):
             parts = [copied(result, load.targets)] if load is group[0] else unpacked(result, group)
             for index, part in zip(indices, parts, strict=True):
                 results[index] = part
         return results
 
-    def _folded(self, pairs: Sequence[Pair]) -> list[Any]:
+    def _results_of(self, pairs: Sequence[Pair]) -> list[Any]:
         """Return each result on one device; what no operation folds is folded by one call."""
-        by_call = [pair for pair in pairs if not is_foldable(pair, self.fold)]
-        called = iter(self._call(by_call) if by_call else [])
-        return [folded(pair, self.fold) if is_foldable(pair, self.fold) else next(called) for pair in pairs]
+        made = [folded(pair, self.fold) if has_operation_for(pair, self.fold) else None for pair in pairs]
+        left = [index for index, result in enumerate(made) if result is None]
+        called = self._call([pairs[index] for index in left]) if left else []
+        for index, result in zip(left, called, strict=True):
+            made[index] = result
+        return made
 
     def _call(self, pairs: Sequence[Pair]) -> list[Any]:
         """Reduce by one call into Python, which reads the graph's tensors as they lie; each result is on one device."""
@@ -120,14 +123,14 @@ def _reduction_of_arrays(
                 others.append((PerReplica(components, layout.places), layout.target))
         # First those that may still be refused.
         reduced = iter([result[0] for result in ops.batch_reduce(fold.op, others, options)])
-        made = iter(_folded(alike, fold))
+        made = iter(_fold_arrays(alike, fold))
         results = [next(made if layout.is_alike else reduced) for layout in layouts]
         return [a for one in results for a in ([one.values, one.indices] if isinstance(one, IndexedSlices) else [one])]
 
     return reduce_arrays
 
 
-def _folded(values: Sequence[Sequence[HostArray]], fold: Fold) -> list[HostArray]:
+def _fold_arrays(values: Sequence[Sequence[HostArray]], fold: Fold) -> list[HostArray]:
     """Return the folds of values whose contributions agree, in memory that TensorFlow adopts where it is large."""
     jobs = []
     for sources in values:

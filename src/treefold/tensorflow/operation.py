@@ -1,10 +1,11 @@
 """The fold as an operation of TensorFlow's own graphs: the native kernel, without a call into Python.
 
-TensorFlow runs it as soon as its inputs are there, beside others, and in the memory of an input that nobody else needs.
+TensorFlow runs it as soon as its inputs are there, beside others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from pathlib import Path
@@ -25,14 +26,19 @@ if HAS_NATIVE:
 _LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_framework.2.dylib")
 
 
-def is_foldable(pair: Pair, fold: Fold) -> bool:
+# As calls into Python: without this a function could not even be called under a tape, whatever else it returns.
+with contextlib.suppress(KeyError):  # this module was loaded before
+    tf.no_gradient("TreefoldFold")
+
+
+def has_operation_for(pair: Pair, fold: Fold) -> bool:
     """Whether the operation is there, and folds such a value."""
     is_known = is_alike(pair) and pair.dtype in FOLDABLE and fold.weights is None
-    return is_known and is_registered()
+    return is_known and ensure_registered()
 
 
 @functools.cache
-def is_registered() -> bool:
+def ensure_registered() -> bool:
     """Register the operation, and tell whether TensorFlow has it: its library may lack the interface for kernels."""
     if not HAS_NATIVE:
         return False
