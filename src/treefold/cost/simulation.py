@@ -16,10 +16,8 @@ from treefold.plan.ir import Combine, Concat, Copy
 from treefold.timeline import Activity, Timeline, Wait
 from treefold.topology import Topology
 
-# Where chunks stand for more, so many of each copy are simulated, and no more than so many of all copies together.
-# Pipelines whose packs differ repeat themselves after a few chunks, so numbers of chunks are multiples of 24, and their
-# halves of 2, 3, 4, 6 and 12: at 120 every time is within 1 % of that of all chunks one by one.
-_FEWEST_CHUNKS, _MOST_CHUNKS, _MOST_SPANS = 24, 120, 32_000
+_MOST_SPANS = 32_000  # up to this many chunks of all copies together are simulated one by one
+_FEWEST_CHUNKS = 24  # at least so many chunks are simulated where they stand for more
 _KINDS = {Copy: "copy", Combine: "combine", Concat: "concat"}
 
 
@@ -120,8 +118,7 @@ def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _R
 
     Once the pipeline is full, every further chunk adds the same time, which two runs of different lengths show.
     """
-    room = _MOST_SPANS // max(setting.load.num_lanes, 1)
-    shown = min(max(room // _FEWEST_CHUNKS, 1) * _FEWEST_CHUNKS, _MOST_CHUNKS)
+    shown = max(_FEWEST_CHUNKS, _MOST_SPANS // max(setting.load.num_lanes, 1))
     if num_chunks <= shown + shown // 2:
         return _run(setting, num_chunks, num_chunks, reduce_bytes_per_s)
     half, full = (_run(setting, some, num_chunks, reduce_bytes_per_s) for some in (shown // 2, shown))
