@@ -25,13 +25,19 @@ def unshared_sockets() -> Iterator[None]:
         yield
     finally:
         now = _sockets()
-        # Those that are still there, also where another thread has connected meanwhile.
-        _unshared.intersection_update(now)
+        # One by one: what another thread has connected since `now` was read stays.
+        _unshared.difference_update([there for there in tuple(_unshared) if not _is_open(*there)])
         for descriptor, inode in now - before:
             with contextlib.suppress(OSError):
                 if os.get_inheritable(descriptor):
                     os.set_inheritable(descriptor, False)  # noqa: FBT003
                     _unshared.add((descriptor, inode))
+
+
+def _is_open(descriptor: int, inode: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.fstat(descriptor).st_ino == inode
+    return False
 
 
 def _sockets() -> set[tuple[int, int]]:
@@ -56,9 +62,8 @@ def _after_fork_in_child() -> None:
     # number.
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor, inode in _unshared:
-        with contextlib.suppress(OSError):
-            if os.fstat(descriptor).st_ino == inode:
-                os.dup2(nothing, descriptor, inheritable=False)
+        if _is_open(descriptor, inode):
+            os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
 
 
