@@ -28,7 +28,7 @@ struct Manner {
   Stream stream = Stream::large;      // write around the caches; large: only what would not stay there
 };
 
-// Folds all items on the threads of the pool. Returns whether `interrupted` ended it early.
+// Folds all items, on the threads of the pool unless it is soon done. Returns whether `interrupted` ended it early.
 bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted, const Manner& manner = {});
 
 // Folds all items on this thread if they read and write few bytes; by default, fewer than two tasks. Returns whether it

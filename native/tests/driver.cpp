@@ -140,7 +140,7 @@ void call(int caller) {
   for (const Level* level : usable_levels()) {
     for (int repeat = 0; repeat < 6; ++repeat, ++turn) {
       Pool::set_num_threads(1 + static_cast<std::size_t>(turn % 5));
-      fold_once(*level, repeat % 2 == 0, repeat == 1 ? 600'000 : 20'000 + 1000 * static_cast<std::size_t>(repeat));
+      fold_once(*level, repeat % 2 == 0, repeat == 1 ? 600'000 : 60'000 + 1000 * static_cast<std::size_t>(repeat));
       for (int use = 0; use < 8; ++use) use_memory(8 * turn + use);
     }
   }

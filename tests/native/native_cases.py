@@ -31,9 +31,9 @@ FOLDS = [
     if not (op in {"MIN", "MAX"} and dtype in REALS) and not (op not in {"MIN", "MAX"} and dtype == "bool")
 ]
 
-#: Around vectors, cache lines and blocks of loops, primes, and more than one task (64 KiB).
+#: Around vectors, cache lines and blocks of loops, primes, and more than one task (most of these move more than 1 MiB).
 EDGES = (0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 251, 1000, 1023, 1024, 1025, 2053)
-SEVERAL_TASKS = (20_011, 32_768, 70_001)
+SEVERAL_TASKS = (150_011, 262_144, 400_009)
 
 
 def placed(values, offset):
