@@ -53,8 +53,8 @@ class TestErrorOf:
         """Others had waited for it, directly or not, and have gone on."""
         error = error_of({0: said("late", [2]), 1: said("late", [0]), 2: own}, 2)
         assert str(error) == (
-            "Rank 2, this one, was away until the deadlines of the others had passed, so this call did not happen: "
-            "outputs are as they were. The others may go on without it: connect again to come back."
+            "Rank 2, this one, was away until after a deadline of this call, and has no result: "
+            "outputs are as they were. The others may have one, and may go on without it: connect again to come back."
         )
         assert error.ranks == (2,)
 
@@ -62,8 +62,8 @@ class TestErrorOf:
         """Which of them it is stands in the sentence, and all are named."""
         error = error_of({0: said("late", [1, 2]), **dict.fromkeys((1, 2), said("lost", [0], away_s=5.0))}, 2)
         assert str(error) == (
-            "Ranks 1, 2, rank 2 being this one, were away until the deadlines of the others had passed, so this call "
-            "did not happen: outputs are as they were. The others may go on without them: connect again to come back."
+            "Ranks 1, 2, rank 2 being this one, were away until after a deadline of this call, and "
+            "have no result: outputs are as they were. The others may have one, and may go on without them: connect again to come back."
         )
         assert error.ranks == (1, 2)
 
@@ -90,12 +90,35 @@ class TestErrorOf:
         """Over MPI words come one after the other; whoever was away cannot tell who is late."""
         error = error_of({0: said("away", [2], waiters=[1])} | others, 0)
         assert (type(error), error.ranks) == (DeadlineError, (0,))
-        assert str(error).startswith("Rank 0, this one, was away until the deadlines of the others had passed")
+        assert str(error).startswith("Rank 0, this one, was away until after a deadline of this call")
 
     def test_names_who_is_silent_beside_one_that_was_away(self):
         """Both have stopped, and one of them is back."""
         answers = {0: said("late", [1, 2]), 1: said("away", [0, 2])}
         assert [error_of(answers, rank).ranks for rank in answers] == [(2,)] * 2
+
+    def test_names_who_is_silent_beside_one_that_noticed_the_deadline_late(self):
+        """On a busy machine; nobody was there to see it."""
+        assert error_of({0: said("away", [1], away_s=0.1)}, 0).ranks == (1,)
+
+    def test_names_who_was_away_beside_one_that_is_busy(self):
+        """It had told the others as it came back, and one of them has its result, and says nothing until it calls."""
+        answers = {0: said("away", [1, 2]), 1: said("lost", [0], waiters=[2])}
+        assert [error_of(answers, rank).ranks for rank in answers] == [(0,)] * 2
+
+    def test_names_who_was_away_beside_those_that_have_come_further(self):
+        """They wait for ranks that are between their calls."""
+        answers = {
+            0: said("late", [1]),
+            1: said("lost", [0], 5, waiters=[2], away_s=10.0),
+            3: said("lost", [0], 5, waiters=[1, 2]),
+        }
+        assert [error_of(answers, rank).ranks for rank in answers] == [(1,)] * 3
+
+    def test_names_who_was_away_and_not_yet_late_itself(self):
+        """The deadlines of the others had passed; whom a late rank missed was waiting for it."""
+        answers = {0: said("late", [1]), 1: said("lost", [0], waiters=[2]), 2: said("lost", [0, 1], away_s=8.0)}
+        assert [error_of(answers, rank).ranks for rank in answers] == [(2,)] * 3
 
     def test_names_whom_most_miss_of_those_that_were_away(self):
         """One that was there, and noticed its own deadline a little too late, is missed by few."""

@@ -28,6 +28,12 @@ class TestGroups:
             random_scenes.check(scene, outcomes, is_prompt=is_prompt)
 
 
+def waits_of(network, rank):
+    """Return which of a rank's calls of its channel were waits, counted from 1 as faults count them."""
+    made = [call for _, other, call in network.log if other == rank]
+    return [number for number, call in enumerate(made, 1) if call == "wait"]
+
+
 class TestScene:
     @pytest.mark.parametrize("seed", [6213, 8746, 5015240])
     def test_that_once_went_wrong(self, seed):
@@ -47,14 +53,32 @@ class TestScene:
             scene.calls = [random_scenes.Call("new", 60, None, 0)] * 3
             scene.busy_s = [0.3 * (rank == late) for rank in range(scene.size)]
             network, _ = random_scenes.run(scene, is_prompt=True)
-            made = [call for _, rank, call in network.log if rank == late]
-            waits = [number for number, call in enumerate(made, 1) if call == "wait"]
+            waits = waits_of(network, late)
             scene.trouble = "pause"
             scene.faults = (Stop(late, waits[seed % len(waits)], random_scenes.TIMEOUT_S + seed % 20 * 1e-3),)
             _, outcomes = random_scenes.run(scene, is_prompt=True)
             errors = [told.error for told in outcomes if told.error]
             assert {error.ranks for error in errors} <= {(late,)}, (scene, errors)
             told_so += outcomes[late].error is not None
+        assert told_so > 50
+
+    def test_in_which_a_rank_is_stopped_beyond_its_own_deadline_and_not_theirs(self):
+        """The others have come to the call later than it, and first hear from itself that it was away."""
+        told_so = 0
+        for seed in range(200):
+            scene = random_scenes.Scene(seed)
+            scene.size, scene.trouble, scene.faults = 3 + seed % 3, "none", ()
+            scene.who = early = seed % scene.size
+            scene.calls = [random_scenes.Call("new", (60, 9000)[seed % 2], None, 0)] * 2
+            scene.busy_s = [3.0 * (rank != early) for rank in range(scene.size)]
+            network, _ = random_scenes.run(scene, is_prompt=True)
+            waits = waits_of(network, early)
+            scene.trouble = "pause"
+            scene.faults = (Stop(early, waits[seed % len(waits)], random_scenes.TIMEOUT_S + 1),)
+            _, outcomes = random_scenes.run(scene, is_prompt=True)
+            errors = [told.error for told in outcomes if told.error]
+            assert {error.ranks for error in errors} <= {(early,)}, (scene, errors)
+            told_so += outcomes[early].error is not None
         assert told_so > 50
 
 

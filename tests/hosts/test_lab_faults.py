@@ -14,8 +14,8 @@ GRACE_S = 1.0
 #: Long enough for calls to be under way, and to have exchanged more than their first round.
 _UNDER_WAY_S = 0.5
 _AWAY = (
-    "was away until the deadlines of the others had passed, so this call did not happen: outputs are as they were. "
-    "The others may go on without it: connect again to come back."
+    "was away until after a deadline of this call, and has no result: outputs are as they were. "
+    "The others may have one, and may go on without it: connect again to come back."
 )
 
 
@@ -167,8 +167,8 @@ class TestRank:
         told = ranks.make("reduce_until_error", (1, 2))
         check(told, "DeadlineError", [1, 2])
         assert told[2]["says"] == (
-            "Ranks 1, 2, rank 2 being this one, were away until the deadlines of the others had passed, so this call "
-            "did not happen: outputs are as they were. The others may go on without them: connect again to come back."
+            "Ranks 1, 2, rank 2 being this one, were away until after a deadline of this call, and "
+            "have no result: outputs are as they were. The others may have one, and may go on without them: connect again to come back."
         )
 
     def test_whose_port_is_too_slow_for_the_deadline(self, job):

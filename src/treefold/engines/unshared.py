@@ -12,6 +12,8 @@ from pathlib import Path
 _DESCRIPTORS, _TABLES, _INODE = Path("/proc/self/fd"), ("/proc/self/net/tcp", "/proc/self/net/tcp6"), 9
 #: The descriptor and the inode of each: a number may be another file's by now.
 _unshared: set[tuple[int, int]] = set()
+#: What was open when each block began that is under way.
+_before: dict[object, set[tuple[int, int]]] = {}
 
 
 @contextlib.contextmanager
@@ -20,7 +22,8 @@ def unshared_sockets() -> Iterator[None]:
 
     Those of Python's other threads are left alone: they are not inherited, and a forked child may need them.
     """
-    before = _sockets()
+    block = object()
+    _before[block] = before = _sockets()
     try:
         yield
     finally:
@@ -32,6 +35,7 @@ def unshared_sockets() -> Iterator[None]:
                 if os.get_inheritable(descriptor):
                     os.set_inheritable(descriptor, False)  # noqa: FBT003
                     _unshared.add((descriptor, inode))
+        _before.pop(block, None)  # none in a child that a signal handler has forked meanwhile
 
 
 def _is_open(descriptor: int, inode: int) -> bool:
@@ -56,6 +60,9 @@ def _sockets() -> set[tuple[int, int]]:
 
 
 def _after_fork_in_child() -> None:
+    while _before:  # another thread of the parent was connecting
+        _, before = _before.popitem()
+        _unshared.update(one for one in _sockets() - before if os.get_inheritable(one[0]))
     if not _unshared:
         return
     # Replaced, not closed: the engine's objects are still there in the child, and must find no other file under the

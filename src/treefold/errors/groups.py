@@ -228,9 +228,9 @@ class DeadlineError(GroupError, TimeoutError):
         """The others have had to go on without these ranks, of which this rank is one."""
         who = f"{numbered(ranks)}, {'this one' if len(ranks) == 1 else f'rank {rank} being this one'},"
         return cls(
-            f"{who} {_number('was', ranks)} away until the deadlines of the others had passed, "
-            f"{_as_they_were(holders)} The others may go on without {'it' if len(ranks) == 1 else 'them'}: connect "
-            "again to come back."
+            f"{who} {_number('was away until after a deadline of this call, and has no result', ranks)}: outputs are "
+            f"as they were{_held(holders)}. The others may have one, and may go on without "
+            f"{'it' if len(ranks) == 1 else 'them'}: connect again to come back."
         ).blaming(*ranks)
 
     @classmethod
@@ -340,5 +340,8 @@ def _number(words: str, ranks: Sequence[int]) -> str:
 
 
 def _as_they_were(holders: Sequence[int]) -> str:
-    held = f"; {numbered(holders).lower()} had the result already" if holders else ""
-    return f"so this call did not happen: outputs are as they were{held}."
+    return f"so this call did not happen: outputs are as they were{_held(holders)}."
+
+
+def _held(holders: Sequence[int]) -> str:
+    return f"; {numbered(holders).lower()} had the result already" if holders else ""

@@ -11,6 +11,8 @@ from treefold.errors import DeadlineError, GroupError, PeerLostError
 
 #: Why a rank stops: a connection broke, its deadline passed, it noticed that much too late, it has closed the group.
 LOST, LATE, AWAY, LEFT = "lost", "late", "away", "left"
+#: For how long a rank is away that was stopped; one that lost its core for a moment notices its deadline sooner.
+LONG_S = 0.2
 #: Why ranks stop by themselves, the strongest first.
 _STOPPED = ("interrupted", "failed", LEFT)
 
@@ -69,12 +71,16 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     now = {other for other in stopped if answers[other].ended < sequence}
     late = {other: said for other, said in answers.items() if said.cause == LATE}
     # What was sent to one who was away may not have come to it yet, and it is no judge of who is late.
-    there = [said for said in answers.values() if said.cause != AWAY]
+    away = {other for other, said in answers.items() if said.cause == AWAY and said.away_s > LONG_S}
+    there = [said for other, said in answers.items() if other not in away]
     suspects = frozenset().union(*(said.suspects for said in there))
-    waiters = frozenset().union(*(said.waiters for said in there))
+    # Those who have come further wait for others that may still have to end this round.
+    first = min((said.ended for said in there), default=0)
+    waiters = frozenset().union(*(said.waiters for said in there if said.ended == first))
     # Whoever answers lives. Those whom others wait for besides come second: they may themselves only wait. Where it is
-    # known who has stopped, they do not count: one that says nothing may have told the round, and be busy.
-    silent = frozenset() if suspects.intersection(stopped) else waiters.difference(answers)
+    # known who has stopped, or was away, they do not count: one that says nothing may have told the round, and be busy.
+    is_known = suspects.intersection(stopped) or away.intersection(suspects | waiters)
+    silent = frozenset() if is_known else waiters.difference(answers)
     missing = suspects.difference(answers) or silent or _most_missed(answers, late)
     if now or (stopped and not missing):  # who has stopped later may have taken along what it had sent
         ended = now or suspects.intersection(stopped) or stopped.keys()
@@ -98,7 +104,9 @@ def _most_missed(answers: Mapping[int, Said], late: Mapping[int, Said]) -> froze
     # On a busy machine, one that was there may notice its deadline a little too late.
     away = frozenset(rank for rank, said in answers.items() if 0 < said.away_s >= longest / 2)
     # A late rank may miss all others, as where it takes what they make of each other's values, or only one that waits
-    # for who was away; and ranks that hear of broken connections first are missed, too. Who was away says so.
+    # for who was away; and ranks that hear of broken connections first are missed, too. Who was away says so, beyond its
+    # own deadline or before it.
     last = frozenset(rank for rank in away if answers[rank].cause == AWAY)
-    asked = away.intersection(counts) or last or frozenset(counts).difference(late) or frozenset(counts)
+    were_away = away.intersection(counts) or last or (late and away)
+    asked = were_away or frozenset(counts).difference(late) or frozenset(counts)
     return frozenset(rank for rank in asked if counts[rank] == max(counts[other] for other in asked))

@@ -12,7 +12,7 @@ import numpy as np
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Transfer, Waiting
 from treefold.errors import CallMismatchError, GroupError, PeerLostError, UnplannedCallError
-from treefold.group.blame import AWAY, LATE, LEFT, LOST, Said, error_of, have_answered, have_spoken
+from treefold.group.blame import AWAY, LATE, LEFT, LONG_S, LOST, Said, error_of, have_answered, have_spoken
 
 #: Magic, sequence, kind, whether the call is refused, replicas, the plan's number, bytes of the words, of the payload.
 _HEAD = struct.Struct("<4sQ24s??xxIQII")
@@ -294,8 +294,11 @@ class Rounds:
         self.broken = GroupError.closed()  # this rank may be interrupted while it asks
         self._leave_host()  # before it asks, so that who waits there answers
         away_s = self._away_s(deadline)
-        if away_s and self.channel.now() >= deadline:  # the others have spoken
-            cause, lost, enough, until = AWAY, suspects, have_spoken, self.channel.now() + _GRACE_S
+        if away_s and self.channel.now() >= deadline:
+            cause, lost = AWAY, suspects
+            # Those with this deadline have spoken; with later ones, they do so now, as this rank stops.
+            enough = have_answered if away_s > LONG_S else have_spoken
+            until = self.channel.now() + _GRACE_S
         else:
             lost = self._all_lost(suspects, deadline) if cause == LOST else suspects
             # Ranks with one deadline notice it within milliseconds of each other: the grace behind it can be short.
