@@ -167,8 +167,9 @@ class TestRank:
         told = ranks.make("reduce_until_error", (1, 2))
         check(told, "DeadlineError", [1, 2])
         assert told[2]["says"] == (
-            "Ranks 1, 2, rank 2 being this one, were away until after a deadline of this call, and "
-            "have no result: outputs are as they were. The others may have one, and may go on without them: connect again to come back."
+            "Ranks 1, 2, rank 2 being this one, were away until after a deadline of this call, and have no result: "
+            "outputs are as they were. The others may have one, and may go on without them: connect again to come "
+            "back."
         )
 
     def test_whose_port_is_too_slow_for_the_deadline(self, job):
