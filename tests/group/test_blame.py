@@ -62,8 +62,9 @@ class TestErrorOf:
         """Which of them it is stands in the sentence, and all are named."""
         error = error_of({0: said("late", [1, 2]), **dict.fromkeys((1, 2), said("lost", [0], away_s=5.0))}, 2)
         assert str(error) == (
-            "Ranks 1, 2, rank 2 being this one, were away until after a deadline of this call, and "
-            "have no result: outputs are as they were. The others may have one, and may go on without them: connect again to come back."
+            "Ranks 1, 2, rank 2 being this one, were away until after a deadline of this call, and have no result: "
+            "outputs are as they were. The others may have one, and may go on without them: connect again to come "
+            "back."
         )
         assert error.ranks == (1, 2)
 

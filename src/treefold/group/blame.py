@@ -104,8 +104,8 @@ def _most_missed(answers: Mapping[int, Said], late: Mapping[int, Said]) -> froze
     # On a busy machine, one that was there may notice its deadline a little too late.
     away = frozenset(rank for rank, said in answers.items() if 0 < said.away_s >= longest / 2)
     # A late rank may miss all others, as where it takes what they make of each other's values, or only one that waits
-    # for who was away; and ranks that hear of broken connections first are missed, too. Who was away says so, beyond its
-    # own deadline or before it.
+    # for who was away; and ranks that hear of broken connections first are missed, too. Who was away says so, whether
+    # its own deadline has passed or not.
     last = frozenset(rank for rank in away if answers[rank].cause == AWAY)
     were_away = away.intersection(counts) or last or (late and away)
     asked = were_away or frozenset(counts).difference(late) or frozenset(counts)
