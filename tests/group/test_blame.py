@@ -100,7 +100,13 @@ class TestErrorOf:
 
     def test_names_who_is_silent_beside_one_that_noticed_the_deadline_late(self):
         """On a busy machine; nobody was there to see it."""
-        assert error_of({0: said("away", [1], away_s=0.1)}, 0).ranks == (1,)
+        assert error_of({0: said("late", [1], away_s=0.1)}, 0).ranks == (1,)
+        assert error_of({0: said("away", [1], away_s=0.4)}, 0).ranks == (1,)
+
+    def test_names_who_came_beside_one_that_noticed_the_deadline_late(self):
+        """The other has come when that one had given up."""
+        answers = {0: said("late", [1], away_s=0.1), 1: said("lost", [0], away_s=3.0)}
+        assert [error_of(answers, rank).ranks for rank in answers] == [(1,)] * 2
 
     def test_names_who_was_away_beside_one_that_is_busy(self):
         """It had told the others as it came back, and one of them has its result, and says nothing until it calls."""
@@ -123,7 +129,7 @@ class TestErrorOf:
 
     def test_names_whom_most_miss_of_those_that_were_away(self):
         """One that was there, and noticed its own deadline a little too late, is missed by few."""
-        late = [said("late", [1]), said("away", [2, 3]), said("late", [1, 3]), said("away", [1], away_s=0.07)]
+        late = [said("late", [1]), said("away", [2, 3]), said("late", [1, 3]), said("late", [1], away_s=0.07)]
         assert error_of(dict(enumerate(late)), 1).ranks == (1,)
 
     @pytest.mark.parametrize("words", [b"", b'[1, "TypeError", []]'], ids=["closed", "given up"])
@@ -134,7 +140,7 @@ class TestErrorOf:
 
     def test_names_whoever_was_away_by_far_the_longest(self):
         """On a busy machine the others notice their deadlines late, and hear of broken connections first."""
-        answers = {0: said("away", [1], away_s=5.3), 1: said("away", [0], away_s=0.07), 2: said("lost", [1])}
+        answers = {0: said("away", [1], away_s=5.3), 1: said("late", [0], away_s=0.07), 2: said("lost", [1])}
         assert [error_of(answers, rank).ranks for rank in answers] == [(0,)] * 3
         assert {type(error_of(answers, rank)) for rank in answers} == {DeadlineError}
 

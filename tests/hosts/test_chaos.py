@@ -29,9 +29,9 @@ class TestGroups:
 
 
 def waits_of(network, rank):
-    """Return which of a rank's calls of its channel were waits, counted from 1 as faults count them."""
-    made = [call for _, other, call in network.log if other == rank]
-    return [number for number, call in enumerate(made, 1) if call == "wait"]
+    """Return which of a rank's calls of its channel were waits, counted from 1 as faults count them, and when."""
+    made = [(at, call) for at, other, call in network.log if other == rank]
+    return [(number, at) for number, (at, call) in enumerate(made, 1) if call == "wait"]
 
 
 class TestScene:
@@ -55,26 +55,28 @@ class TestScene:
             network, _ = random_scenes.run(scene, is_prompt=True)
             waits = waits_of(network, late)
             scene.trouble = "pause"
-            scene.faults = (Stop(late, waits[seed % len(waits)], random_scenes.TIMEOUT_S + seed % 20 * 1e-3),)
+            scene.faults = (Stop(late, waits[seed % len(waits)][0], random_scenes.TIMEOUT_S + seed % 20 * 1e-3),)
             _, outcomes = random_scenes.run(scene, is_prompt=True)
             errors = [told.error for told in outcomes if told.error]
             assert {error.ranks for error in errors} <= {(late,)}, (scene, errors)
             told_so += outcomes[late].error is not None
         assert told_so > 50
 
-    def test_in_which_a_rank_is_stopped_beyond_its_own_deadline_and_not_theirs(self):
+    @pytest.mark.parametrize(("others_s", "until_s"), [(3.0, 1.0), (-0.4, 0.03)], ids=["for long", "briefly"])
+    def test_in_which_a_rank_is_stopped_beyond_its_own_deadline_and_not_theirs(self, others_s, until_s):
         """The others have come to the call later than it, and first hear from itself that it was away."""
         told_so = 0
         for seed in range(200):
             scene = random_scenes.Scene(seed)
             scene.size, scene.trouble, scene.faults = 3 + seed % 3, "none", ()
             scene.who = early = seed % scene.size
-            scene.calls = [random_scenes.Call("new", (60, 9000)[seed % 2], None, 0)] * 2
-            scene.busy_s = [3.0 * (rank != early) for rank in range(scene.size)]
+            scene.calls = [random_scenes.Call("new", (60, 9000)[seed % 2], None, 0)]
+            others_at = others_s % random_scenes.TIMEOUT_S
+            scene.busy_s = [others_at * (rank != early) for rank in range(scene.size)]
             network, _ = random_scenes.run(scene, is_prompt=True)
-            waits = waits_of(network, early)
             scene.trouble = "pause"
-            scene.faults = (Stop(early, waits[seed % len(waits)], random_scenes.TIMEOUT_S + 1),)
+            call, at = [(call, at) for call, at in waits_of(network, early) if at < others_at - 0.1][-1 - seed // 2 % 4]
+            scene.faults = (Stop(early, call, random_scenes.TIMEOUT_S + until_s - at),)
             _, outcomes = random_scenes.run(scene, is_prompt=True)
             errors = [told.error for told in outcomes if told.error]
             assert {error.ranks for error in errors} <= {(early,)}, (scene, errors)

@@ -11,8 +11,8 @@ from treefold.errors import DeadlineError, GroupError, PeerLostError
 
 #: Why a rank stops: a connection broke, its deadline passed, it noticed that much too late, it has closed the group.
 LOST, LATE, AWAY, LEFT = "lost", "late", "away", "left"
-#: For how long a rank is away that was stopped; one that lost its core for a moment notices its deadline sooner.
-LONG_S = 0.2
+#: For how long a rank is away, at least; and for how long, at most, one that may only have waited for a core.
+AWAY_S, _BUSY_S = 0.2, 1.0
 #: Why ranks stop by themselves, the strongest first.
 _STOPPED = ("interrupted", "failed", LEFT)
 
@@ -51,11 +51,6 @@ def have_answered(told: Mapping[int, bytes]) -> bool:
     return told.keys() >= frozenset().union(*(said.suspects | said.waiters for said in answers))
 
 
-def have_spoken(told: Mapping[int, bytes]) -> bool:
-    """Tell whether another has answered one who comes last: those who have given it up have done so by then."""
-    return len(told) > 1
-
-
 def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     """Return the error of a rank's call, from what the ranks that are left have said.
 
@@ -71,8 +66,10 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     now = {other for other in stopped if answers[other].ended < sequence}
     late = {other: said for other, said in answers.items() if said.cause == LATE}
     # What was sent to one who was away may not have come to it yet, and it is no judge of who is late.
-    away = {other for other, said in answers.items() if said.cause == AWAY and said.away_s > LONG_S}
-    there = [said for other, said in answers.items() if other not in away]
+    there = [said for said in answers.values() if said.cause != AWAY]
+    away = {other for other, said in answers.items() if said.cause == AWAY and said.away_s > _BUSY_S}
+    if not there and not away:  # all that are left had to wait for a core
+        there = [*answers.values()]
     suspects = frozenset().union(*(said.suspects for said in there))
     # Those who have come further wait for others that may still have to end this round.
     first = min((said.ended for said in there), default=0)
@@ -100,7 +97,9 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
 def _most_missed(answers: Mapping[int, Said], late: Mapping[int, Said]) -> frozenset[int]:
     """Return whom most late ranks miss: of those who were away, if any; else of those not late; else of all."""
     counts = Counter(rank for said in late.values() for rank in said.suspects or said.waiters)
-    longest = max(said.away_s for said in answers.values())
+    # One that was in no call was away as well.
+    judged = [said for said in answers.values() if said.cause == AWAY] or answers.values()
+    longest = max(said.away_s for said in judged)
     # On a busy machine, one that was there may notice its deadline a little too late.
     away = frozenset(rank for rank, said in answers.items() if 0 < said.away_s >= longest / 2)
     # A late rank may miss all others, as where it takes what they make of each other's values, or only one that waits

@@ -12,7 +12,7 @@ import numpy as np
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Transfer, Waiting
 from treefold.errors import CallMismatchError, GroupError, PeerLostError, UnplannedCallError
-from treefold.group.blame import AWAY, LATE, LEFT, LONG_S, LOST, Said, error_of, have_answered, have_spoken
+from treefold.group.blame import AWAY, AWAY_S, LATE, LEFT, LOST, Said, error_of, have_answered
 
 #: Magic, sequence, kind, whether the call is refused, replicas, the plan's number, bytes of the words, of the payload.
 _HEAD = struct.Struct("<4sQ24s??xxIQII")
@@ -31,7 +31,7 @@ _GRACE_AT_THE_END_S = 0.05
 #: wait for the answer of this one meanwhile.
 _TOGETHER_S = 0.02
 #: How long a rank waits before it looks at the clock again; if that is so much later, it was away.
-_STEP_S, _ABSENT_S = 1.0, 0.1
+_STEP_S, _ABSENT_S = 0.25, 0.1
 _FLUSH_S = 1.0
 #: How long this rank looks for the words of one that is gone.
 _LOOK_S = 0.05
@@ -228,17 +228,20 @@ class Rounds:
             if not transfer.error:  # else it is looked at where what came before it is known
                 self._early.add(transfer)
 
-    def _look_at_clock(self) -> float:
-        """Return the time; note if this rank has not looked for long, as it was stopped, or in no call."""
+    def _look_at_clock(self, waited_s: float = _STEP_S) -> float:
+        """Return the time; note if this rank has not looked for long, as it was stopped, or in no call.
+
+        ``waited_s``: for how long, at most, it has waited since it last did.
+        """
         now = self.channel.now()
-        if now > self._looked_at + _STEP_S + _ABSENT_S:
+        if now > self._looked_at + waited_s + _ABSENT_S:
             self._absence = self._looked_at, now
         self._looked_at = now
         return now
 
-    def note_presence(self) -> None:
-        """Note that this rank has waited elsewhere until now, and was not away."""
-        self._looked_at = self.channel.now()
+    def note_wait(self, most_s: float) -> None:
+        """Note that this rank has waited elsewhere until now, for so long at most."""
+        self._look_at_clock(most_s)
 
     def _away_s(self, deadline: float) -> float:
         """Return for how long this rank was away until a moment ago, or until after its deadline; 0 if it was there."""
@@ -293,18 +296,16 @@ class Rounds:
             return self.broken
         self.broken = GroupError.closed()  # this rank may be interrupted while it asks
         self._leave_host()  # before it asks, so that who waits there answers
-        away_s = self._away_s(deadline)
-        if away_s and self.channel.now() >= deadline:
-            cause, lost = AWAY, suspects
-            # Those with this deadline have spoken; with later ones, they do so now, as this rank stops.
-            enough = have_answered if away_s > LONG_S else have_spoken
-            until = self.channel.now() + _GRACE_S
+        away_s, now = self._away_s(deadline), self.channel.now()
+        if away_s > AWAY_S and now >= deadline:
+            # The others have spoken, or do so as this rank stops, if their deadlines are later.
+            cause, lost, until = AWAY, suspects, now + _GRACE_S
         else:
             lost = self._all_lost(suspects, deadline) if cause == LOST else suspects
             # Ranks with one deadline notice it within milliseconds of each other: the grace behind it can be short.
-            now, enough = self.channel.now(), have_answered
+            now = self.channel.now()
             until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
-        answers, is_heard = self._ask(cause, lost, waiters, enough, until, away_s)
+        answers, is_heard = self._ask(cause, lost, waiters, have_answered, until, away_s)
         self.broken = error_of(answers, self.channel.rank)
         first = sorted(suspects or lost)
         if cause == LOST and not is_heard and self.channel.size > len({self.channel.rank, *first}):
