@@ -216,9 +216,11 @@ class Rounds:
 
     def _wait(self, until: float) -> Transfer | None:
         """Wait for what has been received, in steps: a rank that was stopped learns of it."""
+        now = self._look_at_clock()
         while True:
-            transfer = self.channel.wait(min(until, self._look_at_clock() + _STEP_S))
-            if self._look_at_clock() >= until and transfer is None:
+            transfer = self.channel.wait(min(until, now + _STEP_S))
+            now = self._look_at_clock()
+            if now >= until and transfer is None:
                 return None
             # A send that fails needs nothing more, or is missed by what it does not send.
             if transfer is None or transfer.is_send:
