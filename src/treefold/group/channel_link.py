@@ -234,7 +234,7 @@ class ChannelLink(Link):
         """Tell all ranks, and return what they tell; what this one does next keeps none of them waiting."""
         frames = self._rounds.tell(frame, until, self._warn)
         self._channel.settle(min(until, self._channel.now() + SETTLE_S))
-        self._rounds.note_wait(SETTLE_S)
+        self._rounds.look_at_clock(SETTLE_S)
         return frames
 
     def _memory_for(self, plans: GroupPlans, fold: Fold, given: list[list[HostArray]]) -> CallMemory | None:
@@ -306,7 +306,7 @@ class ChannelLink(Link):
             lost = {self._host[rank] for rank in error.ranks} - {self.rank}
             cause = "late" if isinstance(error, DeadlineError) else "lost"
             raise self._rounds.ended(cause, lost, until, {*self._host} - {self.rank}) from None
-        self._rounds.note_wait(local.timeout_seconds)
+        self._rounds.look_at_clock(local.timeout_seconds)
 
 
 def _nothing() -> None:

@@ -90,7 +90,7 @@ class Rounds:
         """
         with self.failing():
             self.sequence += 1
-            self._look_at_clock()
+            self.look_at_clock()
             # Copied, because PyTorch warns of read-only arrays; the transfers hold it until all have received it.
             own = np.frombuffer(self._encoded(frame), np.uint8).copy()
             gone = [peer for peer in self.peers if self.channel.send(peer, _FRAME, own[:_FRAME_BYTES]).error]
@@ -146,7 +146,7 @@ class Rounds:
 
     def _miss(self, gone: Collection[int], deadline: float) -> None:
         """Raise the error of ranks that are gone, if any are."""
-        self._look_at_clock()  # this rank may have been stopped where it did not wait
+        self.look_at_clock()  # this rank may have been stopped where it did not wait
         if gone:
             raise self.ended(LOST, gone, deadline)
 
@@ -216,10 +216,10 @@ class Rounds:
 
     def _wait(self, until: float) -> Transfer | None:
         """Wait for what has been received, in steps: a rank that was stopped learns of it."""
-        now = self._look_at_clock()
+        now = self.look_at_clock()
         while True:
             transfer = self.channel.wait(min(until, now + _STEP_S))
-            now = self._look_at_clock()
+            now = self.look_at_clock()
             if now >= until and transfer is None:
                 return None
             # A send that fails needs nothing more, or is missed by what it does not send.
@@ -230,7 +230,7 @@ class Rounds:
             if not transfer.error:  # else it is looked at where what came before it is known
                 self._early.add(transfer)
 
-    def _look_at_clock(self, waited_s: float = _STEP_S) -> float:
+    def look_at_clock(self, waited_s: float = _STEP_S) -> float:
         """Return the time; note if this rank has not looked for long, as it was stopped, or in no call.
 
         ``waited_s``: for how long, at most, it has waited since it last did.
@@ -240,10 +240,6 @@ class Rounds:
             self._absence = self._looked_at, now
         self._looked_at = now
         return now
-
-    def note_wait(self, most_s: float) -> None:
-        """Note that this rank has waited elsewhere until now, for so long at most."""
-        self._look_at_clock(most_s)
 
     def _away_s(self, deadline: float) -> float:
         """Return for how long this rank was away until a moment ago, or until after its deadline; 0 if it was there."""
