@@ -192,8 +192,8 @@ class TestRank:
                 assert one["ranks"] in ([0], [3 - rank], [0, 3 - rank])
                 assert one["says"].endswith(
                     "broke, and nobody says why, so this call did not happen: outputs are as they were. On gloo ranks "
-                    "tell each other by PyTorch's store: whoever held it, usually rank 0 or torchrun, may have ended. "
-                    "Let all ranks connect again."
+                    "tell each other by PyTorch's store: whoever held it, usually rank 0 or torchrun, may have ended "
+                    "or be out of reach. Let all ranks connect again."
                 )
             told = ranks.make("without", (1, 2), lost=[0], seconds=4)
             assert [(one["error"], one["says"].partition(":")[0]) for one in told.values()] == [

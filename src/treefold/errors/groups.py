@@ -182,7 +182,7 @@ class PeerLostError(GroupError, ConnectionError):
         return cls(
             f"The connections to {numbered(ranks).lower()} and others broke, and nobody says why, so this call did not "
             "happen: outputs are as they were. On gloo ranks tell each other by PyTorch's store: whoever held it, "
-            "usually rank 0 or torchrun, may have ended. Let all ranks connect again."
+            "usually rank 0 or torchrun, may have ended or be out of reach. Let all ranks connect again."
         ).blaming(*ranks)
 
 
