@@ -17,9 +17,9 @@ constexpr std::size_t least_task_bytes = std::size_t{1} << 16;
 constexpr std::size_t most_grain = 1024, least_grain = 64;
 // Results of more bytes than this are written around the caches: they would push out what they are made from.
 constexpr std::size_t stream_bytes = std::size_t{1} << 22;
-// What one thread folds in about the time that it takes to wake others, who sleep between the steps of a program: 8
-// arrays of 64 KiB in place. From 1/16 of that on, sharing was slower on two cores, and far slower where others used them.
-constexpr std::size_t lone_thread_bytes = std::size_t{1} << 20;
+// One thread folds less in about the time that it takes to wake others, which sleep between the steps of a program. Sharing
+// a quarter of this made it slower on two cores, and far slower where other programs used them.
+constexpr std::size_t least_shared_bytes = std::size_t{1} << 20;
 
 struct Span {
   std::size_t item, begin, end;
@@ -47,7 +47,7 @@ bool fold_if_small(const std::vector<Item>& items, std::size_t most_bytes) {
 }
 
 bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& interrupted, const Manner& manner) {
-  if (manner.task_bytes == 0 && fold_if_small(items, lone_thread_bytes)) return false;
+  if (manner.task_bytes == 0 && fold_if_small(items, least_shared_bytes)) return false;
   std::size_t written = 0;
   for (const Item& item : items) {
     if (!item.in_place) written += item.length * item.target_count * item.target_bytes;

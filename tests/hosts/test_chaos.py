@@ -62,21 +62,21 @@ class TestScene:
             told_so += outcomes[late].error is not None
         assert told_so > 50
 
-    @pytest.mark.parametrize(("others_s", "until_s"), [(3.0, 1.0), (-0.4, 0.03)], ids=["for long", "briefly"])
-    def test_in_which_a_rank_is_stopped_beyond_its_own_deadline_and_not_theirs(self, others_s, until_s):
+    @pytest.mark.parametrize(("others_at", "until"), [(3.0, 11.0), (9.6, 10.03)], ids=["for long", "briefly"])
+    def test_in_which_a_rank_is_stopped_beyond_its_own_deadline_and_not_theirs(self, others_at, until):
         """The others have come to the call later than it, and first hear from itself that it was away."""
+        assert others_at < random_scenes.TIMEOUT_S < until
         told_so = 0
         for seed in range(200):
             scene = random_scenes.Scene(seed)
             scene.size, scene.trouble, scene.faults = 3 + seed % 3, "none", ()
             scene.who = early = seed % scene.size
             scene.calls = [random_scenes.Call("new", (60, 9000)[seed % 2], None, 0)]
-            others_at = others_s % random_scenes.TIMEOUT_S
             scene.busy_s = [others_at * (rank != early) for rank in range(scene.size)]
             network, _ = random_scenes.run(scene, is_prompt=True)
             scene.trouble = "pause"
             call, at = [(call, at) for call, at in waits_of(network, early) if at < others_at - 0.1][-1 - seed // 2 % 4]
-            scene.faults = (Stop(early, call, random_scenes.TIMEOUT_S + until_s - at),)
+            scene.faults = (Stop(early, call, until - at),)
             _, outcomes = random_scenes.run(scene, is_prompt=True)
             errors = [told.error for told in outcomes if told.error]
             assert {error.ranks for error in errors} <= {(early,)}, (scene, errors)

@@ -67,16 +67,16 @@ def error_of(answers: Mapping[int, Said], rank: int) -> GroupError:
     late = {other: said for other, said in answers.items() if said.cause == LATE}
     # What was sent to one who was away may not have come to it yet, and it is no judge of who is late.
     there = [said for said in answers.values() if said.cause != AWAY]
-    away = {other for other, said in answers.items() if said.cause == AWAY and said.away_s > _BUSY_S}
-    if not there and not away:  # all that are left had to wait for a core
+    paused = {other for other, said in answers.items() if said.cause == AWAY and said.away_s > _BUSY_S}
+    if not there and not paused:  # all that are left had to wait for a core
         there = [*answers.values()]
     suspects = frozenset().union(*(said.suspects for said in there))
     # Those who have come further wait for others that may still have to end this round.
-    first = min((said.ended for said in there), default=0)
-    waiters = frozenset().union(*(said.waiters for said in there if said.ended == first))
+    earliest = min((said.ended for said in there), default=0)
+    waiters = frozenset().union(*(said.waiters for said in there if said.ended == earliest))
     # Whoever answers lives. Those whom others wait for besides come second: they may themselves only wait. Where it is
     # known who has stopped, or was away, they do not count: one that says nothing may have told the round, and be busy.
-    is_known = suspects.intersection(stopped) or away.intersection(suspects | waiters)
+    is_known = suspects.intersection(stopped) or paused.intersection(suspects | waiters)
     silent = frozenset() if is_known else waiters.difference(answers)
     missing = suspects.difference(answers) or silent or _most_missed(answers, late)
     if now or (stopped and not missing):  # who has stopped later may have taken along what it had sent
@@ -105,7 +105,7 @@ def _most_missed(answers: Mapping[int, Said], late: Mapping[int, Said]) -> froze
     # A late rank may miss all others, as where it takes what they make of each other's values, or only one that waits
     # for who was away; and ranks that hear of broken connections first are missed, too. Who was away says so, whether
     # its own deadline has passed or not.
-    last = frozenset(rank for rank in away if answers[rank].cause == AWAY)
-    were_away = away.intersection(counts) or last or (late and away)
+    came_last = frozenset(rank for rank in away if answers[rank].cause == AWAY)
+    were_away = away.intersection(counts) or came_last or (late and away)
     asked = were_away or frozenset(counts).difference(late) or frozenset(counts)
     return frozenset(rank for rank in asked if counts[rank] == max(counts[other] for other in asked))
