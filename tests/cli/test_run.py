@@ -9,9 +9,10 @@ import time
 
 import pytest
 
-from treefold.cli.run import _one_at_a_time, _wait_for
+from treefold.cli.run import _one_at_a_time, _wait_for, lost_rank
+from treefold.errors import DeadlineError, PeerLostError
 
-CONNECT = "import os, signal, sys, numpy as np, treefold\nwith treefold.connect() as group:\n"
+CONNECT = "import os, signal, sys, time, numpy as np, treefold\nwith treefold.{} as group:\n"
 
 
 def run(*words, folder=None):
@@ -31,9 +32,9 @@ def run(*words, folder=None):
 def script(tmp_path):
     """Return what writes a script of these lines within a group, and its path."""
 
-    def write(*lines):
+    def write(*lines, connect="connect()"):
         path = tmp_path / "script.py"
-        path.write_text(CONNECT + "".join(f"    {line}\n" for line in lines))
+        path.write_text(CONNECT.format(connect) + "".join(f"    {line}\n" for line in lines))
         return str(path)
 
     return write
@@ -71,6 +72,20 @@ class TestRun:
         )
         assert done.returncode == 128 + 9
         assert "treefold run: rank 1 was killed by SIGKILL" in done.stderr
+
+    def test_names_the_rank_whose_deadline_passes_and_not_the_late_one(self, script):
+        """A late rank has not failed. It is ended by the command, which never reports its own signal as a failure."""
+        lines = script("if group.rank == 1: time.sleep(60)", "group.barrier()", connect="connect(timeout_seconds=1)")
+        done = run("run", "-n", "2", lines)
+        assert "DeadlineError: Rank 1 had not come by the deadline" in done.stderr
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "treefold run: rank 0 exited with code 1")
+
+    def test_names_the_rank_whose_deadline_passes_though_the_late_one_fails_too(self, script):
+        """It comes while the command still waits for it, and raises the error that blames itself."""
+        lines = script("if group.rank == 1: time.sleep(2)", "group.barrier()", connect="connect(timeout_seconds=1)")
+        done = run("run", "-n", "2", lines)
+        assert done.stderr.count("DeadlineError: Rank 1 had not come by the deadline") == 2
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "treefold run: rank 0 exited with code 1")
 
     def test_leaves_no_folder(self, script):
         """Whether the ranks connect or not."""
@@ -126,6 +141,21 @@ class TestRun:
         done = run("run", "nosuch.py")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == "treefold: There is no file 'nosuch.py'. Name a script, or a module behind -m.\n"
+
+
+class TestLostRank:
+    @pytest.mark.parametrize("cause", ["lost", "interrupted", "left", "failed"])
+    @pytest.mark.parametrize("prefix", ["treefold.errors.groups.PeerLostError: ", "treefold: "])
+    def test_is_the_rank_that_an_error_says_is_gone(self, prefix, cause):
+        """As an uncaught error ends a program, or a command of ours."""
+        assert lost_rank(f"{prefix}{PeerLostError.of(cause, 12)}\n".encode()) == 12
+        assert lost_rank(f"{prefix}{PeerLostError.mail(12)}\n".encode()) == 12
+
+    def test_is_no_rank_that_is_late(self):
+        """It may run well, and end by itself."""
+        errors = [DeadlineError.of(1, state) for state in "RTtZ"] + [DeadlineError.mail(1)]
+        for line in [f"{prefix}{error}\n" for error in errors for prefix in ("e.DeadlineError: ", "treefold: ")]:
+            assert lost_rank(line.encode()) is None
 
 
 class TestDemoOfRanks:

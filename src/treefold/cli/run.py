@@ -27,8 +27,8 @@ from treefold.group.ticket import MOST_RANKS
 _GRACE_S, _END_S = 2.0, 5.0
 _LOOK_S = 0.02
 _SIGNALED = 128
-#: How an uncaught error of a group ends a program, or a command of ours, and the rank that it names.
-_BLAME = re.compile(rb"\b(?:PeerLostError|DeadlineError|treefold): Rank (\d{1,3})\b")
+#: How an uncaught PeerLostError ends a program, or a command of ours, and the rank that it says is gone.
+_LOST = re.compile(rb"\b(?:PeerLostError|treefold): Rank (\d{1,3}) (?:has (?!not)|was interrupted)")
 #: Libraries that start a thread per core in every process; ranks share the cores instead.
 _THREADS = ("OMP_NUM_THREADS", "TREEFOLD_NUM_THREADS")
 
@@ -45,8 +45,8 @@ def run(
     """Run a script once per rank: `treefold.connect()` in it joins them in shared memory.
 
     What follows the script is its own. Each line of output is marked with its rank. The first rank that fails is
-    named, and the others are ended; Ctrl-C reaches all. Ranks share the cores: OMP_NUM_THREADS and
-    TREEFOLD_NUM_THREADS are set to their share where they are not set.
+    named, its exit code is the command's, and the others are ended. Ctrl-C reaches all. Ranks share the cores:
+    OMP_NUM_THREADS and TREEFOLD_NUM_THREADS are set to their share where they are not set.
     """
     if not is_module and not Path(script).is_file():
         raise CommandError.no_script(script)
@@ -69,23 +69,25 @@ def _run_all(command: Sequence[str], tickets: Sequence[str], environment: Mappin
     """Start the ranks, pass their output on, and return the code to exit with."""
     ranks: list[subprocess.Popen[bytes]] = []
     readers: list[threading.Thread] = []
-    blamed: list[int] = []
+    lost: list[int] = []
     try:
         for rank, ticket in enumerate(tickets):
             ranks.append(_start(command, {**environment, TICKET_VARIABLE: ticket}))
-            readers += _pass_on(rank, ranks[-1], blamed)
+            readers += _pass_on(rank, ranks[-1], lost)
         failed = _first_failure(ranks)
         if failed is not None:
             _wait(ranks, _GRACE_S)
+        codes = [process.poll() for process in ranks]  # None for those that are ended here, which have not failed
     finally:
         _end(ranks)
         _wait_for(readers)
     if failed is None:
         return 0
     # Ranks that raise because another one has failed may end before it does; they name it.
-    failed = next((rank for rank in blamed if rank < len(ranks) and ranks[rank].returncode), failed)
-    typer.echo(f"treefold run: rank {failed} {_end_in_words(ranks[failed].returncode)}", err=True)
-    code = ranks[failed].returncode
+    ended = dict(enumerate(codes))
+    failed = next((rank for rank in lost if ended.get(rank)), failed)
+    code = codes[failed] or 0
+    typer.echo(f"treefold run: rank {failed} {_end_in_words(code)}", err=True)
     return code if code > 0 else _SIGNALED - code
 
 
@@ -96,11 +98,11 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
     )
 
 
-def _pass_on(rank: int, process: subprocess.Popen[bytes], blamed: list[int]) -> list[threading.Thread]:
-    """Copy a rank's output to ours, line by line, in the background; note whom its errors blame."""
+def _pass_on(rank: int, process: subprocess.Popen[bytes], lost: list[int]) -> list[threading.Thread]:
+    """Copy a rank's output to ours, line by line, in the background; add the ranks that its errors name to ``lost``."""
     pairs = ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer))
     readers = [
-        threading.Thread(target=_copy, args=(rank, source, target, blamed), daemon=True) for source, target in pairs
+        threading.Thread(target=_copy, args=(rank, source, target, lost), daemon=True) for source, target in pairs
     ]
     for reader in readers:
         reader.start()
@@ -119,14 +121,14 @@ def _wait_for(readers: Sequence[threading.Thread]) -> None:
         time.sleep(_LOOK_S)
 
 
-def _copy(rank: int, source: IO[bytes] | None, target: IO[bytes], blamed: list[int]) -> None:
+def _copy(rank: int, source: IO[bytes] | None, target: IO[bytes], lost: list[int]) -> None:
     if source is None:
         return
     for line in source:
         ended = line if line.endswith(b"\n") else line + b"\n"
-        found = _BLAME.search(line)
-        if found is not None:
-            blamed.append(int(found[1]))
+        named = lost_rank(line)
+        if named is not None:
+            lost.append(named)
         try:
             with _one_at_a_time:
                 target.write(b"[%d] %b" % (rank, ended))
@@ -134,6 +136,12 @@ def _copy(rank: int, source: IO[bytes] | None, target: IO[bytes], blamed: list[i
         except OSError:  # nobody reads on (`| head`), or the disk is full: as if the rank wrote there itself
             source.close()
             return
+
+
+def lost_rank(line: bytes) -> int | None:
+    """Return the rank that a line of output says is gone, as an uncaught PeerLostError does, or None."""
+    found = _LOST.search(line)
+    return None if found is None else int(found[1])
 
 
 def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
