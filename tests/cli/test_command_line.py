@@ -80,6 +80,7 @@ class TestErrors:
         ("arguments", "sentence"),
         [
             (["dance"], "No such command 'dance'. See treefold --help."),
+            (["pln"], "No such command 'pln'. Did you mean 'plan'? See treefold --help."),
             (["plan", "--nosuch"], "No such option: --nosuch. See treefold plan --help."),
             (["average", "a.npz"], "Missing option '--output' / '-o'. See treefold average --help."),
             (["topology", "--draw", "m.gif"], "--draw got 'm.gif'. It draws .html, .svg, .png; name the file so."),
@@ -111,6 +112,17 @@ class TestErrors:
         assert (run.returncode, run.stderr) == (
             2,
             "treefold: The output cannot be used any further: no space left on device.\n",
+        )
+
+    @pytest.mark.skipif(os.name != "posix", reason="needs a shell that limits open files")
+    def test_of_too_few_open_files_says_how_to_raise_the_limit(self):
+        """Two ranks need more than ten; the output is not to blame."""
+        command = f"ulimit -n 10; {shlex.quote(sys.executable)} -m treefold.cli run -n 2 {shlex.quote(__file__)}"
+        run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)  # noqa: S602 - as above
+        assert (run.returncode, run.stderr) == (
+            2,
+            "treefold: The system lets this process open too few files (too many open files). Raise the limit, for "
+            "example with ulimit -n 4096; treefold run needs about two files for every rank.\n",
         )
 
     def test_of_a_wrong_choice_names_the_right_ones(self, treefold):

@@ -68,4 +68,5 @@ def _sentence(error: typer.BadParameter) -> str:
     """Return what was wrong with a call, in one line, and where it is said what is right."""
     message = error.format_message().replace("Value error, ", "")  # pydantic's words before those of Typer
     help_ = f"{error.ctx.command_path if error.ctx else 'treefold'} --help"
-    return f"{' '.join(message.split()).rstrip('.')}. See {help_}."
+    words = " ".join(message.split())
+    return f"{words}{'' if words.endswith(('.', '?')) else '.'} See {help_}."

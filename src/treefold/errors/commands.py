@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -90,6 +91,11 @@ class CommandError(TreefoldError, ValueError):
     @classmethod
     def system(cls, error: OSError) -> Self:
         """End a command to which the system refuses something that could not be seen before: a full disk, for one."""
+        if error.errno == errno.EMFILE:
+            return cls(
+                f"The system lets this process open too few files ({reason_of(error)}). Raise the limit, for example "
+                "with ulimit -n 4096; treefold run needs about two files for every rank."
+            )
         what = "The output" if error.filename is None else short(str(error.filename))
         return cls(f"{what} cannot be used any further: {reason_of(error)}.")
 
