@@ -67,10 +67,10 @@ def _or_elsewhere(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a method of a process group that another group's, of that name, stands in for where the tensors are."""
 
     @functools.wraps(method)
-    def call(group: Any, *arguments: Any) -> Any:
+    def call(group: Any, *arguments: Any, **named: Any) -> Any:
         device = _device_of(arguments)
         other = None if device == _HOST else group.elsewhere(device)
-        return method(group, *arguments) if other is None else getattr(other, name)(*arguments)
+        return method(group, *arguments, **named) if other is None else getattr(other, name)(*arguments, **named)
 
     return call
 

@@ -37,6 +37,7 @@ from treefold.torch.cutting import cut_apart, cut_in_place, parts_of
 from treefold.torch.elsewhere import Elsewhere, or_elsewhere
 from treefold.torch.flat import Flat, check_written, laid_out, parts, piece, read_only, rows
 from treefold.torch.mailbox import Mailbox
+from treefold.torch.signatures import with_defaults
 from treefold.torch.transfers import Transfer
 from treefold.torch.turns import Turn, Turns
 
@@ -50,6 +51,7 @@ _work_of: Callable[[Any], Any] = vars(_distributed_c10d)["_create_work_from_futu
 
 @untraced
 @or_elsewhere
+@with_defaults
 class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # mypy does not read torch
     """The ranks of one host. Methods are those that ``torch.distributed``'s functions call, with their arguments."""
 
@@ -76,9 +78,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Reduce each tensor into itself."""
         return self._reduce(tensors, opts, None)
 
-    def allreduce_coalesced(self, tensors: list[Any], opts: Any) -> Any:
-        """Reduce each tensor into itself, all of them at once."""
-        return self._reduce(tensors, opts, None)
+    allreduce_coalesced = allreduce
 
     def reduce(self, tensors: list[Any], opts: Any) -> Any:
         """Reduce each tensor into that of one rank."""
@@ -186,7 +186,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         """Begin to receive a tensor from whichever rank sends one with the tag."""
         return self._mail(tensors, None, tag, is_sent=False)
 
-    def barrier(self, opts: Any = None) -> Any:
+    def barrier(self, opts: Any) -> Any:
         """Wait until all ranks are here."""
         self._call(opts, lambda _: self._moves.barrier())
         return _done([])

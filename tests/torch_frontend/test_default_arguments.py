@@ -1,0 +1,38 @@
+"""Calls of a process group's methods with the arguments that PyTorch's own leave out, between real processes."""
+
+import functools
+
+import pytest
+from torch_ranks import defaults, run
+
+
+@functools.cache
+def answers(backend):
+    """Return what each of two ranks has after every call."""
+    return run(defaults.called, 2, backend=backend)
+
+
+class TestMethods:
+    @pytest.mark.parametrize("call", defaults.CALLS)
+    def test_do_what_gloos_do(self, call):
+        """Options, lists of one tensor, ops, roots and timeouts may be left out where PyTorch lets them be."""
+        assert [rank[call] for rank in answers("treefold")] == [rank[call] for rank in answers("gloo")]
+        assert [rank[call][0] for rank in answers("gloo")] == [True] * 2
+
+    def test_hold_to_a_timeout_beside_the_op(self):
+        """The rank that waited says who was late."""
+        assert run(defaults.late, 2)[0].kind == "DeadlineError"
+
+
+class TestDistributedDataParallel:
+    @pytest.mark.parametrize("hook", ["allreduce_hook", "fp16_compress_hook", "bf16_compress_hook"])
+    def test_learns_by_pytorchs_hooks_what_gloo_learns(self, hook):
+        """Bit by bit, on two ranks."""
+        learnt = run(defaults.train_by_pytorchs_hook, 2, hook)
+        assert learnt == run(defaults.train_by_pytorchs_hook, 2, hook, backend="gloo")
+        assert learnt[0] == learnt[1]
+
+    def test_learns_from_uneven_inputs_what_gloo_learns(self):
+        """The rank whose batches have ended goes on with the others, whose parameters it takes in the end."""
+        learnt = run(defaults.train_on_uneven_inputs, 2)
+        assert learnt == run(defaults.train_on_uneven_inputs, 2, backend="gloo")
