@@ -144,11 +144,11 @@ class TestCommand:
             os.umask(umask)
         assert stat.S_IMODE((tmp_path / "mean.npz").stat().st_mode) == expected
 
-    def test_shows_progress_on_stderr(self, treefold, saved, tmp_path):
-        """What is on stdout is for what came of it."""
-        outcome = treefold("average", *saved(owners), "-o", tmp_path / "mean.npz")
-        assert "averaging" in outcome.err
-        assert "averaging" not in outcome.out
+    def test_shows_progress_in_a_terminal(self, in_terminal, saved, tmp_path):
+        """A bar, and below it what came of it."""
+        shown = in_terminal("average", *map(str, saved(owners)), "-o", str(tmp_path / "mean.npz"))
+        assert "averaging" in shown
+        assert "mean of 3 files" in shown
 
     @pytest.mark.parametrize(("suffixes", "expected"), [((".bin", ".pt"), {"format": "pt"}), ((".npz", ".pt"), None)])
     def test_says_that_tensors_are_pytorchs(self, saved, tmp_path, suffixes, expected):

@@ -61,11 +61,10 @@ class TestDemo:
         """--num-packs reaches the ops and so the plan."""
         assert "(num_packs=4)" in treefold("demo", "--num-packs", 4, "--steps", 2).out
 
-    def test_shows_progress_on_stderr(self, treefold):
-        """The progress bar leaves stdout to the result."""
-        outcome = treefold("demo", "--steps", 2)
-        assert "three trainings" in outcome.err
-        assert "━" not in outcome.out
+    def test_shows_progress_in_a_terminal(self, in_terminal):
+        """A bar for the three trainings, and below it what came of them."""
+        shown = in_terminal("demo", "--steps", "2")
+        assert 0 <= shown.index("three trainings") < shown.index("A network of")
 
     def test_fails_when_a_check_fails(self, treefold, monkeypatch):
         """If the weights were not those of one device, the line would say so and the exit code be 1."""

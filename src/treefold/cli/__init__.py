@@ -20,6 +20,7 @@ from treefold.cli.signals import unwound_by_signals
 from treefold.errors import CommandError, TreefoldError
 
 _FAILED = 2
+_UNREAD = 128 + 13  # the number of SIGPIPE, which Windows does not have
 #: Typer's own copy of click has it, and so has the click that older ones import: the class above ``BadParameter``.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Raises:
         SystemExit: always. Its code is 0 if the command did what was asked, 1 if a command's own checks failed, 2 if
-            the command was refused, with one sentence on stderr, and 128 + the number of a signal.
+            the command was refused, with one sentence on stderr, and 128 + the number of a signal: of SIGPIPE, too.
 
     """
     _open_streams()
@@ -37,10 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        from treefold.cli.app import app  # noqa: PLC0415 - a package that is missing is refused below
-
-        with unwound_by_signals():
-            code = app(None if arguments is None else list(arguments), prog_name="treefold", standalone_mode=False)
+        code = _run(arguments)
     except _UsageError as error:
         refuse(_sentence(error))
     except TreefoldError as error:
@@ -62,6 +60,24 @@ def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - for as long as the process lives
+
+
+def _run(arguments: Sequence[str] | None) -> int | None:
+    """Run a command and return the code to exit with: that of SIGPIPE if nobody reads the output any more."""
+    from treefold.cli.app import app  # noqa: PLC0415 - a package that is missing is refused by the caller
+
+    try:
+        with unwound_by_signals():
+            code: int | None = app(
+                None if arguments is None else list(arguments), prog_name="treefold", standalone_mode=False
+            )
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as ended:
+        if not isinstance(ended, BrokenPipeError) and not isinstance(ended.__context__, BrokenPipeError):
+            raise  # Click and Rich turn a broken pipe into code 1
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - Python flushes it once more at the end
+        return _UNREAD
+    return code
 
 
 def _sentence(error: typer.BadParameter) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from treefold.bench.clock import Pace, Spread
 from treefold.bench.limit import measure_copy
@@ -27,7 +28,7 @@ from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.cli import bench_options as options
 from treefold.cli.bench_hosts import bench_hosts
 from treefold.cli.bench_ranks import bench_ranks
-from treefold.cli.console import echo
+from treefold.cli.console import echo, progress
 from treefold.cli.outputs import check_output
 from treefold.errors import BenchError
 from treefold.errors.words import bytes_in_words, counted
@@ -107,7 +108,6 @@ def _read_pace(iterations: int, warmup: int, threads: int | None) -> tuple[Pace,
 
 
 def _show_and_write(run: Run, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:
-    _print(run)
     if json is not None:
         write_atomically(json, run.to_json())
     if csv is not None:
@@ -119,6 +119,7 @@ def _show_and_write(run: Run, *, json: Path | None, csv: Path | None, plot: Path
         draw(
             run.rows, plot, title=f"all-reduce, {counted(row.devices, 'replica')}, {row.dtype} {row.op} {row.placement}"
         )
+    _print(run)
 
 
 def _placement(given: dict[str, bool]) -> str:
@@ -167,11 +168,11 @@ def _run(works: Sequence[Work], peers: Sequence[PeerInfo], pace: Pace, threads: 
     rows: list[Row] = []
     with contextlib.ExitStack() as stack:
         teams = [stack.enter_context(Team(info, devices=works[0].devices, threads=threads)) for info in peers]
-        progress, advance = stack.enter_context(_progress())
+        shown, advance = stack.enter_context(_progress())
         copy = measure_copy(threads, nbytes=min(1 << 28, max(work.nbytes * work.devices for work in works)))
         for number, work in enumerate(works):
             advance(number, len(works))
-            rows.append(measure(work, pace, teams=teams, progress=progress))
+            rows.append(measure(work, pace, teams=teams, progress=shown))
         advance(len(works), len(works))
     packages = [package for info in peers for package in info.packages if package != "numpy"]
     machine, versions = describe_machine(), describe_versions(packages)
@@ -205,18 +206,14 @@ def _report(folder: Path, pace: Pace, threads: int) -> None:
         check_writable(folder / "report.md")
     except OSError as error:
         raise BenchError.unwritable("--report", folder, error) from None
-    with _progress() as (progress, advance):
-        page = make_report(Report(folder, _today(), pace, threads, _command()), progress=progress, on_entry=advance)
+    with _progress() as (shown, advance):
+        page = make_report(Report(folder, _today(), pace, threads, _command()), progress=shown, on_entry=advance)
     print(page)
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[tuple[Progress, Callable[[int, int], object]]]:
     """Show a bar on stderr: works done of all, what runs now, and its turns."""
-    from rich.console import Console  # noqa: PLC0415 - an extra, as typer is
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-    from rich.progress import Progress as Bar  # noqa: PLC0415
-
     columns = (
         SpinnerColumn(),
         BarColumn(),
@@ -225,7 +222,7 @@ def _progress() -> Iterator[tuple[Progress, Callable[[int, int], object]]]:
         TextColumn("{task.description}"),
     )
     # Drawn when told, never by a thread of its own: that would run beside what is measured.
-    with Bar(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
+    with progress(*columns, is_automatic=False, is_transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
         def begin(name: str) -> None:

@@ -34,12 +34,12 @@ def bench_ranks(ranks: int, works: Sequence[Work], against: str, rounds: int, ou
     if output is not None:
         check_output("--json", output)
     figures = measure_ranks(ranks, works, read_peers(against), rounds)
-    cores = counted(os.cpu_count() or 1, "core")
-    print(f"{counted(ranks, 'rank')}, float32, wide, on {cores}; milliseconds per call, CPU time summed over ranks")
-    echo(table_of(figures))
     if output is not None:
         run = {"ranks": ranks, "machine": describe_machine(), "figures": [figure._asdict() for figure in figures]}
         write_atomically(output, json.dumps(run, indent=1) + "\n")
+    cores = counted(os.cpu_count() or 1, "core")
+    print(f"{counted(ranks, 'rank')}, float32, wide, on {cores}; milliseconds per call, CPU time summed over ranks")
+    echo(table_of(figures))
 
 
 def measure_ranks(ranks: int, works: Sequence[Work], peers: Sequence[str], rounds: int) -> list[Figure]:

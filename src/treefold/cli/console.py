@@ -12,6 +12,7 @@ from typing import Literal
 import typer
 from rich import box
 from rich.console import Console
+from rich.progress import Progress, ProgressColumn
 from rich.table import Table as FramedTable
 from rich.text import Text
 
@@ -34,6 +35,15 @@ def echo(*blocks: Block) -> None:
             typer.echo(str(block))
         else:
             console.print(framed)
+
+
+def progress(*columns: ProgressColumn, is_automatic: bool = True, is_transient: bool = False) -> Progress:
+    """Return a progress bar for stderr, which shows nothing where that is no terminal.
+
+    ``is_automatic``: a thread of its own draws it. ``is_transient``: it is wiped out in the end.
+    """
+    console, hidden = Console(stderr=True), not sys.stderr.isatty()
+    return Progress(*columns, console=console, auto_refresh=is_automatic, transient=is_transient, disable=hidden)
 
 
 def refuse(sentence: str) -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from treefold.calls.weights import read_weights
 from treefold.cli.average.kinds import modules_for
-from treefold.cli.console import echo
+from treefold.cli.console import echo, progress
 from treefold.cli.extras import check_modules
 from treefold.errors import CheckpointError
 from treefold.errors.words import counted, printable
@@ -52,7 +51,7 @@ def average(
             echo(Table(["tensor", printable(files[0].name), "file", "has"], rows, words=(0, 1, 2, 3)))
             raise CheckpointError.disagreement(len({row[0] for row in run.differences}), len(files))
         columns = (TextColumn("averaging"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as bar:
+        with progress(*columns) as bar:
             task = bar.add_task("", total=run.nbytes)
             run.write(lambda nbytes: bar.advance(task, nbytes))
         typer.echo(f"{op.value} of {counted(len(files), 'file')}: {counted(run.num_tensors, 'tensor')} in {output}")

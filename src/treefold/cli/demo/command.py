@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from treefold import (
@@ -26,7 +26,7 @@ from treefold import (
     ReductionToOneDevice,
     __version__,
 )
-from treefold.cli.console import echo
+from treefold.cli.console import echo, progress
 from treefold.cli.demo.checks import check_result
 from treefold.cli.demo.data import CLASSES, Digits, load_split_digits
 from treefold.cli.demo.figures import describe_work, make_page, tabulate
@@ -97,10 +97,11 @@ def demo(  # noqa: PLR0913 - every option of a command is one
     result = _train(digits, ops=chosen, devices=devices, steps=steps, seed=seed, shuffle=shuffle)
     checks = check_result(result)
     speed = measure_speed(chosen, devices=devices, clock=time.perf_counter)
-    _print_result(result, checks, speed)
     if report is not None:
         facts = _list_facts(ops=chosen, seed=seed)
         write_atomically(report, render_page(make_page(result, speed, checks, facts=facts)))
+    _print_result(result, checks, speed)
+    if report is not None:
         typer.echo(f"\nThe report is in {report}.")
     if not all(check.holds for check in checks):
         raise typer.Exit(1)
@@ -146,7 +147,7 @@ def _train(digits: Digits, *, ops: CrossDeviceOps, devices: int, steps: int, see
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with threadpool_limits(1, user_api="blas"), Progress(*columns, console=Console(stderr=True)) as bar:
+    with threadpool_limits(1, user_api="blas"), progress(*columns) as bar:
         task = bar.add_task("three trainings", total=steps)
         return train_all(
             digits,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import typer
+
 from treefold.cli.extras import has_module, needing
 from treefold.cli.outputs import check_output
 from treefold.errors import CommandError, MissingExtraError
@@ -36,6 +38,13 @@ def check_outputs(paths: Mapping[str, Path | None], *, plans: bool) -> None:
                     raise needing(["scipy", "resvg_py"])
                 raise MissingExtraError.png()
         check_output(option, path)
+
+
+def say_written(*paths: Path | None, err: bool) -> None:
+    """Print which files there are now; on stderr where stdout is JSON. They were written before all that is printed."""
+    for path in paths:
+        if path is not None:
+            typer.echo(f"Written: {path}", err=err)
 
 
 def write_picture(path: Path, *, svg: str, html: str) -> None:

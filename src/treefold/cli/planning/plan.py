@@ -26,7 +26,7 @@ from treefold.cli.planning.methods import (
     predict,
     trees_name,
 )
-from treefold.cli.planning.outputs import check_outputs, write_picture
+from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
 from treefold.cli.planning.published import describe_checks
 from treefold.cli.planning.words import (
     Chosen,
@@ -82,10 +82,6 @@ def plan(  # noqa: PLR0913 - every option of a command is one
         raise CommandError.packs_of_bytes(packs, sizes[0])
     comparison = Comparison(machine)
     found = _find(comparison, sizes, packs, has_all=json, has_table=table)
-    if json:
-        typer.echo(_as_json(found))
-    else:
-        echo(*_in_words(found), *(offer_known("plan") if topology is None and without_gpus(machine) else ()))
     chosen = found.chosen
     name = trees_name(packs) if chosen is None else chosen.name
     movement = comparison.movement(name)
@@ -98,9 +94,11 @@ def plan(  # noqa: PLR0913 - every option of a command is one
         write_atomically(dot, to_dot(machine, packs_of(movement)))
     if save is not None:
         write_atomically(save, _as_plan(movement, comparison.methods[name]).to_json())
-    for path in (draw, trace, dot, save):
-        if path is not None:
-            typer.echo(f"Written: {path}", err=json)  # stdout is JSON
+    if json:
+        typer.echo(_as_json(found))
+    else:
+        echo(*_in_words(found), *(offer_known("plan") if topology is None and without_gpus(machine) else ()))
+    say_written(draw, trace, dot, save, err=json)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import read_machine
 from treefold.cli.planning.methods import RINGS_LABEL, Prediction, best_of, parse_sizes, predict, trees_name
-from treefold.cli.planning.outputs import check_outputs, write_picture
+from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
 from treefold.cli.planning.published import describe_checks
 from treefold.cli.planning.words import describe_time, machine_notes
 from treefold.cost.simulation import MovementTimes
@@ -72,6 +72,10 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     else:
         predictions = tuple(Prediction(nbytes, first.simulated_s(nbytes), "this plan") for nbytes in sizes)
     rings = comparison.methods.rings if plan is None and len(machine.devices) > 1 else None
+    if plot is not None:
+        _plot(plot, machine, packing, predictions, rings)
+    if trace is not None and timeline is not None:
+        write_atomically(trace, write_trace(timeline, machine))
     if json:
         rows = [{"size": p.nbytes, "seconds": p.seconds, "method": p.method} for p in predictions]
         missing = None if machine.missing is None else str(machine.missing)
@@ -80,12 +84,7 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     else:
         known = offer_known("simulate") if topology is None and without_gpus(machine) else ()
         echo(*_in_words(machine, packing, predictions, rings), *known)
-    if plot is not None:
-        _plot(plot, machine, packing, predictions, rings)
-        typer.echo(f"Written: {plot}", err=json)
-    if trace is not None and timeline is not None:
-        write_atomically(trace, write_trace(timeline, machine))
-        typer.echo(f"Written: {trace}", err=json)
+    say_written(plot, trace, err=json)
 
 
 def _read_plan(given: str) -> Plan:

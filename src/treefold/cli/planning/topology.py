@@ -13,7 +13,7 @@ from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.known import list_known
 from treefold.cli.planning.machines import read_machine
-from treefold.cli.planning.outputs import check_outputs, write_picture
+from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
 from treefold.cli.planning.words import count_nodes, describe_machine, machine_notes, tabulate_links
 from treefold.errors import CommandError
 from treefold.execution.probe import verify_links
@@ -55,19 +55,18 @@ def topology(  # noqa: PLR0913 - every option of a command is one
         raise CommandError.machines(named)
     check_outputs({"--draw": draw, "--dot": dot}, plans=False)
     found = read_machine(named[0] if named else None, devices, nvlinks)
+    if draw is not None:
+        svg = draw_machine(found)
+        write_picture(draw, svg=svg, html=_page(found, svg))
+    if dot is not None:
+        write_atomically(dot, to_dot(found))
     if verify_file is not None:
         typer.echo(_verdict(found))
     elif json:
         typer.echo(json_text.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
         echo(*describe_machine(found), *(offer_known("topology") if not named and without_gpus(found) else ()))
-    if draw is not None:
-        svg = draw_machine(found)
-        write_picture(draw, svg=svg, html=_page(found, svg))
-        typer.echo(f"Written: {draw}", err=json)
-    if dot is not None:
-        write_atomically(dot, to_dot(found))
-        typer.echo(f"Written: {dot}", err=json)
+    say_written(draw, dot, err=json)
 
 
 def _verdict(found: Topology) -> str:
