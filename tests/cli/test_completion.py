@@ -30,6 +30,7 @@ class TestCompletion:
             ("treefold to", ["topology"]),
             ("treefold plan -t dgx1", ["dgx1_p100", "dgx1_v100"]),
             ("treefold topology mi300x_", ["mi300x_raw"]),
+            ("treefold plan mi300x_", ["mi300x_raw"]),
             ("treefold plan --nvlinks dgx_b", ["dgx_b200"]),
             ("treefold plan --draw out/plan.s", ["out/plan.svg"]),
             ("treefold demo --ops ", ["hierarchical", "one-device", "all-reduce", "nccl"]),

@@ -61,12 +61,13 @@ class TestSimulate:
         treefold(*SIMULATE, "--trace", tmp_path / "t.json")
         assert json.loads((tmp_path / "t.json").read_text())["otherData"]["nbytes"] == 2**24
 
-    def test_refuses_two_pipes(self, treefold):
+    @pytest.mark.parametrize("machine", [["-"], ["-t", "-"]])
+    def test_refuses_two_pipes(self, treefold, machine):
         """There is one standard input."""
-        outcome = treefold("simulate", "-t", "-", "--plan", "-")
+        outcome = treefold("simulate", *machine, "--plan", "-")
         assert outcome.code == 2
         assert outcome.err == (
-            "treefold: --topology and --plan are both '-', and there is one standard input; save one of them to a "
+            "treefold: The machine and --plan are both '-', and there is one standard input; save one of them to a "
             "file.\n"
         )
 

@@ -50,7 +50,7 @@ class TestTerminal:
         """Each example is one line, to be copied."""
         help_ = ESCAPES.sub("", in_terminal("plan", "-h"))
         assert "╭─ Options" in help_
-        assert re.search(r"^ +treefold plan -t dgx1_v100 --size 256M --draw plan.html *$", help_, re.MULTILINE)
+        assert re.search(r"^ +treefold plan dgx1_v100 --size 256M --draw plan.html *$", help_, re.MULTILINE)
 
 
 class TestTable:

@@ -23,6 +23,23 @@ class NoGpus:
         return 0
 
 
+class TestMachine:
+    @pytest.mark.parametrize("command", [("topology",), ("plan", "-s", "1M"), ("simulate", "-s", "1M")])
+    def test_is_an_argument_or_an_option_of_every_planning_command(self, treefold, command):
+        """They say the same."""
+        outcome = treefold(*command, "ring:3")
+        assert outcome.code == 0
+        assert outcome.out.startswith("ring:3")
+        assert outcome == treefold(*command, "-t", "ring:3")
+
+    @pytest.mark.parametrize("command", ["topology", "plan", "simulate"])
+    def test_is_refused_if_it_is_named_twice(self, treefold, command):
+        """No name silently wins."""
+        outcome = treefold(command, "dgx2", "-t", "mi250")
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err == "treefold: 'dgx2' and 'mi250' are each a machine; give one of them.\n"
+
+
 class TestTopology:
     def test_shows_a_known_machine(self, treefold):
         """Its parts are counted, and every link stands there once."""
@@ -55,7 +72,7 @@ class TestTopology:
         cores = describe_machine()["cores"]
         assert lines[-2].startswith("here: ")
         assert lines[-2].endswith(f", {cores} cores, no GPU")
-        assert lines[-1] == f"try:  treefold {command} -t dgx1_v100, or another machine of: treefold topology --list"
+        assert lines[-1] == f"try:  treefold {command} dgx1_v100, or another machine of: treefold topology --list"
 
     def test_without_nvidias_library_says_what_shows_the_gpus(self, monkeypatch):
         """A driver that treefold cannot ask is no laptop."""
@@ -64,13 +81,6 @@ class TestTopology:
         assert here.offer_known("plan")[1].endswith(
             ' NVIDIA GPUs that treefold does not see without nvidia-ml-py: pip install "treefold[nvml]"'
         )
-
-    def test_shows_one_machine(self, treefold):
-        """As an argument, or by the option of the other commands; not two, of which one would be dropped."""
-        assert treefold("topology", "-t", "dgx2").out == treefold("topology", "dgx2").out
-        outcome = treefold("topology", "dgx2", "-t", "mi250")
-        assert (outcome.code, outcome.out) == (2, "")
-        assert outcome.err == "treefold: 'dgx2' and 'mi250' are each a machine to show; give one of them.\n"
 
     def test_offers_nothing_for_a_machine_that_was_named(self, treefold):
         """Nor in JSON."""

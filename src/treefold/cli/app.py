@@ -70,16 +70,16 @@ COMMANDS = (
         plan,
         "Find the best all-reduce for a machine.",
         (
-            "treefold plan -t dgx1_v100 --size 256M --draw plan.html",
-            "nvidia-smi topo -m | treefold plan -t - --devices 0-3",
+            "treefold plan dgx1_v100 --size 256M --draw plan.html",
+            "nvidia-smi topo -m | treefold plan - --devices 0-3",
         ),
     ),
     Command(
         simulate,
         "Predict what plans take, by size.",
         (
-            "treefold simulate -t 2x8_a100 --plot sizes.svg",
-            "treefold simulate -t dgx2 --plan plan.json --size 64K,16M,1G",
+            "treefold simulate 2x8_a100 --plot sizes.svg",
+            "treefold simulate dgx2 --plan plan.json --size 64K,16M,1G",
         ),
     ),
     Command(

@@ -70,12 +70,12 @@ class CommandError(TreefoldError, ValueError):
 
     @classmethod
     def two_pipes(cls) -> Self:
-        return cls("--topology and --plan are both '-', and there is one standard input; save one of them to a file.")
+        return cls("The machine and --plan are both '-', and there is one standard input; save one of them to a file.")
 
     @classmethod
     def machines(cls, given: Sequence[str]) -> Self:
         """Refuse several answers to which machine is meant."""
-        return cls(f"{' and '.join(map(short, given))} are each a machine to show; give one of them.")
+        return cls(f"{' and '.join(map(short, given))} are each a machine; give one of them.")
 
     @classmethod
     def no_plan_file(cls, path: str, error: OSError | UnicodeDecodeError) -> Self:

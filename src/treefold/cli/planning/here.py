@@ -26,5 +26,5 @@ def offer_known(command: str) -> tuple[str, ...]:
     return (
         "",
         f"here: {facts['processor']}, {facts['cores']} cores, {seen}",
-        f"try:  treefold {command} -t dgx1_v100, or another machine of: treefold topology --list",
+        f"try:  treefold {command} dgx1_v100, or another machine of: treefold topology --list",
     )

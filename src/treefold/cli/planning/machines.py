@@ -16,8 +16,21 @@ _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _NAME = re.compile(r"[\w:.]+")
 
 
+def only_one(*given: str | None) -> str | None:
+    """Return the machine that an argument or an option names; None if none does.
+
+    Raises:
+        CommandError: several do.
+
+    """
+    named = [name for name in given if name is not None]
+    if len(named) > 1:
+        raise CommandError.machines(named)
+    return named[0] if named else None
+
+
 def read_machine(given: str | None, devices: str | None = None, nvlinks: str | None = None) -> Topology:
-    """Return the machine that ``--topology`` names, with those devices only that ``--devices`` names.
+    """Return the machine of this name, or this one, with those devices only that ``--devices`` names.
 
     A word without a slash that is no file is a name, so that a mistyped one is answered with the nearest. ``nvlinks``:
     the known machine whose NVLinks are added, before devices are left out.

@@ -12,12 +12,13 @@ from treefold.cli import completion
 _OUTPUT = "Output"
 
 #: What the option and the argument for a machine have in common.
-MACHINE: dict[str, Any] = {
+_MACHINE: dict[str, Any] = {
     "metavar": "FILE|NAME|-",
     "help": "A file, a known machine, or - for a pipe; else this machine.",
     "autocompletion": completion.machine,
 }
-Machine = Annotated[str | None, typer.Option("--topology", "-t", **MACHINE)]
+Given = Annotated[str | None, typer.Argument(**_MACHINE)]
+Machine = Annotated[str | None, typer.Option("--topology", "-t", **_MACHINE | {"help": "The same, as an option."})]
 Devices = Annotated[
     str | None, typer.Option(metavar="DEVICES", help="Those that take part: 0-3,6 or gpu:0,gpu:1; all if not given.")
 ]

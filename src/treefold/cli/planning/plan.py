@@ -15,7 +15,7 @@ from treefold import __version__
 from treefold.cli.console import Block, echo
 from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
-from treefold.cli.planning.machines import read_machine
+from treefold.cli.planning.machines import only_one, read_machine
 from treefold.cli.planning.methods import (
     OTHERS,
     OURS,
@@ -61,6 +61,7 @@ _SHOWN_CHUNKS = 16  # of every pack in a picture
 
 
 def plan(  # noqa: PLR0913 - every option of a command is one
+    given: options.Given = None,
     *,
     topology: options.Machine = None,
     devices: options.Devices = None,
@@ -76,7 +77,8 @@ def plan(  # noqa: PLR0913 - every option of a command is one
 ) -> None:
     """Plan the best all-reduce for a machine: the plan, the proof that no other is faster, the predicted times."""
     check_outputs({"--draw": draw, "--trace": trace, "--dot": dot, "--save": save}, plans=True)
-    machine = read_machine(topology, devices, nvlinks)
+    named = only_one(given, topology)
+    machine = read_machine(named, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
     if packs is not None and packs > sizes[0]:
         raise CommandError.packs_of_bytes(packs, sizes[0])
@@ -97,7 +99,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     if json:
         typer.echo(_as_json(found))
     else:
-        echo(*_in_words(found), *(offer_known("plan") if topology is None and without_gpus(machine) else ()))
+        echo(*_in_words(found), *(offer_known("plan") if named is None and without_gpus(machine) else ()))
     say_written(draw, trace, dot, save, err=json)
 
 

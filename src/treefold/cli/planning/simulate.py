@@ -15,7 +15,7 @@ from treefold.cli import completion
 from treefold.cli.console import Block, echo
 from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
-from treefold.cli.planning.machines import read_machine
+from treefold.cli.planning.machines import only_one, read_machine
 from treefold.cli.planning.methods import RINGS_LABEL, Prediction, best_of, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
 from treefold.cli.planning.published import describe_checks
@@ -46,6 +46,7 @@ Plot = Annotated[
 
 
 def simulate(  # noqa: PLR0913 - every option of a command is one
+    given: options.Given = None,
     *,
     topology: options.Machine = None,
     devices: options.Devices = None,
@@ -59,9 +60,10 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
 ) -> None:
     """Predict what plans take on a machine: sweep sizes, plot, trace."""
     check_outputs({"--plot": plot, "--trace": trace}, plans=True)
-    if topology == plan == "-":
+    named = only_one(given, topology)
+    if named == plan == "-":
         raise CommandError.two_pipes()
-    machine = read_machine(topology, devices, nvlinks)
+    machine = read_machine(named, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
     comparison = Comparison(machine)
     packing = comparison.methods.packer.packing(packs)
@@ -77,12 +79,9 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     if trace is not None and timeline is not None:
         write_atomically(trace, write_trace(timeline, machine))
     if json:
-        rows = [{"size": p.nbytes, "seconds": p.seconds, "method": p.method} for p in predictions]
-        missing = None if machine.missing is None else str(machine.missing)
-        plain = {"topology": machine.name, "missing": missing, "predicted": rows}
-        typer.echo(json_text.dumps(plain, indent=2))
+        typer.echo(_as_json(machine, predictions))
     else:
-        known = offer_known("simulate") if topology is None and without_gpus(machine) else ()
+        known = offer_known("simulate") if named is None and without_gpus(machine) else ()
         echo(*_in_words(machine, packing, predictions, rings), *known)
     say_written(plot, trace, err=json)
 
@@ -94,6 +93,12 @@ def _read_plan(given: str) -> Plan:
         return from_json(Path(given).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError.no_plan_file(given, error) from None
+
+
+def _as_json(machine: Topology, predictions: Sequence[Prediction]) -> str:
+    rows = [{"size": p.nbytes, "seconds": p.seconds, "method": p.method} for p in predictions]
+    missing = None if machine.missing is None else str(machine.missing)
+    return json_text.dumps({"topology": machine.name, "missing": missing, "predicted": rows}, indent=2)
 
 
 def _in_words(

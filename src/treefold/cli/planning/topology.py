@@ -12,10 +12,9 @@ from treefold.cli.console import echo
 from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.known import list_known
-from treefold.cli.planning.machines import read_machine
+from treefold.cli.planning.machines import only_one, read_machine
 from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
 from treefold.cli.planning.words import count_nodes, describe_machine, machine_notes, tabulate_links
-from treefold.errors import CommandError
 from treefold.execution.probe import verify_links
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
@@ -23,7 +22,6 @@ from treefold.report.machine_drawing import but_missing, draw_machine, machine_t
 from treefold.report.page import Page, Section, render_page
 from treefold.topology import Topology
 
-Given = Annotated[str | None, typer.Argument(**options.MACHINE)]
 Known = Annotated[bool, typer.Option("--list", help="List the machines known by name.")]
 VerifyFile = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Say whether a file can be read, and what it leaves open.")
@@ -34,7 +32,7 @@ Verify = Annotated[
 
 
 def topology(  # noqa: PLR0913 - every option of a command is one
-    given: Given = None,
+    given: options.Given = None,
     *,
     machine: options.Machine = None,
     devices: options.Devices = None,
@@ -50,11 +48,9 @@ def topology(  # noqa: PLR0913 - every option of a command is one
     if known or verify:
         echo(list_known() if known else str(verify_links(use_cache=False)))
         return
-    named = [name for name in (given, machine, verify_file) if name is not None]
-    if len(named) > 1:
-        raise CommandError.machines(named)
+    named = only_one(given, machine, verify_file)
     check_outputs({"--draw": draw, "--dot": dot}, plans=False)
-    found = read_machine(named[0] if named else None, devices, nvlinks)
+    found = read_machine(named, devices, nvlinks)
     if draw is not None:
         svg = draw_machine(found)
         write_picture(draw, svg=svg, html=_page(found, svg))
@@ -65,7 +61,7 @@ def topology(  # noqa: PLR0913 - every option of a command is one
     elif json:
         typer.echo(json_text.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
-        echo(*describe_machine(found), *(offer_known("topology") if not named and without_gpus(found) else ()))
+        echo(*describe_machine(found), *(offer_known("topology") if named is None and without_gpus(found) else ()))
     say_written(draw, dot, err=json)
 
 
