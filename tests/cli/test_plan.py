@@ -29,13 +29,16 @@ def piped(monkeypatch):
 
 class TestPlan:
     def test_says_what_it_takes_and_why_no_plan_takes_less(self, treefold):
-        """First the time, in everyday words; then the plan, the optimum, the bottleneck and the certificate."""
+        """First the times; then the plan, the optimum, the bottleneck and the certificate; the packs last."""
         outcome = treefold(*PLAN)
         assert outcome.code == 0
         packs = outcome.out.count(" gpu:")
-        assert outcome.out.splitlines()[:7] == [
-            "dgx1_v100, 8 GPUs, 1 MiB per GPU: 26.9 µs; NCCL-like rings: 29 µs",
-            "",
+        title, predicted, checked, plan, listed = (part.splitlines() for part in outcome.out.split("\n\n"))
+        assert title == ["dgx1_v100, 8 GPUs, 1 MiB per GPU: 26.9 µs; NCCL-like rings: 29 µs"]
+        assert predicted[0] == "predicted"
+        assert predicted[-1].startswith("1 MiB   26.9 µs  shallow trees")
+        assert [line.partition(":")[0] for line in checked] == ["checked", "rings"]
+        assert plan == [
             f"this plan:   shallow trees over 8 devices in {packs} packs: 38.92 GB/s all-reduce (S/t), busbw 68.1",
             "optimum:     X* = 85.71 GB/s for large values, busbw 150.0; 16 trees: gap 0, proved optimal",
             "model:       plain values over links that carry both ways at once; devices combine, switches do not",
@@ -43,6 +46,8 @@ class TestPlan:
             "certificate: 600 GB/s between 8 groups, which every tree crosses 7 times: 600 GB/s / 7; checked again: "
             "holds",
         ]
+        assert listed[:2] == ["packs of this plan", "pack   share  root   depth  edges, up to the root"]
+        assert len(listed) == 3 + packs
 
     @pytest.mark.parametrize(
         ("machine", "size", "line"),

@@ -160,11 +160,12 @@ def _as_json(found: Findings) -> str:
 def _in_words(found: Findings) -> list[Block]:
     lines: list[Block] = [found.title, *(f"note: {note}" for note in machine_notes(found.topology))]
     if found.chosen is not None:
-        lines += ["", describe_plan(found), "", tabulate_packs(found.chosen.packs)]
-        lines += ["", "predicted", tabulate_predictions(found)]
-        lines += ["", describe_checks(found.topology, found.rings)]
+        lines += ["", "predicted", tabulate_predictions(found), "", describe_checks(found.topology, found.rings)]
+        lines += ["", describe_plan(found)]
     if found.table is not None:
         lines += ["", f"size table: {found.table}", *found.table.reasons]
+    if found.chosen is not None:  # last, for they are many lines
+        lines += ["", "packs of this plan", tabulate_packs(found.chosen.packs)]
     return lines
 
 
