@@ -3,6 +3,7 @@ import json
 import pytest
 from written_runs import rows_of_csv, run_of_json
 
+from treefold.bench.machine import describe_machine
 from treefold.cli import main
 
 QUICK = ("bench", "-n", "2", "-w", "0", "--devices", "3", "--threads", "1")
@@ -29,6 +30,15 @@ class TestBenchCommand:
         captured = capsys.readouterr()
         assert "busbw (GB/s)" in captured.out
         assert "np.add(out=)" in captured.out
+
+    def test_names_what_stands_above_the_table(self, capsys):
+        """A number without its name says nothing to a reader: which of two is the cores, and what the limit is."""
+        assert run("-b", "4K", "-e", "4K") == 0
+        header = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+        names = [line.partition(":")[0] for line in header]
+        assert names[-6:] == ["versions", "work", "plain copy", "time", "% of limit", "#wrong"]
+        assert names[:-6] == list(describe_machine())
+        assert "work:         3 replicas, 1 thread, accumulate=wide, sizes per replica" in header
 
     def test_json_has_the_derived_bandwidths(self, tmp_path):
         """For those who read it without treefold."""

@@ -16,7 +16,7 @@ from typing import cast
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from treefold.bench.clock import Pace, Spread
+from treefold.bench.clock import Pace
 from treefold.bench.limit import measure_copy
 from treefold.bench.machine import describe_machine, describe_versions
 from treefold.bench.peers import PEERS, PeerInfo, Team, find_missing
@@ -180,20 +180,32 @@ def _run(works: Sequence[Work], peers: Sequence[PeerInfo], pace: Pace, threads: 
 
 
 def _print(run: Run) -> None:
-    print(", ".join(run.machine.values()))
-    print(", ".join(f"{name} {version}" for name, version in run.versions.items()))
-    first = run.rows[0]
-    many = f"{counted(first.devices, 'replica')}, {counted(first.threads, 'thread')}"
-    print(f"{many}, accumulate={first.accumulate}, sizes per replica")
-    copy: Spread | None = run.copy_gb_per_s
-    if copy is not None:
-        print(f"a plain copy with these threads: {format_spread(copy, 1, 1)} GB/s read + written")
+    for name, words in _above_table(run).items():
+        print(f"{name + ':':<13} {words}")
     print()
     echo(Table(HEADER, [row_cells(row) for row in run.rows], words=(0, 3, 4, 5)))
     rivals = rival_rows(run.rows)
     if rivals:
         print()
         echo(Table(RIVAL_HEADER, rivals, words=(0, 1, 2)))
+
+
+def _above_table(run: Run) -> dict[str, str]:
+    """Return what a reader of the table has to know, by name: the machine, the work, and what columns hold."""
+    first, copy = run.rows[0], run.copy_gb_per_s
+    many = f"{counted(first.devices, 'replica')}, {counted(first.threads, 'thread')}"
+    facts = {
+        **run.machine,
+        "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
+        "work": f"{many}, accumulate={first.accumulate}, sizes per replica",
+    }
+    if copy is not None:
+        facts["plain copy"] = f"{format_spread(copy, 1, 1)} GB/s read + written, with these threads"
+    return facts | {
+        "time": "the median of one call; p99 is its 99th percentile",
+        "% of limit": "the same traffic without arithmetic takes so much of the time [quartiles]",
+        "#wrong": "elements that differ from the exact result",
+    }
 
 
 def _report(folder: Path, pace: Pace, threads: int) -> None:
