@@ -331,10 +331,10 @@ class TestHostileArrays:
 
     def test_leaves_of_autograd_are_taken(self, ops, slow_calls):
         """Parameters are plain tensors with a gradient; results have none."""
-        parameters = [torch.nn.Parameter(torch.ones(6)), torch.ones(6).requires_grad_()]
-        value = PerReplica(parameters)
-        [made, _] = ops.reduce("sum", value, value)
-        assert not slow_calls
+        for _ in range(2):
+            value = PerReplica([torch.nn.Parameter(torch.ones(6)), torch.ones(6).requires_grad_()])
+            [made, _] = ops.reduce("sum", value, value)
+        assert len(slow_calls) == 1  # they may not be written, so they are another kind than plain tensors
         assert not made.requires_grad
         assert made.tolist() == [2.0] * 6
 

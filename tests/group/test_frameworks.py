@@ -182,6 +182,41 @@ class TestJax:
             assert total == 3
 
 
+def write_leaves(me):
+    """Take results into plain tensors, so that the call is known, then into one that requires gradients."""
+    mine, leaf, plain = torch.full((3,), 2.0**me.rank), torch.zeros(3, requires_grad=True), torch.zeros(3)
+    ops = treefold.HierarchicalCopyAllReduce(group=me.group)
+    value, out = PerReplica([mine]), PerReplica([plain, leaf])
+    calls = (
+        lambda end: me.group.all_reduce(mine, out=end),
+        lambda end: ops.reduce("sum", value, ["cpu:0", "cpu:1"], out=PerReplica([plain, end])),
+    )
+    for call in calls:
+        for _ in range(2):
+            call(torch.zeros(3))
+    stories = [told(lambda call=call: call(leaf)) for call in calls for _ in range(2)]
+    untouched = leaf.tolist()
+    with torch.no_grad():
+        for call in calls:
+            call(leaf)
+    return stories, untouched, [end.tolist() for end in out]
+
+
+class TestTorch:
+    def test_leaves_are_written_where_nothing_is_recorded_only(self, framework_ranks):
+        """As without a group; the group goes on."""
+        refusal = (
+            "{} has a leaf that requires gradients. While gradients are recorded, nothing may be written into it: call "
+            "treefold under torch.no_grad(), or pass tensor.detach(). Nothing was written."
+        )
+        for stories, untouched, ends in run(framework_ranks, write_leaves, 2):
+            assert [kind for kind, _ in stories] == ["OutputError"] * 4
+            owners = ["Component 0 of out"] * 2 + ["Component 1 of out"] * 2
+            assert [sentence for _, sentence in stories] == [refusal.format(owner) for owner in owners]
+            assert untouched == [0.0] * 3
+            assert ends == [[3.0] * 3] * 2
+
+
 def trace_many(me, *, turns):
     """Make many calls in one traced function, none of which needs another's result, again and again."""
     group, ops = me.group, treefold.tensorflow.CrossDeviceOps(treefold.HierarchicalCopyAllReduce(group=me.group))

@@ -185,9 +185,14 @@ class ArrayBackend(abc.ABC):
     def read(self, arrays: tuple[Any, ...]) -> Row | None:  # noqa: ARG002
         """Return arrays of one shape and dtype, row-major and on one device, as a row; None if they are something else.
 
-        The first array is of one of ``row_types``; the others may be anything. ``refusal`` and ``is_writable`` answer
-        alike for rows of equal keys, but for NumPy's flag. Every call asks this, so it must take next to no time.
+        The first array is of one of ``row_types``; the others may be anything. ``refusal``, ``write_refusal`` and
+        ``is_writable`` answer alike for rows of equal keys, but for NumPy's flag. Every call asks this, so it must take
+        next to no time.
         """
+        return None
+
+    def write_refusal(self, array: Any) -> Refusal | None:  # noqa: ARG002
+        """Return why nothing may be written into an array now, though it is writable; None if it may be."""
         return None
 
     def wrote(self, arrays: Sequence[Any]) -> None:  # noqa: B027 - most frameworks need not know

@@ -47,6 +47,10 @@ _DTYPE = "Convert it to a plain dtype first: dequantize() for a quantised tensor
 _FOREIGN_DTYPE = 'NumPy knows this dtype by the package ml_dtypes only. Run pip install "treefold[torch]".'
 _META = "Only ops.plan takes tensors without contents; put it on a device first."
 _GRAD = "Results carry no gradients: pass tensor.detach(), or call treefold under torch.no_grad()."
+_LEAF = (
+    "While gradients are recorded, nothing may be written into it: call treefold under torch.no_grad(), or pass "
+    "tensor.detach()."
+)
 _NO_MEMORY = "Its storage was freed, or a transform of torch.func stands for it; call treefold where it has memory."
 
 _numpy = NumpyBackend()
@@ -151,6 +155,11 @@ class TorchBackend(ArrayBackend):
     def is_writable(self, array: Any) -> bool:
         """Tensors are, unless lazily conjugated, negated or allocated."""
         return not (array.is_conj() or array.is_neg() or array._is_zerotensor())  # noqa: SLF001 - no public name
+
+    def write_refusal(self, array: Any) -> Refusal | None:
+        """Refuse leaves that autograd is recording, as PyTorch does: their graph would begin with another value."""
+        is_recorded = array.requires_grad and torch.is_grad_enabled()
+        return Refusal("a leaf that requires gradients", _LEAF) if is_recorded else None
 
     def synchronize(self, array: Any) -> None:
         """Wait for the device's queue; the CPU has none."""

@@ -82,8 +82,10 @@ def read(backend: Any, tensors: tuple[Any, ...], *, is_recording: bool, extra: H
     # No subclasses, of which autograd would say nothing.
     if host_dtype is None or not ACCEPTED.issuperset(map(type, tensors)):
         return None
-    if is_recording and any(map(_REQUIRES_GRAD, tensors)) and not all(map(_IS_LEAF, tensors)):
-        return None
+    if is_recording and any(map(_REQUIRES_GRAD, tensors)):
+        if not all(map(_IS_LEAF, tensors)):
+            return None
+        extra = "leaves", extra  # they may be read, and not be written
     if EXCHANGE is not None:
         return read_tensors(
             backend, EXCHANGE, tensors, host_dtype, extra, _OF_COMPLEX if dtype.is_complex else _OF_REAL

@@ -110,6 +110,9 @@ def _checked(owner: str, leaf: Brought, part: Part, fold: Fold) -> Leaf:
     elif overlaps_itself(_footprint(leaf)):
         got = "an array whose elements share memory"
     else:
+        refusal = backend.write_refusal(leaf.array)
+        if refusal is not None:
+            raise OutputError.refused(owner, at(part.path), refusal.got, refusal.advice)
         return leaf
     raise OutputError.leaf(owner, at(part.path), got, words)
 

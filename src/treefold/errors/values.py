@@ -137,6 +137,11 @@ class OutputError(TreefoldError, ValueError):
         return cls(f"{owner} has {got}{where}. To take the result it needs {expected}. Nothing was written.")
 
     @classmethod
+    def refused(cls, owner: str, where: str, got: str, advice: str) -> Self:
+        """Its framework does not allow writing into an array now."""
+        return cls(f"{owner} has {got}{where}. {advice} Nothing was written.")
+
+    @classmethod
     def overlap(cls, component: int, where: str, other: str) -> Self:
         return cls(
             f"Component {component} of out{where} overlaps {other}. Each array of out must be exactly one replica's "

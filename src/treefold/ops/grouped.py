@@ -153,9 +153,12 @@ def _check_like(first: Any, other: Any, index: int) -> None:
             continue  # the call itself refuses what the first one is
         shape, dtype = like.shape_dtype(one)
         words = f"a writable {like.name} array of {dtype} {shape}"
+        owner = f"Component {index} of out"
         if backend is not like or like.shape_dtype(leaf) != (shape, dtype) or not like.is_writable(leaf):
-            owner = f"Component {index} of out"
             raise OutputError.leaf(owner, "", f"a {type(leaf).__name__}", words)
+        refusal = like.write_refusal(leaf)
+        if refusal is not None:
+            raise OutputError.refused(owner, "", refusal.got, refusal.advice)
 
 
 def _components(out: Any, count: int) -> tuple[Any, ...]:

@@ -19,8 +19,9 @@ def all_reduce_(tensors: _Tensors, op: ReduceOpLike = "sum", *, weights: Weights
     """Reduce tensors, one per replica, into themselves, and return them.
 
     ``tensors``: a list or tuple of tensors of one shape and dtype, or of pytrees of them, such as each replica's list
-    of gradients. Nothing is allocated. Leaves that require gradients are written as under ``torch.no_grad()``, and a
-    backward pass that still needs what was there raises PyTorch's error. ``weights``: one per replica, MEAN only.
+    of gradients. Nothing is allocated. Leaves that require gradients, such as parameters, are written under
+    ``torch.no_grad()`` only, and a backward pass that still needs what was there raises PyTorch's error. ``weights``:
+    one per replica, MEAN only.
 
     Raises:
         TreefoldError: one of its kinds, before anything is written; see ``treefold.CrossDeviceOps.reduce``.
