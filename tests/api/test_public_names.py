@@ -1,3 +1,4 @@
+import importlib
 import inspect
 import json
 import os
@@ -116,6 +117,41 @@ class TestPublicNames:
         """There is nothing to plan with in the base class."""
         with pytest.raises(TypeError, match="abstract"):
             treefold.CrossDeviceOps()
+
+
+class TestPublicModules:
+    @pytest.mark.parametrize("name", ["errors", "testing"])  # of frameworks, see their own tests
+    def test_show_their_public_names_only(self, name):
+        """As the package does, and each of these is there."""
+        module = importlib.import_module(f"treefold.{name}")
+        assert sorted(dir(module)) == sorted(module.__all__)
+        assert all(hasattr(module, public) for public in module.__all__)
+
+    @pytest.mark.parametrize(
+        ("name", "framework", "package", "oldest"),
+        [("torch", "PyTorch", "torch", "2.5"), ("tensorflow", "TensorFlow", "tensorflow", "2.16")],
+    )
+    def test_say_what_is_not_installed(self, name, framework, package, oldest):
+        """One sentence, in one traceback."""
+        code = f"import sys; sys.modules[{package!r}] = None; import treefold.{name}"
+        told = _stderr(code)
+        assert told.count("Traceback") == 1
+        assert told.splitlines()[-1] == (
+            f"treefold.errors.installation.FrameworkError: treefold.{name} needs {framework} {oldest} or newer, and it "
+            f"is not installed. Run pip install {package}."
+        )
+
+    @pytest.mark.parametrize("name", ["torch", "tensorflow"])
+    def test_show_what_a_framework_lacks_that_is_installed(self, name, tmp_path):
+        """Its own error, and not that it is missing."""
+        (tmp_path / f"{name}.py").write_text("import nothing_of_this_name")
+        told = _stderr(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import treefold.{name}")
+        assert told.splitlines()[-1] == "ModuleNotFoundError: No module named 'nothing_of_this_name'"
+
+
+def _stderr(code):
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr  # noqa: S603 - our own code
 
 
 PROBE = """

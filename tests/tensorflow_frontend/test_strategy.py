@@ -214,6 +214,12 @@ class TestSavedModel:
         assert tf.saved_model.load(str(tmp_path)).total(*parts).numpy().tolist() == [7.0] * 2
 
 
+class TestPublicNames:
+    def test_are_what_dir_shows(self):
+        """And nothing that the module has imported."""
+        assert sorted(dir(treefold.tensorflow)) == sorted(treefold.tensorflow.__all__)
+
+
 class TestVersions:
     def test_a_tensorflow_that_is_too_old_is_refused(self, monkeypatch):
         """The sentence says which is needed."""

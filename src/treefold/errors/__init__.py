@@ -100,3 +100,7 @@ __all__ = [
     "TreefoldError",
     "UnplannedCallError",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -21,8 +21,10 @@ _OLDEST = (2, 16)
 
 try:
     import tensorflow as tf
-except ImportError as error:
-    raise FrameworkError.missing(__name__, "TensorFlow", "tensorflow", "2.16") from error
+except ModuleNotFoundError as error:
+    if error.name != "tensorflow":  # it is there, and something that it needs is not
+        raise
+    raise FrameworkError.missing(__name__, "TensorFlow", "tensorflow", "2.16") from None
 if tuple(map(int, tf.__version__.split(".")[:2])) < _OLDEST:
     raise FrameworkError.too_old(__name__, "TensorFlow", tf.__version__, "2.16")
 
@@ -41,3 +43,7 @@ __all__ = [
     "NcclAllReduce",
     "ReductionToOneDevice",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -51,3 +51,7 @@ __all__ = [
     "rounded",
     "special_values",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

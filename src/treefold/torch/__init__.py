@@ -5,7 +5,14 @@
 classes and short forms as they are.
 """
 
-from torch import distributed
+from treefold.errors import FrameworkError
+
+try:
+    from torch import distributed
+except ModuleNotFoundError as error:
+    if error.name != "torch":  # it is there, and something that it needs is not
+        raise
+    raise FrameworkError.missing(__name__, "PyTorch", "torch", "2.5") from None
 
 from treefold.torch.average import average_models
 from treefold.torch.coalesced import all_reduce_coalesced, broadcast_coalesced, reduce_add_coalesced
@@ -20,3 +27,7 @@ if distributed.is_available():
 __all__ = ["all_reduce_", "all_reduce_coalesced", "average_models", "broadcast_coalesced", "reduce_add_coalesced"]
 if distributed.is_available():
     __all__ += ["all_reduce_hook", "mean_hook", "shared_mean_hook"]  # some builds of PyTorch have no process groups
+
+
+def __dir__() -> list[str]:
+    return __all__
