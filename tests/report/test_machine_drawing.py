@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from treefold.report.machine_drawing import draw_machine, thickness
+from treefold.report.machine_drawing import draw_machine, legend_in_words, thickness
 from treefold.report.machine_layout import lay_out
 from treefold.report.svg import NARROWEST
 from treefold.topology import TopologyBuilder, known_names, known_topology
@@ -148,6 +148,15 @@ class TestDrawMachine:
         builder = TopologyBuilder("pair").device("gpu:0").device("gpu:1")
         text = draw_machine(builder.link("gpu:0", "gpu:1", gb_per_s=10, back_gb_per_s=5, kind="pcie").build())
         assert "gpu:0 to gpu:1: 10 GB/s, back 5 GB/s pcie" in text
+
+    def test_names_devices_by_kind_and_number(self):
+        """The kind is a part of its own, which a phone leaves out."""
+        assert '<tspan class="tf-prefix">gpu:</tspan>3</text>' in draw_machine(known_topology("dgx1_v100"))
+
+    def test_says_its_legend_in_words(self):
+        """For phones, which have no room for it."""
+        words = "Links are drawn as thick as they are wide: 25 GB/s, 50 GB/s per direction."
+        assert legend_in_words(known_topology("dgx1_v100")) == words
 
     def test_escapes_names(self):
         """No name becomes markup."""

@@ -75,6 +75,12 @@ class TestRenderPage:
         assert 'label="<' not in html
         assert "<svg/>" in html
 
+    def test_folds_a_table_away_below_all_else(self):
+        """A reader opens it by its name."""
+        section = Section("h", "", verbatim="v", table=Table(("a",), (("1",),)), folded="The <rows>")
+        html = render_page(Page("t", "", (), (), (section,), ()))
+        assert "<pre>v</pre><details><summary>The &lt;rows&gt;</summary><div class=" in html
+
     def test_says_failed_in_words(self):
         """A verdict is a word, not only a colour."""
         html = render_page(Page("t", "s", (), (Check("c", holds=False, found="f"),), (), ()))

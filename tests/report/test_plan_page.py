@@ -1,6 +1,7 @@
 """The page of a plan, as text and in a browser."""
 
 import dataclasses
+import html
 import re
 import shutil
 import subprocess
@@ -95,6 +96,39 @@ class TestRenderPlanPage:
         page = render_plan_page(story(planned(name)))
         assert max(int(least) for least in re.findall(r"min-width:(\d+)px", page)) <= 1048
 
+    @pytest.mark.parametrize("name", ["dgx1_v100", "dgx2", "8x8_h100"])
+    def test_shows_the_whole_machine_on_a_phone(self, planned, browse, name):
+        """390 pixels: no part of it has to be scrolled, devices have their numbers in letters of 7.5 pixels or more."""
+        one = planned(name)
+        page = html.escape(render_plan_page(story(one)))
+        script = (
+            "const frame = document.querySelector('iframe'); frame.onload = () => {"
+            "const inner = frame.contentDocument, stage = inner.querySelector('.stage svg');"
+            "const names = [...inner.querySelectorAll('.tf-device-node text')];"
+            "const style = frame.contentWindow.getComputedStyle(names[0]);"
+            "const letters = parseFloat(style.fontSize) * stage.getScreenCTM().a;"
+            "document.body.dataset.found = [inner.documentElement.scrollWidth, stage.getBoundingClientRect().right,"
+            "letters, names.length].join(' '); };"
+        )
+        dom = browse(f'<body><iframe width="390" height="844" srcdoc="{page}"></iframe></body>', script)
+        whole, right, letters, count = map(float, re.search(r'data-found="([^"]+)"', dom)[1].split())
+        assert whole <= 390
+        assert right <= 390
+        assert letters >= 7.5
+        assert count == len(one.topology.devices)
+
+    @pytest.mark.parametrize(("packs", "opened"), [(8, " open"), (24, "")])
+    def test_folds_many_packs_away(self, planned, packs, opened):
+        """Their buttons and their table are not what one wants to see first."""
+        page = render_plan_page(story(planned("dgx1_v100", packs=packs)))
+        assert f'<details{opened}><summary>{packs} packs<span class="shown"></span></summary>' in page
+        assert "<details><summary>The packs</summary><div class=" in page
+
+    def test_explains_its_words(self, page):
+        """In a line each."""
+        terms = re.search(r'<dl class="terms">(.*)</dl>', page)[1]
+        assert re.findall(r"<dt>(\w+)</dt><dd>[^<]{20,80}</dd>", terms) == ["Pack", "Root", "Bound"]
+
 
 class TestPlayer:
     @pytest.fixture
@@ -111,6 +145,7 @@ class TestPlayer:
         dom = browse(page, "")
         first = re.search(r'"first":(\d+)', page)[1]
         assert f'data-only="{first}"' in dom
+        assert f'4 packs<span class="shown">: pack {first} is shown</span>' in dom
         assert re.search(rf'data-pack="{first}" title="[^"]+" aria-pressed="true"', dom)
         assert 'class="play">Pause</button>' in dom
         dots = re.findall(r'<circle class="tf-(?:up|down) tf-tone-(\d+)"([^>]*)>', dom)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import html
 from fractions import Fraction
 
+from treefold.errors.words import listed
 from treefold.report.boxes import Box, Layout, label
 from treefold.report.machine_layout import lay_out
+from treefold.report.page import PHONE
 from treefold.report.svg import drawing, element, text, titled
 from treefold.topology import Topology
 
 _THICKEST, _THINNEST, _MANY = 9.0, 1.4, 24
 _SAMPLES, _CHARACTER = 5, 6.2
 _LEGEND = 46.0
+_SMALLEST, _LARGEST, _READABLE = 13.0, 30.0, 11.0  # letters in the boxes of devices, and as a phone shows them
 STYLE = (
     ".tf-link{stroke:var(--tf-rule);fill:none;stroke-linecap:round}"
     ".tf-box{stroke:var(--tf-quiet);fill:var(--tf-paper)}"
@@ -32,6 +36,16 @@ def draw_machine(topology: Topology) -> str:
         title=f"{machine_title(topology)}{but_missing(topology)}",
         description=describe(topology),
     )
+
+
+def fitted(svg: str, *, width: float) -> str:
+    """Return the drawing of a machine as a page shows it: as wide as the screen.
+
+    On a phone it is small: devices have numbers alone, in letters that are large enough, and there is no legend.
+    ``width``: of the drawing.
+    """
+    size = min(_LARGEST, max(_SMALLEST, _READABLE * width / PHONE))
+    return f'<div class="tf-fitted" style="--tf-label:{size:.0f}px">{svg}</div>'
 
 
 def machine_title(topology: Topology) -> str:
@@ -62,7 +76,7 @@ def thickness(topology: Topology, width: Fraction) -> float:
 
 def _frame(label: str, left: float, top: float, right: float, bottom: float) -> str:
     rect = element("rect", class_="tf-frame", x=left, y=top, width=right - left, height=bottom - top, rx=10)
-    return rect + text(label, left + 12, top + 18, class_="tf-quiet", font_size=12)
+    return rect + text(label, left + 12, top + 18, class_="tf-quiet tf-name", font_size=12)
 
 
 def _link(topology: Topology, layout: Layout, number: int, pair: tuple[str, str]) -> str:
@@ -92,8 +106,10 @@ def _joint(x: float, y: float) -> str:
 def _box(name: str, box: Box) -> str:
     left, top = box.x - box.width / 2, box.y - box.height / 2
     size = {"x": left, "y": top, "width": box.width, "height": box.height}
-    words = text(
-        _shortened(label(name), box.width), box.x, box.y + 4.5, text_anchor="middle",
+    kind, colon, rest = _shortened(label(name), box.width).rpartition(":")
+    prefix = element("tspan", html.escape(kind + colon), class_="tf-prefix") if colon else ""
+    words = element(
+        "text", prefix, html.escape(rest), x=box.x, y=box.y + 4.5, text_anchor="middle",
         class_="tf-strong" if box.kind == "device" else "tf-quiet", font_size=13 if box.kind == "device" else 11.5,
     )  # fmt: skip
     solid = element("rect", class_="tf-solid", **size, rx=6)
@@ -114,17 +130,28 @@ def gb_per_s(width: Fraction) -> str:
 
 def draw_legend(topology: Topology, top: float) -> str:
     """Return samples of the links' thicknesses, with what they carry."""
-    widths = list({gb_per_s(width): width for width in sorted(topology.capacities.values())}.values())
-    if len(widths) > _SAMPLES:
-        widths = [widths[round(i * (len(widths) - 1) / (_SAMPLES - 1))] for i in range(_SAMPLES)]
     x, parts = 28.0, list[str]()
-    for width in widths:
+    for width in _samples(topology):
         y = top + 10
         line = f"M{x:.1f} {y:.1f}L{x + 34:.1f} {y:.1f}"
         parts.append(element("path", class_="tf-link", d=line, stroke_width=thickness(topology, width)))
         parts.append(text(gb_per_s(width), x + 42, y + 4, class_="tf-quiet", font_size=12))
         x += 128
     return element("g", titled("legend: bandwidth per direction"), *parts, class_="tf-legend")
+
+
+def legend_in_words(topology: Topology) -> str:
+    """Return in a sentence what the legend shows."""
+    widths = listed([gb_per_s(width) for width in _samples(topology)], quote=False)
+    return f"Links are drawn as thick as they are wide: {widths} per direction."
+
+
+def _samples(topology: Topology) -> list[Fraction]:
+    """Return the widths that there are, the least first, or some of many."""
+    widths = list({gb_per_s(width): width for width in sorted(topology.capacities.values())}.values())
+    if len(widths) > _SAMPLES:
+        widths = [widths[round(i * (len(widths) - 1) / (_SAMPLES - 1))] for i in range(_SAMPLES)]
+    return widths
 
 
 def describe(topology: Topology) -> str:

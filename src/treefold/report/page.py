@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from treefold.report.tables import Table, html_table
 
-_PHONE = 344.0  # what 390 pixels leave beside the frames
+PHONE = 344.0  # what 390 pixels leave beside the frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,17 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a sentence below it, then drawings (SVG), a table and a text to be shown as it is, if there are."""
+    """A heading, a sentence below it, then drawings (SVG), a table and a text to be shown as it is, if there are.
+
+    ``folded``: what stands for the table until a reader opens it; it is the last thing then.
+    """
 
     heading: str
     sentence: str
     drawing: str = ""
     verbatim: str = ""
     table: Table | None = None
+    folded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class Page:
 
 def for_screens(draw: Callable[..., str], *, wide: float) -> str:
     """Return what ``draw(width=...)`` draws for both kinds of screens: ``wide``, and a phone. The page shows one."""
-    return f'<div class="wide">{draw(width=wide)}</div><div class="narrow">{draw(width=_PHONE)}</div>'
+    return f'<div class="wide">{draw(width=wide)}</div><div class="narrow">{draw(width=PHONE)}</div>'
 
 
 def render_page(page: Page) -> str:
@@ -112,6 +116,9 @@ def _section(section: Section) -> str:
     table = html_table(section.table) if section.table is not None else ""
     verbatim = f"<pre>{html.escape(section.verbatim)}</pre>" if section.verbatim else ""
     head = f"<h2>{html.escape(section.heading)}</h2>{_paragraph(section.sentence)}"
+    if section.folded:
+        table = f"<details><summary>{html.escape(section.folded)}</summary>{table}</details>"
+        return f"<section>{head}{drawing}{verbatim}{table}</section>"
     return f"<section>{head}{drawing}{table}{verbatim}</section>"
 
 
@@ -147,7 +154,11 @@ dt,.figures span,.checks span{color:var(--quiet);font-size:.86rem}
 .drawing,.table{overflow-x:auto}
 .drawing svg{display:block}
 .narrow{display:none}
-@media(max-width:48rem){.wide{display:none}.narrow{display:block}}
+@media(max-width:48rem){.wide{display:none}.narrow{display:block}
+.tf-fitted svg{min-width:0!important}.tf-fitted .tf-prefix,.tf-fitted .tf-legend{display:none}
+.tf-fitted .tf-device-node text{font-size:var(--tf-label);dominant-baseline:central;transform:translateY(-4.5px)}
+.tf-fitted .tf-name{font-size:calc(.9*var(--tf-label));transform:translateY(.5rem)}}
+summary{cursor:pointer}
 table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
 th,td{padding:.35rem .55rem .35rem 0;text-align:right;white-space:nowrap;border-top:1px solid var(--rule)}
 thead th{border-top:0;color:var(--quiet);font-weight:400;vertical-align:bottom;white-space:normal;
@@ -156,7 +167,7 @@ max-width:11rem}
 th:first-child{text-align:left;font-weight:400;position:sticky;left:0;background:var(--paper)}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;padding:.9rem 1rem;border-radius:8px;background:var(--ground);
 font:13px/1.55 ui-monospace,monospace}
-.drawing+.table,.drawing+pre,.table+pre{margin-top:1rem}
+.drawing+.table,.drawing+pre,.table+pre,pre+details{margin-top:1rem}
 footer{margin:1.4rem .2rem 0}
 .facts{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1.2rem;font-size:.86rem}
 .facts dd{overflow-wrap:anywhere}

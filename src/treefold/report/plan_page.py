@@ -64,7 +64,13 @@ def render_plan_page(story: PlanStory) -> str:
             story.words[0],
             story.tables[0],
         ),
-        Section("In words", "As treefold plan prints it.", verbatim=story.words[1], table=story.tables[1]),
+        Section(
+            "In words",
+            "As treefold plan prints it.",
+            verbatim=story.words[1],
+            table=story.tables[1],
+            folded="The packs",
+        ),
     )
     page = Page(
         title=story.title,

@@ -15,7 +15,7 @@ from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.plan import Movement
 from treefold.plan.ir import Copy, Role
 from treefold.report.boxes import Layout
-from treefold.report.machine_drawing import STYLE, draw_legend, machine_marks, machine_title
+from treefold.report.machine_drawing import STYLE, draw_legend, fitted, legend_in_words, machine_marks, machine_title
 from treefold.report.machine_layout import lay_out
 from treefold.report.packs import Group, Pack, group_packs
 from treefold.report.page import for_screens
@@ -26,7 +26,16 @@ from treefold.timeline import Activity, Timeline
 from treefold.topology import Topology
 
 _WIDTH, _LEGEND, _LARGEST = 960.0, 46.0, 1.3
-_MICRO, _FEW_ROWS = 1e6, 24
+_MICRO, _FEW_ROWS, _FEW_PACKS = 1e6, 24, 8
+_HINT = (
+    '<p class="hint">Filled dots: partial sums on their way to the root. Rings: results on their way back. '
+    '<span class="wide">Space plays, ← and → move in time, ↑ and ↓ choose a pack, Escape shows all.</span></p>'
+)
+_TERMS = (
+    '<dl class="terms"><dt>Pack</dt><dd>values that travel together, along a tree of their own</dd>'
+    "<dt>Root</dt><dd>the device where the contributions to a pack meet; its result starts there</dd>"
+    "<dt>Bound</dt><dd>the bandwidth that no plan exceeds on these links</dd></dl>"
+)
 
 
 def draw_player(topology: Topology, packs: Sequence[Pack], movement: Movement, timeline: Timeline) -> str:
@@ -39,12 +48,13 @@ def draw_player(topology: Topology, packs: Sequence[Pack], movement: Movement, t
     opened = " open" if len(shown_links(timeline)) <= _FEW_ROWS else ""
     parts = [
         f"<style>{_resource('player.css')}</style>",
-        f'<div class="stage">{_stage(topology, layout)}</div>',
+        f'<div class="stage">{fitted(_stage(topology, layout), width=layout.width)}</div>',
+        f'<p class="hint narrow">{html.escape(legend_in_words(topology))}</p>',
         _controls(timeline),
         _packs(groups),
-        '<p class="hint">Filled dots: partial sums on their way to the root. Rings: results on their way back. '
-        "Space plays, ← and → move in time, ↑ and ↓ choose a pack, Escape shows all.</p>",
-        f"<h3>Load of the links, so far, of all that they could carry until the end</h3>{_loads(timeline, topology)}",
+        _HINT,
+        _TERMS,
+        f"<h3>Load of the links so far (100 %: busy from start to end)</h3>{_loads(timeline, topology)}",
         f'<h3>Trees</h3><div class="scroll">{trees}</div>',
         f'<details{opened}><summary>Links over time</summary><div class="scroll">'
         f"{draw_timeline(timeline, topology, width=_WIDTH)}</div></details>",
@@ -79,7 +89,11 @@ def _controls(timeline: Timeline) -> str:
 
 
 def _packs(groups: Sequence[Group]) -> str:
-    """Return a button per pack, those of one shape side by side, with what each carries behind them."""
+    """Return a button per pack, those of one shape side by side, with what each carries behind them.
+
+    Many are folded away. The script writes behind their number which of them is shown.
+    """
+    count = sum(len(group.packs) for group in groups)
     parts = ['<button type="button" data-pack="-1" aria-pressed="false">all packs</button>']
     for group in groups:
         buttons = "".join(
@@ -88,7 +102,9 @@ def _packs(groups: Sequence[Group]) -> str:
             for number, pack in zip(group.numbers, group.packs, strict=True)
         )
         parts.append(f"<span>{buttons}<small>{group.shares}</small></span>")
-    return f'<div class="packs" role="group" aria-label="packs">{"".join(parts)}</div>'
+    buttons = f'<div class="packs" role="group" aria-label="packs">{"".join(parts)}</div>'
+    opened = " open" if count <= _FEW_PACKS else ""
+    return f'<details{opened}><summary>{counted(count, "pack")}<span class="shown"></span></summary>{buttons}</details>'
 
 
 def _loads(timeline: Timeline, topology: Topology) -> str:

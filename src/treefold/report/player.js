@@ -79,6 +79,7 @@
   const stage = find(".stage svg");
   const lit = make("g", "tf-lit-links", stage);
   const layer = make("g", "tf-chunks", stage);
+  const shown = find(".shown");
   const dots = [];
   const slider = find("input");
   const output = find("output");
@@ -117,6 +118,8 @@
   };
 
   const show = (time) => {
+    // On a phone the drawing is small, and its dots would be specks.
+    const grown = Math.max(1, 0.45 / stage.getScreenCTM().a);
     now = Math.min(Math.max(time, 0), data.duration);
     let used = 0;
     const carried = data.links.map(() => ({ bytes: 0, busy: false }));
@@ -134,7 +137,7 @@
         dot.setAttribute("class", `${move.down ? "tf-down" : "tf-up"} tf-tone-${move.pack % data.tones}`);
         dot.setAttribute("cx", place.x.toFixed(1));
         dot.setAttribute("cy", place.y.toFixed(1));
-        dot.setAttribute("r", (move.radius + (move.down ? 2 : 0)).toFixed(1));
+        dot.setAttribute("r", ((move.radius + (move.down ? 2 : 0)) * grown).toFixed(1));
       }
       for (const number of move.links) {
         carried[number].bytes += bytes;
@@ -179,9 +182,10 @@
       item.classList.toggle("on", chosen);
       if (item.tagName === "BUTTON") item.setAttribute("aria-pressed", String(chosen));
     });
+    shown.textContent = only < 0 ? ": all are shown" : `: pack ${only} is shown`;
     lit.replaceChildren();
-    const shown = new Set(moves.filter((move) => move.pack === only).flatMap((move) => move.links));
-    for (const path of new Set([...shown].map((number) => lines[number].path))) {
+    const crossed = new Set(moves.filter((move) => move.pack === only).flatMap((move) => move.links));
+    for (const path of new Set([...crossed].map((number) => lines[number].path))) {
       make("path", `tf-lit tf-tone-${only % data.tones}`, lit).setAttribute("d", path.getAttribute("d"));
     }
     show(now);

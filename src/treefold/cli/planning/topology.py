@@ -18,7 +18,8 @@ from treefold.cli.planning.words import count_nodes, describe_machine, machine_n
 from treefold.execution.probe import verify_links
 from treefold.export.dot import to_dot
 from treefold.files import write_atomically
-from treefold.report.machine_drawing import but_missing, draw_machine, machine_title
+from treefold.report.machine_drawing import but_missing, draw_machine, fitted, machine_title
+from treefold.report.machine_layout import lay_out
 from treefold.report.page import Page, Section, render_page
 from treefold.topology import Topology
 
@@ -78,7 +79,7 @@ def _page(found: Topology, svg: str) -> str:
     section = Section(
         "The machine",
         f"{count_nodes(found)}; by direction: {words}. Links are drawn as thick as they are wide.",
-        drawing=svg,
+        drawing=fitted(svg, width=lay_out(found).width),
         table=tabulate_links(found),
     )
     title = f"{machine_title(found)}{but_missing(found)}"
