@@ -19,6 +19,9 @@ _NAME = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _OTHER_TYPES = {"cuda": "gpu"}
+#: What backends of host memory have, in words.
+HOST_DEVICES = "cpu:0, cpu:1 and so on, which share the host's memory"
+_USUAL_TYPES = ("cpu", "gpu", "cuda")
 _LONGEST = 256  # characters of a name; TensorFlow's long form has some fifty
 
 
@@ -96,6 +99,20 @@ def rank_of(device: str) -> int | None:
     (2, None)
     """
     return Device.parse(device).rank
+
+
+def similar_device(device: str) -> str | None:
+    """Return a device of a usual type that may be meant by a name; None if none is close.
+
+    >>> similar_device("cp:0"), similar_device("cuda1"), similar_device("gpu:7"), similar_device("xpu:0")
+    ('cpu:0', 'cuda:1', None, None)
+    """
+    import difflib  # noqa: PLC0415 - for errors only
+
+    kind, _, index = device.partition(":")
+    word = kind.rstrip("0123456789")
+    near = difflib.get_close_matches(word, _USUAL_TYPES, 1, 0.7)  # at 0.6, xpu would be close to cpu
+    return f"{near[0]}:{kind[len(word) :] or index or 0}" if near and near[0] != kind else None
 
 
 @functools.lru_cache(maxsize=1024)

@@ -161,32 +161,32 @@ MISTAKES = [
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), []),
         ArgumentError,
-        "The destination is empty. It takes a device name, a sequence of device names, an array, an "
-        "IndexedSlices, or any DistributedValues (whose devices are meant).",
+        "The destination is empty. It takes a device (a name, or an object such as torch.device), a "
+        "sequence of devices, an array, an IndexedSlices, or any DistributedValues (whose devices are meant).",
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), None),
         ArgumentError,
-        "The destination is None. It takes a device name, a sequence of device names, an array, an "
-        "IndexedSlices, or any DistributedValues (whose devices are meant).",
+        "The destination is None. It takes a device (a name, or an object such as torch.device), a "
+        "sequence of devices, an array, an IndexedSlices, or any DistributedValues (whose devices are meant).",
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), ["cpu:0", 3]),
         ArgumentError,
-        "The destination is ['cpu:0', 3]. It takes a device name, a sequence of device names, an array, an "
-        "IndexedSlices, or any DistributedValues (whose devices are meant).",
+        "The destination is ['cpu:0', 3]. It takes a device (a name, or an object such as torch.device), a "
+        "sequence of devices, an array, an IndexedSlices, or any DistributedValues (whose devices are meant).",
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), ""),
         ArgumentError,
-        "The destination is empty. It takes a device name, a sequence of device names, an array, an "
-        "IndexedSlices, or any DistributedValues (whose devices are meant).",
+        "The destination is empty. It takes a device (a name, or an object such as torch.device), a "
+        "sequence of devices, an array, an IndexedSlices, or any DistributedValues (whose devices are meant).",
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), b"cpu:0"),
         ArgumentError,
-        "The destination is b'cpu:0'. It takes a device name, a sequence of device names, an array, an "
-        "IndexedSlices, or any DistributedValues (whose devices are meant).",
+        "The destination is b'cpu:0'. It takes a device (a name, or an object such as torch.device), a "
+        "sequence of devices, an array, an IndexedSlices, or any DistributedValues (whose devices are meant).",
     ),
     (
         lambda: ONE_DEVICE.batch_reduce("sum", None),

@@ -110,7 +110,7 @@ class TestLists:
     @pytest.mark.parametrize("devices", [3, None, object(), len], ids=lambda v: type(v).__name__)
     def test_of_devices_to_choose_for_are_names(self, devices):
         """One name, or several."""
-        with pytest.raises(ArgumentError, match=r"^The destination is .+\. It takes a device name, "):
+        with pytest.raises(ArgumentError, match=r"^The destination is .+\. It takes a device \(a name, "):
             choose_cross_device_ops(devices)
 
 

@@ -78,8 +78,20 @@ MISTAKES = [
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), "gpu:0"),
         DeviceError,
-        "NumPy has no device gpu:0 here. Values go to devices that their framework reports; loaded: NumPy. "
-        "Name an existing device; nothing is placed elsewhere for you.",
+        "NumPy has no device gpu:0 here. It has cpu:0, cpu:1 and so on, which share the host's memory. Name one of "
+        "these; nothing is placed elsewhere for you.",
+    ),
+    (
+        lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), ["cpu:0", "/device:GPU:1"]),
+        DeviceError,
+        "NumPy has no device /device:GPU:1 here. It has cpu:0, cpu:1 and so on, which share the host's memory. Name "
+        "one of these; nothing is placed elsewhere for you.",
+    ),
+    (
+        lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), "cp:0"),
+        DeviceError,
+        "NumPy has no device cp:0 here. Did you mean cpu:0? It has cpu:0, cpu:1 and so on, which share the host's "
+        "memory. Name one of these; nothing is placed elsewhere for you.",
     ),
     (
         lambda: HIERARCHICAL.reduce("sum", per_replica(1.0), "nonsense:x"),
@@ -122,10 +134,10 @@ MISTAKES = [
         "int32, int64, uint8, uint16, uint32, uint64, complex64, complex128, bool; cast to one of them.",
     ),
     (
-        lambda: ReductionToOneDevice("gpu:0").reduce("sum", per_replica(1.0), "cpu:0"),
+        lambda: ReductionToOneDevice("cuda:0").reduce("sum", per_replica(1.0), "cpu:0"),
         DeviceError,
-        "NumPy has no device gpu:0 here. Values go to devices that their framework reports; loaded: NumPy. "
-        "Name an existing device; nothing is placed elsewhere for you.",
+        "NumPy has no device cuda:0 here. It has cpu:0, cpu:1 and so on, which share the host's memory. Name one of "
+        "these; nothing is placed elsewhere for you.",
     ),
     (
         lambda: ONE_DEVICE.gather(per_replica(np.zeros((2, 3)), np.zeros((2, 4))), "cpu:0", 0),

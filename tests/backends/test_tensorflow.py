@@ -142,6 +142,10 @@ class TestArithmeticAsOps:
         assert np.array_equal(added(rows).numpy(), np.array([1, np.inf, most], dtype))
 
 
+def _spec(index):
+    return tf.DeviceSpec(device_type="CPU", device_index=index)
+
+
 class TestDevices:
     def test_are_the_tensors_own(self):
         """Results go where the contributions are, also when a call of these shapes was seen elsewhere before."""
@@ -161,8 +165,20 @@ class TestDevices:
 
     def test_that_do_not_exist_are_refused(self):
         """Eight logical devices are there, so there is no ninth."""
-        with pytest.raises(DeviceError, match=r"^TensorFlow has no device cpu:8 here\."):
-            treefold.broadcast(tf.constant(1.0), ["cpu:8"])
+        sentence = (
+            r"^TensorFlow has no device /CPU:8 here\. It has cpu:0, cpu:1, cpu:2, cpu:3, cpu:4 … \(8 devices\)\. Name "
+            r"one of these; nothing is placed elsewhere for you\.$"
+        )
+        with pytest.raises(DeviceError, match=sentence):
+            treefold.broadcast(tf.constant(1.0), ["/CPU:8"])
+
+    @pytest.mark.parametrize("make", [lambda index: tf.config.list_logical_devices("CPU")[index], _spec])
+    def test_may_be_given_as_tensorflow_has_them(self, make):
+        """A logical device is a tuple of two texts, and one device all the same."""
+        value = treefold.PerReplica([tf.constant(1.0), tf.constant(2.0)])
+        ops = treefold.ReductionToOneDevice()
+        assert ops.reduce("sum", value, make(5)).devices == ("cpu:5",)
+        assert ops.reduce("sum", value, [make(1), "cpu:3"]).devices == ("cpu:1", "cpu:3")
 
 
 class TestValues:

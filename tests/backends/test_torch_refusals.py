@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import treefold
 from treefold import HierarchicalCopyAllReduce, PerReplica
+from treefold.backends import read_device
 from treefold.errors import ArgumentError, DeviceError, OutputError
 
 OPS = HierarchicalCopyAllReduce()
@@ -162,12 +163,46 @@ class TestDevices:
         value = PerReplica([torch.ones(2), torch.ones(2)], devices=["cpu:7", "cpu:3"])
         assert OPS.reduce("sum", value, ["cpu:5", "cpu:11"]).devices == ("cpu:5", "cpu:11")
 
-    @pytest.mark.skipif(torch.cuda.is_available(), reason="here PyTorch reports a GPU")
-    @pytest.mark.parametrize("device", ["cuda:0", "gpu:1", "meta:0", "xpu:0"])
-    def test_must_exist(self, device):
-        """Nothing is placed elsewhere."""
-        with pytest.raises(DeviceError, match=rf"^PyTorch has no device {device.replace('cuda', 'gpu')} here\."):
+    @pytest.mark.parametrize(
+        ("device", "built", "count", "said"),
+        [
+            ("cuda:0", None, 0, "cuda:0 here. This PyTorch is built without CUDA. It has {}."),
+            (torch.device("cuda:0"), None, 0, "cuda:0 here. This PyTorch is built without CUDA. It has {}."),
+            ("gpu:1", "13.0", 0, "gpu:1 here. PyTorch finds no GPU. It has {}."),
+            ("cuda:2", "13.0", 2, "cuda:2 here. It has {}; gpu:0, gpu:1."),
+            ("meta:0", None, 0, "meta:0 here. It has {}."),
+            ("xpu:0", None, 0, "xpu:0 here. It has {}."),
+        ],
+    )
+    def test_must_exist(self, device, built, count, said, monkeypatch):
+        """Nothing is placed elsewhere; the device has the caller's name, and a reason that is known is told."""
+        monkeypatch.setattr(torch.version, "cuda", built)
+        monkeypatch.setattr(torch.version, "hip", None)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        with pytest.raises(DeviceError) as caught:
             OPS.reduce("sum", PerReplica([torch.ones(2)]), device)
+        there = "cpu:0, cpu:1 and so on, which share the host's memory"
+        end = "Name one of these; nothing is placed elsewhere for you."
+        assert str(caught.value) == f"PyTorch has no device {said.format(there)} {end}"
+
+    def test_may_be_given_as_pytorch_has_them(self):
+        """Wherever a name may stand."""
+        cpu, tensors = torch.device("cpu"), [torch.ones(2), torch.full((2,), 2.0)]
+        for destinations in (cpu, [cpu, torch.device("cpu:1")]):
+            result = OPS.reduce("sum", PerReplica(tensors, [cpu, "cpu:1"]), destinations)
+            assert result.devices == ("cpu:0", "cpu:1")[: len(result)]
+            assert result.on(cpu).tolist() == [3.0] * 2
+        assert treefold.reduce(tensors, to=cpu).tolist() == [3.0] * 2
+        assert len(treefold.broadcast(tensors[0], [cpu, cpu])) == 2
+        assert repr(treefold.ReductionToOneDevice(cpu)) == "ReductionToOneDevice(reduce_to_device='cpu:0')"
+        assert repr(treefold.choose_cross_device_ops([cpu, "cpu:1"]).ops) == "ReductionToOneDevice()"
+
+    def test_without_an_index_are_the_current_one(self, monkeypatch):
+        """As PyTorch has it for CUDA."""
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+        assert read_device(torch.device("cuda")) == "gpu:1"
+        assert read_device(torch.device("cuda:0")) == "gpu:0"
 
 
 class TestPlan:

@@ -61,6 +61,13 @@ class TestReduce:
         assert device == "cpu:5"
         assert np.array_equal(array, np.full((3, 5), np.float32(7 / 3)))
 
+    def test_devices_may_be_given_as_tensorflow_has_them(self, on_devices, read):
+        """A logical device, which is a tuple of two texts, is one device."""
+        fifth, spec = tf.config.list_logical_devices("CPU")[5], tf.DeviceSpec(device_type="CPU", device_index=3)
+        value = on_devices(owned(2))
+        for destinations, expected in ((fifth, ["cpu:5"]), (spec, ["cpu:3"]), ([fifth, "cpu:1"], ["cpu:5", "cpu:1"])):
+            assert [device for device, _ in read(ReductionToOneDevice().reduce(SUM, value, destinations))] == expected
+
     def test_several_destinations_give_mirrored_in_their_order(self, on_devices, read):
         """A list of devices is a destination, too."""
         result = HierarchicalCopyAllReduce().reduce(SUM, on_devices(owned(3)), ["cpu:4", "cpu:0"])
@@ -246,7 +253,7 @@ class TestRefusals:
         """TensorFlow places them elsewhere without a word."""
         with pytest.raises(
             DeviceError,
-            match=rf"TensorFlow has no device {destinations} here\. Values go to devices that their framework reports",
+            match=rf"TensorFlow has no device {destinations} here\. It has cpu:0, cpu:1, .+\. Name one of these;",
         ):
             way(lambda value: HierarchicalCopyAllReduce().reduce(SUM, value, destinations), on_devices(owned(2)))
 

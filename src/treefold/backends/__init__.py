@@ -1,7 +1,7 @@
 """Backends: what treefold knows about each array framework."""
 
 from treefold.backends.interface import ArrayBackend, HostArray, Node, Refusal
-from treefold.backends.registry import additional_backend, backend_of, loaded_backends, read_row
+from treefold.backends.registry import additional_backend, backend_of, loaded_backends, read_device, read_row
 from treefold.backends.rows import Row
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "additional_backend",
     "backend_of",
     "loaded_backends",
+    "read_device",
     "read_row",
 ]

@@ -65,6 +65,18 @@ class ArrayBackend(abc.ABC):
     def has_device(self, device: str) -> bool:
         """Tell whether the framework can place arrays on a device, given by its canonical name."""
 
+    def describe_devices(self) -> str:
+        """Return the names of the devices for which ``has_device`` is true, in words, for errors."""
+        return "those that it reports"
+
+    def why_missing(self, device: str) -> str:  # noqa: ARG002
+        """Return a sentence that says why there is no such device; empty where there is no more to say."""
+        return ""
+
+    def name_of(self, device: object) -> str | None:  # noqa: ARG002
+        """Return the name of a device that is given as an object of the framework's; None for anything else."""
+        return None
+
     @abc.abstractmethod
     def device_of(self, array: Any) -> str | None:
         """Return the canonical name of the array's device; None for host memory, which is every ``cpu:k``."""

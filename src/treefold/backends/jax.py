@@ -24,6 +24,7 @@ from treefold.backends.rows import Row, read_arrays
 from treefold.backends.through_numpy import ThroughNumpyBackend
 from treefold.dtypes import INTEGERS
 from treefold.errors import ArgumentError
+from treefold.errors.words import some
 from treefold.fold import Fold
 
 _ASKED = "The value or destination"  # where a device is asked for, no replica is known
@@ -81,6 +82,15 @@ class JaxBackend(ThroughNumpyBackend):
     def has_device(self, device: str) -> bool:
         """JAX's own CPU devices exist, however many it was started with."""
         return device in self._devices
+
+    def describe_devices(self) -> str:
+        return some([*self._devices]) or "no CPU device, as JAX_PLATFORMS leaves it out"
+
+    def name_of(self, device: object) -> str | None:
+        """Take a ``jax.Device``."""
+        if not isinstance(device, jax.Device):
+            return None
+        return self._names.get(device, f"{device.platform}:{device.id}")
 
     def device_of(self, array: Any) -> str:
         """Return the one CPU device that the array is on.

@@ -10,7 +10,7 @@ import numpy as np
 from treefold.backends.interface import ArrayBackend, HostArray
 from treefold.backends.numpy_fold import add_rows, fold_block, scale_block
 from treefold.backends.rows import Row, new_arrays, read_arrays
-from treefold.devices import device_type
+from treefold.devices import HOST_DEVICES, device_type
 from treefold.fold import Fold
 
 
@@ -32,6 +32,9 @@ class NumpyBackend(ArrayBackend):
     def has_device(self, device: str) -> bool:
         """Every ``cpu:k`` exists: logical devices share the host's memory."""
         return device_type(device) == "cpu"
+
+    def describe_devices(self) -> str:
+        return HOST_DEVICES
 
     def device_of(self, array: Any) -> str | None:  # noqa: ARG002
         """Return None: NumPy arrays are on no device of their own."""

@@ -11,6 +11,7 @@ from typing import Any
 from treefold.backends.interface import ArrayBackend
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.rows import Row
+from treefold.devices import canonical_device
 
 #: framework module → (treefold module, class): one line adds a framework.
 _FRAMEWORKS: dict[str, tuple[str, str]] = {
@@ -40,6 +41,19 @@ def loaded_backends() -> tuple[ArrayBackend, ...]:
 def backend_of(value: object) -> ArrayBackend | None:
     """Return the backend that owns a value, or None if no loaded framework does."""
     return next((backend for backend in loaded_backends() if backend.owns(value)), None)
+
+
+def read_device(device: object) -> str:
+    """Return the canonical name of a device, given by a name or by an object of a loaded framework.
+
+    Raises:
+        DeviceError: it is neither, its name does not parse, or it is another process's.
+
+    """
+    if isinstance(device, str):
+        return canonical_device(device)
+    names = (backend.name_of(device) for backend in loaded_backends())
+    return canonical_device(next((name for name in names if name is not None), device))
 
 
 def read_row(arrays: tuple[Any, ...]) -> Row | None:

@@ -24,6 +24,7 @@ from treefold.backends.tensorflow_fold import add_rows, fold_tensors, scale_tens
 from treefold.backends.tracing import Like
 from treefold.devices import canonical_device, tensorflow_device
 from treefold.dtypes import FOLDABLE
+from treefold.errors.words import some
 from treefold.fold import Fold
 
 _HOST = NumpyBackend()
@@ -43,6 +44,14 @@ class TensorflowBackend(ArrayBackend):
     def has_device(self, device: str) -> bool:
         """Ask TensorFlow for its logical devices, once: they are fixed when it starts."""
         return device in _logical_devices()
+
+    def describe_devices(self) -> str:
+        return some(sorted(_logical_devices()))
+
+    def name_of(self, device: object) -> str | None:
+        """Take a ``tf.config.LogicalDevice`` or a ``tf.DeviceSpec``."""
+        name = own_name(device)
+        return None if name is None else local_device(name)
 
     def device_of(self, array: Any) -> str:
         """Return the tensor's device; a symbolic tensor that is on none yet counts as on the first."""
@@ -183,6 +192,13 @@ def _read_only(tensor: EagerTensor) -> HostArray:
     view = np.asarray(tensor._numpy())  # noqa: SLF001 - .numpy() is this and a copy
     view.setflags(write=False)
     return view
+
+
+def own_name(device: object) -> str | None:
+    """Return TensorFlow's name of a device that is given as an object of its own; None for anything else."""
+    if isinstance(device, tf.config.LogicalDevice):  # a tuple of two names
+        return str(device.name)
+    return str(device.to_string()) if isinstance(device, tf.DeviceSpec) else None
 
 
 def local_device(name: str) -> str:

@@ -34,8 +34,9 @@ from treefold.backends.torch_memory import (
     resolved,
 )
 from treefold.backends.tracing import mark_for_torch
-from treefold.devices import Device, torch_device
+from treefold.devices import HOST_DEVICES, Device, device_type, torch_device
 from treefold.errors import ArgumentError
+from treefold.errors.words import some
 from treefold.fold import Fold
 
 _DEVICE = torch._C.TensorBase.device  # noqa: SLF001 - a subclass cannot answer for it
@@ -71,6 +72,23 @@ class TorchBackend(ArrayBackend):
         """Have every ``cpu:k``, which share the host's memory, and the CUDA (or ROCm) devices that PyTorch reports."""
         found = Device.parse(device)
         return found.type == "cpu" or (found.type == "gpu" and found.index < torch.cuda.device_count())
+
+    def describe_devices(self) -> str:
+        gpus = [f"gpu:{index}" for index in range(torch.cuda.device_count())]
+        return f"{HOST_DEVICES}; {some(gpus)}" if gpus else HOST_DEVICES
+
+    def why_missing(self, device: str) -> str:
+        if device_type(device) != "gpu" or torch.cuda.device_count():
+            return ""
+        is_built = torch.version.cuda is not None or torch.version.hip is not None
+        return "PyTorch finds no GPU." if is_built else "This PyTorch is built without CUDA."
+
+    def name_of(self, device: object) -> str | None:
+        """Take ``torch.device``; CUDA without an index is the current device, as in PyTorch."""
+        if not isinstance(device, torch.device):
+            return None
+        is_open = device.type == "cuda" and device.index is None and torch.cuda.device_count() > 0
+        return f"cuda:{torch.cuda.current_device()}" if is_open else str(device)
 
     def device_of(self, array: Any) -> str | None:
         """Return None for the CPU, and for the meta device, where nothing is."""

@@ -6,8 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from treefold.backends import backend_of
-from treefold.devices import canonical_device
+from treefold.backends import backend_of, loaded_backends, read_device
 from treefold.errors import ArgumentError, CallError
 from treefold.execution import Executor
 from treefold.options import CommunicationOptions
@@ -23,28 +22,45 @@ def read_destinations(destinations: object) -> tuple[str, ...]:
 
     Raises:
         ArgumentError: not one of the forms, or empty.
-        DeviceError: a name does not parse or is another process's.
+        DeviceError: a device does not parse or is another process's.
 
     """
     if isinstance(destinations, DistributedValues):
         return destinations.devices
-    if isinstance(destinations, str):
-        if not destinations:
-            raise ArgumentError.no_destinations()
-        return (canonical_device(destinations),)
     if isinstance(destinations, IndexedSlices):
         return read_destinations(destinations.values)
-    if isinstance(destinations, list | tuple):
-        if not destinations:
+    if isinstance(destinations, str) and not destinations:
+        raise ArgumentError.no_destinations()
+    listed = _listed(destinations)
+    if listed is not None:
+        if not listed:
             raise ArgumentError.no_destinations()
-        for device in destinations:
-            if not isinstance(device, str) or not device:
+        for device in listed:
+            if not _is_device(device) or not device:
                 raise ArgumentError.destinations(destinations)
-        return tuple(canonical_device(device) for device in destinations)
+        return tuple(read_device(device) for device in listed)
     backend = None if isinstance(destinations, int | float | complex) else backend_of(destinations)
     if backend is None:
         raise ArgumentError.destinations(destinations)
     return (backend.device_of(destinations) or "cpu:0",)
+
+
+def as_asked(device: str, destinations: object) -> str:
+    """Return a device as the caller has written it among destinations; if it came otherwise, its canonical name."""
+    words = (str(word) for word in _listed(destinations) or () if read_device(word) == device)
+    return next(words, device)
+
+
+def _listed(destinations: object) -> Sequence[object] | None:
+    """Return destinations that are devices as a sequence of these; None for anything else."""
+    if _is_device(destinations):
+        return (destinations,)
+    return destinations if isinstance(destinations, list | tuple) else None
+
+
+def _is_device(value: object) -> bool:
+    """Tell whether a value is a name, or a device of a loaded framework: TensorFlow's are tuples, too."""
+    return isinstance(value, str) or any(backend.name_of(value) is not None for backend in loaded_backends())
 
 
 def read_pairs(pairs: object) -> list[tuple[Any, Any]]:

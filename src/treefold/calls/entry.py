@@ -8,9 +8,10 @@ from typing import Any
 
 import optree
 
-from treefold.backends import ArrayBackend, backend_of, loaded_backends
-from treefold.calls.arguments import FIRST_REPLICA, read_destinations
+from treefold.backends import ArrayBackend, backend_of
+from treefold.calls.arguments import FIRST_REPLICA, as_asked, read_destinations
 from treefold.calls.reader import Brought, Leaf, Reading, Slices, is_shape, leaves_of, structures_of
+from treefold.devices import similar_device
 from treefold.errors import ArgumentError, CallError, DeviceError, MismatchError
 from treefold.execution import Operand
 from treefold.plan.ir import Goal
@@ -116,7 +117,7 @@ def read_entry(
     if ends is None:
         ends = sources if destinations is value else sources[:1]
     for part in parts:
-        check_devices(part.operand.backend, (*sources, *ends))
+        check_devices(part.operand.backend, (*sources, *ends), destinations)
     return Entry(structure, tuple(forms), tuple(parts), sources, ends, reading, columns)
 
 
@@ -136,8 +137,8 @@ def device_of(leaf: Brought) -> str | None:
     return None if leaf is None else leaf.values.device if isinstance(leaf, Slices) else leaf.device
 
 
-def check_devices(backend: ArrayBackend, devices: Sequence[str]) -> None:
-    """Refuse devices that an array's framework does not have.
+def check_devices(backend: ArrayBackend, devices: Sequence[str], asked: object = None) -> None:
+    """Refuse devices that an array's framework does not have. ``asked``: some of them as the caller has written them.
 
     Raises:
         DeviceError: naming the first.
@@ -145,7 +146,8 @@ def check_devices(backend: ArrayBackend, devices: Sequence[str]) -> None:
     """
     for device in dict.fromkeys(devices):
         if not backend.has_device(device):
-            raise DeviceError.missing(device, backend.name, [b.name for b in loaded_backends()])
+            name, why, similar = as_asked(device, asked), backend.why_missing(device), similar_device(device)
+            raise DeviceError.missing(name, backend.name, there=backend.describe_devices(), why=why, similar=similar)
 
 
 def common_backend(path: str, arrays: Sequence[Any]) -> ArrayBackend:

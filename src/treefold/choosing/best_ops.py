@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from treefold.backends import backend_of, loaded_backends
-from treefold.calls.arguments import read_destinations
-from treefold.devices import device_type
+from treefold.calls.arguments import as_asked, read_destinations
+from treefold.devices import device_type, similar_device
 from treefold.errors import ArgumentError, DeviceError
 from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce
 from treefold.ops.base import CrossDeviceOps
@@ -72,7 +72,7 @@ def choose_cross_device_ops(devices: Sequence[str], *, topology: object = None, 
     machine = read_topology(topology)
     here = None if machine is None else machine.restricted(dict.fromkeys(names))
     if machine is None:
-        _check_reported(names)
+        _check_reported(names, devices)
     if all(device_type(name) == "cpu" for name in names):
         why = "all devices share host memory, where every plan is one pass in replica order"
         return Choice(ReductionToOneDevice(), why)
@@ -117,11 +117,12 @@ def _by_count(names: Sequence[str]) -> Choice:
     return Choice(HierarchicalCopyAllReduce(num_packs="auto"), f"{why}; {_HINT}")
 
 
-def _check_reported(names: Sequence[str]) -> None:
+def _check_reported(names: Sequence[str], devices: object) -> None:
     backends = loaded_backends()
     for name in names:
         if not any(backend.has_device(name) for backend in backends):
-            raise DeviceError.unreported(name, [backend.name for backend in backends])
+            loaded, why = [backend.name for backend in backends], [backend.why_missing(name) for backend in backends]
+            raise DeviceError.unreported(as_asked(name, devices), loaded, why, similar_device(name))
 
 
 def _check_bytes(nbytes: object) -> None:

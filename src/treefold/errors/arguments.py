@@ -13,8 +13,8 @@ _VALUE_FORMS = (
     "A framework counts once it is imported."
 )
 _DESTINATION_FORMS = (
-    "It takes a device name, a sequence of device names, an array, an IndexedSlices, or any DistributedValues "
-    "(whose devices are meant)."
+    "It takes a device (a name, or an object such as torch.device), a sequence of devices, an array, an IndexedSlices, "
+    "or any DistributedValues (whose devices are meant)."
 )
 #: The values that options take, for one sentence.
 _ALLOWED = {

@@ -59,16 +59,20 @@ class DeviceError(TreefoldError, ValueError):
         )
 
     @classmethod
-    def missing(cls, device: str, framework: str, loaded: Sequence[str]) -> Self:
+    def missing(cls, device: str, framework: str, *, there: str, why: str, similar: str | None) -> Self:
+        """A framework has no such device. ``there``: those that it has; ``why``: a sentence or nothing."""
+        hints = [f"{why} "] * bool(why) + [f"Did you mean {similar}? "] * bool(similar)
         return cls(
-            f"{framework} has no device {device} here. Values go to devices that their framework reports; "
-            f"loaded: {', '.join(loaded)}. Name an existing device; nothing is placed elsewhere for you."
+            f"{framework} has no device {device} here. {''.join(hints)}It has {there}. Name one of these; nothing is "
+            "placed elsewhere for you."
         )
 
     @classmethod
-    def unreported(cls, device: str, loaded: Sequence[str]) -> Self:
+    def unreported(cls, device: str, loaded: Sequence[str], why: Sequence[str], similar: str | None) -> Self:
+        """No framework has such a device. ``why``: what each has to say about that, if anything."""
+        hints = [f"{reason} " for reason in why if reason] + [f"Did you mean {similar}? "] * bool(similar)
         return cls(
-            f"No loaded framework reports a device {device}; loaded: {', '.join(loaded)}. "
+            f"No loaded framework reports a device {device}; loaded: {', '.join(loaded)}. {''.join(hints)}"
             f"Import the framework whose device it is, or name one that exists."
         )
 

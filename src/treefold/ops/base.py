@@ -62,6 +62,7 @@ class CrossDeviceOps(abc.ABC):
         self._topology = read_topology(topology)
         self._accumulate = accumulate
         self._own_device: str | None = None  # where values meet, instead of on the first destination
+        self._own_word: object = None  # the same as the caller wrote it
         self._plans: BoundedCache[Hashable, Plan] = BoundedCache(_MOST_PLANS)
         self._calls = KnownCalls()
         self._grouped = None if group is None else self._join(group, accumulate)
@@ -87,12 +88,12 @@ class CrossDeviceOps(abc.ABC):
         """Reduce one value and return the result on every destination.
 
         ``per_replica_value``: a ``PerReplica`` of arrays or pytrees of arrays that agree in structure, shapes and
-        dtypes; a bare array or ``IndexedSlices`` counts as one replica. ``destinations``: a device name, a sequence of
-        them, an array, an ``IndexedSlices`` or any ``DistributedValues``, whose devices are meant; the result's
-        components stand in their order. ``out``: a ``PerReplica`` or ``Mirrored`` of arrays, one component per
-        destination, that take the result; each may be exactly one replica's array of the same place (in place) or
-        share memory with none. ``weights``: one number per replica, MEAN only: Σwᵢxᵢ/Σwᵢ; a list, tuple or array of
-        one axis.
+        dtypes; a bare array or ``IndexedSlices`` counts as one replica. ``destinations``: a device (a name, or an
+        object such as ``torch.device``), a sequence of devices, an array, an ``IndexedSlices`` or any
+        ``DistributedValues``, whose devices are meant; the result's components stand in their order. ``out``: a
+        ``PerReplica`` or ``Mirrored`` of arrays, one component per destination, that take the result; each may be
+        exactly one replica's array of the same place (in place) or share memory with none. ``weights``: one number per
+        replica, MEAN only: Σwᵢxᵢ/Σwᵢ; a list, tuple or array of one axis.
         The result never aliases an input unless ``out`` says so. MEAN of integers is float (float64 for 32 and 64
         bits, else float32), of the true sum. ``Mirrored.plan`` is the plan that ran.
 
@@ -320,7 +321,7 @@ class CrossDeviceOps(abc.ABC):
 
     def _request(self, entries: tuple[Entry, ...], fold: Fold, options: CommunicationOptions) -> Request:
         for part in (part for entry in entries for part in entry.parts):
-            check_devices(part.operand.backend, self._own_devices)
+            check_devices(part.operand.backend, self._own_devices, self._own_word)
         matches = all(entry.matches for entry in entries)
         accumulate = "callback" if fold.accumulation_fn is not None else fold.accumulate
         call = summarise(entries, accumulate, self._own_devices)

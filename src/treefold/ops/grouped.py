@@ -96,7 +96,7 @@ class GroupedOps:
             for leaf in flatten(value.values[0])[0]:
                 backend = backend_of(leaf.values if isinstance(leaf, IndexedSlices) else leaf)
                 if backend is not None:
-                    check_devices(backend, devices)
+                    check_devices(backend, devices, None if said else destinations)
             own.append(devices)
             words.append(said)
         return _Ends(own, "; ".join(words) if any(words) else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from treefold.devices import canonical_device
+from treefold.backends import read_device
 from treefold.errors import ArgumentError
 from treefold.fold import Fold
 from treefold.ops.base import CrossDeviceOps
@@ -44,7 +44,8 @@ class ReductionToOneDevice(CrossDeviceOps):
             raise ArgumentError.option(accumulation_fn=accumulation_fn)
         if group is not None and accumulation_fn is not None:
             raise ArgumentError.callback_in_group()
-        self._own_device = None if reduce_to_device is None else canonical_device(reduce_to_device)
+        self._own_device = None if reduce_to_device is None else read_device(reduce_to_device)
+        self._own_word = reduce_to_device
         self._accumulation_fn = accumulation_fn
 
     def _policy(self, options: CommunicationOptions) -> PackingPolicy:

@@ -54,7 +54,8 @@ def reduce(
 ) -> T:
     """Return the reduction of ``values``, one per replica, on one device.
 
-    ``to``: that device, or an array on it; None: the device of the first replica. The rest is as in ``all_reduce``.
+    ``to``: that device, by its name or as an object such as ``torch.device``, or an array on it; None: the device of
+    the first replica. The rest is as in ``all_reduce``.
 
     Raises:
         TreefoldError: one of its kinds; see ``CrossDeviceOps.reduce``.

@@ -15,7 +15,7 @@ from tensorflow.python.distribute.values import DistributedValues, Mirrored
 from tensorflow.python.distribute.values import PerReplica as TensorflowPerReplica
 
 import treefold.values
-from treefold.backends.tensorflow import local_device
+from treefold.backends.tensorflow import local_device, own_name
 from treefold.dtypes import itemsize
 from treefold.errors import ArgumentError, CallError
 from treefold.options import CommunicationOptions
@@ -106,9 +106,16 @@ def read_destinations(destinations: Any) -> tuple[str, ...]:
         return tuple([device_name(component.device) for component in destinations.values])
     if isinstance(destinations, tf.Tensor | tf.Variable | tf.IndexedSlices):
         return (device_name(destinations.device),)
-    names = (destinations,) if isinstance(destinations, str) else destinations
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+    is_one = isinstance(destinations, str) or own_name(destinations) is not None
+    devices = (destinations,) if is_one else destinations
+    if not isinstance(devices, list | tuple):
         raise ArgumentError.destinations(destinations)
+    names = []
+    for device in devices:
+        name = device if isinstance(device, str) else own_name(device)
+        if name is None:
+            raise ArgumentError.destinations(destinations)
+        names.append(name)
     if not names or not all(names):
         raise ArgumentError.no_destinations()
     return tuple(device_name(name) for name in names)

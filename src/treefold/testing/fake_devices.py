@@ -16,6 +16,7 @@ from treefold.backends import HostArray
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.through_numpy import ThroughNumpyBackend
 from treefold.errors import FakeOutOfMemoryError
+from treefold.errors.words import some
 from treefold.fold import Fold
 
 
@@ -96,6 +97,9 @@ class FakeBackend(ThroughNumpyBackend):
     def hops(self) -> list[RecordedCopy]:
         """The copies from one device to another, without those within one device."""
         return [copy for copy in self.copies if copy.source != copy.target]
+
+    def describe_devices(self) -> str:
+        return some(self.devices)
 
     def owns(self, value: object) -> bool:
         """Tell whether this object made the array: two fake backends are two frameworks."""

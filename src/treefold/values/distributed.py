@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from treefold.backends import backend_of
-from treefold.devices import canonical_device
+from treefold.backends import backend_of, read_device
 from treefold.errors import ArgumentError, DeviceError
 from treefold.values.sparse import IndexedSlices
 from treefold.values.structure import flatten, leaf_paths
@@ -82,7 +81,7 @@ class DistributedValues(Generic[T_co]):
             raise ArgumentError.device_names(owner, devices)
         if len(devices) != len(self._values):
             raise ArgumentError.device_count(owner, len(self._values), len(devices))
-        return tuple(canonical_device(device) for device in devices)
+        return tuple(read_device(device) for device in devices)
 
     # Read by every call: attrgetter gets them without a frame of Python.
     values: tuple[T_co, ...] = property(attrgetter("_values"), doc="The components, in order.")  # type: ignore[assignment]
@@ -178,7 +177,7 @@ class Mirrored(DistributedValues[T_co]):
             DeviceError: there is none.
 
         """
-        wanted, devices = canonical_device(device), self.devices
+        wanted, devices = read_device(device), self.devices
         if wanted not in devices:
             raise DeviceError.no_component(wanted, devices)
         return self._values[devices.index(wanted)]
