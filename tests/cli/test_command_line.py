@@ -1,3 +1,4 @@
+import errno
 import os
 import pathlib
 import re
@@ -123,6 +124,20 @@ class TestErrors:
             2,
             "treefold: The system lets this process open too few files (too many open files). Raise the limit, for "
             "example with ulimit -n 4096; treefold run needs about two files for every rank.\n",
+        )
+
+    def test_of_too_many_processes_says_what_to_raise(self, treefold, monkeypatch):
+        """A container may hold few; the output is not to blame."""
+
+        def refuse(*_, **__):
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+        monkeypatch.setattr("treefold.cli.run.subprocess.Popen", refuse)
+        outcome = treefold("run", "-n", 2, __file__)
+        assert (outcome.code, outcome.err) == (
+            2,
+            "treefold: The system starts no more processes (resource temporarily unavailable). Raise the limit of this "
+            "user (ulimit -u) or of the container, or start fewer ranks.\n",
         )
 
     def test_of_a_wrong_choice_names_the_right_ones(self, treefold):

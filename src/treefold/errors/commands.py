@@ -96,6 +96,11 @@ class CommandError(TreefoldError, ValueError):
                 f"The system lets this process open too few files ({reason_of(error)}). Raise the limit, for example "
                 "with ulimit -n 4096; treefold run needs about two files for every rank."
             )
+        if error.errno == errno.EAGAIN:
+            return cls(
+                f"The system starts no more processes ({reason_of(error)}). Raise the limit of this user (ulimit -u) or "
+                "of the container, or start fewer ranks."
+            )
         what = "The output" if error.filename is None else short(str(error.filename))
         return cls(f"{what} cannot be used any further: {reason_of(error)}.")
 
