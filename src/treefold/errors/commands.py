@@ -98,8 +98,8 @@ class CommandError(TreefoldError, ValueError):
             )
         if error.errno == errno.EAGAIN:
             return cls(
-                f"The system starts no more processes ({reason_of(error)}). Raise the limit of this user (ulimit -u) or "
-                "of the container, or start fewer ranks."
+                f"The system starts no more processes ({reason_of(error)}). Raise the limit of this user (ulimit -u) "
+                "or of the container, or start fewer ranks."
             )
         what = "The output" if error.filename is None else short(str(error.filename))
         return cls(f"{what} cannot be used any further: {reason_of(error)}.")
