@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from treefold.choosing import choose_cross_device_ops
+from treefold.errors import UnknownNameError
 from treefold.execution.native import empty_cache, host_memory_info, set_num_threads
 from treefold.ops import (
     AllReduceCrossDeviceOps,
@@ -87,8 +88,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
+        raise UnknownNameError.of_package(name, __all__)
     value = getattr(importlib.import_module(_LATER[name]), name)
     globals()[name] = value
     return value

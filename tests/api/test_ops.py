@@ -15,9 +15,7 @@ from treefold import (
     ReduceOp,
     ReductionToOneDevice,
 )
-from treefold.backends import additional_backend
 from treefold.errors import OutputError
-from treefold.testing import FakeBackend
 
 OPS = {
     "one device": ReductionToOneDevice,
@@ -353,42 +351,3 @@ class TestChoice:
         ops, why = treefold.choose_cross_device_ops(["cpu:0", "/cpu:1"])
         assert isinstance(ops, ReductionToOneDevice)
         assert why == "all devices share host memory, where every plan is one pass in replica order"
-
-
-class TestShortForms:
-    def test_all_reduce_is_a_list_in_and_a_list_out(self):
-        """The form of the README."""
-        arrays = [np.array([1.0, 8.0]), np.array([2.0, 16.0]), np.array([4.0, 32.0])]
-        means = treefold.all_reduce(arrays, op="mean")
-        assert isinstance(means, list)
-        assert all(np.array_equal(mean, [7 / 3, 56 / 3]) for mean in means)
-
-    def test_all_reduce_works_in_place(self):
-        """``out`` may be the list itself."""
-        arrays = [np.array([1.0]), np.array([2.0])]
-        assert treefold.all_reduce(arrays, out=arrays)[1] is arrays[1]
-        assert [float(array[0]) for array in arrays] == [3, 3]
-
-    def test_reduce_gives_one_value(self):
-        """On the one destination."""
-        assert treefold.reduce([1, 2, 4], to="cpu:0") == 7
-
-    def test_reduce_takes_the_op_where_all_reduce_does(self):
-        """Right behind the values."""
-        assert treefold.reduce([1.0, 2.0, 6.0], "mean") == treefold.all_reduce([1.0, 2.0, 6.0], "mean")[2] == 3.0
-
-    def test_reduce_goes_to_the_first_replica_s_device(self):
-        """Where no other is named: on every call, the one of the values at hand."""
-        with additional_backend(FakeBackend(3)) as fake:
-            for first in (2, 1, 2, 1):
-                arrays = [fake.array([2.0**r], f"gpu:{device}") for r, device in enumerate((first, 0))]
-                total = treefold.reduce(arrays)
-                assert (fake.device_of(total), float(total.data[0])) == (f"gpu:{first}", 3.0)
-
-    def test_broadcast_gives_one_copy_per_destination(self):
-        """As a list."""
-        assert [int(copy) for copy in treefold.broadcast(5, ["cpu:0", "cpu:1"])] == [5, 5]
-
-    def test_weights_go_with_mean(self):
-        """FedAvg in one line."""
-        assert treefold.all_reduce([1.0, 4.0], "mean", weights=[2, 1])[0] == 2.0

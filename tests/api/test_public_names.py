@@ -73,6 +73,12 @@ SIGNATURES = {
 }
 
 
+GATHER = (
+    "Ops lay replicas behind each other by ops.gather(value, destinations, axis), groups those of all ranks by "
+    "group.all_gather(value)."
+)
+
+
 def names_of_parameters(function):
     """Return the names of a function's parameters, with the star before the keyword-only ones."""
     words = []
@@ -117,6 +123,47 @@ class TestPublicNames:
         """There is nothing to plan with in the base class."""
         with pytest.raises(TypeError, match="abstract"):
             treefold.CrossDeviceOps()
+
+
+class TestNamesThatThereAreNot:
+    @pytest.mark.parametrize(
+        ("name", "advice"),
+        [
+            ("allreduce", "Did you mean treefold.all_reduce?"),
+            ("AllReduce", "Did you mean treefold.all_reduce?"),
+            ("broadcasts", "Did you mean treefold.broadcast?"),
+            ("HierarchicalCopyAllreduce", "Did you mean treefold.HierarchicalCopyAllReduce?"),
+            ("all_gather", GATHER),
+            ("allgather", GATHER),
+            ("gather", GATHER),
+            ("barrier", "Groups have it: treefold.connect().barrier()."),
+            ("reduce_scatter", "Groups have it: treefold.connect().reduce_scatter(value)."),
+            ("batch_reduce", "Ops have it: ops.batch_reduce(op, pairs)."),
+            ("nothing_like_it", "dir(treefold) lists what it has."),
+        ],
+    )
+    def test_say_what_may_be_meant(self, name, advice):
+        """Words of other libraries, misspelt words, and methods of something else."""
+        with pytest.raises(AttributeError) as caught:
+            getattr(treefold, name)
+        assert str(caught.value) == f"treefold has no {name!r}. {advice}"
+
+    def test_are_methods_where_the_sentence_says_so(self):
+        """Of ops, and of groups."""
+        assert callable(treefold.CrossDeviceOps.gather)
+        assert callable(treefold.CrossDeviceOps.batch_reduce)
+        assert all(callable(getattr(treefold.Group, name)) for name in ("all_gather", "barrier", "reduce_scatter"))
+
+    def test_are_modules_that_were_not_imported(self):
+        """They load frameworks, so nothing loads them but their import."""
+        told = _stderr("import treefold; treefold.torch")
+        assert told.splitlines()[-1].endswith(
+            "UnknownNameError: treefold.torch is a module of its own, which is not loaded: import treefold.torch."
+        )
+
+    def test_are_asked_for_by_python_itself(self):
+        """It wants no advice."""
+        assert not hasattr(treefold, "__wrapped__")
 
 
 class TestPublicModules:

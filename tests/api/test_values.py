@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from treefold import DistributedValues, HierarchicalCopyAllReduce, IndexedSlices, Mirrored, PerReplica, all_reduce
+from treefold.errors import TreefoldError
 
 
 @dataclasses.dataclass
@@ -43,6 +44,43 @@ class TestDistributedValues:
     def test_show_each_component_beside_its_device(self):
         """The repr is one line per component."""
         assert repr(Mirrored([1.0, 1.0])) == "Mirrored:{\n  0 cpu:0: 1.0\n  1 cpu:1: 1.0\n}"
+
+    @pytest.mark.parametrize(
+        ("value", "index", "kind", "sentence"),
+        [
+            (
+                Mirrored([1.0, 1.0]),
+                5,
+                IndexError,
+                "Mirrored has no component 5: it has 2 components. Give a whole number from -2 to 1.",
+            ),
+            (
+                PerReplica([1.0]),
+                -2,
+                IndexError,
+                "PerReplica has no component -2: it has 1 component. Give a whole number from -1 to 0.",
+            ),
+            (
+                Mirrored([1.0, 1.0]),
+                "gpu:0",
+                TypeError,
+                "Mirrored got the index 'gpu:0'. Components have numbers, 0 to 1, and mirrored.on('gpu:0') returns "
+                "that of a device.",
+            ),
+            (
+                PerReplica([1.0, 1.0]),
+                "gpu:0",
+                TypeError,
+                "PerReplica got the index 'gpu:0'. Components have numbers, 0 to 1, and devices tells where each is.",
+            ),
+        ],
+    )
+    def test_say_which_components_there_are(self, value, index, kind, sentence):
+        """Of another number, and of a device."""
+        with pytest.raises(kind) as caught:
+            value[index]
+        assert isinstance(caught.value, TreefoldError)
+        assert str(caught.value) == sentence
 
     def test_do_not_copy(self):
         """Components are the caller's objects."""

@@ -45,6 +45,14 @@ class TestAverageModels:
         assert (fresh[1].bias == 1.5).all()
         assert (states[0]["1.bias"] == 1).all()
 
+    @pytest.mark.parametrize("of", [lambda made: made, lambda made: made.state_dict()], ids=["models", "states"])
+    def test_takes_what_comes_one_after_the_other(self, of):
+        """A generator gives what a list of the same gives."""
+        made = [of(model(r)) for r in range(3)]
+        first, second = average_models(one for one in made), average_models(made)
+        pairs = [one if isinstance(one, dict) else one.state_dict() for one in (first, second)]
+        assert all(torch.equal(entry, pairs[1][name]) for name, entry in pairs[0].items())
+
     def test_weighs(self):
         """Federated averaging: by the number of examples."""
         mean = average_models([{"w": torch.tensor([1.0])}, {"w": torch.tensor([4.0])}], weights=[100, 50])
@@ -115,7 +123,17 @@ class TestAverageModels:
         with pytest.raises(MismatchError, match=sentence):
             average_models([{"a": torch.ones(2)}, other])
 
-    @pytest.mark.parametrize("models", [[], torch.nn.Linear(1, 1), [torch.nn.Linear(1, 1), 3], [[torch.ones(1)]]])
+    @pytest.mark.parametrize(
+        "models",
+        [
+            [],
+            iter([]),
+            torch.nn.Sequential(torch.nn.ReLU()),
+            {"a": torch.ones(1)},
+            [torch.nn.Linear(1, 1), 3],
+            [[torch.ones(1)]],
+        ],
+    )
     def test_takes_models_or_state_dicts(self, models):
         """A list of one of them."""
         sentence = (

@@ -26,12 +26,12 @@ def models() -> list[Layers]:
 
 
 def right_short_forms() -> None:
-    """A list in, a list of the same out."""
+    """A list in, a list of the same out; of distributed values, distributed values."""
     assert_type(treefold.all_reduce(gradients()), list[Array])
     assert_type(treefold.all_reduce(models(), "mean", weights=[1, 2, 1]), list[Layers])
     assert_type(treefold.all_reduce(models(), "mean", weights=np.array([1, 2, 1])), list[Layers])
     assert_type(treefold.all_reduce(tuple(gradients()), ReduceOp.MAX), list[Array])
-    assert_type(treefold.all_reduce(PerReplica(gradients()), "avg"), list[Array])
+    assert_type(treefold.all_reduce(PerReplica(gradients()), "avg"), Mirrored[Array])
     in_place = gradients()
     assert_type(treefold.all_reduce(in_place, out=in_place), list[Array])
     assert_type(treefold.reduce(gradients()), Array)
@@ -102,6 +102,7 @@ def wrong_order() -> None:
 def wrong_values() -> None:
     """What is no value, and what is no result."""
     treefold.all_reduce(3.0)  # error
+    treefold.all_reduce(gradients()[0], gradients()[1])  # error
     HierarchicalCopyAllReduce().reduce("sum", "abc", "cpu:0")  # error
     HierarchicalCopyAllReduce().reduce("sum", gradients(), "cpu:0")  # error
     treefold.all_reduce(gradients()).shape  # error # noqa: B018

@@ -26,6 +26,7 @@ def right_averages() -> None:
     """Models give a model of their class, state dicts a state dict."""
     assert_type(average_models([Net(), Net()]), Net)
     assert_type(average_models((Net(), Net()), weights=[600, 400]).layer, torch.nn.Linear)
+    assert_type(average_models(Net() for _ in range(3)), Net)
     assert_type(average_models([Net().state_dict(), Net().state_dict()]), dict[str, Any])
 
 

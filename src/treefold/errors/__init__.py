@@ -10,6 +10,7 @@
     ├── CommandError                 ValueError           a command was called with something that it cannot do
     │   ├── BenchError                                    a benchmark was asked for something that it cannot do
     │   └── CheckpointError                               a file that cannot be averaged, files that do not match
+    ├── ComponentError               IndexError           a component that distributed values do not have
     ├── ConformanceError             AssertionError       a backend that does not do what the interface says
     ├── DeviceError                  ValueError           a device that does not parse, does not exist, is elsewhere
     ├── DtypeError                   ValueError           a dtype that the op has no meaning for
@@ -34,7 +35,8 @@
     ├── PeerError                    RuntimeError         a library that cannot do the work of a benchmark
     ├── PlanError                    ValueError           a plan that fails its proof, or text that is no plan
     ├── SimulationError              ValueError           what cannot be priced, measurements that say nothing
-    └── TopologyError                ValueError           a machine that cannot be, a name that no known machine has
+    ├── TopologyError                ValueError           a machine that cannot be, a name that no known machine has
+    └── UnknownNameError             AttributeError       a name that the package does not have
 
 What a caller got wrong is a ``ValueError``, as TensorFlow's documentation says of the same mistakes. A message says
 what was got, what is allowed, and what to do; the classmethods of these classes are the only places where the sentences
@@ -59,6 +61,7 @@ from treefold.errors.groups import (
     UnplannedCallError,
 )
 from treefold.errors.installation import FrameworkError, InstallationError, MissingExtraError
+from treefold.errors.names import ComponentError, UnknownNameError
 from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
 from treefold.errors.testing import ChannelUseError, ConformanceError, FakeOutOfMemoryError, HangError
@@ -74,6 +77,7 @@ __all__ = [
     "ChannelUseError",
     "CheckpointError",
     "CommandError",
+    "ComponentError",
     "ConformanceError",
     "ConnectError",
     "DeadlineError",
@@ -98,6 +102,7 @@ __all__ = [
     "SimulationError",
     "TopologyError",
     "TreefoldError",
+    "UnknownNameError",
     "UnplannedCallError",
 ]
 

@@ -298,6 +298,22 @@ class CallError(TreefoldError, TypeError):
     """Arguments that do not go together."""
 
     @classmethod
+    def values_apart(cls, caller: str) -> Self:
+        """Values stand beside each other where one list of them is meant."""
+        return cls(
+            f"{caller} got a value where its reduce op is meant. It takes the values of all replicas in one list: "
+            f"write {caller}([a, b]), or {caller}([a, a]) for one value twice."
+        )
+
+    @classmethod
+    def component_index(cls, owner: str, index: object, count: int, *, has_on: bool) -> Self:
+        """A component is asked for by something else than its number."""
+        of_device = (
+            f"{owner.lower()}.on({short(index)}) returns that of a device" if has_on else "devices tells where each is"
+        )
+        return cls(f"{owner} got the index {short(index)}. Components have numbers, 0 to {count - 1}, and {of_device}.")
+
+    @classmethod
     def both_option_names(cls) -> Self:
         return cls("options and experimental_hints are two names of one argument. Give one of them.")
 

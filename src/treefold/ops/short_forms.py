@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
+from treefold.backends import backend_of
 from treefold.backends.tracing import as_written
 from treefold.calls.arguments import FIRST_REPLICA, read_sequence
+from treefold.errors import CallError
 from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce
 from treefold.ops.one_device import ReductionToOneDevice
-from treefold.reduce_op import ReduceOpLike
-from treefold.values import DistributedValues, PerReplica, T, Weights
+from treefold.reduce_op import ReduceOp, ReduceOpLike
+from treefold.values import DistributedValues, Mirrored, PerReplica, T, Weights
 
 # They hold nothing but plans they have made.
 _ALL_REDUCE = HierarchicalCopyAllReduce(num_packs="auto")
 _REDUCE = ReductionToOneDevice()
 
 
-@as_written
+@overload
 def all_reduce(
-    values: Sequence[T] | DistributedValues[T],
+    values: DistributedValues[T],
     op: ReduceOpLike = "sum",
     *,
     out: Sequence[Any] | DistributedValues[Any] | None = None,
     weights: Weights | None = None,
-) -> list[T]:
+) -> Mirrored[T]: ...
+@overload
+def all_reduce(
+    values: Sequence[T],
+    op: ReduceOpLike = "sum",
+    *,
+    out: Sequence[Any] | DistributedValues[Any] | None = None,
+    weights: Weights | None = None,
+) -> list[T]: ...
+@as_written
+def all_reduce(
+    values: Any,
+    op: ReduceOpLike = "sum",
+    *,
+    out: Sequence[Any] | DistributedValues[Any] | None = None,
+    weights: Weights | None = None,
+) -> Any:
     """Return the reduction of ``values``, one per replica, once for every replica.
 
-    The results are of the type of the values; Python's own numbers become NumPy arrays without axes. ``out``: a list of
+    The results are of the type of the values; Python's own numbers become NumPy arrays without axes. A list gives a
+    list; a ``PerReplica`` gives a ``Mirrored``, whose ``plan`` is the plan that ran. ``out``: a list of
     arrays or pytrees that take the results, such as ``values`` itself. ``weights``: MEAN only.
 
     Raises:
@@ -36,12 +55,14 @@ def all_reduce(
     >>> [int(total) for total in all_reduce([1, 2, 4])]
     [7, 7, 7]
     """
+    check_op(op, "all_reduce")
     replicas = per_replica(values, "values")
     targets = None
     if out is not None:
         # The same object for the same list: that is how a call in place is recognised.
         targets = replicas if out is values else PerReplica(read_sequence(out, "out"))
-    return list(_ALL_REDUCE.reduce(op, replicas, replicas, out=targets, weights=weights).values)
+    result = _ALL_REDUCE.reduce(op, replicas, replicas, out=targets, weights=weights)
+    return result if replicas is values else list(result.values)
 
 
 @as_written
@@ -63,6 +84,7 @@ def reduce(
     >>> float(reduce([1.0, 2.0], "mean", to="cpu:0"))
     1.5
     """
+    check_op(op, "reduce")
     destination = FIRST_REPLICA if to is None else to
     return _REDUCE.reduce(op, per_replica(values, "values"), destination, weights=weights)[0]
 
@@ -78,6 +100,14 @@ def broadcast(value: T, destinations: Any) -> list[T]:
     [7, 7]
     """
     return list(_REDUCE.broadcast(value, destinations).values)
+
+
+def check_op(op: object, caller: str) -> None:
+    """Refuse a value in the op's place: ``all_reduce(a, b)``."""
+    if isinstance(op, str | ReduceOp):
+        return
+    if isinstance(op, list | tuple | dict | DistributedValues) or backend_of(op) is not None:
+        raise CallError.values_apart(caller)
 
 
 def per_replica(values: Sequence[T] | DistributedValues[T], what: str) -> DistributedValues[T]:

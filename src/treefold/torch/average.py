@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -23,16 +24,17 @@ _OPS = ReductionToOneDevice()
 
 
 @overload
-def average_models(models: Sequence[Module], weights: Weights | None = None) -> Module: ...
+def average_models(models: Iterable[Module], weights: Weights | None = None) -> Module: ...
 @overload
-def average_models(models: Sequence[State], weights: Weights | None = None) -> State: ...
-def average_models(models: Sequence[Any], weights: Weights | None = None) -> Any:
+def average_models(models: Iterable[State], weights: Weights | None = None) -> State: ...
+def average_models(models: Iterable[Any], weights: Weights | None = None) -> Any:
     """Return the average of models or of state dicts, as what they are, on the device of the first.
 
-    ``models``: a list of ``torch.nn.Module``, or of what their ``state_dict()`` gives. Of modules, a deep copy of the
-    first is returned with averaged parameters and buffers. Floating-point and complex entries are the (weighted) MEAN,
-    accumulated wide and rounded once. Whole numbers, such as ``num_batches_tracked``, keep their dtype: what all models
-    agree on stays, else the nearest whole number to the mean, halves to even. Flags (bool) must agree.
+    ``models``: a list or an iterator of ``torch.nn.Module``, or of what their ``state_dict()`` gives. Of modules, a
+    deep copy of the first is returned with averaged parameters and buffers. Floating-point and complex entries are the
+    (weighted) MEAN, accumulated wide and rounded once. Whole numbers, such as ``num_batches_tracked``, keep their
+    dtype: what all models agree on stays, else the nearest whole number to the mean, halves to even. Flags (bool) must
+    agree.
     ``weights``: one per model, such as the number of examples that each has seen.
 
     Raises:
@@ -43,7 +45,11 @@ def average_models(models: Sequence[Any], weights: Weights | None = None) -> Any
     >>> average_models([{"w": torch.tensor([1.0])}, {"w": torch.tensor([4.0])}], weights=[1, 2])
     {'w': tensor([3.])}
     """
-    if not isinstance(models, list | tuple) or not models:
+    is_one = isinstance(models, torch.nn.Module | torch.Tensor | Mapping | AbstractSet | str | bytes)
+    if is_one or not isinstance(models, Iterable):
+        raise ArgumentError.models(models)
+    models = list(models)
+    if not models:
         raise ArgumentError.models(models)
     if all(isinstance(model, torch.nn.Module) for model in models):
         averaged = copy.deepcopy(models[0])

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from treefold.backends.torch_untraced import untraced
 from treefold.ops import all_reduce
-from treefold.ops.short_forms import per_replica
+from treefold.ops.short_forms import check_op, per_replica
 from treefold.reduce_op import ReduceOpLike
 from treefold.values import Weights
 
@@ -31,6 +31,7 @@ def all_reduce_(tensors: _Tensors, op: ReduceOpLike = "sum", *, weights: Weights
     >>> all_reduce_(grads, "mean")[1]
     tensor([2., 4.])
     """
+    check_op(op, "all_reduce_")
     replicas = per_replica(tensors, "tensors")
     all_reduce(replicas, op, out=replicas, weights=weights)
     return tensors

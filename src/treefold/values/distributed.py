@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from treefold.backends import backend_of, read_device
-from treefold.errors import ArgumentError, DeviceError
+from treefold.errors import ArgumentError, CallError, ComponentError, DeviceError
 from treefold.values.sparse import IndexedSlices
 from treefold.values.structure import flatten, leaf_paths
 
@@ -125,8 +125,20 @@ class DistributedValues(Generic[T_co]):
         return iter(self._values)
 
     def __getitem__(self, index: int) -> T_co:
-        """Return component ``index``."""
-        return self._values[index]
+        """Return component ``index``.
+
+        Raises:
+            ComponentError: there is none.
+            CallError: the index is no whole number.
+
+        """
+        try:
+            return self._values[index]
+        except IndexError:
+            raise ComponentError.outside(type(self).__name__, index, len(self._values)) from None
+        except TypeError:
+            words = type(self).__name__, index, len(self._values)
+            raise CallError.component_index(*words, has_on=isinstance(self, Mirrored)) from None
 
     def __repr__(self) -> str:
         """Show each component beside its device."""
