@@ -10,6 +10,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from treefold.errors.words import bytes_in_words, counted, seconds_in_words
+
 Span = tuple[float, float]  # start and stop in seconds
 _Key = TypeVar("_Key")
 
@@ -75,6 +77,11 @@ class Timeline:
     def __reduce__(self) -> tuple[type[Timeline], tuple[Any, ...]]:
         """Copy and pickle the fields; what was derived from them is derived again."""
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def __repr__(self) -> str:
+        """Return a line that says how long it takes."""
+        amounts = f"{bytes_in_words(self.nbytes)} in {seconds_in_words(self.duration_s)}"
+        return f"<Timeline: {amounts}, {counted(len(self.activities), 'activity', 'activities')}>"
 
     def lasting(self, duration_s: float) -> Timeline:
         """Return the same activities on a clock on which they end after ``duration_s``."""

@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 from treefold.errors import DeviceError, TopologyError
+from treefold.report.machine_drawing import draw_machine
 from treefold.topology import Link, Node, Topology, TopologyBuilder, known_topology
 
 
@@ -104,6 +105,21 @@ class TestTopology:
         assert part.devices == ("gpu:4", "gpu:0")
         assert {(link.source, link.target) for link in part.links} == {("gpu:0", "gpu:4"), ("gpu:4", "gpu:0")}
         assert known_topology("dgx2").restricted(["gpu:9", "gpu:3"]).neighbours("nvswitch") == ("gpu:3", "gpu:9")
+
+
+class TestShown:
+    def test_is_one_line(self):
+        """What there is of each kind; ``to_json`` has all of it."""
+        machine = TopologyBuilder("four").device("gpu:0").device("gpu:1").switch("s").host("h").nic("n")
+        for name in ("gpu:0", "gpu:1", "h", "n"):
+            machine.link(name, "s", gb_per_s=1)
+        built = machine.build()
+        assert repr(built) == "<Topology 'four': 2 devices, 1 host, 1 switch, 1 NIC, 8 directed links>"
+        assert str(built) == repr(built)
+
+    def test_is_drawn_in_a_notebook(self):
+        """As ``treefold topology`` draws it."""
+        assert draw_machine(known_topology("dgx1_v100")) == known_topology("dgx1_v100")._repr_html_()
 
 
 class TestBadMachines:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import dataclass, field
 
 from treefold.dtypes import itemsize
+from treefold.errors.words import counted
 from treefold.plan.check import Proof, prove
 from treefold.plan.ir import Buffer, Copy, Hop, Leaf, Step
 from treefold.plan.serialize import plain_buffer, plain_steps
@@ -30,6 +32,23 @@ class Movement:
     def __post_init__(self) -> None:
         """Prove the movement."""
         object.__setattr__(self, "proof", prove(self.leaves, self.buffers, self.steps))
+
+    def __repr__(self) -> str:
+        """Return a line that says how much there is."""
+        return f"<Movement: {self._amounts}>"
+
+    @property
+    def _amounts(self) -> str:
+        parts = ((self.leaves, "array"), (self.devices, "device"), (self.steps, "step"))
+        return ", ".join(counted(len(items), noun) for items, noun in parts)
+
+    def _repr_html_(self) -> str:
+        """Return the drawing that notebooks show."""
+        return self._drawn("a movement")
+
+    def _drawn(self, title: str) -> str:
+        # By its name: the room that draws stands above this one.
+        return str(importlib.import_module("treefold.report.plan_drawing").draw_movement(self, title=title))
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -137,11 +137,23 @@ class Plan(Movement):
             }
         )
 
+    def __repr__(self) -> str:
+        """Return the first line of the plan's text, which is longer, its number of steps and its guarantee."""
+        steps = "one pass" if self.is_one_pass else counted(len(self.steps), "step")
+        return f"<Plan: {self._headline()}; {steps}, {self.guarantee}>"
+
+    def _repr_html_(self) -> str:
+        """Return the drawing that notebooks show."""
+        return self._drawn(f"{self.collective} by {self.algorithm}")
+
+    def _headline(self) -> str:
+        packs = "" if self.is_one_pass else f" {counted(self.num_packs, 'pack')},"
+        return f"{self.collective} by {self.algorithm}: {describe_amounts(self)},{packs} on {shortened(self.devices)}"
+
     def __str__(self) -> str:
         """Return the plan as text that can be pasted into an issue."""
-        packs = "" if self.is_one_pass else f" {counted(self.num_packs, 'pack')},"
         lines = [
-            f"{self.collective} by {self.algorithm}: {describe_amounts(self)},{packs} on {shortened(self.devices)}",
+            self._headline(),
             f"executor:  {self._describe_executor()}",
             f"guarantee: {self.guarantee} - {self._describe_guarantee()}",
             *(f"note:      {note}" for note in self.notes),

@@ -8,6 +8,7 @@ and from it.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from typing import Any, Self, TypeVar
 
 from treefold.devices import canonical_device
 from treefold.errors import DeviceError, TopologyError
-from treefold.errors.words import printable
+from treefold.errors.words import counted, printable
 from treefold.topology.gpus import MissingLinks
 
 KINDS = ("device", "host", "switch", "nic")
@@ -93,6 +94,17 @@ class Topology:
         if not self.devices:
             raise TopologyError.no_devices()
         _check_connected(self)
+
+    def __repr__(self) -> str:
+        """Return a line that says what there is; ``to_json`` has all of it."""
+        kinds = [(sum(node.kind == kind for node in self.nodes), kind.replace("nic", "NIC")) for kind in KINDS]
+        nodes = ", ".join(counted(number, kind, "switches" * (kind == "switch")) for number, kind in kinds if number)
+        return f"<Topology {self.name!r}: {nodes}, {counted(len(self.links), 'directed link')}>"
+
+    def _repr_html_(self) -> str:
+        """Return the drawing that notebooks show."""
+        # By its name: the room that draws stands above this one.
+        return str(importlib.import_module("treefold.report.machine_drawing").draw_machine(self))
 
     @cached_property
     def devices(self) -> tuple[str, ...]:

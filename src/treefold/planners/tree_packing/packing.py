@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from fractions import Fraction
 
+from treefold.errors.words import counted
 from treefold.planners.tree_packing.network import Route
 
 
@@ -81,6 +83,17 @@ class TreePacking:
     algbw: Fraction | None
     certificate: Certificate | None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return a line that says what the trees reach."""
+        amounts = f"{counted(len(self.trees), 'tree')} on {counted(len(self.devices), 'device')}"
+        reached, bound = self.algbw_bytes_per_s / 1e9, self.bound_bytes_per_s / 1e9
+        return f"<TreePacking: {amounts}, {reached:.4g} of at most {bound:.4g} GB/s>"
+
+    def _repr_html_(self) -> str:
+        """Return the drawing that notebooks show: the trees, without the machine, which a packing does not know."""
+        # By its name: the room that draws stands above this one.
+        return str(importlib.import_module("treefold.report.packing_drawing").draw_bare_packing(self))
 
     @property
     def algbw_bytes_per_s(self) -> float:
