@@ -63,6 +63,8 @@ class Fold:
         if dtype == "bool":
             if self.op not in {ReduceOp.MIN, ReduceOp.MAX}:
                 raise DtypeError.boolean(self.op.name, where)
+        elif dtype == "float0":
+            raise DtypeError.without_gradient(where)
         elif dtype not in FOLDABLE:
             raise DtypeError.unknown(dtype, where, FOLDABLE)
         elif dtype in COMPLEX and self.op in {ReduceOp.MIN, ReduceOp.MAX}:

@@ -41,9 +41,9 @@ class NumpyBackend(ArrayBackend):
         return None
 
     def shape_dtype(self, array: Any) -> tuple[tuple[int, ...], str]:
-        """Return shape and dtype name; byte order does not matter."""
+        """Return shape and dtype name; byte order does not matter. JAX's ``float0`` is a record without bytes."""
         array = np.asarray(array)
-        return array.shape, array.dtype.name
+        return array.shape, "float0" if array.dtype.names == ("float0",) else array.dtype.name
 
     def copy_to(self, array: Any, device: str) -> HostArray:  # noqa: ARG002
         """Return a row-major copy."""

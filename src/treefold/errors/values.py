@@ -85,6 +85,14 @@ class DtypeError(TreefoldError, ValueError):
         return cls(f"{dtype}{where} cannot be reduced. Reducible are {', '.join(allowed)}; cast to one of them.")
 
     @classmethod
+    def without_gradient(cls, where: str) -> Self:
+        """What ``jax.grad(…, allow_int=True)`` returns for whole numbers."""
+        return cls(
+            f"float0{where} is JAX's dtype for gradients of whole numbers, which have none. Put None in its place: "
+            "jax.tree.map(lambda g: None if g.dtype == jax.dtypes.float0 else g, gradients)."
+        )
+
+    @classmethod
     def of_objects(cls, dtype: str) -> Self:
         """Memory that other processes read is asked for, for objects of this one."""
         return cls(f"{dtype} has elements that are Python objects, which no other process can read. Take numbers.")
