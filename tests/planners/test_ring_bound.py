@@ -1,6 +1,7 @@
 """The bound on the number of rings, at which the search for them stops."""
 
 import itertools
+import random
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ from treefold.planners.ring import pack_rings
 from treefold.planners.ring_bound import most_fractional_rings, most_rings
 from treefold.planners.ring_search import shortest_hops
 from treefold.topology import TopologyBuilder, known_topology
+from treefold.topology.graph import reached_from
 
 GB_PER_S = 25
 
@@ -52,6 +54,34 @@ class TestMostFractionalRings:
         slots = {(a, b): 2 if a == "gpu:0" else 8 for a, b in itertools.permutations(machine.devices, 2)}
         slots["gpu:0", "gpu:2"] = 0
         assert most_rings(machine, {ends[::-1] if is_turned else ends: count for ends, count in slots.items()}) == 2
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_by_groups_looks_at_the_groups_of_every_width(self, seed):
+        """Of links that all have widths of their own, as measured ones have: no group has a narrower cut."""
+        rng = random.Random(seed)  # noqa: S311 - cases, no secrets
+        builder = TopologyBuilder("measured")
+        for number in range(6):
+            builder.device(f"gpu:{number}")
+        for a, b in itertools.combinations(range(6), 2):
+            there, back = rng.sample(range(1, 1000), 2)
+            builder.link(f"gpu:{a}", f"gpu:{b}", gb_per_s=there, back_gb_per_s=back)
+        machine = builder.build()
+        slots = {ends: rng.randrange(1, 8) for ends in machine.capacities}
+        least = 32
+        for width, device in itertools.product([0, *machine.capacities.values()], machine.devices):
+            group = reached_from(
+                [device],
+                lambda here, width=width: [
+                    there
+                    for there in machine.neighbours(here)
+                    if min(machine.capacity(here, there), machine.capacity(there, here)) > width
+                ],
+            )
+            if len(group) < len(machine.devices):
+                out = sum(count for (a, b), count in slots.items() if a in group and b not in group)
+                into = sum(count for (a, b), count in slots.items() if b in group and a not in group)
+                least = min(least, out, into)
+        assert most_rings(machine, slots) == least
 
     def test_is_nothing_for_one_device(self):
         """It has no links: its ring is itself, and carries nothing."""

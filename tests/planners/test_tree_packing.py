@@ -1,5 +1,6 @@
 import functools
 import itertools
+import random
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from packing_oracles import check_certificate, check_trees
 
 from treefold import errors, known_topology, optimal_packing
 from treefold.errors import TopologyError
+from treefold.planners.tree_packing import columns
 from treefold.topology import TopologyBuilder
 
 GB = 10**9
@@ -41,6 +43,18 @@ LARGE_OPTIMA = {
 }
 #: Equal packs on a DGX-1V: number of packs → GB/s.
 PACKS = {1: 50, 2: 50, 3: 75, 4: Fraction(200, 3), 6: 75, 8: 80, 24: Fraction(600, 7)}
+
+
+def measured(count, *, is_symmetric):
+    """Return a mesh whose links carry 10 to 50 GB/s, each another number."""
+    rng = random.Random(count)  # noqa: S311 - cases, no secrets
+    builder = TopologyBuilder("measured")
+    for number in range(count):
+        builder.device(f"gpu:{number}")
+    for a, b in itertools.combinations(range(count), 2):
+        there, back = (round(rng.uniform(10, 50), 2) for _ in range(2))
+        builder.link(f"gpu:{a}", f"gpu:{b}", gb_per_s=there, back_gb_per_s=there if is_symmetric else back)
+    return builder.build()
 
 
 def connected_subsets(topology, sizes):
@@ -106,6 +120,25 @@ class TestKnownMachines:
         packages = optimal_packing(known_topology("mi250")).certificate
         assert packages.is_partition
         assert [len(part) for part in packages.parts] == [2] * 8
+
+
+class TestMeasuredMachines:
+    """Matrices in which every link has a width of its own."""
+
+    def test_of_sixteen_devices_are_planned_to_the_end(self):
+        """Both directions of every pair differ: the optimum, but for rounding."""
+        assert optimal_packing(measured(16, is_symmetric=False)).gap < 1e-6
+
+    @pytest.mark.parametrize(("count", "is_symmetric"), [(20, False), (28, True), (64, True)])
+    def test_of_more_take_few_linear_programs(self, monkeypatch, count, is_symmetric):
+        """The last percents took a minute: planning ends before them, and says what that costs."""
+        solved = []
+        solve = columns._solve
+        monkeypatch.setattr(columns, "_solve", lambda loads, width: solved.append(len(width)) or solve(loads, width))
+        packing = optimal_packing(measured(count, is_symmetric=is_symmetric))
+        assert 0 < len(solved) <= max(4, 10_000 // solved[0])
+        assert 0.01 < packing.gap < 0.1
+        assert packing.notes[-1] == f"{packing.gap:.2%} of the bound is not reached."
 
 
 class TestSubsets:

@@ -12,7 +12,6 @@ from treefold.errors import MissingExtraError
 from treefold.planners.tree_packing.columns import load_scipy_optimize
 from treefold.planners.tree_packing.network import Array
 from treefold.topology import Topology
-from treefold.topology.graph import reached_from
 
 Ends = tuple[str, str]
 Route = tuple[str, ...]
@@ -34,15 +33,7 @@ def most_rings(topology: Topology, slots: Slots) -> int:
     """
     # Any group gives a valid bound, so a few will do: those that only narrow links connect to the rest are where cuts
     # are narrow. A bound that is too high costs time, and proves nothing wrong.
-    groups = {frozenset([device]) for device in topology.devices}
-    for width in set(topology.capacities.values()):
-        joined: dict[str, frozenset[str]] = {}
-        for name in topology.kinds:
-            if name not in joined:
-                group = _reached(topology, name, width)
-                joined |= dict.fromkeys(group, group)
-        # One group per connected part: each node is looked at once, because its part is noted for all of its members.
-        groups |= set(joined.values())
+    groups = {frozenset([device]) for device in topology.devices} | _joined(topology)
     found = _MOST_RINGS
     for group in groups:
         # Carriers belong to a group as well, because links between them are cut, too; without devices on both sides, no
@@ -54,16 +45,26 @@ def most_rings(topology: Topology, slots: Slots) -> int:
     return found
 
 
-def _reached(topology: Topology, start: str, above: Fraction) -> frozenset[str]:
-    """Return what links wider than ``above`` join with a node, both ways."""
-
-    def near(name: str) -> Iterator[str]:
-        for other in topology.neighbours(name):
-            # By the narrower direction: a ring that leaves a group must also come back.
-            if min(topology.capacity(name, other), topology.capacity(other, name)) > above:
-                yield other
-
-    return frozenset(reached_from([start], near))
+def _joined(topology: Topology) -> set[frozenset[str]]:
+    """Return the groups of nodes that links of some width and wider join (single linkage)."""
+    by_width: dict[Fraction, list[Ends]] = {}
+    for ends, capacity in topology.capacities.items():
+        # By the narrower direction: a ring that leaves a group must also come back.
+        by_width.setdefault(min(capacity, topology.capacity(*ends[::-1])), []).append(ends)
+    by_width.pop(Fraction(0), None)  # one way only
+    group_of = {name: {name} for name in topology.kinds}
+    found = set[frozenset[str]]()
+    for width in sorted(by_width, reverse=True):
+        grown = list[str]()
+        for source, target in by_width[width]:
+            group, other = group_of[source], group_of[target]
+            if group is not other:
+                group |= other
+                group_of |= dict.fromkeys(other, group)
+                grown.append(source)
+        # Only once all links of this width are in: the cut around a part of a group holds links as wide as those inside.
+        found |= {frozenset(group_of[name]) for name in grown}
+    return found
 
 
 def most_fractional_rings(topology: Topology, hops: Mapping[Ends, Route], slots: Slots) -> int:

@@ -12,6 +12,7 @@ from treefold.planners.ring_bound import Ends, Route, Slots, most_fractional_rin
 from treefold.topology import Topology
 
 Order = tuple[str, ...]
+Links = tuple[Ends, ...]
 
 _MOST_STEPS, _MOST_ATTEMPTS = 50_000, 100  # for rings of one width; known machines need some hundred steps
 _STEPS_PER_DEVICE = 20  # for one ring; then the search restarts with another order of the links
@@ -131,11 +132,12 @@ class _Room:
     def __init__(self, devices: Sequence[str], hops: Mapping[Ends, Route]) -> None:
         self._devices, self._steps = devices, iter(range(_MOST_STEPS))
         self._links = {pair: tuple(itertools.pairwise(route)) for pair, route in hops.items()}
-        self._next: dict[str, list[str]] = {device: [] for device in devices}
-        self._before: dict[str, list[str]] = {device: [] for device in devices}
-        for source, target in hops:
-            self._next[source].append(target)
-            self._before[target].append(source)
+        # By device: where its hops lead and where they come from, with the links of each.
+        self._next: dict[str, list[tuple[str, Links]]] = {device: [] for device in devices}
+        self._before: dict[str, list[tuple[str, Links]]] = {device: [] for device in devices}
+        for (source, target), links in self._links.items():
+            self._next[source].append((target, links))
+            self._before[target].append((source, links))
 
     def empty(self, slots: Slots, rng: random.Random | None) -> None:
         """Give all slots back; with an ``rng``, take equally wide links in random order from now on."""
@@ -160,7 +162,7 @@ class _Room:
                 self._use((path[-1], device), 1)
                 path.append(device)
                 seen.add(device)
-                if len(path) == len(self._devices) and self._width((device, path[0])):
+                if len(path) == len(self._devices) and self._width(self._links.get((device, path[0]), ())):
                     self._use((device, path[0]), 1)
                     return tuple(path)
                 todo.append(iter(self._onward(path, seen)))
@@ -176,7 +178,7 @@ class _Room:
         """Take the slots of a ring if all are free."""
         used: list[Ends] = []
         for pair in around(order):
-            if not self._width(pair):
+            if not self._width(self._links.get(pair, ())):
                 for other in used:
                     self._use(other, -1)
                 return False
@@ -193,18 +195,19 @@ class _Room:
         """
         here, first = path[-1], path[0]
         # Without this test the search finds out only at full length, after all orders of what lies between.
-        if not any(self._width((device, first)) for device in self._before[first] if device not in seen):
+        if not any(self._width(links) for device, links in self._before[first] if device not in seen):
             return []  # no device is left that leads back to the first one
-        widths = {device: self._width((here, device)) for device in self._next[here] if device not in seen}
+        widths = {device: self._width(links) for device, links in self._next[here] if device not in seen}
         found = [device for device, width in widths.items() if width]
         if self._rng is not None:
             self._rng.shuffle(found)
         return sorted(found, key=lambda device: (-widths[device], self._free[device]))
 
-    def _width(self, pair: Ends) -> int:
-        """Return the number of rings that a hop still has room for; its route may share links with the path."""
+    def _width(self, links: Links) -> int:
+        """Return the number of rings that the links of a hop still have room for; the path may use some of them."""
         # Called a million times on large machines: ``map`` is faster than a list or a generator.
-        links = self._links.get(pair)
+        if len(links) == 1:
+            return self._slots[links[0]]
         return min(map(self._slots.__getitem__, links)) if links else 0
 
     def _use(self, pair: Ends, count: int) -> None:

@@ -128,9 +128,10 @@ def directed_trees(network: Network) -> Oracle:
             ups, up = cheapest_arborescence(routes.cost.T, root)
             downs, down = cheapest_arborescence(routes.cost, root)
             found.append((ups + downs, root, up, down))
-        # Of equal costs the lowest root wins, so that every process packs the same trees; lists are not compared.
-        total, root, up, down = min(found, key=lambda item: item[:2])
-        return [Priced(total, partial(_directed, network, routes, root, up, down))]
+        # Of equal costs the lowest root is first, so that every process packs the same trees; lists are not compared.
+        found.sort(key=lambda item: item[:2])
+        # One column per root and round takes a quarter of the rounds that one column takes.
+        return [Priced(total, partial(_directed, network, routes, root, up, down)) for total, root, up, down in found]
 
     return price
 

@@ -15,13 +15,10 @@ _ROUNDS_PER_DEVICE, _MOST_ROUNDS = 6, 400
 _STEEPNESS = 0.3
 
 
-def initial_columns(network: Network, oracle: Oracle, *, is_cheap: bool) -> InitialColumns:
-    """Return the columns and prices to begin with.
-
-    ``is_cheap``: the oracle is fast, so that asking it for some hundred further trees pays.
-    """
+def initial_columns(network: Network, oracle: Oracle) -> InitialColumns:
+    """Return the columns and prices to begin with."""
     shallow = _cheapest_path_trees(network)
-    if len(network.devices) <= _SMALL or not is_cheap:
+    if len(network.devices) <= _SMALL:
         return InitialColumns(shallow, 1 / network.width)
     weighted = _multiplicative_weights(network, oracle)
     return InitialColumns((*shallow, *weighted.columns), weighted.prices)

@@ -31,9 +31,11 @@ from treefold.planners.tree_packing.symmetry import Shift, all_images, find_shif
 from treefold.topology import Topology
 
 _LARGE = 100  # above this many devices, symmetry is used
-_MANY_ROWS = 500  # above this many rows (or 100 devices), without symmetry, planning stops at a gap of 1 % or 4 rounds
+_MANY_ROWS = 300  # above this many rows (or 100 devices), without symmetry, planning stops at a gap of 1 % or early
 _TOLERANCE, _TOLERANCE_OF_LARGE = 1e-9, 0.01
-_MOST_ROUNDS, _MOST_ROUNDS_OF_LARGE = 10_000, 4
+# By count, not by the clock: every process must find the same trees.
+_MOST_ROUNDS, _MOST_ROUNDS_OF_LARGE = 300, 4
+_MOST_ROWS_IN_ALL = 10_000  # of the programs that are solved for a machine of many rows
 # Below this, the loss is that of rounding shares to a grid, and no reader could use it.
 _LOSS_WORTH_A_NOTE = 1e-6
 _CARRIES = 1e-9  # the least part of all that a tree carries; less is a rounding error of the solver
@@ -65,9 +67,9 @@ def optimal_packing(
 
     Where links are equally wide in both directions, the gap is 0 but for rounding. Where they are not, the edges up and
     down are planned separately for up to 48 devices, and the bound is that of plans that reduce each element to a root;
-    above, both use one tree. Above 100 devices, symmetry is used if there is any. Without it, and above 500 links,
-    planning stops at a gap of 1 % or after 4 rounds, and ``notes`` tell what is lost. Planning takes about 0.1 s for 16
-    devices and 1 s for 64.
+    above, both use one tree. Above 100 devices, symmetry is used if there is any. Without it, and above 300 links,
+    planning stops at a gap of 1 % or after some rounds (33 programs of 300 links, 4 of 2500), and ``notes`` tell what
+    is lost. Planning takes about 0.1 s for 16 devices and 1 s for 64; where every link has a width of its own, 4 s.
 
     Source: the theorem of Tutte (1961) and Nash-Williams (1961) on edge-disjoint spanning trees, as a linear program
     over routed trees, solved by column generation.
@@ -165,7 +167,7 @@ class Packer:
             if max_depth is not None:
                 oracle = shallow_trees(network, max_depth)
             elif not shifts:  # with shifts, one tree and its images are enough
-                start = initial_columns(network, oracle, is_cheap=_has_cheap_trees(network))
+                start = initial_columns(network, oracle)
             if max_depth is not None and self._has_shallow_optimum(max_depth):
                 self._solutions[max_depth] = oracle, _used(self._solution(None)[1])
             else:
@@ -187,15 +189,19 @@ def _has_cheap_trees(network: Network) -> bool:
 
 
 def _solve(network: Network, oracle: Oracle, start: InitialColumns, shifts: tuple[Shift, ...]) -> Solution:
-    # Each round of such a machine takes seconds, and the last percent takes most of the rounds.
-    is_large = not shifts and (len(network.devices) > _LARGE or len(network.capacities) > _MANY_ROWS)
+    # Each round of a large machine takes seconds, and the last percent takes most of the rounds.
+    rows, max_rounds = len(network.capacities), _MOST_ROUNDS
+    is_large = not shifts and (len(network.devices) > _LARGE or rows > _MANY_ROWS)
+    if is_large:
+        few_devices = len(network.devices) <= _LARGE
+        max_rounds = max(_MOST_ROUNDS_OF_LARGE, _MOST_ROWS_IN_ALL // rows if few_devices else 0)
     return pack_trees(
         network,
         oracle,
         start,
         groups=row_groups(network, shifts),
         tolerance=_TOLERANCE_OF_LARGE if is_large else _TOLERANCE,
-        max_rounds=_MOST_ROUNDS_OF_LARGE if is_large else _MOST_ROUNDS,
+        max_rounds=max_rounds,
     )
 
 
