@@ -7,8 +7,13 @@ framework.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from treefold.errors import InstallationError, UnknownNameError
+from treefold.errors.installation import is_sub_interpreter
+
+if is_sub_interpreter():  # before optree is imported
+    raise InstallationError.sub_interpreter()
+
 from treefold.choosing import choose_cross_device_ops
-from treefold.errors import UnknownNameError
 from treefold.execution.native import empty_cache, host_memory_info, set_num_threads
 from treefold.ops import (
     AllReduceCrossDeviceOps,

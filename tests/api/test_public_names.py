@@ -212,7 +212,33 @@ print(json.dumps([seconds, alone, sorted(sys.modules)]))
 """
 
 
+# Python 3.13 has other names for them than those before.
+IN_A_SUB_INTERPRETER = """
+try:
+    import _interpreters
+    run = _interpreters.exec
+except ImportError:
+    import _xxsubinterpreters as _interpreters
+    run = _interpreters.run_string
+run(_interpreters.create(), '''
+try:
+    import treefold
+except ImportError as error:
+    print(error)
+''')
+"""
+
+
 class TestImport:
+    def test_is_refused_in_a_sub_interpreter(self):
+        """It would hang there, in optree."""
+        command = [sys.executable, "-c", IN_A_SUB_INTERPRETER]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)  # noqa: S603 - our own code
+        assert done.stdout.strip() == (
+            "treefold cannot be imported in a sub-interpreter, where optree, which it needs, does not load. Import it "
+            "in the main interpreter of a process; under mod_wsgi, set WSGIApplicationGroup %{GLOBAL}."
+        )
+
     @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="the address sanitizer slows every import")
     def test_is_quick_and_loads_no_framework(self):
         """``import treefold`` takes under 0.25 s, or thrice NumPy alone, and loads no framework or command line."""

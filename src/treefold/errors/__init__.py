@@ -25,7 +25,7 @@
     │   ├── SharedMemoryError        MemoryError          no shared memory: none of this kind, none left, none allowed
     │   └── UnplannedCallError                            a call that ranks have to plan first; users never see it
     ├── HangError                    RuntimeError         ranks of a fake network that wait for what never comes
-    ├── InstallationError            ImportError          the native core was built from other sources
+    ├── InstallationError            ImportError          a native core of other sources, a sub-interpreter
     ├── MismatchError                ValueError           replicas disagree: structure, shape, dtype, sparsity …
     │   └── ReplicaMismatchError     tf.errors.OpError    the same, as TensorFlow raises it; in treefold.tensorflow
     ├── MissingExtraError            ImportError          what was asked for needs a package that is not installed

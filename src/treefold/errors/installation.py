@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import Self
 
 from treefold.errors.base import TreefoldError
@@ -39,7 +41,14 @@ class FrameworkError(TreefoldError, ImportError):
 
 
 class InstallationError(TreefoldError, ImportError):
-    """The parts of treefold that are installed do not belong together."""
+    """The parts of treefold that are installed do not belong together, or cannot be loaded here."""
+
+    @classmethod
+    def sub_interpreter(cls) -> Self:
+        return cls(
+            "treefold cannot be imported in a sub-interpreter, where optree, which it needs, does not load. Import it "
+            "in the main interpreter of a process; under mod_wsgi, set WSGIApplicationGroup %{GLOBAL}."
+        )
 
     @classmethod
     def native_lacks(cls, name: str) -> Self:
@@ -58,3 +67,13 @@ class InstallationError(TreefoldError, ImportError):
         """Refuse a compiled module with other dtypes, ops or accumulations."""
         known = ", ".join(names)
         return cls(f"treefold._native was built from other sources than treefold: its {table} are {known}. {_BUILD}")
+
+
+def is_sub_interpreter() -> bool:
+    """Tell whether this is a sub-interpreter, where the import of optree waits for ever."""
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    try:
+        interpreters = importlib.import_module(name)
+    except ImportError:  # a Python without any
+        return False
+    return bool(interpreters.get_current() != interpreters.get_main())
