@@ -171,15 +171,33 @@ class TestBadMachines:
 
     @pytest.mark.parametrize(
         ("width", "word"),
-        [(0, "0"), (-1.5, "-1.5"), (math.inf, "inf"), (math.nan, "nan"), (True, "True"), ("9", "'9'")],
+        [
+            (0, "0"),
+            (-1.5, "-1.5"),
+            (math.inf, "inf"),
+            (math.nan, "nan"),
+            (True, "True"),
+            ("9", "'9'"),
+            (5e-324, "5e-324"),
+            (1e11, "100000000000.0"),
+        ],
     )
     def test_with_an_impossible_bandwidth(self, width, word):
-        """Zero, negative, not finite, or no number, in either direction."""
-        sentence = " GB/s. A bandwidth is a finite number above 0; leave out a link that carries nothing."
+        """Zero, negative, not finite, no number, or more or less than anything carries, in either direction."""
+        sentence = " GB/s. A bandwidth is a number from 1e-9 to 1e9; leave out a link that carries nothing."
         with refuses(f"The link from 'gpu:0' to 'gpu:1' has {word}{sentence}"):
             pair(gb_per_s=width)
         with refuses(f"The link from 'gpu:1' to 'gpu:0' has {word}{sentence}"):
             pair(gb_per_s=1, back_gb_per_s=width)
+
+    def test_with_links_that_no_machine_has_together(self):
+        """Solvers lose their way between such numbers, which come of a wrong unit."""
+        with refuses(
+            "The link from 'gpu:1' to 'gpu:0' has 1e-06 GB/s and that from 'gpu:0' to 'gpu:1' 25. Links of one machine "
+            "differ by a factor of 1e7 at most: check the units."
+        ):
+            pair(gb_per_s=25, back_gb_per_s=1e-6)
+        assert pair(gb_per_s=900, back_gb_per_s=9e-5).capacity("gpu:1", "gpu:0") == 90_000
 
     @pytest.mark.parametrize(("alpha", "word"), [(-1, "-1"), (math.nan, "nan"), ("1", "'1'")])
     def test_with_an_impossible_latency(self, alpha, word):

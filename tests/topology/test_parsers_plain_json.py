@@ -195,7 +195,11 @@ class TestMatrices:
             ("[[0, 25], [25]]", "The length of row 1 of the matrix is 1. It must be 2, as many as rows; correct it."),
             (
                 '{"gb_per_s": [[0, -1], [1, 0]]}',
-                "A number in row 0 of gb_per_s is -1. It must be GB/s or a count, 0 or more; correct it.",
+                "A number in row 0 of gb_per_s is -1. It must be GB/s or a count, 0 to 1e9; correct it.",
+            ),
+            (
+                '{"gb_per_s": [[0, 1e11], [1e11, 0]]}',
+                "A number in row 0 of gb_per_s is 100000000000.0. It must be GB/s or a count, 0 to 1e9; correct it.",
             ),
             ("[[7]]", "The size of the matrix is 1. It must be 2 or more; correct it."),
             (
@@ -216,6 +220,31 @@ class TestMatrices:
         """Peer access, numbers without a unit, damaged or several: one sentence each."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(text)
+
+    @pytest.mark.parametrize(
+        ("matrix", "sentence"),
+        [
+            (
+                [[0, 1e-6, 1e9], [1e-6, 0, 1e-6], [1e9, 1e-6, 0]],
+                "The link from 'gpu:0' to 'gpu:1' has 1e-06 GB/s and that from 'gpu:0' to 'gpu:2' 1e+09. Links of one "
+                "machine differ by a factor of 1e7 at most: check the units.",
+            ),
+            (
+                [[0 if i == j else 1e9 if i // 4 == j // 4 else 1e-300 for j in range(8)] for i in range(8)],
+                "The link from 'gpu:0' to 'gpu:4' has 1e-300 GB/s. A bandwidth is a number from 1e-9 to 1e9; leave out "
+                "a link that carries nothing.",
+            ),
+            (
+                [[0, 5e-324], [5e-324, 0]],
+                "The link from 'gpu:0' to 'gpu:1' has 5e-324 GB/s. A bandwidth is a number from 1e-9 to 1e9; leave out "
+                "a link that carries nothing.",
+            ),
+        ],
+    )
+    def test_of_numbers_that_no_machine_has_are_refused(self, matrix, sentence):
+        """They were planned for minutes, or ended in an IndexError."""
+        with pytest.raises(TopologyError, match=f"^{re.escape(sentence)}$"):
+            treefold.load_topology(json.dumps({"gb_per_s": matrix}))
 
 
 class TestOtherJson:

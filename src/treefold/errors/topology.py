@@ -60,8 +60,15 @@ class TopologyError(TreefoldError, ValueError):
     @classmethod
     def bandwidth(cls, source: str, target: str, gb_per_s: object) -> Self:
         return cls(
-            f"The link from {source!r} to {target!r} has {short(gb_per_s)} GB/s. A bandwidth is a finite number above "
-            f"0; leave out a link that carries nothing."
+            f"The link from {source!r} to {target!r} has {short(gb_per_s)} GB/s. A bandwidth is a number from 1e-9 "
+            f"to 1e9; leave out a link that carries nothing."
+        )
+
+    @classmethod
+    def ratio(cls, narrow: tuple[str, str, float], wide: tuple[str, str, float]) -> Self:
+        return cls(
+            f"The link from {narrow[0]!r} to {narrow[1]!r} has {narrow[2]:g} GB/s and that from {wide[0]!r} to "
+            f"{wide[1]!r} {wide[2]:g}. Links of one machine differ by a factor of 1e7 at most: check the units."
         )
 
     @classmethod

@@ -62,7 +62,7 @@ def _joined(topology: Topology) -> set[frozenset[str]]:
                 group |= other
                 group_of |= dict.fromkeys(other, group)
                 grown.append(source)
-        # Only once all links of this width are in: the cut around a part of a group holds links as wide as those inside.
+        # Once all links of this width are in: the cut around a part of a group holds links as wide as those inside.
         found |= {frozenset(group_of[name]) for name in grown}
     return found
 

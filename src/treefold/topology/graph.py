@@ -24,6 +24,10 @@ from treefold.topology.gpus import MissingLinks
 
 KINDS = ("device", "host", "switch", "nic")
 _GIGA, _MICRO = 10**9, Fraction(1, 10**6)
+#: Between a byte per second and more than any machine has. Numbers beyond are slips, and break the solvers of plans.
+LEAST_GB_PER_S, MOST_GB_PER_S = 1e-9, 1e9
+#: The widest link of a machine over its narrowest. A modem beside NVLinks is 10⁷; solvers lose their way above.
+_MOST_RATIO = 10**7
 T = TypeVar("T")
 
 
@@ -62,9 +66,10 @@ class Topology:
     All of it can be printed on a terminal: characters that cannot are escaped in ``name`` and ``notes``.
 
     Raises:
-        TopologyError: no devices, a name twice, a link to nowhere or to itself, a bandwidth that is not finite and
-            positive, a latency that is not finite and ≥ 0, devices that do not all reach each other, or a control
-            character in the name of a node or the kind of a link.
+        TopologyError: no devices, a name twice, a link to nowhere or to itself, a bandwidth below 1e-9 or above 1e9
+            GB/s, links of which one is more than 10⁷ times as wide as another, a latency that is not finite and ≥ 0,
+            devices that do not all reach each other, or a control character in the name of a node or the kind of a
+            link.
 
     >>> ring = TopologyBuilder("ring").device("gpu:0").device("gpu:1").link("gpu:0", "gpu:1", gb_per_s=25).build()
     >>> ring.devices, ring.capacity("gpu:1", "gpu:0")
@@ -94,6 +99,7 @@ class Topology:
         if not self.devices:
             raise TopologyError.no_devices()
         _check_connected(self)
+        _check_ratio(self.links)
 
     def __repr__(self) -> str:
         """Return a line that says what there is; ``to_json`` has all of it."""
@@ -255,7 +261,7 @@ class TopologyBuilder:
         source, target = self._end(a, a, b), self._end(b, a, b)
         back = gb_per_s if back_gb_per_s is None else back_gb_per_s
         for start, stop, width in [(source, target, gb_per_s), (target, source, back)][: 1 if one_way else 2]:
-            if not is_finite(width) or width <= 0:
+            if not is_finite(width) or not LEAST_GB_PER_S <= width <= MOST_GB_PER_S:
                 raise TopologyError.bandwidth(start, stop, width)
             if not is_finite(alpha_us) or alpha_us < 0:
                 raise TopologyError.alpha(start, stop, alpha_us)
@@ -333,10 +339,19 @@ def _check_link(link: Link, names: set[str]) -> None:
         raise TopologyError.to_itself(link.source)
     if not link.kind.isprintable():
         raise TopologyError.unprintable_kind(link.source, link.target, link.kind)
-    if not is_finite(link.bytes_per_s) or link.bytes_per_s <= 0:
-        raise TopologyError.bandwidth(link.source, link.target, link.bytes_per_s / _GIGA)
+    gb_per_s = link.bytes_per_s / _GIGA
+    if not is_finite(gb_per_s) or not LEAST_GB_PER_S <= gb_per_s <= MOST_GB_PER_S:
+        raise TopologyError.bandwidth(link.source, link.target, gb_per_s)
     if not is_finite(link.alpha_s) or link.alpha_s < 0:
         raise TopologyError.alpha(link.source, link.target, link.alpha_s * 10**6)
+
+
+def _check_ratio(links: Sequence[Link]) -> None:
+    """Refuse a machine whose widest link is more times as wide as its narrowest than that of any machine."""
+    narrow, wide = (which(links, key=lambda link: link.bytes_per_s, default=None) for which in (min, max))
+    if narrow is not None and wide is not None and wide.bytes_per_s > _MOST_RATIO * narrow.bytes_per_s:
+        ends = ((link.source, link.target, link.bytes_per_s / _GIGA) for link in (narrow, wide))
+        raise TopologyError.ratio(*ends)
 
 
 def _merged(links: Iterable[Link]) -> tuple[Link, ...]:

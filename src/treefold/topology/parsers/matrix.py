@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from treefold.errors import ParseError
-from treefold.topology.graph import Topology, TopologyBuilder
+from treefold.topology.graph import MOST_GB_PER_S, Topology, TopologyBuilder
 
 MAX_DEVICES = 256
-_MOST = 1e9
 _SMALL = 32  # whole numbers up to this may be counts or weights
 _OWN_MEMORY = 4.0  # a diagonal so many times the rest is each device's own memory
 
@@ -105,8 +104,8 @@ def _checked(what: str, value: object) -> Matrix:
         if len(row) != count:
             raise ParseError.bad_field(f"The length of row {number} of {what}", len(row), f"{count}, as many as rows")
         for item in row:
-            if not is_number(item) or not 0 <= item <= _MOST:
-                raise ParseError.bad_field(f"A number in row {number} of {what}", item, "GB/s or a count, 0 or more")
+            if not is_number(item) or not 0 <= item <= MOST_GB_PER_S:
+                raise ParseError.bad_field(f"A number in row {number} of {what}", item, "GB/s or a count, 0 to 1e9")
     if count == 1:
         raise ParseError.bad_field(f"The size of {what}", count, "2 or more")
     return [list(row) for row in value]

@@ -10,7 +10,7 @@ from typing import Any
 from treefold.errors import ParseError
 from treefold.errors.words import printable
 from treefold.topology.gpus import LINK_NOUNS, MissingLinks
-from treefold.topology.graph import Topology, TopologyBuilder, is_finite
+from treefold.topology.graph import MOST_GB_PER_S, Topology, TopologyBuilder, is_finite
 from treefold.topology.parsers import matrix
 from treefold.topology.parsers.matrix import is_number
 
@@ -18,7 +18,7 @@ MAX_NODES, MAX_LINKS = 8192, 200_000
 _KEYS = {"name", "devices", "switches", "hosts", "nics", "links", "notes", "missing"}
 _LINK_KEYS = {"between", "gb_per_s", "alpha_us", "kind"}
 _START = re.compile(r"""\s*(?:\{\s*(?:["'}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
-_MOST_GB_PER_S, _MOST_ALPHA_US = 1e9, 1e9
+_MOST_ALPHA_US = 1e9
 
 
 def matches(text: str) -> bool:
@@ -83,7 +83,7 @@ def _add_link(builder: TopologyBuilder, where: str, link: object) -> None:
     if not isinstance(between, list) or len(between) != 2:  # noqa: PLR2004 - a link has two ends
         raise ParseError.bad_field(f"between of {where}", between, "a pair of names")
     a, b = (_text(f"between of {where}", name) for name in between)
-    there, back = _pair(f"gb_per_s of {where}", link.get("gb_per_s"), _MOST_GB_PER_S)
+    there, back = _pair(f"gb_per_s of {where}", link.get("gb_per_s"), MOST_GB_PER_S)
     alpha, alpha_back = _pair(f"alpha_us of {where}", link.get("alpha_us", 0.0), _MOST_ALPHA_US)
     kind = _text(f"kind of {where}", link.get("kind", ""))
     for ends, gb_per_s, alpha_us in (((a, b), there, alpha), ((b, a), back, alpha_back)):
