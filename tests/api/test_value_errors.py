@@ -197,9 +197,9 @@ MISTAKES = [
         "Component 0 of out has the structure {'b': *} where the result has {'a': *}. Nothing was written.",
     ),
     (
-        lambda: Mirrored([1.0], ["cpu:3"]).on("cpu:1"),
+        lambda: Mirrored([1.0], ["cpu:3"]).on("/CPU:1"),
         DeviceError,
-        "There is no component on cpu:1; there are components on cpu:3.",
+        "There is no component on /CPU:1; there are components on cpu:3.",
     ),
     (
         lambda: ONE_DEVICE.reduce(

@@ -68,6 +68,12 @@ class TestDistributedValues:
                 "that of a device.",
             ),
             (
+                Mirrored([1.0]),
+                None,
+                TypeError,
+                "Mirrored got the index None. Components have numbers, 0 to 0, and devices tells where each is.",
+            ),
+            (
                 PerReplica([1.0, 1.0]),
                 "gpu:0",
                 TypeError,

@@ -306,10 +306,12 @@ class CallError(TreefoldError, TypeError):
         )
 
     @classmethod
-    def component_index(cls, owner: str, index: object, count: int, *, has_on: bool) -> Self:
-        """A component is asked for by something else than its number."""
+    def component_index(cls, owner: str, index: object, count: int, *, is_device: bool) -> Self:
+        """A component is asked for by something else than its number. ``is_device``: ``on`` may find it."""
         of_device = (
-            f"{owner.lower()}.on({short(index)}) returns that of a device" if has_on else "devices tells where each is"
+            f"{owner.lower()}.on({short(index)}) returns that of a device"
+            if is_device
+            else "devices tells where each is"
         )
         return cls(f"{owner} got the index {short(index)}. Components have numbers, 0 to {count - 1}, and {of_device}.")
 

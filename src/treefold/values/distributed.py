@@ -138,7 +138,8 @@ class DistributedValues(Generic[T_co]):
             raise ComponentError.outside(type(self).__name__, index, len(self._values)) from None
         except TypeError:
             words = type(self).__name__, index, len(self._values)
-            raise CallError.component_index(*words, has_on=isinstance(self, Mirrored)) from None
+            is_device = isinstance(self, Mirrored) and isinstance(index, str)
+            raise CallError.component_index(*words, is_device=is_device) from None
 
     def __repr__(self) -> str:
         """Show each component beside its device."""
@@ -191,7 +192,7 @@ class Mirrored(DistributedValues[T_co]):
         """
         wanted, devices = read_device(device), self.devices
         if wanted not in devices:
-            raise DeviceError.no_component(wanted, devices)
+            raise DeviceError.no_component(str(device), devices)
         return self._values[devices.index(wanted)]
 
 
