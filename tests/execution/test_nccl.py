@@ -137,11 +137,12 @@ class TestResults:
         assert len(nccl.calls) == 1
 
     def test_go_into_given_tensors(self, gpus, nccl):
-        """In place, leaves with gradients among them, and autograd is told."""
+        """In place, leaves with gradients among them under no_grad, and autograd is told."""
         value = put(gpus, [np.full(4, 2.0**replica) for replica in range(COUNT)])
         for tensor in value:
             tensor.requires_grad_()
-        NcclAllReduce().reduce("sum", value, value, out=value)
+        with torch.no_grad():
+            NcclAllReduce().reduce("sum", value, value, out=value)
         assert all(tensor.tolist() == [7] * 4 and tensor._version == 1 for tensor in value)
         assert len(nccl.calls) == 1
 
