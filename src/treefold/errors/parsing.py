@@ -64,6 +64,17 @@ class ParseError(TreefoldError, ValueError):
         return cls(f"The table of {tool} contradicts itself: {shown}. Paste the output as the tool printed it.")
 
     @classmethod
+    def unknown_cell(cls, tool: str, where: str, cell: str, known: str) -> Self:
+        return cls(
+            f"The table of {tool} has {short(cell)} in {printable(where)}, which treefold does not know. Known are "
+            f"{known}. Write the links as plain JSON, or give another tool's output."
+        )
+
+    @classmethod
+    def two_machines(cls, why: str) -> Self:
+        return cls(f"The text holds two machines, or one twice: {printable(why)}. Give the text of one.")
+
+    @classmethod
     def without_gpus(cls, what: str, advice: str) -> Self:
         return cls(f"{what} names no GPU. {advice}")
 

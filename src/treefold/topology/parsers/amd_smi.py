@@ -12,7 +12,7 @@ from treefold.topology.parsers.amd_tables import build, read_tables
 TOOL = "amd-smi topology"
 
 _TITLE = re.compile(r"^[ \t]*(ACCESS|WEIGHT|HOPS|LINK TYPE|NUMA BW) TABLE:", re.MULTILINE)
-_CELL = re.compile(r"\d{1,6}|XGMI|PCIE|SELF|ENABLED|DISABLED|N/A|-|\d{1,9}-\d{1,9}")
+_CELL = re.compile(r"\d{1,6}|XGMI|PCIE|SELF|UNKNOWN|N/A|-|\d{1,9}-\d{1,9}")
 _USED = {"WEIGHT", "HOPS", "LINK TYPE", "NUMA BW"}
 
 

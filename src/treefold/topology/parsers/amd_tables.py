@@ -15,10 +15,13 @@ from treefold.topology.parsers.clusters import Clusters
 
 MAX_GPUS = 256
 Cells = tuple[tuple[str, ...], ...]
+Pair = tuple[int, int]
+_KNOWN = "whole numbers, ranges of MB/s, XGMI, PCIE, SELF, N/A and UNKNOWN"
 
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
-_THROUGH_ONE_SOCKET = 2  # hops: 1 is xGMI, 2 the CPU, 3 two CPUs
+_THROUGH_ONE_SOCKET, _FAR = 2, 3  # hops: 1 is xGMI, 2 the CPU, 3 two CPUs
 _LINK_TYPES = {"XGMI", "PCIE"}
+_MISSING = {"N/A", "-", "UNKNOWN"}  # what the tools print for a value that they could not find out
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,15 @@ def read_tables(tool: str, sections: Sequence[tuple[str, list[str]]], *, cell: r
     """Return the tables of sections (a title and its lines), in each of which a header of names comes first.
 
     Raises:
-        ParseError: a table that is cut off, or whose names differ from another's.
+        ParseError: a table that is cut off, that stands there twice, or whose names differ from another's; a cell that
+            no such table has.
 
     """
     names: tuple[str, ...] = ()
     tables: dict[str, Cells] = {}
     for title, lines in sections:
+        if title in tables:
+            raise ParseError.two_machines(f"the table {title!r} of {tool} stands there twice")
         header, *rows = [line.split() for line in lines if line.strip()] or [[]]
         if not names:
             names = tuple(header)
@@ -52,34 +58,41 @@ def read_tables(tool: str, sections: Sequence[tuple[str, list[str]]], *, cell: r
             raise ParseError.inconsistent(tool, f"the header of {title!r} does not name each GPU once")
         if len(names) > MAX_GPUS:
             raise ParseError.too_much("GPUs", len(names), MAX_GPUS)
-        rows = rows[: len(names)]
-        for name, row in zip(names, rows, strict=False):
-            if row[0] != name:
-                raise ParseError.inconsistent(tool, f"{title!r} has a row {row[0]!r} where {name!r} should be")
-            if len(row) != len(names) + 1 or not all(cell.fullmatch(word) for word in row[1:]):
-                raise ParseError.truncated(tool, f"the row of {name} in {title!r} is not {len(names)} cells")
-        if len(rows) < len(names):
-            raise ParseError.truncated(tool, f"{title!r} has {len(rows)} of {len(names)} rows")
-        tables[title] = tuple(tuple(row[1:]) for row in rows)
+        tables[title] = _checked(rows[: len(names)], names, tool=tool, title=title, cell=cell)
     return AmdTables(tool, names, tables)
+
+
+def _checked(rows: list[list[str]], names: Sequence[str], *, tool: str, title: str, cell: re.Pattern[str]) -> Cells:
+    """Return the cells of rows that begin with their names, if all are there."""
+    for name, row in zip(names, rows, strict=False):
+        if row[0] != name:
+            raise ParseError.inconsistent(tool, f"{title!r} has a row {row[0]!r} where {name!r} should be")
+        if len(row) != len(names) + 1:
+            raise ParseError.truncated(tool, f"the row of {name} in {title!r} is not {len(names)} cells")
+        strange = next((word for word in row[1:] if not cell.fullmatch(word)), None)
+        if strange is not None:
+            raise ParseError.unknown_cell(tool, f"the row of {name} in {title!r}", strange, _KNOWN)
+    if len(rows) < len(names):
+        raise ParseError.truncated(tool, f"{title!r} has {len(rows)} of {len(names)} rows")
+    return tuple(tuple(row[1:]) for row in rows)
 
 
 def build(tables: AmdTables) -> Topology:
     """Return the machine; the table of link types is there, others may be missing.
+
+    A value that the tool could not fill is missing, and not zero: what the other tables say of the pair counts.
 
     Raises:
         ParseError: link types that are neither xGMI nor PCIe, or not the same both ways.
 
     """
     machine = Machine()
-    count, types = len(tables.names), tables.titled("link type")
-    pairs = list(combinations(range(count), 2))
-    for i, j in pairs:
-        if types[i][j] not in _LINK_TYPES or types[i][j] != types[j][i]:
-            problem = f"{tables.names[i]} and {tables.names[j]} are joined by {types[i][j]} and {types[j][i]}"
-            raise ParseError.inconsistent(tables.tool, problem)
-    _add_xgmi(machine, tables, [(i, j) for i, j in pairs if types[i][j] == "XGMI"])
-    by_pcie = [(i, j) for i, j in pairs if types[i][j] == "PCIE"]
+    count = len(tables.names)
+    types = {pair: _link_type(tables, *pair) for pair in combinations(range(count), 2)}
+    if None in types.values():
+        machine.notes.append("The tool names no link type for some pairs: they are taken to be joined by PCIe only.")
+    _add_xgmi(machine, tables, [pair for pair, link_type in types.items() if link_type == "XGMI"])
+    by_pcie = [pair for pair, link_type in types.items() if link_type != "XGMI"]
     if by_pcie or tables.numa or count == 1:
         _add_pcie(machine, tables, by_pcie)
     else:
@@ -91,32 +104,58 @@ def build(tables: AmdTables) -> Topology:
     return machine.build(every_pair=False)
 
 
-def _add_xgmi(machine: Machine, tables: AmdTables, pairs: Sequence[tuple[int, int]]) -> None:
-    if not pairs:
-        return
-    weights, bandwidths = tables.titled("weight"), tables.titled("numa bw", "bandwidth")
-    direct = min((_whole(tables, weights[i][j]) for i, j in pairs), default=0) if weights else 0
-    indirect = 0
-    for i, j in pairs:
-        if bandwidths:
-            gb_per_s = [_fastest(tables, bandwidths[a][b]) for a, b in ((i, j), (j, i))]
-        else:
-            gb_per_s = [0.0 if weights and _whole(tables, weights[i][j]) > direct else rates.XGMI_VEGA] * 2
-        indirect += not min(gb_per_s)
-        if min(gb_per_s):
-            machine.add_link(f"gpu:{i}", f"gpu:{j}", gb_per_s=gb_per_s[0], kind="xgmi")
-            machine.add_link(f"gpu:{j}", f"gpu:{i}", gb_per_s=gb_per_s[1], kind="xgmi")
-    if indirect:
+def _link_type(tables: AmdTables, i: int, j: int) -> str | None:
+    """Return the type of the links between two GPUs, None where the tool names none in either direction."""
+    types = tables.titled("link type")
+    found = {types[i][j], types[j][i]} - _MISSING
+    pair = f"{tables.names[i]} and {tables.names[j]}"
+    if found - _LINK_TYPES:
+        raise ParseError.unknown_cell(
+            tables.tool, f"the link type of {pair}", min(found - _LINK_TYPES), "XGMI and PCIE"
+        )
+    if len(found) > 1:
+        problem = f"{pair} are joined by {types[i][j]} and {types[j][i]}"
+        raise ParseError.inconsistent(tables.tool, problem)
+    return next(iter(found), None)
+
+
+def _add_xgmi(machine: Machine, tables: AmdTables, pairs: Sequence[Pair]) -> None:
+    """Add a link for each pair that has one of its own: at the tool's bandwidth, else at that of the slowest kind."""
+    stated = _stated_gb_per_s(tables, pairs)
+    unstated = [pair for pair in pairs if pair not in stated]
+    # Without weights, a pair that lacks a bandwidth where others have one is indirect, as the tools print it.
+    guessed = _least_weight(tables, unstated, among=pairs) if tables.titled("weight") else [] if stated else unstated
+    for (i, j), (there, back) in (stated | dict.fromkeys(guessed, (rates.XGMI_VEGA, rates.XGMI_VEGA))).items():
+        for a, b, gb_per_s in ((i, j, there), (j, i, back)):
+            if gb_per_s:  # a direction that is missing is taken to be as wide as the other, which the machine notes
+                machine.add_link(f"gpu:{a}", f"gpu:{b}", gb_per_s=gb_per_s, kind="xgmi")
+    if len(guessed) < len(unstated):
         machine.notes.append(
             "Some pairs reach each other by xGMI through other GPUs only: they are given no link of their own."
         )
-    if bandwidths:
+    if stated:
         machine.notes.append("xGMI bandwidths are the maxima that the tool states: raw figures, not measured ones.")
-    else:
-        machine.notes.append(
-            f"The tables name neither GPU models nor links per pair: every xGMI pair is taken as one link of "
-            f"{rates.XGMI_VEGA:g} GB/s, the slowest kind."
-        )
+    if guessed:
+        which = f"The tool states no bandwidth for {len(guessed)} of {len(pairs)} xGMI pairs: each of these"
+        if not stated:
+            which = "The tables name neither GPU models nor links per pair: every xGMI pair"
+        machine.notes.append(f"{which} is taken as one link of {rates.XGMI_VEGA:g} GB/s, the slowest kind.")
+
+
+def _stated_gb_per_s(tables: AmdTables, pairs: Sequence[Pair]) -> dict[Pair, tuple[float, float]]:
+    """Return the GB/s of pairs, there and back, for which the tool states any in at least one direction."""
+    cells = tables.titled("numa bw", "bandwidth")
+    if not cells:
+        return {}
+    found = {(i, j): (_fastest(tables, cells[i][j]), _fastest(tables, cells[j][i])) for i, j in pairs}
+    return {pair: gb_per_s for pair, gb_per_s in found.items() if any(gb_per_s)}
+
+
+def _least_weight(tables: AmdTables, pairs: Sequence[Pair], *, among: Sequence[Pair]) -> list[Pair]:
+    """Return those pairs whose weight is the least of all: a larger one is that of several hops."""
+    weights = {(i, j): _whole(tables, tables.titled("weight")[i][j]) for i, j in among}
+    least = min((weight for weight in weights.values() if weight is not None), default=None)
+    return [pair for pair in pairs if weights[pair] in {least, None}]
 
 
 def _add_pcie(machine: Machine, tables: AmdTables, by_pcie: Sequence[tuple[int, int]]) -> None:
@@ -125,7 +164,7 @@ def _add_pcie(machine: Machine, tables: AmdTables, by_pcie: Sequence[tuple[int, 
         known = sorted(tables.numa)
         sockets.join((i, j) for i, j in combinations(known, 2) if tables.numa[i] == tables.numa[j])
     elif hops:
-        sockets.join((i, j) for i, j in by_pcie if _whole(tables, hops[i][j]) <= _THROUGH_ONE_SOCKET)
+        sockets.join((i, j) for i, j in by_pcie if (_whole(tables, hops[i][j]) or _FAR) <= _THROUGH_ONE_SOCKET)
     for number, group in enumerate(sockets.groups()):
         name = f"numa:{tables.numa[group[0]]}" if group[0] in tables.numa else f"socket {number}"
         machine.sockets[name] = rates.BETWEEN_UNKNOWN
@@ -138,14 +177,17 @@ def _add_pcie(machine: Machine, tables: AmdTables, by_pcie: Sequence[tuple[int, 
 
 
 def _fastest(tables: AmdTables, cell: str) -> float:
-    """Return GB/s of ``"50000-200000"`` (MB/s, least and most), 0 where nothing is there."""
+    """Return GB/s of ``"50000-200000"`` (MB/s, least and most), 0 where the tool states none."""
     found = _RANGE.fullmatch(cell)
-    if found is None and cell not in {"N/A", "0", "-"}:
+    if found is None and cell not in {*_MISSING, "0"}:
         raise ParseError.inconsistent(tables.tool, f"{cell!r} is no bandwidth")
     return int(found[2]) / 1000 if found else 0.0
 
 
-def _whole(tables: AmdTables, cell: str) -> int:
+def _whole(tables: AmdTables, cell: str) -> int | None:
+    """Return a whole number, None where the tool states none."""
+    if cell in _MISSING:
+        return None
     if not re.fullmatch(r"\d{1,6}", cell):
         raise ParseError.inconsistent(tables.tool, f"{cell!r} is no number")
     return int(cell)

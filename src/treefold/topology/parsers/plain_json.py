@@ -14,6 +14,7 @@ from treefold.topology.graph import MOST_GB_PER_S, Topology, TopologyBuilder, is
 from treefold.topology.parsers import matrix
 from treefold.topology.parsers.matrix import is_number
 
+TOOL = "the plain JSON form"
 MAX_NODES, MAX_LINKS = 8192, 200_000
 _KEYS = {"name", "devices", "switches", "hosts", "nics", "links", "notes", "missing"}
 _LINK_KEYS = {"between", "gb_per_s", "alpha_us", "kind"}
@@ -33,13 +34,27 @@ def parse(text: str) -> Topology:
         ParseError: broken JSON, an unknown key, a number out of all bounds, JSON of another kind.
 
     """
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ParseError.broken("JSON", str(error) or "it is too deep") from None
+    data = read_json(text)
     if isinstance(data, dict) and "devices" in data:
         return _machine(data)
     return matrix.machine_of(data)
+
+
+def read_json(text: str) -> Any:
+    """Return what a text of JSON holds.
+
+    Raises:
+        ParseError: broken JSON, or two of them.
+
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and matches(text[error.pos :]):
+            raise ParseError.two_machines("another JSON begins behind the first") from None
+        raise ParseError.broken("JSON", str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise ParseError.broken("JSON", str(error) or "it is too deep") from None
 
 
 def _machine(data: dict[str, Any]) -> Topology:

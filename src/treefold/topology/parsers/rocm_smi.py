@@ -12,7 +12,7 @@ from treefold.topology.parsers.amd_tables import build, read_tables
 TOOL = "rocm-smi --showtopo"
 
 _TITLE = re.compile(r"^[ \t]*=+[ \t]*([A-Z][^=\n]{0,80}?)[ \t]{0,80}=+[ \t]*$", re.MULTILINE)
-_CELL = re.compile(r"\d{1,6}|XGMI|PCIE|True|False|N/A|\d{1,9}-\d{1,9}")
+_CELL = re.compile(r"\d{1,6}|XGMI|PCIE|UNKNOWN|True|False|N/A|\d{1,9}-\d{1,9}")
 _NUMA = re.compile(r"GPU ?\[?(\d{1,4})\]?\s*:\s*\(Topology\) Numa Node:\s*(\d{1,4})")
 _BETWEEN = "between two gpus"
 
