@@ -142,6 +142,36 @@ class TestPcie:
         assert [node.name for node in topology.nodes if node.kind == "host"] == ["host0.numa:0", "host1.numa:0"]
         assert shown.between(topology) == {}
 
+    def test_of_hosts_that_are_built_alike_is_read_by_host(self):
+        """Their bus ids, bridges and NICs have the same names; NVLinks lead to GPUs of the own host."""
+        nic = '<pci busid="0000:3a:00.0" class="0x020700"><nic><net name="mlx5_0" speed="400000"/></nic></pci>'
+        to_switch = '<nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>'
+        slots = "".join(
+            gpu(f"0{number}", number, to_switch + f'<nvlink target="0000:0{1 - number}:00.0" count="2"/>')
+            for number in range(2)
+        )
+        bridge = f'<pci busid="0000:18:00.0" class="0x060400">{slots}{nic}</pci>'
+        text = "".join(f'<cpu host_hash="{name}" numaid="0" arch="arm64">{bridge}</cpu>' for name in ("0xb", "0xa"))
+        topology = treefold.load_topology(f"<system>{text}</system>")
+        assert topology.devices == ("gpu:0", "gpu:1", "gpu:2", "gpu:3")
+        assert shown.matrix(topology, "nvlink") == [[0, 40, 0, 0], [40, 0, 0, 0], [0, 0, 0, 40], [0, 0, 40, 0]]
+        assert {end for end, _ in shown.ports(topology).values()} == {"nvswitch"}
+        assert {name: parent for name, (parent, _) in shown.tree(topology).items()} == {
+            **{f"gpu:{number}": f"host{number // 2}.pci 0000:18:00.0" for number in range(4)},
+            **{f"host{number}.nic mlx5_0": f"host{number}.pci 0000:18:00.0" for number in range(2)},
+            **{f"host{number}.pci 0000:18:00.0": f"host{number}.numa:0" for number in range(2)},
+        }
+
+    def test_of_two_files_is_two_machines(self):
+        """One <system> behind the other is neither broken nor cut off."""
+        sentence = (
+            "The text holds two machines, or one twice: the element <system> stands there twice. Give the text of one."
+        )
+        with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
+            treefold.load_topology(pasted.NCCL_H100_PAIR + pasted.NCCL_DGX1_V100)
+        with pytest.raises(ParseError, match=r"the element <topology> stands there twice\."):
+            treefold.load_topology(pasted.HWLOC_NUMA + "\n" + pasted.HWLOC_NVLINKS)
+
 
 class TestNumbering:
     def test_is_the_files(self):

@@ -18,6 +18,7 @@ from treefold.topology.machine import SWITCH_NAMES, Machine, numa_topology
 from treefold.topology.parsers.markup import read_xml, root_tag
 
 MAX_GPUS, MAX_NUMA_NODES, MAX_PACKAGES = 1024, 1024, 64
+TOOL = "hwloc XML"
 
 _PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]")
 _ACCELERATORS, _DISPLAY, _NETWORK = {"0302", "0380", "1200"}, "0300", "02"
@@ -183,7 +184,7 @@ def _read_matrix(file: _File, matrix: Element, names: dict[str, str]) -> None:
     indexes = [word.rpartition(":")[2] for word in _words(matrix, "indexes")]
     values = [_integer(word) for word in _words(matrix, "u64values")]
     if len(values) != len(indexes) ** 2 or matrix.get("nbobjs") != str(len(indexes)):
-        raise ParseError.truncated("hwloc XML", f"{name} has {len(values)} values for {matrix.get('nbobjs')} objects")
+        raise ParseError.truncated(TOOL, f"{name} has {len(values)} values for {matrix.get('nbobjs')} objects")
     for i, source in enumerate(file.owner.get(index, "") for index in indexes):
         for j, index in enumerate(indexes):
             gb_per_s = round(values[i * len(indexes) + j] * share / 1000, 6)

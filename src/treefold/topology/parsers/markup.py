@@ -53,14 +53,18 @@ def read_xml(text: str) -> Element:
     """Return the root element.
 
     Raises:
-        ParseError: broken XML, XML with entities, or more than a machine has.
+        ParseError: broken XML, XML with entities, more than a machine has, or two such elements.
 
     """
     from defusedxml import DefusedXmlException  # noqa: PLC0415 - only those who read XML pay for it
     from defusedxml.ElementTree import DefusedXMLParser  # noqa: PLC0415 - as above
 
+    tag = root_tag(text)
+    closing = f"</{tag}>"
+    if text.count(closing) > 1:
+        raise ParseError.two_machines(f"the element <{tag}> stands there twice")
     # expat refuses whatever follows the root element.
-    end = text.rfind(closing) if (closing := f"</{root_tag(text)}>") in text else len(text)
+    end = text.rfind(closing) if closing in text else len(text)
     parser = DefusedXMLParser(target=_BoundedBuilder())
     try:
         parser.feed(text[: end + len(closing)])  # without the prompt below a paste

@@ -2,13 +2,15 @@
 
 ``<system><cpu><pci …><gpu dev sm rank><nvlink target count tclass/></gpu></pci></cpu></system>``; RCCL says ``<xgmi>``.
 The graph is the one NCCL makes of it: PCIe carries width × rate / 80, each two CPUs have a link of their own, and all
-NVSwitch chips are one switch.
+NVSwitch chips are one switch. Several hosts in one file (``host_hash``) are those that NVLink joins: bus ids and names
+of NICs are unique on each of them only.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from treefold.errors import ParseError
@@ -19,6 +21,7 @@ from treefold.topology.machine import SWITCH_NAMES, Machine
 from treefold.topology.parsers.markup import read_xml, root_tag
 
 MAX_CPUS, MAX_GPUS = 64, 1024
+TOOL = "NCCL topology XML"
 
 _BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,4}):([0-9a-f]{1,4})(?:\.([0-9a-f]{1,2}))?")
 _GPU_CLASSES, _NIC_CLASS = ("0x03", "0x12"), "0x02"
@@ -27,12 +30,19 @@ _MOST_LINKS = 1024
 _KB_PER_S = 10_000_000  # a NIC of 10 Tb/s is one whose speed is in kb/s
 
 
+class _Address(NamedTuple):
+    """A bus id on one of the hosts; addresses sort by both."""
+
+    host: int
+    bus_id: str
+
+
 @dataclass(slots=True)
 class _Gpu:
     element: Element | None
     slot: Element
-    bus_id: str
-    host: str
+    address: _Address
+    socket: str
     name: str = ""
 
 
@@ -41,10 +51,18 @@ class _File:
     """The findings of one walk over the file, before GPUs have names."""
 
     machine: Machine
+    hosts: tuple[str, ...]  # their hashes
+    has_gpu_elements: bool
     intel: set[str] = field(default_factory=set)
-    gpus: dict[str, _Gpu] = field(default_factory=dict)
-    slots: list[tuple[str, str, Element]] = field(default_factory=list)  # name or bus id, parent, element
-    kinds: dict[str, str] = field(default_factory=dict)
+    gpus: dict[_Address, _Gpu] = field(default_factory=dict)
+    switches: set[_Address] = field(default_factory=set)
+    # What hangs below a socket or a switch: kind, address (of a NIC: its name), name of what is above, element.
+    slots: list[tuple[str, _Address | str, str, Element]] = field(default_factory=list)
+    nics: set[str] = field(default_factory=set)
+
+    def on(self, host: int, name: str) -> str:
+        """Return a name that no other host has."""
+        return f"host{host}.{name}" if len(self.hosts) > 1 else name
 
 
 def matches(text: str) -> bool:
@@ -63,10 +81,10 @@ def parse(text: str) -> Topology:
     cpus = root.findall("cpu")
     if len(cpus) > MAX_CPUS:
         raise ParseError.too_much("<cpu> elements", len(cpus), MAX_CPUS)
-    file = _File(Machine())
-    has_gpu_elements = next(root.iter("gpu"), None) is not None
+    hosts = tuple(dict.fromkeys(cpu.get("host_hash", "") for cpu in cpus))
+    file = _File(Machine(), hosts, has_gpu_elements=next(root.iter("gpu"), None) is not None)
     for number, cpu in enumerate(cpus):
-        _read_cpu(file, cpu, _host_name(cpu, cpus, number), has_gpu_elements=has_gpu_elements)
+        _read_cpu(file, cpu, number)
     if not file.gpus:
         advice = "Its <pci> elements need a class (0x0302…) or a <gpu>; dump the file with NCCL_TOPO_DUMP_FILE."
         raise ParseError.without_gpus("The NCCL topology file", advice)
@@ -76,18 +94,14 @@ def parse(text: str) -> Topology:
     _place(file)
     for gpu in file.gpus.values():
         _read_links(file, gpu)
-    file.machine.unshown = _unshown(file, has_gpu_elements=has_gpu_elements)
-    _note(file, has_gpu_elements=has_gpu_elements)
+    file.machine.unshown = _unshown(file)
+    _note(file)
     return file.machine.build(every_pair=True)
 
 
-def _host_name(cpu: Element, cpus: list[Element], number: int) -> str:
-    hosts = list(dict.fromkeys(other.get("host_hash", "") for other in cpus))
-    host = f"host{hosts.index(cpu.get('host_hash', ''))}." if len(hosts) > 1 else ""
-    return f"{host}numa:{cpu.get('numaid', number)}"[:80]
-
-
-def _read_cpu(file: _File, cpu: Element, name: str, *, has_gpu_elements: bool) -> None:
+def _read_cpu(file: _File, cpu: Element, number: int) -> None:
+    host = file.hosts.index(cpu.get("host_hash", ""))
+    name = file.on(host, f"numa:{cpu.get('numaid', number)}")[:80]
     if name in file.machine.sockets:
         raise ParseError.twice("<cpu> with numaid", cpu.get("numaid", ""))
     vendor, family = cpu.get("vendor", ""), _whole(cpu, "familyid", 0)
@@ -101,17 +115,16 @@ def _read_cpu(file: _File, cpu: Element, name: str, *, has_gpu_elements: bool) -
     while todo:
         parent, element = todo.pop()
         if element.tag == "nic":
-            _add_slot(file, "", parent, element, "nic")
+            _add_nic(file, host, "", parent, element)
         elif element.tag == "pci":
-            bus_id = _bus_id(element.get("busid"))
-            kind = _kind(element, has_gpu_elements=has_gpu_elements)
-            if kind == "device":
-                if bus_id in file.gpus:
-                    raise ParseError.twice("bus id", bus_id)
-                file.gpus[bus_id] = _Gpu(element.find("gpu"), element, bus_id, name)
-            if kind:
-                _add_slot(file, bus_id, parent, element, kind)
-            todo += [(bus_id, child) for child in reversed(element) if kind == "switch"]
+            address = _Address(host, _bus_id(element.get("busid")))
+            kind = _kind(element, has_gpu_elements=file.has_gpu_elements)
+            if kind == "nic":
+                _add_nic(file, host, address.bus_id, parent, element)
+            elif kind:
+                _add_slot(file, kind, address, name, parent, element)
+            if kind == "switch":
+                todo += [(_switch_name(file, address), child) for child in reversed(element)]
 
 
 def _kind(element: Element, *, has_gpu_elements: bool) -> str:
@@ -125,17 +138,32 @@ def _kind(element: Element, *, has_gpu_elements: bool) -> str:
     return "device" if pci_class.startswith(_GPU_CLASSES) and not has_gpu_elements else ""
 
 
-def _add_slot(file: _File, bus_id: str, parent: str, element: Element, kind: str) -> None:
-    name = bus_id
-    if kind == "nic":
-        names = [net.get("name") or f"net{net.get('dev', '')}" for net in element.iter("net")]
-        name = "nic " + ("+".join(dict.fromkeys(names))[:80] or bus_id or str(len(file.slots)))
-        if name in file.kinds:
-            name = f"{name} {bus_id or len(file.slots)}"
-    if name in file.kinds:
-        raise ParseError.twice("bus id", name)
-    file.kinds[name] = kind
-    file.slots.append((name, parent, element))
+def _switch_name(file: _File, address: _Address) -> str:
+    return file.on(address.host, f"pci {address.bus_id}")
+
+
+def _add_slot(file: _File, kind: str, address: _Address, socket: str, parent: str, element: Element) -> None:
+    """Add a GPU or a PCIe switch."""
+    if address in file.gpus or address in file.switches:
+        raise ParseError.twice("bus id", address.bus_id)
+    if kind == "device":
+        file.gpus[address] = _Gpu(element.find("gpu"), element, address, socket)
+    else:
+        file.switches.add(address)
+    file.slots.append((kind, address, parent, element))
+
+
+def _add_nic(file: _File, host: int, bus_id: str, parent: str, element: Element) -> None:
+    """Add a NIC in a slot, or one below a CPU that has no bus id."""
+    names = [net.get("name") or f"net{net.get('dev', '')}" for net in element.iter("net")]
+    own = bus_id or str(len(file.slots))
+    name = file.on(host, "nic " + ("+".join(dict.fromkeys(names))[:80] or own))
+    if name in file.nics:
+        name = f"{name} {own}"
+    if name in file.nics:
+        raise ParseError.twice("bus id", own)
+    file.nics.add(name)
+    file.slots.append(("nic", name, parent, element))
 
 
 def _name_gpus(file: _File) -> None:
@@ -147,7 +175,7 @@ def _name_gpus(file: _File) -> None:
             break
     else:
         order = sorted(file.gpus)
-        numbers = [order.index(gpu.bus_id) for gpu in gpus]
+        numbers = [order.index(gpu.address) for gpu in gpus]
         file.machine.notes.append("The file does not number its GPUs: gpu:0 is the one with the lowest bus id.")
     for gpu, number in zip(gpus, numbers, strict=True):
         gpu.name = f"gpu:{number}"
@@ -156,18 +184,17 @@ def _name_gpus(file: _File) -> None:
 
 def _place(file: _File) -> None:
     """Put GPUs, NICs and switches into the PCIe tree."""
-    for name, parent, element in file.slots:
-        kind = file.kinds[name]
+    for kind, of, parent, element in file.slots:
         gb_per_s = rates.pcie_gb_per_s(element.get("link_speed", ""), _width(element))
         if element.tag == "nic":
             gb_per_s = float("inf")
         elif parent in file.intel:
             gb_per_s *= rates.INTEL_P2P_SHARE
-        if kind == "nic":
-            gb_per_s = _nic_gb_per_s(file, element, gb_per_s)
-        own = file.gpus[name].name if kind == "device" else f"pci {name}" if kind == "switch" else name
-        above = parent if parent in file.machine.sockets else f"pci {parent}"
-        file.machine.add(own, kind, parent=above, gb_per_s=gb_per_s)
+        if isinstance(of, str):
+            name, gb_per_s = of, _nic_gb_per_s(file, element, gb_per_s)
+        else:
+            name = file.gpus[of].name if kind == "device" else _switch_name(file, of)
+        file.machine.add(name, kind, parent=parent, gb_per_s=gb_per_s)
 
 
 def _nic_gb_per_s(file: _File, element: Element, slot_gb_per_s: float) -> float:
@@ -197,19 +224,19 @@ def _read_links(file: _File, gpu: _Gpu) -> None:
             _add_link(file, gpu, element, count * each)
         elif element.tag == "c2c":
             gb_per_s = _whole(element, "count", 1) * _whole(element, "bw", 0) / 1000
-            file.machine.add_link(gpu.name, gpu.host, gb_per_s=gb_per_s, kind="c2c")
+            file.machine.add_link(gpu.name, gpu.socket, gb_per_s=gb_per_s, kind="c2c")
 
 
 def _add_link(file: _File, gpu: _Gpu, element: Element, gb_per_s: float) -> None:
     target, target_class = element.get("target", ""), element.get("tclass", "")
-    bus_id = _bus_id(target, strict=False)
-    if bus_id == gpu.bus_id:
+    address = gpu.address._replace(bus_id=_bus_id(target, strict=False))
+    if address == gpu.address:
         file.machine.notes.append(f"The {element.tag} of {gpu.name} leads to {gpu.name} itself; it is left out.")
         return
-    if bus_id in file.gpus:
-        end = file.gpus[bus_id].name
+    if address in file.gpus:
+        end = file.gpus[address].name
     elif target_class == _CPU_BRIDGE_CLASS:
-        end = gpu.host
+        end = gpu.socket
     elif target_class == _SWITCH_CLASS or target.startswith("fffffff"):  # hidden in a virtual machine
         end = SWITCH_NAMES[element.tag]
     else:
@@ -218,31 +245,31 @@ def _add_link(file: _File, gpu: _Gpu, element: Element, gb_per_s: float) -> None
     file.machine.add_link(gpu.name, end, gb_per_s=gb_per_s, kind=element.tag)
 
 
-def _unshown(file: _File, *, has_gpu_elements: bool) -> str:
+def _unshown(file: _File) -> str:
     """Return the kind of links that the GPUs may have though the file shows none, empty where it would show them.
 
     Links stand in ``<gpu>`` elements, which files for ``NCCL_TOPO_FILE`` often leave to NCCL; some have ``<gpu>``
     elements that NCCL is to complete, and no PCI ids that tell a board with NVLinks from a PCIe card.
     """
     gpus = list(file.gpus.values())
-    if not has_gpu_elements:
+    if not file.has_gpu_elements:
         return likely_kind(gpus[0].slot.get("vendor", ""), gpus[0].slot.get("class", ""))
     unknown = [gpu.element for gpu in gpus if gpu.element is not None and not gpu.slot.get("device")]
     is_nvidia = all("gcn" not in element.attrib for element in unknown)  # where sm is no compute capability
     return "nvlink" if is_nvidia and any(has_sxm_parts(_whole(element, "sm", 0)) for element in unknown) else ""
 
 
-def _note(file: _File, *, has_gpu_elements: bool) -> None:
+def _note(file: _File) -> None:
     notes = file.machine.notes
-    if not has_gpu_elements:
+    if not file.has_gpu_elements:
         notes.append(
             "The file shows GPUs as PCIe slots only, which have neither NVLinks nor xGMI links in such a file."
         )
     elif not file.machine.has_fast_links:
         notes.append("The file lists no NVLink and no xGMI: it joins its GPUs by PCIe only.")
-    if any(not element.get("link_speed") for _, _, element in file.slots if element.tag == "pci"):
+    if any(not element.get("link_speed") for *_, element in file.slots if element.tag == "pci"):
         notes.append("Some PCIe slots name no speed; they are taken as gen 3, as NCCL does.")
-    if any(not _width(element) for _, _, element in file.slots if element.tag == "pci"):
+    if any(not _width(element) for *_, element in file.slots if element.tag == "pci"):
         notes.append("Some PCIe slots name no width; they are taken as x16, as NCCL does.")
     if file.intel:
         notes.append("Links to Intel CPUs are taken as 5/6 of their width, which is what peer copies get there.")
