@@ -230,3 +230,45 @@ class TestCollection:
         for part in (len(text) // 2, 2 * len(text) // 3):
             devices = devices_or_refusal(text[:part] + "\n")
             assert isinstance(devices, ParseError) or devices == treefold.load_topology(file).devices
+
+
+class TestSeveralDescriptions:
+    """A paste of all that a machine's tools say of it."""
+
+    @pytest.mark.parametrize(
+        "order", ["{xml}{table}", "{table}{xml}", "$ cat topo.xml\n{xml}$ nvidia-smi topo -m\n{table}"]
+    )
+    def test_of_one_machine_are_read_from_the_one_that_knows_more(self, order):
+        """The XML has PCIe's generations and the GPUs' models, wherever the table stands."""
+        topology = treefold.load_topology(order.format(xml=pasted.NCCL_DGX1_V100, table=pasted.DGX1_V100))
+        alone = treefold.load_topology(pasted.NCCL_DGX1_V100)
+        assert topology.capacities == alone.capacities
+        assert topology.notes[-1] == (
+            "The text describes the machine more than once: NCCL topology XML is read, which knows more than "
+            "nvidia-smi topo -m."
+        )
+
+    def test_of_which_one_lacks_the_nvlinks_are_read_from_the_other(self):
+        """A cloud's file shows PCIe slots only; the table has the NVLinks."""
+        xml = (
+            "<system>"
+            + "".join(f'<cpu numaid="{n}"><pci busid="0000:0{n}:00.0" class="0x030200"/></cpu>' for n in range(2))
+            + "</system>\n"
+        )
+        topology = treefold.load_topology(xml + pasted.TWO_RTX_3090)
+        assert topology.capacities == treefold.load_topology(pasted.TWO_RTX_3090).capacities
+        assert topology.notes[-1].endswith("nvidia-smi topo -m is read, which knows more than NCCL topology XML.")
+
+    def test_of_which_one_shows_no_gpus_are_read_from_the_other(self):
+        """An lstopo without plugins has NUMA nodes only."""
+        topology = treefold.load_topology(pasted.HWLOC_NUMA + "\n" + pasted.TWO_RTX_3090)
+        assert topology.devices == ("gpu:0", "gpu:1")
+
+    def test_of_different_machines_are_refused(self):
+        """No plan is for both."""
+        sentence = (
+            "The text holds two machines, or one twice: NCCL topology XML has 2 devices, and nvidia-smi topo -m 8. "
+            "Give the text of one."
+        )
+        with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
+            treefold.load_topology(pasted.NCCL_H100_PAIR + pasted.DGX1_V100)

@@ -203,8 +203,7 @@ class TestTable:
             ),
             (
                 "GPU0 X PIX\nGPU0 PIX X\n",
-                "The table of nvidia-smi topo -m contradicts itself: a row stands there twice. "
-                "Paste the output as the tool printed it.",
+                "The text holds two machines, or one twice: the row of GPU0 stands there twice. Give the text of one.",
             ),
             (
                 "GPU0 X NV40\nGPU1 NV40 X\n",
@@ -222,6 +221,37 @@ class TestTable:
         """Cut off or contradictory: one sentence, never a machine with devices lost."""
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(text)
+
+    @pytest.mark.parametrize(
+        ("text", "row", "cell"),
+        [
+            ("\tGPU0\tGPU1\nGPU0\tX\tMX\nGPU1\tMX\tX\n", "GPU1", "MX"),
+            ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tNVX4\t0-7\nGPU1\tNVX4\tX\t0-7\n", "GPU1", "NVX4"),
+            (pasted.DGX1_V100.replace("PHB", "CXL"), "GPU2", "CXL"),
+        ],
+    )
+    def test_of_cells_that_no_parser_knows_names_the_first(self, text, row, cell):
+        """Another tool's table looks alike, and is not cut off."""
+        sentence = (
+            f"The table of nvidia-smi topo -m has {cell!r} in the row of {row}, which treefold does not know. Known "
+            "are X, NV#, C2C, PIX, PXB, PXN, P2C, PHB, NODE, SYS and SOC. Write the links as plain JSON, or give "
+            "another tool's output."
+        )
+        with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
+            treefold.load_topology(text)
+
+    @pytest.mark.parametrize("wrap", ["{}", "<details>\n<summary>topo</summary>\n\n```\n{}\n```\n</details>\n"])
+    @pytest.mark.parametrize("order", ["{peers}\n{table}", "{table}\n{peers}", "{peers}\n{table}\n{peers}"])
+    def test_is_read_beside_tables_of_peer_access(self, wrap, order):
+        """People paste all that they have; -p2p says nothing that -m does not."""
+        peers = (
+            "$ nvidia-smi topo -p2p n\n \tGPU0\tGPU1\tGPU2\tGPU3\n GPU0\tX\tOK\tOK\tCNS\n GPU1\tOK\tX\tOK\tOK\n"
+            " GPU2\tOK\tOK\tX\tOK\n GPU3\tCNS\tOK\tOK\tX\n\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n"
+            "  CNS  = Chipset not supported\n"
+        )
+        text = wrap.format(order.format(peers=peers, table=pasted.FOUR_H100_ON_NVSWITCH))
+        topology, alone = treefold.load_topology(text), treefold.load_topology(pasted.FOUR_H100_ON_NVSWITCH)
+        assert (topology.kinds, topology.capacities) == (alone.kinds, alone.capacities)
 
     def test_with_a_row_cut_in_the_middle_is_refused(self):
         """Only the last rows are ever cut off."""

@@ -1,25 +1,30 @@
 """Text → ``Topology``: one module per format, each with ``matches(text)`` and ``parse(text)``.
 
-They never read a file and never start a process. A new format is one module and one line in ``_FORMATS``.
+They never read a file and never start a process. A new format is one module and one name in ``_FORMATS``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 
+from treefold.devices import device_type
 from treefold.errors import ParseError
+from treefold.errors.words import counted
 from treefold.topology.graph import Topology
-from treefold.topology.parsers import amd_smi, hwloc_xml, nccl_xml, nvidia_smi, plain_json, rocm_smi
+from treefold.topology.parsers import amd_smi, amd_smi_json, hwloc_xml, nccl_xml, nvidia_smi, plain_json, rocm_smi
 from treefold.topology.parsers.markup import root_tag
 from treefold.topology.parsers.prefixes import below_prompt, without_prefixes
 
 MAX_CHARACTERS = 4_000_000
 _SHOWN = 200  # characters of an unknown text that its error may show
 
-# Tables before JSON: a prompt or a timestamp in brackets, above a table, starts as JSON does.
-_FORMATS: tuple[ModuleType, ...] = (nccl_xml, hwloc_xml, rocm_smi, amd_smi, nvidia_smi, plain_json)
+# What knows more comes first: where a text holds several, the first is read.
+_FORMATS: tuple[ModuleType, ...] = (nccl_xml, hwloc_xml, amd_smi, rocm_smi, nvidia_smi)
+# Only where there is no other: a prompt or a timestamp in brackets, above a table, starts as JSON does.
+_JSON_FORMATS: tuple[ModuleType, ...] = (amd_smi_json, plain_json)
 # Quantifiers of all parsers are bounded: no text, however hostile, makes an expression backtrack for long.
 _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-9;:<=>?]{0,64}[ -/]{0,4}[@-~]|\x1b[ -/]{0,4}[0-~]"
@@ -28,12 +33,12 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
 
 
 def parse_topology(text: str) -> Topology:
-    """Return the machine of a text in any known format.
+    """Return the machine of a text in any known format, in the one that knows most where there are several.
 
     Prompts, and what mpirun and log collectors put before every line, do not matter; nor do a terminal's colours.
 
     Raises:
-        ParseError: too long, no known format, or wrong in its own.
+        ParseError: too long, no known format, wrong in its own, or two machines.
         TopologyError: a machine that does not hold together.
 
     """
@@ -42,12 +47,37 @@ def parse_topology(text: str) -> Topology:
     text = _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")).lstrip("\ufeff")
     if not text.strip():
         raise ParseError.empty()
-    for candidate in _readings(text):
-        for module in _FORMATS:
-            if module.matches(candidate):
-                topology: Topology = module.parse(candidate)
-                return topology
-    raise _refusal(text)
+    readings = tuple(_readings(text))
+    matched = _matched(_FORMATS, readings) or _matched(_JSON_FORMATS, readings)[:1]
+    if not matched:
+        raise _refusal(text)
+    return _richest([(module.TOOL, module.parse(reading)) for module, reading in matched])
+
+
+def _matched(formats: Sequence[ModuleType], readings: Sequence[str]) -> list[tuple[ModuleType, str]]:
+    """Return the formats that are there, each with the first reading in which it is."""
+    found = ((module, next(filter(module.matches, readings), None)) for module in formats)
+    return [(module, reading) for module, reading in found if reading is not None]
+
+
+def _richest(machines: Sequence[tuple[str, Topology]]) -> Topology:
+    """Return the machine of the format that knows most of it: its GPUs, all of their links, then the first."""
+    tool, best = min(machines, key=lambda item: (not _has_gpus(item[1]), item[1].missing is not None))
+    others = [other for other in machines if other[1] is not best]
+    for name, other in others:
+        if _has_gpus(other) and len(other.devices) != len(best.devices):
+            raise ParseError.two_machines(
+                f"{tool} has {counted(len(best.devices), 'device')}, and {name} {len(other.devices)}"
+            )
+    if not others:
+        return best
+    names = " and ".join(name for name, _ in others)
+    note = f"The text describes the machine more than once: {tool} is read, which knows more than {names}."
+    return dataclasses.replace(best, notes=(*best.notes, note))
+
+
+def _has_gpus(topology: Topology) -> bool:
+    return device_type(topology.devices[0]) == "gpu"
 
 
 def _readings(text: str) -> Iterator[str]:
@@ -65,6 +95,8 @@ def _refusal(text: str) -> ParseError:
         return ParseError.nccl_graph()
     if tag == "algo":
         return ParseError.msccl()
+    if nvidia_smi.has_peer_access(text):
+        return ParseError.peer_access("A table of `nvidia-smi topo -p2p`")
     if tag:
         return ParseError.unknown_xml(tag)
     if "switchguid=" in text or "caguid=" in text:

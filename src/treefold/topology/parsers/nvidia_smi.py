@@ -7,7 +7,9 @@ where NVLink hides the PCIe relation not even which GPUs share a switch. Several
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,8 +25,12 @@ TOOL = "nvidia-smi topo -m"
 _CELL = re.compile(r"X|NV\d{1,3}|C2C|PIX|PXB|PXN|P2C|PHB|NODE|SYS|SOC")
 _CELLS = re.compile(rf"(?:{_CELL.pattern}){{1,256}}")  # a full column leaves no blank before the next: NODENODE
 _GPU = re.compile(r"GPU(\d{1,4})")
-_MATCH = re.compile(rf"^[ \t>|*]{{0,80}}GPU\d{{1,4}}\s+{_CELLS.pattern}\s", re.MULTILINE)
-_PEERS = re.compile(r"^[ \t>|*]{0,80}GPU\d{1,4}\s+(?:X\s+)?(?:OK|CNS|GNS|TNS|NS|DR)\b", re.MULTILINE)  # topo -p2p
+_PEER_CELLS = r"(?:X\s+)?(?:OK|CNS|GNS|TNS|NS|DR|U)\b"  # topo -p2p
+_ROW = r"^[ \t>|*]{0,80}GPU\d{1,4}\s+"
+_MATCH = re.compile(rf"{_ROW}(?!{_PEER_CELLS}){_CELLS.pattern}\s", re.MULTILINE)
+_PEERS = re.compile(_ROW + _PEER_CELLS, re.MULTILINE)
+_KNOWN = "X, NV#, C2C, PIX, PXB, PXN, P2C, PHB, NODE, SYS and SOC"
+_CELL_LIKE = re.compile(r"(?!GPU|NIC|CPU)[A-Z][A-Z0-9]{1,7}")
 _HEADER = re.compile(r"(?:^|[\s\]>:|)}*])GPU\d{1,4}\s*(?:GPU|NIC|mlx|CPU|$)")
 _COLUMN = re.compile(r"GPU\d{1,4}(?!\d)|NIC\d{1,4}(?!\d)|[a-z][a-z_]{0,15}\d[\w.-]{0,40}")
 _HIDES_NVLINKS = re.compile(r"nvidia-smi topo -mp\b")
@@ -48,18 +54,21 @@ class Table:
 
 def matches(text: str) -> bool:
     """Tell whether this is the format."""
-    return _MATCH.search(text) is not None or _PEERS.search(text) is not None
+    return _MATCH.search(text) is not None
+
+
+def has_peer_access(text: str) -> bool:
+    """Tell whether there is a table of ``nvidia-smi topo -p2p``, which says nothing of links."""
+    return _PEERS.search(text) is not None
 
 
 def parse(text: str) -> Topology:
-    """Return the narrowest machine that fits the table.
+    """Return the narrowest machine that fits the table; tables of ``nvidia-smi topo -p2p`` beside it are left out.
 
     Raises:
-        ParseError: a table that is cut off or contradicts itself.
+        ParseError: a table that is cut off or contradicts itself, or tables of two machines.
 
     """
-    if _PEERS.search(text):
-        raise ParseError.peer_access("A table of `nvidia-smi topo -p2p`")
     table = read_table(text)
     machine = Machine()
     gpus = {name: f"gpu:{int(found[1])}" for name in table.names if (found := _GPU.fullmatch(name))}
@@ -85,7 +94,10 @@ def read_table(text: str) -> Table:
     cpus: list[str] = []
     header = ""
     for line in text.splitlines():
-        words = line.lstrip(" \t>|*").replace("|", " ").split()
+        if _PEERS.match(line):
+            header = header if names else ""  # it was that of this other table
+            continue
+        words = _words(line)
         if not header and not names and _HEADER.search(line):
             header = line
         if len(words) > 1 and _CELLS.fullmatch(words[1]) and not _CELLS.fullmatch(words[0]):
@@ -93,11 +105,18 @@ def read_table(text: str) -> Table:
             names.append(words[0])
             cells.append(row)
             cpus.append(words[1 + len(row)] if len(words) > 1 + len(row) else "")
+    if len(set(names)) < len(names):
+        raise ParseError.two_machines(f"the row of {Counter(names).most_common(1)[0][0]} stands there twice")
     if len(names) > MAX_ROWS:
         raise ParseError.too_much("rows", len(names), MAX_ROWS)
     table = _completed(Table(tuple(names), tuple(cells), tuple(cpus)), _COLUMN.findall(header))
-    _check(table, header)
+    _check_whole(table, header, text)
+    _check_consistent(table)
     return table
+
+
+def _words(line: str) -> list[str]:
+    return line.lstrip(" \t>|*").replace("|", " ").split()
 
 
 def _leading_cells(words: Sequence[str]) -> tuple[str, ...]:
@@ -133,11 +152,15 @@ def _completed(table: Table, columns: Sequence[str]) -> Table:
     return Table((*names, *cut), cells, (*table.cpus[:whole], *("" for _ in cut)), cut)
 
 
-def _check(table: Table, header: str) -> None:
+def _check_whole(table: Table, header: str, text: str) -> None:
+    """Refuse rows that are missing or short, and name the cell where it is one that ends them."""
     names, cells = table.names, table.cells
-    if len(set(names)) < len(names):
-        raise ParseError.inconsistent(TOOL, "a row stands there twice")
     missing = [name for name in re.findall(r"GPU\d{1,4}(?!\d)|NIC\d{1,4}(?!\d)", header) if name not in names]
+    short = [name for name, row in zip(names, cells, strict=True) if len(row) < len(names)]
+    for name in (*missing, *short):
+        strange = _strange_cell(text, name)
+        if strange:
+            raise ParseError.unknown_cell(TOOL, f"the row of {name}", strange, _KNOWN)
     if missing:
         raise ParseError.truncated(TOOL, f"its header names {missing[0]}, and there is no row of it")
     for name, row in zip(names, cells, strict=True):
@@ -145,6 +168,22 @@ def _check(table: Table, header: str) -> None:
             raise ParseError.truncated(TOOL, f"{name} has {len(row)} relations, and there are {len(names)} rows")
         if len(row) < len(names):
             raise ParseError.truncated(TOOL, f"the row of {name} has {len(row)} of {len(names)} relations")
+
+
+def _strange_cell(text: str, name: str) -> str:
+    """Return what ends the cells in the row of a name and looks like one; empty where nothing does."""
+    for line in text.splitlines():
+        words = _words(line)
+        if words[:1] == [name]:
+            rest = itertools.dropwhile(_CELLS.fullmatch, words[1:])
+            found = next(rest, "")
+            if _CELL_LIKE.fullmatch(found):
+                return found
+    return ""
+
+
+def _check_consistent(table: Table) -> None:
+    names, cells = table.names, table.cells
     for i, name in enumerate(names):
         if cells[i][i] != "X" or cells[i].count("X") != 1:
             raise ParseError.inconsistent(TOOL, f"the row of {name} has its X in another column")
