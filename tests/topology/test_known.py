@@ -89,7 +89,6 @@ class TestKnownTopology:
         [
             ("dgx-1_v100", "dgx1_v100"),
             ("H100", "dgx_h100"),
-            ("mi300", "mi300x"),
             ("2x8_h10", "2x8_h100"),
             ("ring:0", "ring:8"),
         ],
@@ -98,6 +97,22 @@ class TestKnownTopology:
         """And all others."""
         words = f"No machine is known as {name!r}. The nearest is {nearest!r}. Known: dgx1_p100, dgx1_v100, "
         with pytest.raises(TopologyError, match=f"^{re.escape(words)}"):
+            known_topology(name)
+
+    @pytest.mark.parametrize(
+        ("name", "nearest"),
+        [
+            ("dgx1", "'dgx1_p100', 'dgx1_v100'"),
+            ("DGX-1", "'dgx1_p100', 'dgx1_v100'"),
+            ("mi300", "'mi300x', 'mi300x_raw'"),
+            ("dgx", "'dgx1_p100', 'dgx1_v100', 'dgx2', 'dgx_a100'"),
+        ],
+    )
+    def test_names_those_that_begin_alike_first(self, name, nearest):
+        """A DGX-1 is no DGX-2, though one letter is all that differs."""
+        with pytest.raises(
+            TopologyError, match=f"^No machine is known as {name!r}\\. The nearest are {nearest}\\. Known: "
+        ):
             known_topology(name)
 
     def test_refuses_what_is_no_name(self):

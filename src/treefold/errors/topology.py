@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
 from treefold.errors.words import counted, listed, short, some
+
+_MOST_NEAR = 4  # names that begin alike
 
 
 class TopologyError(TreefoldError, ValueError):
@@ -139,5 +142,12 @@ class TopologyError(TreefoldError, ValueError):
 
 
 def _nearest(name: object, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), names, 1) if isinstance(name, str) else []
-    return f" The nearest is {close[0]!r}." if close else ""
+    """Return a sentence with the names that begin as this one does, else with the nearest; empty where none is near."""
+    if not isinstance(name, str):
+        return ""
+    bare = re.sub(r"[-_\s]", "", name.lower())
+    begun = [other for other in names if bare and other.replace("_", "").startswith(bare)][:_MOST_NEAR]
+    near = begun or difflib.get_close_matches(name.lower(), names, 1)
+    if not near:
+        return ""
+    return f" The nearest {'is' if len(near) == 1 else 'are'} {', '.join(map(repr, near))}."
