@@ -1,6 +1,7 @@
 """Commands whose output nobody reads to its end, as in ``treefold … | head -1``."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -62,7 +63,15 @@ class TestClosedPipe:
 
 class TestProgress:
     @pytest.mark.parametrize("force", [{}, {"FORCE_COLOR": "1"}])
-    @pytest.mark.parametrize("words", [("average", "0.npz", "1.npz", "-o", "mean.npz"), ("demo", "--steps", "2")])
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("average", "0.npz", "1.npz", "-o", "mean.npz"),
+            ("demo", "--steps", "2"),
+            ("plan", "ring:4"),
+            ("simulate", "ring:4"),
+        ],
+    )
     def test_does_not_reach_a_pipe(self, tmp_path, words, force):
         """A log of stderr holds errors, and no bars."""
         for replica in range(2):
@@ -74,3 +83,9 @@ class TestProgress:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
+
+    @pytest.mark.parametrize("command", ["plan", "simulate"])
+    def test_of_plans_names_what_runs(self, in_terminal, command):
+        """Dense machines take ten seconds: each step is named, and wiped out in the end."""
+        sent = in_terminal(command, "ring:4", "--size", "64K,1M")
+        assert re.search(r"2/3.*predicting 1 MiB", sent)  # the last that is drawn

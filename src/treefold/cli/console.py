@@ -5,14 +5,24 @@ Rich honours ``NO_COLOR`` and knows what a terminal can show.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table as FramedTable
 from rich.text import Text
 
@@ -44,6 +54,21 @@ def progress(*columns: ProgressColumn, is_automatic: bool = True, is_transient: 
     """
     console, hidden = Console(stderr=True), not sys.stderr.isatty()
     return Progress(*columns, console=console, auto_refresh=is_automatic, transient=is_transient, disable=hidden)
+
+
+@contextlib.contextmanager
+def steps(count: int) -> Iterator[Callable[[str], None]]:
+    """Show on stderr, in a terminal, how many of ``count`` steps are done; yield what each step's start is told to."""
+    columns = (
+        SpinnerColumn(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with progress(*columns, is_transient=True) as bar:
+        task, done = bar.add_task("starting", total=count), itertools.count()
+        yield lambda name: bar.update(task, description=name, completed=next(done))
 
 
 def refuse(sentence: str) -> None:

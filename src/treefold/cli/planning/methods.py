@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from treefold.bench.sizes import parse_size
 from treefold.cost.model import is_as_good
+from treefold.errors.words import bytes_in_words
 from treefold.planners.compare import DIRECT, RINGS, Comparison
 from treefold.planners.registry import METHODS, entry_of
 from treefold.topology import Topology
@@ -17,6 +18,7 @@ OTHERS = tuple(entry_of(name).label for name in (RINGS, *_OTHERS))
 RINGS_LABEL = entry_of(RINGS).label
 _LABELS = [entry.label for entry in METHODS.values()]
 _LARGE, _FEW = 16, "64K,4M,256M"
+PACKING = "packing trees into the links"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +64,23 @@ def our_names(comparison: Comparison, packs: int | None) -> list[str]:
 
 
 def predict(
-    comparison: Comparison, sizes: Sequence[int], packs: int | None, *, may_win: bool = False
+    comparison: Comparison,
+    sizes: Sequence[int],
+    packs: int | None,
+    *,
+    begin: Callable[[str], object],
+    may_win: bool = False,
 ) -> tuple[Prediction, ...]:
     """Return what every method takes at every size, in order of size, then of methods, rings last.
 
-    ``may_win``: those of treefold's methods are left out that cannot be chosen: all but the packs that were asked for,
-    or those that are too far from the best.
+    ``begin`` is told each size. ``may_win``: those of treefold's methods are left out that cannot be chosen: all but
+    the packs that were asked for, or those that are too far from the best.
     """
     is_one = len(comparison.methods.topology.devices) == 1
     ours, others = our_names(comparison, packs), [] if is_one else [*_OTHERS, RINGS]
 
     def names_at(nbytes: int) -> Sequence[str]:
+        begin(f"predicting {bytes_in_words(nbytes)}")
         if not may_win:
             return ours
         return ours[:1] if packs is not None else comparison.contenders(ours, nbytes)

@@ -12,13 +12,14 @@ from pathlib import Path
 import typer
 
 from treefold import __version__
-from treefold.cli.console import Block, echo
+from treefold.cli.console import Block, echo, steps
 from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import only_one, read_machine
 from treefold.cli.planning.methods import (
     OTHERS,
     OURS,
+    PACKING,
     Prediction,
     best_of,
     our_names,
@@ -121,9 +122,11 @@ def _find(
 ) -> Findings:
     """Plan and predict: all methods in JSON, and in text those that may be the fastest."""
     methods = comparison.methods
-    packing = methods.packer.packing(packs)
-    is_one = len(packing.devices) == 1
-    predictions = () if is_one else predict(comparison, sizes, packs, may_win=not has_all)
+    with steps(1 + len(sizes)) as begin:
+        begin(PACKING)
+        packing = methods.packer.packing(packs)
+        is_one = len(packing.devices) == 1
+        predictions = () if is_one else predict(comparison, sizes, packs, begin=begin, may_win=not has_all)
     ours = OURS if packs is None else (entry_of(trees_name(packs)).label,)  # who asks for packs gets these
     return Findings(
         methods.topology,

@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 
 from treefold.cli import completion
-from treefold.cli.console import Block, echo
+from treefold.cli.console import Block, echo, steps
 from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import only_one, read_machine
-from treefold.cli.planning.methods import RINGS_LABEL, Prediction, best_of, parse_sizes, predict, trees_name
+from treefold.cli.planning.methods import PACKING, RINGS_LABEL, Prediction, best_of, parse_sizes, predict, trees_name
 from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
 from treefold.cli.planning.published import describe_checks
 from treefold.cli.planning.words import describe_time, machine_notes
@@ -66,13 +66,15 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     machine = read_machine(named, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
     comparison = Comparison(machine)
-    packing = comparison.methods.packer.packing(packs)
-    first = comparison.times(trees_name(packs)) if plan is None else MovementTimes(_read_plan(plan), machine)
-    timeline = first.timeline(sizes[-1]) if trace is not None else None
-    if plan is None:
-        predictions = predict(comparison, sizes, packs)
-    else:
-        predictions = tuple(Prediction(nbytes, first.simulated_s(nbytes), "this plan") for nbytes in sizes)
+    with steps(1 + len(sizes)) as begin:
+        begin(PACKING)
+        packing = comparison.methods.packer.packing(packs)
+        first = comparison.times(trees_name(packs)) if plan is None else MovementTimes(_read_plan(plan), machine)
+        timeline = first.timeline(sizes[-1]) if trace is not None else None
+        if plan is None:
+            predictions = predict(comparison, sizes, packs, begin=begin)
+        else:
+            predictions = tuple(Prediction(nbytes, first.simulated_s(nbytes), "this plan") for nbytes in sizes)
     rings = comparison.methods.rings if plan is None and len(machine.devices) > 1 else None
     if plot is not None:
         _plot(plot, machine, packing, predictions, rings)
