@@ -175,7 +175,7 @@ $(VENV)/.created $(CORE)/.created:
 COVERED_demo := demo
 COVERED_bench := demo bench
 COVERED_test := demo test
-COVERED_docs := demo test docs
+COVERED_docs := docs
 COVERED_dev := demo test docs dev
 COVERED_mutants := demo test mutants
 

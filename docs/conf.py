@@ -4,24 +4,57 @@ Everything that a page needs is in the built folder: no font, script or picture 
 """
 
 import contextlib
+import importlib
 import io
 import os
 import posixpath
 import re
+import sys
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.ext.autodoc.mock import mock
 
 import treefold
 import treefold.testing
-import treefold.torch
 from treefold.cli import main
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow is imported for its docstrings only
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # or it announces itself
-import treefold.tensorflow
+# Docstrings are read without the frameworks, so that building the site does not install them. Where they are installed,
+# viewcode may load them.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # or TensorFlow announces itself
+autodoc_mock_imports = ["torch", "tensorflow", "jax"]
+
+
+def stand_in(name: str, **attributes: object) -> None:
+    """Give a mocked module what treefold looks at while it is imported."""
+    module = importlib.import_module(name)
+    package, _, own = name.rpartition(".")
+    if package:
+        setattr(sys.modules[package], own, module)
+    vars(module).update(attributes)
+
+
+class Future(Generic[TypeVar("T")]):
+    """Stands for PyTorch's in signatures."""
+
+
+with mock(autodoc_mock_imports):
+    stand_in("tensorflow", __version__="2.16")
+    stand_in("tensorflow.distribute", CrossDeviceOps=type("CrossDeviceOps", (), {"__module__": "tf.distribute"}))
+    asked = dict.fromkeys(("untyped_storage", "storage_offset", "is_neg", "is_conj"))
+    stand_in("torch", Tensor=type("Tensor", (), {"__module__": "torch"} | asked))
+    stand_in("torch.distributed", is_available=lambda: True, GradBucket=type("GradBucket", (), {}))
+    stand_in("torch.futures", Future=Future)
+    stand_in("torch._C")
+    stand_in("torch._C._distributed_c10d", _create_work_from_future=None)
+    stand_in("torch._C._dynamo")
+    stand_in("torch._C._dynamo.eval_frame", set_code_exec_strategy=None)
+    import treefold.tensorflow
+    import treefold.torch
 
 MODULES = (treefold, treefold.torch, treefold.tensorflow, treefold.testing)
 

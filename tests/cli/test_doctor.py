@@ -119,7 +119,9 @@ class TestNativeCore:
         assert plain["facts"]["native core"].startswith("not loaded (")
         [problem] = [one for one in plain["to_mend"] if "native core" in one["what"]]
         assert problem["what"].startswith("The native core is not loaded (")
-        assert problem["mend"] == "pip install --force-reinstall --no-deps --no-cache-dir treefold"
+        assert problem["mend"] == (
+            "pip install --force-reinstall --no-deps --no-cache-dir treefold (in a checkout: . instead of treefold)"
+        )
 
     def test_that_is_not_there_is_to_be_built(self, monkeypatch):
         """Without a compiler treefold is installed without it."""

@@ -119,7 +119,7 @@ class TestShell:
         text = "".join(block.text for block in blocks_of(paper) if block.language == "sh")
         for target in re.findall(r"\bmake ([\w-]+)", text):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-        for extra in re.findall(r"'(?:\.|treefold)\[([\w-]+)\]'", text):
+        for extra in re.findall(r"""["'](?:\.|treefold)\[([\w-]+)\]["']""", text):
             assert extra in extras
         for path in re.findall(r"\bpython (?!-)(\S+)", text) + re.findall(r"\b(tests/\S+)", text):
             assert (ROOT / path).exists(), path

@@ -7,6 +7,7 @@ import pytest
 import treefold
 
 ROOT = pathlib.Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -39,8 +40,35 @@ class TestArchitecture:
 class TestCitation:
     def test_names_the_version_and_licence_of_the_package(self):
         """Who cites treefold cites the version that is here."""
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
-        assert f"version: {project['version']}" in citation
-        assert f"license: {project['license']}" in citation
-        assert project["version"] == treefold.__version__
+        assert f"version: {PROJECT['version']}" in citation
+        assert f"license: {PROJECT['license']}" in citation
+        assert PROJECT["version"] == treefold.__version__
+
+
+class TestPackage:
+    """What stands in pyproject.toml."""
+
+    def test_promises_only_what_ran(self):
+        """No classifier names a system or a Python on which no test has ever run."""
+        promised = {name for name in PROJECT["classifiers"] if re.match(r"Operating System|.* :: Python :: 3\.", name)}
+        assert promised == {
+            "Operating System :: POSIX :: Linux",
+            *(f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)),
+        }
+
+    def test_builds_its_site_without_frameworks(self):
+        """Docstrings are read without them: whoever mends a page waits for seconds, and not for gigabytes."""
+        extras = PROJECT["optional-dependencies"]
+        found, todo = set(), list(extras["docs"])
+        while todo:
+            name = re.split(r"[ >=<;]", todo.pop())[0]
+            inner = re.fullmatch(r"treefold\[(.*)\]", name)
+            todo += [one for extra in inner[1].split(",") for one in extras[extra]] if inner else []
+            found.add(name)
+        assert {"sphinx", "scipy"} <= found
+        assert found.isdisjoint({"torch", "tensorflow", "tensorflow-cpu", "jax", "triton", "mpich"})
+
+    def test_brings_what_its_example_needs(self):
+        """The example of JAX trains with optax."""
+        assert any(name.startswith("optax") for name in PROJECT["optional-dependencies"]["jax"])

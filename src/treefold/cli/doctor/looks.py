@@ -21,7 +21,7 @@ from treefold.errors import ArgumentError
 from treefold.errors.words import bytes_in_words, counted, printable
 from treefold.execution import gpus, native
 
-_BUILD = "pip install --force-reinstall --no-deps --no-cache-dir treefold"
+_BUILD = "pip install --force-reinstall --no-deps --no-cache-dir treefold (in a checkout: . instead of treefold)"
 _GET_TORCH = "pip install --upgrade torch, or what pytorch.org/get-started/locally says for this system"
 #: What a user may set; what begins with one of ``_INTERNAL`` is for tests and benchmarks.
 _THREADS, _LEVEL = "TREEFOLD_NUM_THREADS", "TREEFOLD_VECTOR_LEVEL"
