@@ -2,7 +2,7 @@
 
 from treefold.engines.interface import Limits
 from treefold.group import Group
-from treefold.group.channel_link import ChannelLink
+from treefold.group.links.hosts import ChannelLink
 from treefold.group.plans import Layout
 from treefold.testing import FakeNetwork
 

@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 import channel_conformance
 
 from treefold.engines.roster import StoreRoster
-from treefold.group.rounds import ROUND_TAGS
+from treefold.group.links.protocol import VALUE_TAGS
 
 _SECONDS = 60.0
 #: More bytes than the system keeps on their way.
@@ -33,10 +33,10 @@ def stop_in_a_message(me, *, port):
     if me.rank == 0:
         buffer = np.empty(_LONG, np.uint8)
         held = weakref.ref(buffer)
-        channel.receive(1, ROUND_TAGS, buffer[:1])
+        channel.receive(1, VALUE_TAGS, buffer[:1])
         assert channel.wait(channel.now() + _SECONDS) is not None
         for part in (buffer[1:-1], buffer[-1:]):  # one behind the other
-            channel.receive(1, ROUND_TAGS, part)
+            channel.receive(1, VALUE_TAGS, part)
         me.wait_flag(0)
         until = time.monotonic() + _SECONDS
         while not buffer[1:-1].any():  # until it has come in part
@@ -47,7 +47,7 @@ def stop_in_a_message(me, *, port):
         gc.collect()
         return held() is not None
     for length in (1, _LONG - 2):
-        channel.send(0, ROUND_TAGS, np.ones(length, np.uint8))
+        channel.send(0, VALUE_TAGS, np.ones(length, np.uint8))
     me.flag(0, 1)
     me.fail("stop")
     return None

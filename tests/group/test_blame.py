@@ -1,7 +1,7 @@
 import pytest
 
 from treefold.errors import DeadlineError, PeerLostError
-from treefold.group.blame import Said, error_of
+from treefold.group.links.blame import Said, error_of
 
 
 def said(cause, suspects=(), ended=4, *, holds=True, waiters=(), away_s=None):

@@ -14,7 +14,7 @@ import treefold
 from treefold import _native
 from treefold.errors import GroupError
 from treefold.execution import native
-from treefold.group import link
+from treefold.group.links import link
 
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
@@ -220,7 +220,7 @@ class TestInterrupts:
     @pytest.mark.parametrize(
         ("call", "place"),
         [
-            ("all_gather", "treefold.group.link.Link.expect_more"),
+            ("all_gather", "treefold.group.links.link.Link.expect_more"),
             ("all_reduce", "treefold.group.reductions.component"),
             ("broadcast", "treefold.group.collectives.component"),
         ],

@@ -16,11 +16,11 @@ import pytest
 from treefold import IndexedSlices, PerReplica
 from treefold.engines.interface import Limits
 from treefold.errors import CallMismatchError, ConnectError, GroupError, PeerLostError
-from treefold.group.channel_link import ChannelLink
 from treefold.group.group import Group
-from treefold.group.link import Link, told
+from treefold.group.links.hosts import ChannelLink
+from treefold.group.links.link import Link, told
+from treefold.group.links.protocol import VALUE_TAGS
 from treefold.group.plans import Layout
-from treefold.group.rounds import ROUND_TAGS
 from treefold.testing import Cut, FakeNetwork, Kill, Stop
 
 TIMEOUT_S = 10.0
@@ -231,7 +231,7 @@ class OutOfMemory:
 
 
 def _data_sent(network: FakeNetwork, rank: int) -> int:
-    return sum(sent.tag >= ROUND_TAGS for sent in network.sends if sent.sender == rank)
+    return sum(sent.tag >= VALUE_TAGS for sent in network.sends if sent.sender == rank)
 
 
 def _check(group: Group, call: Call, members: list[int], rank: int) -> None:  # noqa: C901 - a case for each

@@ -20,7 +20,7 @@ from treefold.errors import (
     OutputError,
     PeerLostError,
 )
-from treefold.group.rounds import ROUND_TAGS
+from treefold.group.links.protocol import VALUE_TAGS
 
 LENGTHS = (3, 5003)  # in a frame, and in chunks
 
@@ -68,7 +68,7 @@ class TestManyArrays:
                 assert one.tolist() == [2 * index + 2] * (1 + index % 3)
 
         network, _ = fake_groups.run(3, call, chunk_bytes=4096)
-        data = [sent.nbytes for sent in network.sends if sent.tag >= ROUND_TAGS]
+        data = [sent.nbytes for sent in network.sends if sent.tag >= VALUE_TAGS]
         # 600 elements for each of two others from each of three ranks, and from one: 4,800 bytes each.
         assert sum(data) == 8 * 4800
         assert len(data) == 8 * 2
@@ -198,7 +198,7 @@ class TestFrames:
 
             def swapped(deadline):
                 one = held.pop() if held else wait(deadline)
-                if one is None or one.is_send or one.tag >= ROUND_TAGS or one in seen:
+                if one is None or one.is_send or one.tag >= VALUE_TAGS or one in seen:
                     return one
                 seen.add(one)
                 other = wait(min(deadline, channel.now() + 0.05))
@@ -245,7 +245,7 @@ class TestTimeout:
 
             def busy_wait(deadline):
                 transfer = wait(deadline)
-                if transfer is not None and transfer.tag >= ROUND_TAGS:
+                if transfer is not None and transfer.tag >= VALUE_TAGS:
                     channel._network.be_busy(channel.rank, 0.02)
                 return transfer
 

@@ -1,13 +1,14 @@
 """What does not belong to a call arrives on a group's channel: an error in words, on all ranks, and nothing torn."""
 
 import random
+import threading
 
 import fake_groups
 import numpy as np
 import pytest
 
 from treefold.errors import GroupError, PeerLostError
-from treefold.group.rounds import Frame, Rounds
+from treefold.group.links import rounds
 
 _SENTENCE = "Another rank sent what does not belong to this call. Install the same treefold on all ranks"
 
@@ -27,18 +28,18 @@ class TestGarbage:
     @pytest.mark.parametrize("kind", ["nothing", "noise", "another magic", "another round"])
     def test_in_place_of_a_frame(self, monkeypatch, kind):
         """Who gets it says so; who has sent it is told, like the others, by whom the group is left."""
-        encoded = Rounds._encoded
         odd = []
 
-        def maybe_garbled(self, frame: Frame):
-            right = encoded(self, frame)
-            return garble(right, kind) if odd and self.channel.rank == 1 else right
+        def maybe_garbled(frame, sequence):
+            right = frame.encode(sequence)
+            sent = garble(right, kind) if threading.get_ident() in odd else right
+            return np.frombuffer(sent, np.uint8).copy()
 
-        monkeypatch.setattr(Rounds, "_encoded", maybe_garbled)
+        monkeypatch.setattr(rounds, "frame_bytes", maybe_garbled)
 
         def body(group):
             group.barrier()
-            odd.extend([1] * (group.rank == 1))
+            odd.extend([threading.get_ident()] * (group.rank == 1))
             out = np.full(3000, -1.0)
             with pytest.raises(GroupError) as caught:
                 group.all_reduce(np.full(3000, 2.0**group.rank), out=out)

@@ -30,7 +30,7 @@ from treefold.engines.roster import ChannelRoster, StoreRoster
 from treefold.engines.stores import CheckedStore
 from treefold.errors import ConnectError, GroupError
 from treefold.group import connecting, joining
-from treefold.group.rounds import ROUND_TAGS
+from treefold.group.links.protocol import VALUE_TAGS
 
 
 def collectives_of_the_user(me, *, port):
@@ -64,7 +64,7 @@ def lose_a_rank_beside_a_neighbour(me, *, port):
         channel, send = group._link._channel, group._link._channel.send
 
         def send_to_1(peer, tag, buffer):
-            if peer or tag < ROUND_TAGS:
+            if peer or tag < VALUE_TAGS:
                 return send(peer, tag, buffer)
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
             return Transfer(peer, tag, buffer, is_send=True)

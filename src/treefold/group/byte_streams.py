@@ -9,10 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from treefold.errors import MismatchError
-from treefold.group.contributions import KIND
-from treefold.group.link import Link, Piece
-
-_PIECES, _COUNTS = 32, 33
+from treefold.group.links.link import Link, Piece
+from treefold.group.links.protocol import CallKind, call_key
 
 
 class Stream(NamedTuple):
@@ -34,7 +32,7 @@ def move(link: Link, stream: Stream, collective: str, layout: str, *, root: int 
     """
     words = f"{collective}{'' if root is None else f' with root {root}'} of {layout}"
     digest = hashlib.blake2b(f"{collective} {layout}".encode(), digest_size=16).digest()
-    kind = KIND.pack(_PIECES, 0, 0, 0 if root is None else root + 1, digest)
+    kind = call_key(CallKind.STREAM, root=root, digest=digest)
     whole, nbytes = stream.given, max(stream.nbytes, 1)
     kept: list[object] = []  # memory of copies, until they have been given
     if nbytes > link.result_bytes:
@@ -54,7 +52,7 @@ def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout
     """
     digest = hashlib.blake2b(layout.encode(), digest_size=16).digest()
     own = struct.pack(f"<{2 * link.size}Q", *sent, *expected)
-    said = link.agree(KIND.pack(_COUNTS, 0, 0, 0, digest), own, words=f"all_to_all of {layout}")
+    said = link.agree(call_key(CallKind.COUNTS, digest=digest), own, words=f"all_to_all of {layout}")
     counts = [struct.unpack(f"<{2 * link.size}Q", blob) for blob in said]
     for sender, row in enumerate(counts):
         for receiver in range(link.size):

@@ -18,13 +18,13 @@ from treefold.calls.wrap import component
 from treefold.errors import ArgumentError, MismatchError
 from treefold.errors.words import counted
 from treefold.execution import native
-from treefold.group.contributions import KIND, address_of, check_movable, host_arrays, layout_of
-from treefold.group.memory import Pieces
+from treefold.group.contributions import address_of, check_movable, host_arrays, layout_of
+from treefold.group.links.memory import Pieces
+from treefold.group.links.protocol import CallKind, call_key
 from treefold.group.reductions import Joined
 from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
 from treefold.values import DistributedValues, PerReplica
 
-_BARRIER, _BROADCAST, _GATHER, _SHAPES = range(16, 20)
 _DEVICE = "cpu:0"
 _LINE = 64
 
@@ -43,12 +43,12 @@ class Moved(NamedTuple):
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-class Moves(TracedCalls):
+class Collectives(TracedCalls):
     """The calls of one group that only move values."""
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        self._link.agree(KIND.pack(_BARRIER, 0, 0, 0, bytes(16)), b"", words="barrier", goes_on=False)
+        self._link.agree(call_key(CallKind.BARRIER), b"", words="barrier", goes_on=False)
 
     def broadcast(self, value: Any, root: int) -> Any:
         """Return rank ``root``'s value on all ranks."""
@@ -62,7 +62,7 @@ class Moves(TracedCalls):
         check_movable(entry)
         given = [host_arrays(part)[0] for part in entry.parts]
         moved = _laid_out(entry.parts, [array.shape for array in given])
-        kind = KIND.pack(_BROADCAST, 0, 0, root + 1, layout_of(entry))
+        kind = call_key(CallKind.BROADCAST, root=root, digest=layout_of(entry))
         pieces = list(zip(moved, given, strict=True)) if self._link.rank == root else []
         made = self._place(kind, moved, pieces, f"broadcast from rank {root} of {_leaves(moved)}")
         pairs = zip(moved, made or [], strict=True)
@@ -113,9 +113,12 @@ class Moves(TracedCalls):
         given = [host_arrays(part) for part in entry.parts]
         pairs = zip(entry.parts, given, strict=True)
         own = [[part.dtype, [list(array.shape) for array in arrays]] for part, arrays in pairs]
-        where = (axis & 255, 0, 0 if root is None else root + 1, layout_of(entry, ends, with_shapes=False))
+        digest = layout_of(entry, ends, with_shapes=False)
+        shapes_key, key = (
+            call_key(kind, how=(axis & 255, 0), root=root, digest=digest) for kind in (CallKind.SHAPES, CallKind.GATHER)
+        )
         blob = json.dumps(own).encode()
-        said = [json.loads(blob) for blob in self._link.agree(KIND.pack(_SHAPES, *where), blob, words=words)]
+        said = [json.loads(blob) for blob in self._link.agree(shapes_key, blob, words=words)]
         parts = enumerate(entry.parts)
         shapes = [_joined(part.path, [rank[index] for rank in said], axis) for index, part in parts]
         moved = _laid_out(entry.parts, shapes)
@@ -126,8 +129,7 @@ class Moves(TracedCalls):
                 pieces.append((result._replace(at=result.at + before * result.dtype.itemsize), array))
                 before += array.size
         is_wanted = root is None or root == self._link.rank
-        kind = KIND.pack(_GATHER, *where)
-        made = self._place(kind, moved, pieces, words, is_wanted=is_wanted, may_keep=axis == 0)
+        made = self._place(key, moved, pieces, words, is_wanted=is_wanted, may_keep=axis == 0)
         counts = [sum(len(rank[index][1]) for rank in said) for index in range(len(moved))]
         return None if made is None else Joined(made, counts)
 

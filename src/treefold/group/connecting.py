@@ -14,12 +14,12 @@ from treefold.group import memory_limits, native_core
 from treefold.group.descriptor_passing import Lifeline, Met, close_all
 from treefold.group.group import Group
 from treefold.group.joining import Terms, join
-from treefold.group.link import Link
+from treefold.group.links.link import Link
+from treefold.group.links.shared_memory import SharedMemoryLink
 from treefold.group.plans import Layout
 from treefold.group.rank_sources import find_ranks
 from treefold.group.rendezvous_client import Client
 from treefold.group.rendezvous_listener import Listener
-from treefold.group.shared_memory_link import SharedMemoryLink
 from treefold.group.ticket import Ticket, Waiting
 from treefold.group.timeouts import checked_seconds
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import numbers
 import re
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,15 +18,12 @@ from treefold.calls.reader import Reading, Tree, read_shape
 from treefold.calls.weights import read_weights
 from treefold.errors import ArgumentError, DeviceError, DtypeError
 from treefold.fold import Fold
+from treefold.group.links.protocol import MOST_DESCRIBED
 from treefold.reduce_op import ReduceOp
 
-#: Collective, op, accumulation, root, and the hash of everything else: what calls of several ranks are compared by.
-KIND = struct.Struct("<BBBxI16s")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 #: Text in quotes, a bracket or a comma, or what is between these.
 _PIECE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[][(){},]|[^][(){},'"]+|.""")
-#: As much as the others are told of a call.
-_MOST_WORDS = 400
 
 
 def address_of(array: HostArray) -> int:
@@ -161,4 +157,4 @@ def words_of(collective: str, fold: Fold, entry: Entry, ends: str = "") -> str:
     """Return what the other ranks are told of a call, if theirs differ."""
     leaves = [f"{part.dtype} {part.operand.shape}{' at ' * bool(part.path)}{part.path}" for part in entry.parts]
     text = f"{collective}, {fold.op.name}, {f'to {ends} ' * bool(ends)}of {', '.join(leaves) or 'nothing'}"
-    return text if len(text) <= _MOST_WORDS else f"{text[: _MOST_WORDS - 20]} … ({len(leaves)} leaves)"
+    return text if len(text) <= MOST_DESCRIBED else f"{text[: MOST_DESCRIBED - 20]} … ({len(leaves)} leaves)"

@@ -16,11 +16,11 @@ from treefold.backends.tracing import Like, as_written
 from treefold.calls.reader import read_shape
 from treefold.errors import ArgumentError, DtypeError
 from treefold.fold import Fold
-from treefold.group.collectives import Moves
+from treefold.group.collectives import Collectives
 from treefold.group.contributions import structure_of
-from treefold.group.link import Link, told
+from treefold.group.links.link import Link, told
 from treefold.group.rank_parts import cut_equally
-from treefold.group.reductions import Folds
+from treefold.group.reductions import Reductions
 from treefold.group.traced_calls import call_later, tracing_backend
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp, ReduceOpLike
@@ -40,8 +40,8 @@ class Group:
     def __init__(self, link: Link) -> None:
         """Take over a link that ``connect`` has made."""
         self._link = link
-        self._moves = Moves(link)
-        self._folds = Folds(link, self._moves.join)
+        self._moves = Collectives(link)
+        self._folds = Reductions(link, self._moves.join)
         _open.add(self)
         atexit.unregister(_close_all)
         atexit.register(_close_all)  # the last to register is the first to run: before PyTorch and MPI end
@@ -169,12 +169,12 @@ class Group:
         """
         return self._folds.plan(value, op)
 
-    def folds(self, accumulate: str) -> Folds:
+    def folds(self, accumulate: str) -> Reductions:
         """Return the all-reduces of this group in another accumulation: for ops objects.
 
         :meta private:
         """
-        return Folds(self._link, self._moves.join, accumulate)
+        return Reductions(self._link, self._moves.join, accumulate)
 
     def gathered(self, value: Any, axis: int, ends: str) -> Any:
         """Return what ``all_gather`` does, for destinations in which ranks must agree: for ops objects.

@@ -17,11 +17,11 @@ from typing import Any
 from treefold.engines.interface import Channel
 from treefold.engines.roster import ChannelRoster, Roster
 from treefold.errors import ConnectError, TopologyError, TreefoldError
-from treefold.group.channel_link import ChannelLink
-from treefold.group.link import Link
+from treefold.group.links.hosts import ChannelLink
+from treefold.group.links.link import Link
+from treefold.group.links.shared_memory import SharedMemoryLink
 from treefold.group.plans import Layout
 from treefold.group.rank_sources import host_key
-from treefold.group.shared_memory_link import SharedMemoryLink
 from treefold.group.ticket import Ticket, Waiting
 from treefold.planners.host_shares import host_shares
 from treefold.topology import Topology

@@ -17,8 +17,7 @@ from treefold.dtypes import WIDE_INTEGERS, itemsize
 from treefold.errors import UnplannedCallError
 from treefold.execution.registry import HOSTS, SHARED_MEMORY
 from treefold.fold import Fold
-from treefold.group.contributions import KIND
-from treefold.group.rounds import FRAME_ROOM
+from treefold.group.links.protocol import FRAME_ROOM, CallKind, call_key
 from treefold.packing import Item, split_by_shares
 from treefold.plan import Plan
 from treefold.plan.actions import dtype_in
@@ -28,7 +27,6 @@ from treefold.planners.direct import direct
 from treefold.reduce_op import ReduceOp
 
 _NUMBER_DIGITS = 16
-_COUNTS = 21
 _ALIGNED = 16
 _WHOLE = (Fraction(1),)
 #: Above so many times the least bytes between hosts, users are told of the guarantee that needs fewer.
@@ -144,7 +142,7 @@ class GroupPlans:
         self.replicas = tuple((count,) for count in unplanned.replicas)
         if unplanned.are_mixed:
             own = json.dumps(self.own).encode()
-            said = agree(KIND.pack(_COUNTS, 0, 0, 0, bytes(16)), own, words="numbers of replicas")
+            said = agree(call_key(CallKind.REPLICAS), own, words="numbers of replicas")
             self.replicas = tuple(tuple(json.loads(blob)) for blob in said)
         num_leaves = len(self._reduction.entry.parts)
         of_leaves = [counts * num_leaves if len(counts) == 1 else counts for counts in self.replicas]

@@ -26,8 +26,9 @@ from treefold.execution import native
 from treefold.fold import Fold
 from treefold.group import native_core
 from treefold.group.batches import Batch, read_value, without_arrays
-from treefold.group.contributions import KIND, address_of, dense_shape_of, layout_of, plain_rows, rows_of, words_of
-from treefold.group.link import Link, Outcome
+from treefold.group.contributions import address_of, dense_shape_of, layout_of, plain_rows, rows_of, words_of
+from treefold.group.links.link import Link, Outcome
+from treefold.group.links.protocol import CallKind, call_key
 from treefold.group.plans import GroupPlans, Reduction, plan_of
 from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
 from treefold.plan import Plan
@@ -38,7 +39,6 @@ from treefold.values import DistributedValues, PerReplica
 if TYPE_CHECKING:
     from treefold._native import GroupForm
 
-_ALL_REDUCE, _WEIGHTED, _WEIGHTS, _REDUCE_SCATTER = range(4)
 _DEVICE = "cpu:0"
 _DEVICES = (_DEVICE,)
 _ITSELF = True
@@ -85,7 +85,7 @@ class Reduced(NamedTuple):
 Join = Callable[[Entry, str, int, int | None], Joined | None]
 
 
-class Folds(TracedCalls):
+class Reductions(TracedCalls):
     """The all-reduces of one group, with what is known of the calls so far."""
 
     def __init__(self, link: Link, join: Join, accumulate: str = "wide") -> None:
@@ -161,7 +161,7 @@ class Folds(TracedCalls):
         """Return what is known of a reduce-scatter of arrays, after validation if they are the first of their kind."""
         reading = read_components((values,))
         op = op if type(op) is str else ReduceOp.parse(op)
-        key = None if reading.key is None else (_REDUCE_SCATTER, op, reading.key, cut)
+        key = None if reading.key is None else (CallKind.REDUCE_SCATTER, op, reading.key, cut)
         known = None if key is None else self._known.get(key)
         if known is not None:
             return known, rows_of(reading)
@@ -169,7 +169,7 @@ class Folds(TracedCalls):
         entry = read_entry(
             PerReplica([values]), reading, _DEVICE, lambda path, leaves: read_folded_leaf(path, leaves, fold)
         )
-        known = self._read(fold, entry, None, _REDUCE_SCATTER, cut=cut)
+        known = self._read(fold, entry, None, CallKind.REDUCE_SCATTER, cut=cut)
         if key is not None:
             self._known.put(key, known)
         return known, plain_rows(entry)
@@ -216,7 +216,7 @@ class Folds(TracedCalls):
         is_dense = [part.goal is Goal.FOLD for part in entry.parts]
         rows = self._join_rows(entry, is_dense, fold, root)
         dense = dataclasses.replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
-        known = self._read(fold, dense, root, _ALL_REDUCE if own is None else _WEIGHTED, ends, cut)
+        known = self._read(fold, dense, root, CallKind.ALL_REDUCE if own is None else CallKind.WEIGHTED, ends, cut)
         contributions = plain_rows(dense)
         fold = fold if own is None else self._with_weights(fold, own)
         targets = _targets(known.results, takers) if is_wanted and (known.is_private or takers is not None) else None
@@ -281,7 +281,7 @@ class Folds(TracedCalls):
         return arrays
 
     def _read(
-        self, fold: Fold, entry: Entry, root: int | None, collective: int, ends: str = "", cut: str = ""
+        self, fold: Fold, entry: Entry, root: int | None, collective: CallKind, ends: str = "", cut: str = ""
     ) -> KnownCall:
         """Return what ranks compare of a call, and what its results will be."""
         for part in entry.parts:
@@ -291,23 +291,23 @@ class Folds(TracedCalls):
                 raise ArgumentError.replicas_of_rank(len(part.lengths), native_core.MOST_REPLICAS)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
         layout = layout_of(entry, cut or ends)
-        kind = KIND.pack(collective, *how, 0 if root is None else root + 1, layout)
-        name = "reduce_scatter" if collective == _REDUCE_SCATTER else "all_reduce" if root is None else "reduce"
+        kind = call_key(collective, how=how, root=root, digest=layout)
+        name = "reduce_scatter" if collective == CallKind.REDUCE_SCATTER else "all_reduce" if root is None else "reduce"
         words = words_of(name if root is None else f"reduce to rank {root}", fold, entry, ends)
         leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]
-        form = native_core.GroupForm(kind, words, leaves, *how, native.level(), collective == _WEIGHTED)
+        form = native_core.GroupForm(kind, words, leaves, *how, native.level(), collective == CallKind.WEIGHTED)
         pairs = zip(entry.parts, form.results_at, strict=True)
         results = [_result(part.operand.backend, part.dtype, part.operand.shape, fold, at) for part, at in pairs]
         needs_copies = any(not one.backend.takes_read_only or one.dtype != one.narrow for one in results)
         is_private = form.stream_bytes <= native_core.SMALL_BYTES or needs_copies
         bare = without_arrays(entry)
-        reduction = Reduction(bare, fold, name, root or 0, is_weighted=collective == _WEIGHTED)
+        reduction = Reduction(bare, fold, name, root or 0, is_weighted=collective == CallKind.WEIGHTED)
         plans = GroupPlans(reduction, self._link.layout, self._link.rank)
         return KnownCall(form, fold, results, bare, plans, is_private)
 
     def _with_weights(self, fold: Fold, own: Sequence[float]) -> Fold:
         """Return the fold with the weights of all ranks, which they tell each other."""
-        kind = KIND.pack(_WEIGHTS, 0, 0, 0, bytes(16))
+        kind = call_key(CallKind.WEIGHTS)
         said = self._link.agree(kind, struct.pack(f"<{len(own)}d", *own), words="the weights of a mean")
         everyone = [weight for part in said for weight in struct.unpack(f"<{len(part) // 8}d", part)]
         return Fold(fold.op, fold.accumulate, read_weights(everyone, fold.op))

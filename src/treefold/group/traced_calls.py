@@ -7,7 +7,7 @@ from typing import Any
 
 from treefold.backends import ArrayBackend, backend_of
 from treefold.backends.tracing import Like
-from treefold.group.link import Link, told
+from treefold.group.links.link import Link, told
 from treefold.values import DistributedValues, IndexedSlices, PerReplica, flatten, unflatten
 
 #: Says what a leaf's array will be in the result; ``is_rows``: it is the values or the indices of sparse rows.

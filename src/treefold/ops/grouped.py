@@ -12,7 +12,7 @@ from treefold.devices import Device
 from treefold.errors import ArgumentError, DeviceError, OutputError
 from treefold.group import Group, connect
 from treefold.group.batches import Batch
-from treefold.group.link import told
+from treefold.group.links.link import told
 from treefold.group.traced_calls import tracing_backend
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp

@@ -13,12 +13,11 @@ import weakref
 from typing import Any, NamedTuple, TypeVar
 
 from treefold.errors import GroupError
-from treefold.group.contributions import KIND
 from treefold.group.descriptor_passing import peer
-from treefold.group.link import Link
+from treefold.group.links.link import Link
+from treefold.group.links.protocol import CallKind, call_key
 from treefold.group.rank_sources import host_key
 
-_ADDRESSES = 34
 _Opened = TypeVar("_Opened")
 
 
@@ -53,8 +52,7 @@ def tell_addresses(link: Link) -> tuple[list[Address], socket.socket]:
     own = Address(f"treefold-{secrets.token_hex(16)}", secrets.token_hex(32), host_key())
     listener = listen(own)
     try:
-        kind = KIND.pack(_ADDRESSES, 0, 0, 0, bytes(16))
-        said = link.agree(kind, json.dumps(own).encode(), words="init_process_group")
+        said = link.agree(call_key(CallKind.ADDRESSES), json.dumps(own).encode(), words="init_process_group")
         return [Address(*json.loads(blob)) for blob in said], listener
     except BaseException:
         listener.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from treefold.errors import ProcessGroupError
 from treefold.group.byte_streams import overwrites
-from treefold.group.link import Link
+from treefold.group.links.link import Link
 from treefold.torch.checks import words
 from treefold.torch.flat import piece
 

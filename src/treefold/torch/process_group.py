@@ -26,11 +26,11 @@ from treefold.backends.torch_memory import memory
 from treefold.backends.torch_untraced import untraced
 from treefold.errors import GroupError, ProcessGroupError
 from treefold.group.byte_streams import Stream, move, tell_counts
-from treefold.group.collectives import Moves
+from treefold.group.collectives import Collectives
 from treefold.group.connecting import connect_link
-from treefold.group.link import told
+from treefold.group.links.link import told
 from treefold.group.rank_sources import StoreRanks
-from treefold.group.reductions import Folds
+from treefold.group.reductions import Reductions
 from treefold.torch.addresses import tell_addresses
 from treefold.torch.checks import check_count, check_rank, check_sizes, check_tag, columns, op_of, words
 from treefold.torch.cutting import cut_apart, cut_in_place, parts_of
@@ -70,8 +70,8 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         except BaseException as error:  # the others would wait for this rank
             self._link.close(error)
             raise
-        self._moves, self._turns, self._elsewhere = Moves(self._link), Turns(), Elsewhere(_NAME)
-        self._folds = Folds(self._link, self._moves.join)
+        self._moves, self._turns, self._elsewhere = Collectives(self._link), Turns(), Elsewhere(_NAME)
+        self._folds = Reductions(self._link, self._moves.join)
         _open.add(self)
 
     def allreduce(self, tensors: list[Any], opts: Any) -> Any:

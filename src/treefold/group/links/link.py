@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from treefold.backends import HostArray
 from treefold.errors import CallMismatchError, GroupError, SharedMemoryError, UnplannedCallError
+from treefold.group.links.protocol import MOST_DESCRIBED, REFUSED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,10 +207,10 @@ class Link(abc.ABC):
     def _refuse(self, sentence: str) -> None:
         """Tell the others, which are in a call, that this rank cannot make it. Errors in telling them are ignored."""
         # Cut in bytes, as the block of a rank holds them; a character that the cut has split is left out.
-        words = sentence.encode(errors="replace")[:400].decode(errors="ignore")
+        words = sentence.encode(errors="replace")[:MOST_DESCRIBED].decode(errors="ignore")
         try:
             self._operate("a call that it could not make")
-            self._agree(bytes(24), b"", words, is_refused=True)
+            self._agree(REFUSED, b"", words, is_refused=True)
         except GroupError:
             pass
         except BaseException as error:  # Ctrl-C while it tells them

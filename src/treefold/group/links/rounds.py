@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from treefold.backends import HostArray
-from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Transfer, Waiting
+from treefold.engines.interface import Channel, Enough, Transfer, Waiting
 from treefold.errors import CallMismatchError, GroupError, PeerLostError, UnplannedCallError
-from treefold.group.blame import AWAY, AWAY_S, LATE, LEFT, LOST, Said, error_of, have_answered
+from treefold.group.links.blame import AWAY, AWAY_S, LATE, LEFT, LOST, Said, error_of, have_answered
+from treefold.group.links.protocol import FRAME_BYTES, FRAME_ROOM, FRAME_TAG, REST_TAG, Frame, frame_bytes
 
-#: Magic, sequence, kind, whether the call is refused, replicas, the plan's number, bytes of the words, of the payload.
-_HEAD = struct.Struct("<4sQ24s??xxIQII")
-_MAGIC = b"tfd1"
-_MOST_WORDS = 400
-#: What a frame has room for beside its head; longer payloads follow it.
-FRAME_ROOM = 16384
-_FRAME_BYTES = _HEAD.size + _MOST_WORDS + FRAME_ROOM
-_FRAME, _REST = range(CONTROL_TAGS + 1)
-#: The tags that rounds use; data has those from here on.
-ROUND_TAGS = CONTROL_TAGS + 1
 #: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
 _GRACE_S, _GRACE_AT_DEADLINE_S = 0.2, 0.06
 _GRACE_AT_THE_END_S = 0.05
@@ -40,19 +29,6 @@ _ALIKE = (CallMismatchError, UnplannedCallError)
 _WARN_AFTER_S = 30.0
 
 
-class Frame(NamedTuple):
-    """What a rank says in a round."""
-
-    kind: bytes
-    words: str
-    payload: bytes = b""
-    replicas: int = 0
-    number: int = 0
-    is_refused: bool = False
-    #: Whether leaves have different numbers of replicas, at most so many.
-    is_mixed: bool = False
-
-
 class Rounds:
     """The rounds of one group, one after the other. One call has one or several of them."""
 
@@ -66,7 +42,7 @@ class Rounds:
         self._looked_at, self._absence = channel.now(), (-math.inf, -math.inf)
         # Four for each rank: of this round, of the next, as others may be one round ahead, and of the two after that,
         # whose receives are open then. Zeros: what a shorter message leaves must be no frame of an earlier group.
-        self._frames = np.zeros((4, channel.size, _FRAME_BYTES), np.uint8)
+        self._frames = np.zeros((4, channel.size, FRAME_BYTES), np.uint8)
         #: How many rounds each rank has told, as far as that has come; and the receives of its next two frames. One of
         #: them is always open, also where nobody takes what has come: by it this rank notices who stops.
         self._told = [0] * channel.size
@@ -91,21 +67,20 @@ class Rounds:
         with self.failing():
             self.sequence += 1
             self.look_at_clock()
-            # Copied, because PyTorch warns of read-only arrays; the transfers hold it until all have received it.
-            own = np.frombuffer(self._encoded(frame), np.uint8).copy()
-            gone = [peer for peer in self.peers if self.channel.send(peer, _FRAME, own[:_FRAME_BYTES]).error]
+            own = frame_bytes(frame, self.sequence)
+            gone = [peer for peer in self.peers if self.channel.send(peer, FRAME_TAG, own).error]
             # Those may have told the round, and say that it has failed: then it has for this rank, too.
             self._miss([peer for peer in gone if self._has_stopped(peer, deadline)], deadline)
             missing = {self._next[peer] for peer in self.peers if self._told[peer] < self.sequence}
             self._wait_in_round(missing, deadline, warn)
-            said = {peer: self._decoded(self._buffer(self.sequence, peer)) for peer in self.peers}
+            said = {peer: Frame.decode(self._buffer(self.sequence, peer), self.sequence) for peer in self.peers}
             long = {peer: length for peer, (_, length) in said.items() if length > FRAME_ROOM}
             rests = {peer: np.empty(length - FRAME_ROOM, np.uint8) for peer, length in long.items()}
-            waiting = {self.channel.receive(peer, _REST, rest) for peer, rest in rests.items()}
+            waiting = {self.channel.receive(peer, REST_TAG, rest) for peer, rest in rests.items()}
             if len(frame.payload) > FRAME_ROOM:
                 rest = np.frombuffer(frame.payload, np.uint8)[FRAME_ROOM:].copy()
                 for peer in self.peers:
-                    self.channel.send(peer, _REST, rest)
+                    self.channel.send(peer, REST_TAG, rest)
             self._wait_in_round(waiting, deadline, warn)
             frames = {peer: one for peer, (one, _) in said.items()}
             for peer, rest in rests.items():
@@ -156,7 +131,7 @@ class Rounds:
 
     def _receive_frame(self, peer: int, sequence: int) -> Transfer:
         """Begin to receive a frame of a rank."""
-        return self.channel.receive(peer, _FRAME, self._buffer(sequence, peer))
+        return self.channel.receive(peer, FRAME_TAG, self._buffer(sequence, peer))
 
     def _note_frame(self, peer: int) -> Transfer:
         """Count a frame that has come, and one behind it that had come before; return the receive of the next."""
@@ -346,30 +321,3 @@ class Rounds:
             # Closed whatever the answers are: nothing can be sent any more.
             self.channel.close()
         return {self.channel.rank: own} | {rank: Said.read(words) for rank, words in told.items()}, bool(told)
-
-    def _encoded(self, frame: Frame) -> bytes:
-        words = frame.words.encode(errors="replace")[:_MOST_WORDS]
-        head = _HEAD.pack(
-            _MAGIC,
-            self.sequence,
-            frame.kind,
-            frame.is_refused,
-            frame.is_mixed,
-            frame.replicas,
-            frame.number,
-            len(words),
-            len(frame.payload),
-        )
-        return head + words + frame.payload[:FRAME_ROOM]
-
-    def _decoded(self, buffer: HostArray) -> tuple[Frame, int]:
-        """Return a rank's frame, with what stands in it of the payload, and how long that is."""
-        head = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
-        magic, sequence, kind, is_refused, is_mixed, replicas, number, words_bytes, payload_bytes = head
-        # A peer that is a call ahead or behind would have its numbers taken for this call's.
-        if magic != _MAGIC or sequence != self.sequence or words_bytes > _MOST_WORDS:
-            raise GroupError.garbled()
-        start = _HEAD.size + words_bytes
-        words = buffer[_HEAD.size : start].tobytes().decode(errors="replace")
-        payload = buffer[start : start + min(payload_bytes, FRAME_ROOM)].tobytes()
-        return Frame(kind, words, payload, replicas, number, is_refused, is_mixed), payload_bytes

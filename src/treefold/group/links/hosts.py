@@ -18,12 +18,13 @@ from treefold.execution.program import program_of
 from treefold.execution.program_walk import Walk
 from treefold.fold import Fold
 from treefold.group.contributions import address_of
-from treefold.group.link import Link, Piece
-from treefold.group.memory import CallMemory, arrays_of, memory_at
-from treefold.group.messages import Crossing
+from treefold.group.links.link import Link, Piece
+from treefold.group.links.memory import CallMemory, arrays_of, memory_at
+from treefold.group.links.messages import Crossing
+from treefold.group.links.protocol import VALUE_TAGS, VOTE, Frame
+from treefold.group.links.rounds import Rounds
+from treefold.group.links.shared_memory import SharedMemoryLink
 from treefold.group.plans import Counts, GroupPlans, Layout, padded
-from treefold.group.rounds import ROUND_TAGS, Frame, Rounds
-from treefold.group.shared_memory_link import SharedMemoryLink
 from treefold.group.timeouts import MOST_SECONDS, checked_seconds
 from treefold.plan import Plan
 from treefold.plan.ir import Copy
@@ -31,7 +32,6 @@ from treefold.plan.ir import Copy
 if TYPE_CHECKING:
     from treefold._native import GroupForm
 
-_VOTE = b"every rank has everything"
 _LINE = 64
 
 
@@ -228,7 +228,7 @@ class ChannelLink(Link):
 
     def _vote(self, until: float) -> None:
         """Let all ranks say that they have everything: nothing is handed over before."""
-        self._tell(Frame(_VOTE[:24], "the end of a call"), until)
+        self._tell(Frame(VOTE, "the end of a call"), until)
 
     def _tell(self, frame: Frame, until: float) -> list[Frame]:
         """Tell all ranks, and return what they tell; what this one does next keeps none of them waiting."""
@@ -247,7 +247,7 @@ class ChannelLink(Link):
         walk = self._walks.get(number)
         if walk is None:
             programs = [program_of(plan, rank, self.layout.hosts) for rank in self._host]
-            tags = self._channel.limits.tags - ROUND_TAGS
+            tags = self._channel.limits.tags - VALUE_TAGS
             walk = Walk(plan, programs, self.rank, chunk_bytes=self._channel.limits.chunk_bytes, num_tags=tags)
             self._walks.put(number, walk)
         return walk
@@ -260,7 +260,7 @@ class ChannelLink(Link):
         walk.run(
             memory.flat,
             self._channel,
-            ROUND_TAGS,
+            VALUE_TAGS,
             lambda waiting: self._rounds.arrivals(waiting, until, self._warn),
             lambda copies: self._share(copies, memory, walk, until),
         )
@@ -297,9 +297,7 @@ class ChannelLink(Link):
             # rank sends.
             # Where a connection breaks, this rank leaves its host: else it would wait there for one that has stopped,
             # until a deadline of its own, and be missed like that one.
-            self._channel.meanwhile(
-                lambda: local.place(_VOTE[:24], max(nbytes, 1), given, taken, words=words), local.close
-            )
+            self._channel.meanwhile(lambda: local.place(VOTE, max(nbytes, 1), given, taken, words=words), local.close)
         except GroupError as error:
             if not (isinstance(error, (PeerLostError, DeadlineError)) or local.is_closed):
                 raise

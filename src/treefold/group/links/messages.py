@@ -8,7 +8,7 @@ import numpy as np
 
 from treefold.backends import HostArray
 from treefold.engines.interface import Channel, Transfer
-from treefold.group.rounds import ROUND_TAGS
+from treefold.group.links.protocol import VALUE_TAGS
 
 #: A piece of a stream that all ranks know, and the memory of this process that it comes from or goes to.
 Placed = tuple[int, HostArray]
@@ -39,11 +39,11 @@ class Crossing:
         # All receives before the first send: no rank's messages then wait for a peer that is still sending its own.
         for peer in peers:
             for index, message in enumerate(self._messages(told[peer][0], told[rank][1])):
-                waiting.add(channel.receive(peer, ROUND_TAGS + index % rails, self._room_for(message)))
+                waiting.add(channel.receive(peer, VALUE_TAGS + index % rails, self._room_for(message)))
         for peer in peers:
             for index, message in enumerate(self._messages(told[rank][0], told[peer][1])):
                 parts = [_part(self._given[giver], *span) for giver, _, *span in message]
-                channel.send(peer, ROUND_TAGS + index % rails, parts[0] if len(parts) == 1 else np.concatenate(parts))
+                channel.send(peer, VALUE_TAGS + index % rails, parts[0] if len(parts) == 1 else np.concatenate(parts))
         for giver, taker, *span in self._pieces(told[rank][0], told[rank][1]):
             np.copyto(_part(self._taken[taker], *span), _part(self._given[giver], *span))
         return waiting

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
 from treefold.group import native_core
-from treefold.group.link import Link, Piece
+from treefold.group.links.link import Link, Piece
 from treefold.group.plans import GroupPlans, Layout
 
 if TYPE_CHECKING:

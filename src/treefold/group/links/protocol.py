@@ -1,0 +1,115 @@
+"""Everything that crosses the wire between ranks beside values: kinds of calls, frames, and their constants."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import NamedTuple
+
+import numpy as np
+
+from treefold.backends import HostArray
+from treefold.engines.interface import CONTROL_TAGS
+from treefold.errors import GroupError
+
+
+class CallKind(enum.IntEnum):
+    """The calls of a group, and the steps of calls, by the number that ranks compare."""
+
+    ALL_REDUCE = 0
+    WEIGHTED = 1
+    #: The ranks tell each other the weights of a mean.
+    WEIGHTS = 2
+    REDUCE_SCATTER = 3
+    BARRIER = 16
+    BROADCAST = 17
+    GATHER = 18
+    #: The ranks tell each other the shapes that a gather lays behind each other.
+    SHAPES = 19
+    #: The ranks tell each other how many replicas each of their leaves has.
+    REPLICAS = 21
+    #: Pieces of a stream of bytes.
+    STREAM = 32
+    #: The ranks tell each other how much each sends to each.
+    COUNTS = 33
+    #: The ranks tell each other where they listen for messages.
+    ADDRESSES = 34
+    #: Every rank says that it has everything.
+    VOTE = 255
+
+
+#: Kind, op or axis, accumulation, root + 1 (0: none), and a hash of everything else that ranks compare.
+_CALL = struct.Struct("<BBBxI16s")
+#: Magic, sequence, call, whether it is refused, whether leaves differ in their numbers of replicas, the most replicas
+#: of one, the plan's number, bytes of the description, bytes of the payload.
+_HEAD = struct.Struct("<4sQ24s??xxIQII")
+_MAGIC = b"tfd1"
+#: What a frame has room for beside its head: of a call in words, and of a payload. A longer payload follows the frame.
+MOST_DESCRIBED, FRAME_ROOM = 400, 16384
+FRAME_BYTES = _HEAD.size + MOST_DESCRIBED + FRAME_ROOM
+#: The tags of frames and of what follows them; values have those from ``VALUE_TAGS`` on.
+FRAME_TAG, REST_TAG, VALUE_TAGS = 0, CONTROL_TAGS, CONTROL_TAGS + 1
+
+
+def call_key(
+    kind: CallKind, *, how: tuple[int, int] = (0, 0), root: int | None = None, digest: bytes = bytes(16)
+) -> bytes:
+    """Return the 24 bytes by which ranks compare a call. ``how``: op and accumulation, or an axis."""
+    return _CALL.pack(kind, *how, 0 if root is None else root + 1, digest)
+
+
+VOTE = call_key(CallKind.VOTE)
+#: The call of a rank that cannot make the call in which the others are.
+REFUSED = bytes(_CALL.size)
+
+
+class Frame(NamedTuple):
+    """What a rank tells all others in a round."""
+
+    kind: bytes
+    words: str
+    payload: bytes = b""
+    replicas: int = 0
+    number: int = 0
+    is_refused: bool = False
+    #: Whether leaves have different numbers of replicas, at most ``replicas``.
+    is_mixed: bool = False
+
+    def encode(self, sequence: int) -> bytes:
+        """Return the frame of a round as it crosses the wire, with as much of the payload as it has room for."""
+        words = self.words.encode(errors="replace")[:MOST_DESCRIBED]
+        head = _HEAD.pack(
+            _MAGIC,
+            sequence,
+            self.kind,
+            self.is_refused,
+            self.is_mixed,
+            self.replicas,
+            self.number,
+            len(words),
+            len(self.payload),
+        )
+        return head + words + self.payload[:FRAME_ROOM]
+
+    @staticmethod
+    def decode(buffer: HostArray, sequence: int) -> tuple[Frame, int]:
+        """Return a rank's frame of a round, with what stands in it of the payload, and how long that is.
+
+        Raises:
+            GroupError: it is none, or one of another round: a peer that is a call ahead would be misread.
+
+        """
+        head = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
+        magic, said, kind, is_refused, is_mixed, replicas, number, words_bytes, payload_bytes = head
+        if magic != _MAGIC or said != sequence or words_bytes > MOST_DESCRIBED:
+            raise GroupError.garbled()
+        start = _HEAD.size + words_bytes
+        words = buffer[_HEAD.size : start].tobytes().decode(errors="replace")
+        payload = buffer[start : start + min(payload_bytes, FRAME_ROOM)].tobytes()
+        return Frame(kind, words, payload, replicas, number, is_refused, is_mixed), payload_bytes
+
+
+def frame_bytes(frame: Frame, sequence: int) -> HostArray:
+    """Return a frame as an array that an engine can send."""
+    # Copied, because PyTorch warns of read-only arrays; the transfers hold it until all have received it.
+    return np.frombuffer(frame.encode(sequence), np.uint8).copy()
