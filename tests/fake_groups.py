@@ -1,10 +1,11 @@
 """Groups on the fake network, one rank on each host: quick, and every byte is counted."""
 
+from fake_network import FakeNetwork
+
 from treefold.engines.interface import Limits
 from treefold.group import Group
 from treefold.group.links.hosts import ChannelLink
 from treefold.group.plans import Layout
-from treefold.testing import FakeNetwork
 
 
 def run(size, body, *, seed=1, guarantee="replica_order", chunk_bytes=1 << 12, is_prompt=False):

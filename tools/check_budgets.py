@@ -29,7 +29,6 @@ LARGER: dict[str, tuple[int, int]] = {
     "src/treefold/group/reductions.py:Reductions": (249, 14),
     "src/treefold/group/links/rounds.py:Rounds": (320, 28),
     "src/treefold/ops/base.py:CrossDeviceOps": (305, 24),
-    "src/treefold/testing/fake_wire.py:Wire": (207, 17),
     "src/treefold/torch/process_group.py:TreefoldProcessGroup": (317, 41),
 }
 

@@ -21,7 +21,6 @@ class TestErrors:
         missing = {kind.__name__ for kind in kinds if issubclass(kind, ImportError)}
         assert missing == {"FrameworkError", "InstallationError", "MissingExtraError"}
         others = {"ConformanceError", "FakeOutOfMemoryError", "GpuError", "MissingImplementationError", "PeerError"}
-        others |= {"ChannelUseError", "HangError"}
         others |= {"ComponentError", "UnknownNameError"}  # of Python's own kinds, an IndexError and an AttributeError
         groups = {kind.__name__ for kind in kinds if issubclass(kind, errors.GroupError)} - {"CallMismatchError"}
         not_values = {kind.__name__ for kind in kinds if not issubclass(kind, ValueError)}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_network import Cut, FakeNetwork, Kill, Stop
 
 from treefold import IndexedSlices, PerReplica
 from treefold.engines.interface import Limits
@@ -21,7 +22,6 @@ from treefold.group.links.hosts import ChannelLink
 from treefold.group.links.link import Link, told
 from treefold.group.links.protocol import VALUE_TAGS
 from treefold.group.plans import Layout
-from treefold.testing import Cut, FakeNetwork, Kill, Stop
 
 TIMEOUT_S = 10.0
 GRACE_S = 0.1

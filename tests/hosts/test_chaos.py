@@ -7,8 +7,7 @@ import os
 
 import pytest
 import random_scenes
-
-from treefold.testing import Stop
+from fake_network import Stop
 
 _PARTS = 40
 SEEDS = 100_000 if os.environ.get("TREEFOLD_CASES") == "full" else 10_000

@@ -6,7 +6,6 @@
     ├── ArgumentError                ValueError           an argument is outside what it may be
     │   └── ProcessGroupError                             a call of torch.distributed that is not taken
     ├── CallError                    TypeError            arguments that do not go together, a class for an object
-    ├── ChannelUseError              AssertionError       code under test uses a channel as no engine allows
     ├── CommandError                 ValueError           a command was called with something that it cannot do
     │   ├── BenchError                                    a benchmark was asked for something that it cannot do
     │   └── CheckpointError                               a file that cannot be averaged, files that do not match
@@ -24,7 +23,6 @@
     │   ├── PeerLostError            ConnectionError      a rank that has ended, left or was interrupted
     │   ├── SharedMemoryError        MemoryError          no shared memory: none of this kind, none left, none allowed
     │   └── UnplannedCallError                            a call that ranks have to plan first; users never see it
-    ├── HangError                    RuntimeError         ranks of a fake network that wait for what never comes
     ├── InstallationError            ImportError          a native core of other sources, a sub-interpreter
     ├── MismatchError                ValueError           replicas disagree: structure, shape, dtype, sparsity …
     │   └── ReplicaMismatchError     tf.errors.OpError    the same, as TensorFlow raises it; in treefold.tensorflow
@@ -64,7 +62,7 @@ from treefold.errors.installation import FrameworkError, InstallationError, Miss
 from treefold.errors.names import ComponentError, UnknownNameError
 from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
-from treefold.errors.testing import ChannelUseError, ConformanceError, FakeOutOfMemoryError, HangError
+from treefold.errors.testing import ConformanceError, FakeOutOfMemoryError
 from treefold.errors.topology import TopologyError
 from treefold.errors.torch_backend import ProcessGroupError
 from treefold.errors.values import DtypeError, MismatchError, OutputError
@@ -74,7 +72,6 @@ __all__ = [
     "BenchError",
     "CallError",
     "CallMismatchError",
-    "ChannelUseError",
     "CheckpointError",
     "CommandError",
     "ComponentError",
@@ -87,7 +84,6 @@ __all__ = [
     "FrameworkError",
     "GpuError",
     "GroupError",
-    "HangError",
     "InstallationError",
     "MismatchError",
     "MissingExtraError",

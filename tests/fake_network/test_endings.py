@@ -1,8 +1,8 @@
 import pytest
 from channel_calls import finish, from_all, leave, others, row, sleep
 
+from fake_network import FakeNetwork, Kill
 from treefold.errors import ConnectError, GroupError
-from treefold.testing import FakeNetwork, Kill
 
 SEEDS = range(40)
 

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from channel_calls import finish, from_all, leave, row
 
+from fake_network import ChannelUseError, FakeNetwork, HangError
 from treefold.engines.interface import Limits
-from treefold.errors import ChannelUseError, HangError
-from treefold.testing import FakeNetwork
 
 SEEDS = range(40)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from treefold.testing.fake_scheduler import Scheduler
-from treefold.testing.fake_wire import Decision, End, Session, Wire
+from fake_network.scheduler import Scheduler
+from fake_network.wire import Decision, End, Session, Wire
 
 
 class Store:

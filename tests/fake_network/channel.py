@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, NoReturn
 
+from fake_network.errors import ChannelUseError
+from fake_network.faults import Cut, Fault, Kill, Stop
+from fake_network.scheduler import Scheduler
+from fake_network.store import Store
+from fake_network.wire import End, Process, SendReport, Sent, Session, Stream, Wire
 from treefold.backends import HostArray
 from treefold.engines.interface import Channel, Enough, Limits, Transfer
-from treefold.errors import ChannelUseError, ConnectError, GroupError
-from treefold.testing.fake_faults import Cut, Fault, Kill, Stop
-from treefold.testing.fake_scheduler import Scheduler
-from treefold.testing.fake_store import Store
-from treefold.testing.fake_wire import End, Process, SendReport, Sent, Session, Stream, Wire
+from treefold.errors import ConnectError, GroupError
 
 _REPORTS: tuple[SendReport, ...] = ("copied", "received", "never")
 _MOST_CALLS_BETWEEN_PAUSES = 32
@@ -31,7 +32,7 @@ class FakeNetwork:
     [0, 1, 2]
     """
 
-    def __init__(  # noqa: PLR0913 - all but two have defaults
+    def __init__(
         self,
         size: int,
         seed: object,

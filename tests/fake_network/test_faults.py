@@ -3,9 +3,9 @@ import math
 import pytest
 from channel_calls import finish, from_all, leave, others, row, sleep
 
+from fake_network import Cut, FakeNetwork, HangError, Kill, Stop, draw_faults
 from treefold.engines.interface import Limits
-from treefold.errors import ConnectError, HangError
-from treefold.testing import Cut, FakeNetwork, Kill, Stop, draw_faults
+from treefold.errors import ConnectError
 
 SEEDS = range(40)
 

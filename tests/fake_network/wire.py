@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, NamedTuple
 
+from fake_network.errors import ChannelUseError
+from fake_network.faults import Cut, Fault
+from fake_network.scheduler import Scheduler
 from treefold.backends import HostArray
 from treefold.engines.interface import Transfer
-from treefold.errors import ChannelUseError
-from treefold.testing.fake_faults import Cut, Fault
-from treefold.testing.fake_scheduler import Scheduler
 
 #: When a send is done: its bytes are copied; its receiver has them; the engine does not say.
 SendReport = Literal["copied", "received", "never"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from treefold.errors import HangError
+from fake_network.errors import HangError
 
 
 class _Worker:

@@ -1,0 +1,7 @@
+"""A network whose ranks are threads, in virtual time: a seed draws every delay and every fault."""
+
+from fake_network.channel import FakeNetwork
+from fake_network.errors import ChannelUseError, HangError
+from fake_network.faults import Cut, Kill, Stop, draw_faults
+
+__all__ = ["ChannelUseError", "Cut", "FakeNetwork", "HangError", "Kill", "Stop", "draw_faults"]
