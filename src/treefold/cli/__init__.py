@@ -75,7 +75,7 @@ def _run(arguments: Sequence[str] | None) -> int | None:
     except (BrokenPipeError, SystemExit) as ended:
         if not isinstance(ended, BrokenPipeError) and not isinstance(ended.__context__, BrokenPipeError):
             raise  # Click and Rich turn a broken pipe into code 1
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - Python flushes it once more at the end
+        sys.stdout = io.StringIO()  # Python flushes it once more at the end
         return _UNREAD
     return code
 
