@@ -201,7 +201,6 @@ class HostGroup {
   std::uint64_t sequence() const { return sequence_; }
 
   // Whether that has ended without having been done, on all ranks alike: calls that differ, or that a rank has no plan for.
-  bool is_undone() const { return meetings_.outcome(sequence_).phase == tg::Phase::refused; }
 
   // Before a fork: the child may read this rank's results for ever, so their areas are never used again.
   void retire_leases() {
@@ -378,8 +377,7 @@ void define_groups(nb::module_& module) {
       .def("empty", &HostGroup::empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("nbytes"))
       .def("leave", &HostGroup::leave, nb::arg("cause"))
       .def("retire_leases", &HostGroup::retire_leases)
-      .def_prop_ro("sequence", &HostGroup::sequence)
-      .def_prop_ro("is_undone", &HostGroup::is_undone);
+      .def_prop_ro("sequence", &HostGroup::sequence);
 }
 
 #endif

@@ -125,7 +125,7 @@ class Halves:
     def __init__(self, group):
         self._link, self._folds = group._link, group.folds("wide")
 
-    @link.told
+    @link.one_call
     def all_reduce(self, value, between):
         """Reduce the halves of a value in place, and call ``between`` behind each."""
         for half in self._link.parts(np.split(value, 2)):
@@ -220,7 +220,7 @@ class TestInterrupts:
     @pytest.mark.parametrize(
         ("call", "place"),
         [
-            ("all_gather", "treefold.group.links.link.Link.expect_more"),
+            ("all_gather", "treefold.group.collectives._laid_out"),
             ("all_reduce", "treefold.group.reductions.component"),
             ("broadcast", "treefold.group.collectives.component"),
         ],
@@ -333,12 +333,21 @@ class TestSecondCalls:
 
 
 class TestMemory:
-    @pytest.mark.parametrize("call", ["reduce_scatter", "all_gather"])
-    def test_a_rank_without_memory_for_its_result_tells_the_others(self, ranks, call):
+    def test_a_rank_without_memory_before_it_has_told_anything_refuses_the_call(self, ranks):
         """It raises MemoryError; all others hear of it at once, and the group goes on."""
-        ended = ranks.run(World(lack_memory_for_a_result, 3, {"call": call}))
+        ended = ranks.run(World(lack_memory_for_a_result, 3, {"call": "reduce_scatter"}))
         assert [one.value[1] for one in ended] == ["done"] * 3, ended
         assert ended[1].value[0] == ("MemoryError", "no memory for a result")
         assert ended[0].value[0] == ended[2].value[0]
         sentence = "Rank 1 could not make this call: no memory for a result. Nothing was done, on no rank."
         assert ended[0].value[0] == ("CallMismatchError", sentence)
+
+    def test_a_rank_without_memory_in_the_middle_of_a_call_leaves(self, ranks):
+        """The ranks have told each other their shapes already: the group is over, and nobody waits."""
+        ended = ranks.run(World(lack_memory_for_a_result, 3, {"call": "all_gather"}))
+        assert ended[1].value[0] == ("MemoryError", "no memory for a result")
+        assert ended[1].value[1][1].startswith("This group is closed."), ended
+        for story, again in (ended[0].value, ended[2].value):
+            assert story == again
+            assert story[0] == "PeerLostError"
+            assert story[1].startswith("Rank 1 has left the group with an error"), story

@@ -22,7 +22,6 @@
     │   ├── DeadlineError            TimeoutError         a rank that did not come in time
     │   ├── PeerLostError            ConnectionError      a rank that has ended, left or was interrupted
     │   ├── SharedMemoryError        MemoryError          no shared memory: none of this kind, none left, none allowed
-    │   └── UnplannedCallError                            a call that ranks have to plan first; users never see it
     ├── InstallationError            ImportError          a native core of other sources, a sub-interpreter
     ├── MismatchError                ValueError           replicas disagree: structure, shape, dtype, sparsity …
     │   └── ReplicaMismatchError     tf.errors.OpError    the same, as TensorFlow raises it; in treefold.tensorflow
@@ -56,7 +55,6 @@ from treefold.errors.groups import (
     GroupError,
     PeerLostError,
     SharedMemoryError,
-    UnplannedCallError,
 )
 from treefold.errors.installation import FrameworkError, InstallationError, MissingExtraError
 from treefold.errors.names import ComponentError, UnknownNameError
@@ -99,7 +97,6 @@ __all__ = [
     "TopologyError",
     "TreefoldError",
     "UnknownNameError",
-    "UnplannedCallError",
 ]
 
 

@@ -13,6 +13,17 @@ class TreefoldError(Exception):
     if not TYPE_CHECKING:
         __init__ = Exception.__init__
 
+    #: Whether all ranks of a group raise it, so that the group goes on.
+    is_alike = False
+
+    def alike(self) -> Self:
+        """Return the error itself, which all ranks of a group raise alike.
+
+        :meta private:
+        """
+        self.is_alike = True
+        return self
+
     def in_pair(self, index: int) -> Self:
         """Return the same error, saying which pair of a batch it is about."""
         error: Self = type(self)(f"Pair {index}: {self}")

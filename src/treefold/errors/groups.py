@@ -27,16 +27,6 @@ class GroupError(TreefoldError, RuntimeError):
 
     #: The ranks that are to blame.
     ranks: tuple[int, ...] = ()
-    #: Whether an operation of all ranks has failed, so that all of them raise it.
-    is_alike = False
-
-    def alike(self) -> Self:
-        """Return the error itself, which all ranks raise alike.
-
-        :meta private:
-        """
-        self.is_alike = True
-        return self
 
     def blaming(self, *ranks: int) -> Self:
         """Return the error itself, which says that these ranks are to blame."""
@@ -277,23 +267,6 @@ class CallMismatchError(GroupError, ValueError):
         """Another rank could not make its call."""
         why = sentence.rstrip(". ")
         return cls(f"Rank {rank} could not make this call: {why}. Nothing was done, on no rank.").blaming(rank)
-
-
-class UnplannedCallError(GroupError):
-    """Calls match, but ranks have no plan for these numbers of replicas. They make one; users never see this."""
-
-    #: Of each rank.
-    replicas: tuple[int, ...] = ()
-    #: Whether all ranks have a plan, so that theirs differ.
-    are_all_planned: bool = False
-    #: Whether some rank brings values with different numbers of replicas: ``replicas`` are the most of any value.
-    are_mixed: bool = False
-
-    @classmethod
-    def of(cls, replicas: Sequence[int], *, are_all_planned: bool, are_mixed: bool) -> Self:
-        error = cls(f"Ranks with {', '.join(map(str, replicas))} replicas have no plan for this call yet.")
-        error.replicas, error.are_all_planned, error.are_mixed = tuple(replicas), are_all_planned, are_mixed
-        return error
 
 
 class SharedMemoryError(GroupError, MemoryError):

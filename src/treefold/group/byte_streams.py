@@ -57,7 +57,9 @@ def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout
     for sender, row in enumerate(counts):
         for receiver in range(link.size):
             if row[receiver] != counts[receiver][link.size + sender]:
-                raise MismatchError.exchanged(sender, receiver, row[receiver], counts[receiver][link.size + sender])
+                raise MismatchError.exchanged(
+                    sender, receiver, row[receiver], counts[receiver][link.size + sender]
+                ).alike()
     return [row[: link.size] for row in counts]
 
 

@@ -48,7 +48,7 @@ class Collectives(TracedCalls):
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        self._link.agree(call_key(CallKind.BARRIER), b"", words="barrier", goes_on=False)
+        self._link.agree(call_key(CallKind.BARRIER), b"", words="barrier")
 
     def broadcast(self, value: Any, root: int) -> Any:
         """Return rank ``root``'s value on all ranks."""
@@ -182,7 +182,7 @@ def _joined(path: str, said: Sequence[tuple[str, list[list[int]]]], axis: int) -
                 where = f" at {path}" if path else ""
                 raise MismatchError.gather_ranks(
                     rank, where, f"{other} {tuple(shape)}", f"{dtype} {tuple(shapes[0])}", axis
-                )
+                ).alike()
     return (sum(shape[0] for _, others in said for shape in others), *shapes[0][1:])
 
 

@@ -18,7 +18,7 @@ from treefold.errors import ArgumentError, DtypeError
 from treefold.fold import Fold
 from treefold.group.collectives import Collectives
 from treefold.group.contributions import structure_of
-from treefold.group.links.link import Link, told
+from treefold.group.links.link import Link, one_call
 from treefold.group.rank_parts import cut_equally
 from treefold.group.reductions import Reductions
 from treefold.group.traced_calls import call_later, tracing_backend
@@ -67,7 +67,7 @@ class Group:
         return self._link.layout.guarantee
 
     @as_written
-    @told
+    @one_call
     def all_reduce(self, value: T, op: ReduceOpLike = "sum", *, out: Any = None, weights: Any = None) -> T:
         """Return the reduction of all ranks' values.
 
@@ -83,7 +83,7 @@ class Group:
         return result
 
     @as_written
-    @told
+    @one_call
     def reduce(self, value: T, op: ReduceOpLike = "sum", *, root: int) -> T | None:
         """Return the reduction of all ranks' values on rank ``root``, and None on the others.
 
@@ -95,7 +95,7 @@ class Group:
         return result
 
     @as_written
-    @told
+    @one_call
     def reduce_scatter(self, value: T, op: ReduceOpLike = "sum", axis: int = 0) -> T:
         """Return this rank's part of the reduction of all ranks' values, cut along ``axis`` into as many equal parts.
 
@@ -114,7 +114,7 @@ class Group:
         return result
 
     @as_written
-    @told
+    @one_call
     def broadcast(self, value: T, root: int = 0) -> T:
         """Return rank ``root``'s value on all ranks; what the others pass says what is expected.
 
@@ -126,7 +126,7 @@ class Group:
         return result
 
     @as_written
-    @told
+    @one_call
     def all_gather(self, value: T, axis: int = 0) -> T:
         """Return all ranks' arrays behind each other along ``axis``, where alone their shapes may differ.
 
@@ -138,7 +138,7 @@ class Group:
         return result
 
     @as_written
-    @told
+    @one_call
     def gather(self, value: T, root: int, axis: int = 0) -> T | None:
         """Return the same as ``all_gather`` on rank ``root``, and None on the others.
 
@@ -150,7 +150,7 @@ class Group:
         return result
 
     @as_written
-    @told
+    @one_call
     def barrier(self) -> None:
         """Wait until all ranks are here.
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import operator
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 from treefold.calls.entry import Entry
 from treefold.devices import rank_of
 from treefold.dtypes import WIDE_INTEGERS, itemsize
-from treefold.errors import UnplannedCallError
 from treefold.execution.registry import HOSTS, SHARED_MEMORY
 from treefold.fold import Fold
-from treefold.group.links.protocol import FRAME_ROOM, CallKind, call_key
+from treefold.group.links.protocol import FRAME_ROOM
 from treefold.packing import Item, split_by_shares
 from treefold.plan import Plan
 from treefold.plan.actions import dtype_in
@@ -34,13 +31,6 @@ _MOST_TIMES = 2
 
 #: How many replicas a rank has: one number, or one for each leaf if they differ.
 Counts = tuple[int, ...]
-
-
-class Agree(Protocol):
-    """Tells all ranks a blob in a call of a kind, and returns what each of them says."""
-
-    def __call__(self, kind: bytes, blob: bytes, *, words: str) -> list[bytes]:
-        """Return what each rank says, by rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +127,12 @@ class GroupPlans:
         """The number by which ranks compare their plans; 0 if there is none for this rank's numbers of replicas."""
         return self._number if self.replicas and self.replicas[self._rank] == self.own else 0
 
-    def make(self, agree: Agree, unplanned: UnplannedCallError) -> None:
-        """Plan the call, and prove the plan, for as many replicas as each rank has; ``agree``: of the link."""
-        self.replicas = tuple((count,) for count in unplanned.replicas)
-        if unplanned.are_mixed:
-            own = json.dumps(self.own).encode()
-            said = agree(call_key(CallKind.REPLICAS), own, words="numbers of replicas")
-            self.replicas = tuple(tuple(json.loads(blob)) for blob in said)
+    def make(self, replicas: Sequence[Counts]) -> None:
+        """Plan the call, and prove the plan, for as many replicas as each rank has."""
+        self.replicas = tuple(replicas)
         num_leaves = len(self._reduction.entry.parts)
         of_leaves = [counts * num_leaves if len(counts) == 1 else counts for counts in self.replicas]
-        self.counts = of_leaves if unplanned.are_mixed else ()
+        self.counts = of_leaves if max(map(len, replicas)) > 1 else ()
         self.plan = plan_of(self._reduction, of_leaves, self._layout)
         self.is_told = self._reduction.is_told(of_leaves)
         self._number = int(self.plan.digest[:_NUMBER_DIGITS], 16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import struct
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,15 +22,15 @@ from treefold.calls.output import read_out
 from treefold.calls.reader import Reading, read_components
 from treefold.calls.weights import read_weights
 from treefold.calls.wrap import component
-from treefold.errors import ArgumentError, CallMismatchError, DeviceError, UnplannedCallError
+from treefold.errors import ArgumentError, CallMismatchError, DeviceError, TreefoldError
 from treefold.execution import native
 from treefold.fold import Fold
 from treefold.group import native_core
 from treefold.group.batches import Batch, read_value, without_arrays
 from treefold.group.contributions import address_of, dense_shape_of, layout_of, plain_rows, rows_of, words_of
-from treefold.group.links.link import Link, Outcome
+from treefold.group.links.link import Link, NeedsPlan, Outcome
 from treefold.group.links.protocol import CallKind, call_key
-from treefold.group.plans import GroupPlans, Reduction, plan_of
+from treefold.group.plans import Counts, GroupPlans, Reduction, plan_of
 from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
@@ -265,10 +266,7 @@ class Reductions(TracedCalls):
         parts = tuple(part for part, dense in zip(entry.parts, is_dense, strict=True) if not dense)
         shapes = [f"IndexedSlices of {dense_shape_of(form)}" for form in entry.forms if form.num_parts > 1]
         words = f"all_reduce, {fold.op.name}, of {', '.join(shapes)}"
-        self._link.has_parts = True
         joined = self._join(dataclasses.replace(entry, parts=parts), words, 0, root)
-        self._link.expect_more()  # the dense leaves
-        self._link.has_parts = False
         if joined is None:
             return []
         arrays = []
@@ -310,7 +308,10 @@ class Reductions(TracedCalls):
         kind = call_key(CallKind.WEIGHTS)
         said = self._link.agree(kind, struct.pack(f"<{len(own)}d", *own), words="the weights of a mean")
         everyone = [weight for part in said for weight in struct.unpack(f"<{len(part) // 8}d", part)]
-        return Fold(fold.op, fold.accumulate, read_weights(everyone, fold.op))
+        try:
+            return Fold(fold.op, fold.accumulate, read_weights(everyone, fold.op))
+        except TreefoldError as error:
+            raise error.alike() from None
 
     def _fold(
         self, known: KnownCall, rows: list[Row], targets: Sequence[Row | None] | None, fold: Fold, *, wants_lease: bool
@@ -318,14 +319,14 @@ class Reductions(TracedCalls):
         """Make the call; the first time, and when numbers of replicas have changed, plan it with all ranks."""
         made: tuple[int, ...] = ()
         while True:
-            try:
-                return self._link.fold(known.form, rows, targets, wants_lease, fold, known.plans)
-            except UnplannedCallError as unplanned:
-                # Ranks may all have plans, and some of them for numbers of replicas that others had before.
-                if unplanned.are_all_planned and made == unplanned.replicas:
-                    raise CallMismatchError.plans() from None
-                made = tuple(unplanned.replicas)
-                known.plans.make(self._link.agree, unplanned)
+            outcome = self._link.fold(known.form, rows, targets, wants_lease, fold, known.plans)
+            if not isinstance(outcome, NeedsPlan):
+                return outcome
+            # Ranks may all have plans, and some of them for numbers of replicas that others had before.
+            if outcome.are_all_planned and made == outcome.replicas:
+                raise CallMismatchError.plans().alike()
+            made = outcome.replicas
+            known.plans.make(_replicas(self._link, known.plans.own, outcome))
 
     def _wrapped(self, known: KnownCall, outcome: Outcome, targets: list[Row] | None, end: Reading | None) -> Any:
         """Return results in the structure of the value: what was written, or views on the area that the ranks share."""
@@ -334,6 +335,14 @@ class Reductions(TracedCalls):
                 result.backend.wrote(target.arrays)
             return component(known.entry, [target.arrays[0] for target in targets])
         return component(known.entry, _arrays(known.results, outcome, targets))
+
+
+def _replicas(link: Link, own: Counts, needed: NeedsPlan) -> list[Counts]:
+    """Return how many replicas each rank has; ranks tell each other those of each leaf if some of them differ."""
+    if not needed.are_mixed:
+        return [(count,) for count in needed.replicas]
+    said = link.agree(call_key(CallKind.REPLICAS), json.dumps(own).encode(), words="numbers of replicas")
+    return [tuple(json.loads(blob)) for blob in said]
 
 
 def _arrays(results: Sequence[Result], outcome: Outcome, targets: Sequence[Row] | None) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from treefold.backends import ArrayBackend, backend_of
 from treefold.backends.tracing import Like
-from treefold.group.links.link import Link, told
+from treefold.group.links.link import Link, one_call
 from treefold.values import DistributedValues, IndexedSlices, PerReplica, flatten, unflatten
 
 #: Says what a leaf's array will be in the result; ``is_rows``: it is the values or the indices of sparse rows.
@@ -21,7 +21,7 @@ class TracedCalls:
         """Use a link."""
         self._link = link
 
-    @told
+    @one_call
     def _when_run(self, part: Callable[..., Any], *given: Any, **options: Any) -> Any:
         return part(*given, **options)
 

@@ -12,7 +12,7 @@ from treefold.devices import Device
 from treefold.errors import ArgumentError, DeviceError, OutputError
 from treefold.group import Group, connect
 from treefold.group.batches import Batch
-from treefold.group.links.link import told
+from treefold.group.links.link import one_call
 from treefold.group.traced_calls import tracing_backend
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
@@ -28,7 +28,7 @@ class GroupedOps:
         self._folds = self.group.folds(accumulate)
         self._link = self.group.link
 
-    @told
+    @one_call
     def reduce(
         self, op: ReduceOp | str, pairs: Sequence[tuple[Any, Any]], out: Sequence[Any] | None, weights: Any
     ) -> list[Mirrored]:
@@ -55,7 +55,7 @@ class GroupedOps:
             for result, devices, into in zip(reduced.value, ends.own, targets, strict=True)
         ]
 
-    @told
+    @one_call
     def gather(self, value: Any, asked: object, axis: int) -> Mirrored:
         """Lay the arrays of all ranks' replicas behind each other, on this rank's destinations.
 

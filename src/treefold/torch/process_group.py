@@ -28,7 +28,7 @@ from treefold.errors import GroupError, ProcessGroupError
 from treefold.group.byte_streams import Stream, move, tell_counts
 from treefold.group.collectives import Collectives
 from treefold.group.connecting import connect_link
-from treefold.group.links.link import told
+from treefold.group.links.link import one_call
 from treefold.group.rank_sources import StoreRanks
 from treefold.group.reductions import Reductions
 from treefold.torch.addresses import tell_addresses
@@ -245,7 +245,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         finally:
             turn.release()
 
-    @told
+    @one_call
     def _made(self, opts: Any, body: Callable[[Flat], _Result]) -> _Result:
         seconds = 0.0 if opts is None else opts.timeout.total_seconds()
         self._link.timeout_seconds = seconds if seconds > 0 else self._seconds

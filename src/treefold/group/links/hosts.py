@@ -18,7 +18,7 @@ from treefold.execution.program import program_of
 from treefold.execution.program_walk import Walk
 from treefold.fold import Fold
 from treefold.group.contributions import address_of
-from treefold.group.links.link import Link, Piece
+from treefold.group.links.link import Link, NeedsPlan, Piece
 from treefold.group.links.memory import CallMemory, arrays_of, memory_at
 from treefold.group.links.messages import Crossing
 from treefold.group.links.protocol import VALUE_TAGS, VOTE, Frame
@@ -104,7 +104,7 @@ class ChannelLink(Link):
         wants_lease: bool,  # noqa: FBT001 - as in Link
         fold: Fold,
         plans: GroupPlans,
-    ) -> HostsOutcome | None:
+    ) -> HostsOutcome | NeedsPlan | None:
         """Fold the rows of all ranks: every element by the rank that owns its slice; small ones by every rank."""
         self._check_size(form.result_bytes)
         given = [arrays_of(row) for row in rows]
@@ -116,13 +116,15 @@ class ChannelLink(Link):
         # usable.
         memory = self._memory_for(plans, fold, given)
         inline = _inline(given) if plans.is_told else b""
-        self._operate("a reduction", goes_on=not plans.number)
+        self._operate("a reduction")
         until = self._deadline()
         own, told = plans.own, plans.is_told
         frame = Frame(form.kind, form.words, inline, max(own), plans.number, is_mixed=len(own) > 1)
-        with self._rounds.failing():
-            outcome = self._round(frame, until)
-            results = [] if told else self._walked(plans, memory, until)
+        outcome = self._round(frame, until)
+        needed = self._needed_plan(outcome)
+        if needed is not None:
+            return needed
+        results = [] if told else self._walked(plans, memory, until)
         # From here on this rank has its result, and says so if the others ask it why they have none.
         self._rounds.complete()
         results = _folded_here(outcome.frames, rows, fold, plans.counts) if told else results
@@ -153,12 +155,11 @@ class ChannelLink(Link):
         self._operate(words)
         until = self._deadline()
         crossing = Crossing(self._channel, own, made + staged)
-        with self._rounds.failing():
-            outcome = self._round(Frame(kind, words, crossing.said), until)
-            waiting = crossing.begin(outcome.blobs)
-            self._rounds.wait_for(waiting, until, self._warn)
-            crossing.finish()
-            self._vote(until)
+        outcome = self._round(Frame(kind, words, crossing.said), until)
+        waiting = crossing.begin(outcome.blobs)
+        self._rounds.wait_for(waiting, until, self._warn)
+        crossing.finish()
+        self._vote(until)
         self._rounds.complete()
         ends = [memory_at(address, nbytes) for _, address, nbytes in taken]
         _hand_over([(end, array) for end, (_, array) in zip(ends, staged, strict=True)])
@@ -194,11 +195,7 @@ class ChannelLink(Link):
         """Do nothing: results are this process's own, and the shared memory of the host looks after itself."""
 
     def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> HostsOutcome:
-        with self._rounds.failing():  # until it is noted that the call goes on, or who is interrupted would be missed
-            outcome = self._round(Frame(kind, words, blob, is_refused=is_refused), self._deadline())
-            if self._goes_on:
-                self.expect_more()
-        return outcome
+        return self._round(Frame(kind, words, blob, is_refused=is_refused), self._deadline())
 
     def _leave(self, cause: str) -> None:
         self._rounds.leave(cause)
@@ -220,9 +217,6 @@ class ChannelLink(Link):
         is_planned = len(numbers) == 1 and numbers != {0}
         outcome = HostsOutcome(frames, is_unplanned=bool(frame.replicas) and not is_planned)
         if len({one.kind for one in frames}) > 1 or any(one.is_refused for one in frames):
-            outcome.is_unplanned = False
-            raise self._mismatch(outcome)
-        if outcome.is_unplanned:
             raise self._mismatch(outcome)
         return outcome
 

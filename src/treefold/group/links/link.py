@@ -10,10 +10,10 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from treefold.backends import HostArray
-from treefold.errors import CallMismatchError, GroupError, SharedMemoryError, UnplannedCallError
+from treefold.errors import CallMismatchError, GroupError, SharedMemoryError
 from treefold.group.links.protocol import MOST_DESCRIBED, REFUSED
 
 if TYPE_CHECKING:
@@ -62,6 +62,18 @@ class Outcome(Protocol):
         """Return a result."""
 
 
+class NeedsPlan(NamedTuple):
+    """The answer of ``Link.fold`` where calls match, and ranks have no common plan for their numbers of replicas.
+
+    ``replicas``: of each rank. ``are_mixed``: whether leaves have different numbers, of which ``replicas`` are the
+    most. ``are_all_planned``: whether every rank has a plan, so that theirs differ.
+    """
+
+    replicas: tuple[int, ...]
+    are_mixed: bool
+    are_all_planned: bool
+
+
 class Link(abc.ABC):
     """Calls of one rank, and what becomes of them. All ranks make the same calls in the same order."""
 
@@ -77,13 +89,8 @@ class Link(abc.ABC):
         #: No lock: after an interrupt it could not be known whether it was taken, while a call finds itself in here.
         self.under_way: dict[str, object] = {}
         self._doing = ""
-        #: The number of operations at which the others know all that this rank knows; None before it was counted. A
-        #: failure at this number must be told to them; once there has been another operation, they have failed alike.
-        self.known: int | None = None
-        #: Whether the others go on with the call behind the operation that has begun last; whether they do behind the
-        #: part of a call that has several.
-        self._goes_on = self.has_parts = False
-        self._parts_done = 0
+        #: How many operations this rank had begun before the call, and how many parts of the call are done.
+        self._began_at = self._parts_done = 0
         #: The deadline of the call under way, where all of it has one.
         self._until: float | None = None
         _links.add(self)
@@ -102,7 +109,7 @@ class Link(abc.ABC):
         wants_lease: bool,  # noqa: FBT001 - see below
         fold: Fold,
         plans: GroupPlans,
-    ) -> Outcome | None:
+    ) -> Outcome | NeedsPlan | None:
         """Fold the rows of all ranks by their common plan; None, with nothing done, if targets do not do.
 
         ``targets``: memory for each result, None for one that this rank does not want; None: for none of them.
@@ -147,62 +154,37 @@ class Link(abc.ABC):
     def _sequence(self) -> int:
         """How many operations this rank has begun."""
 
-    @property
-    def _is_undone(self) -> bool:
-        """Whether the last operation has ended undone on all ranks, which may go on to plan it."""
-        return False
-
-    def agree(self, kind: bytes, blob: bytes, *, words: str, goes_on: bool = True) -> list[bytes]:
-        """Return what each rank says, by rank; ``goes_on``: whether the call has more operations."""
-        self._operate(words, goes_on=goes_on)
-        outcome = self._agree(kind, blob, words, is_refused=False)
-        if goes_on:
-            self.expect_more()
-        return outcome.blobs
+    def agree(self, key: bytes, blob: bytes, *, words: str) -> list[bytes]:
+        """Return what each rank says, by rank."""
+        self._operate(words)
+        return self._agree(key, blob, words, is_refused=False).blobs
 
     def parts(self, batches: Sequence[_Part]) -> Iterator[_Part]:
         """Give the parts of a call one after the other, each of which is an operation or several."""
-        for number, batch in enumerate(batches):
-            self.has_parts, self._parts_done = number < len(batches) - 1, number
+        for self._parts_done, batch in enumerate(batches):
             yield batch
-            if self.has_parts:
-                self.expect_more()
-
-    def expect_more(self) -> None:
-        """Note that the call goes on: what fails on this rank from here on, the others do not know."""
-        self.known, self._goes_on = self._sequence, False
 
     def begin(self, call: object) -> None:
-        """Begin a call, unless another one is under way. See ``told``."""
+        """Begin a call, unless another one is under way. See ``one_call``."""
         self._check_usable()
         if self.under_way.setdefault(CALL, call) is not call:
             raise GroupError.concurrent(self._doing)
-        self._doing, self._until, self.has_parts, self._parts_done = "a call", None, False, 0
-        self.expect_more()
+        self._doing, self._until, self._began_at, self._parts_done = "a call", None, self._sequence, 0
 
     def fail(self, call: object, error: BaseException) -> None:
-        """Tell the others of a call's error, unless they know it or there is no such call; then the call has ended."""
-        is_under_way = self.under_way.get(CALL) is call
-        if is_under_way and self._parts_done:
+        """End a call that has raised: the group goes on if all ranks raise alike, and is over on this rank else."""
+        if self.under_way.get(CALL) is not call:  # it never began
+            return
+        if self._parts_done:
             error.add_note(f"Parts of this call were done before, {self._parts_done} of them: what they write is new.")
         try:
-            is_told = is_under_way and self.known not in {None, self._sequence}
-            # A signal handler may raise anything anywhere, also where an operation has ended and it is not noted yet
-            # that the call goes on.
-            goes_on = self._goes_on or self.has_parts or self._is_undone
-            is_lost = is_told and goes_on and not getattr(error, "is_alike", False)
-            if is_lost or not isinstance(error, Exception):
-                # Whatever has become of the operations so far: this rank's program does not know, and may make other
-                # calls than the others from here on. They wait for nobody.
-                self.close(error)
-            # Else an operation that has begun since had the same outcome on all ranks. The others stand in the
-            # operation that this call would have begun, so one more operation with an answer frees them.
-            elif is_under_way and not is_told:
+            if isinstance(error, Exception) and self._sequence == self._began_at:
+                # The others stand in the operation that this call would have begun: one with an answer frees them.
                 self._refuse(str(error) or type(error).__name__)
+            elif not getattr(error, "is_alike", False):
+                self.close(error)
         finally:
-            if is_under_way:
-                self.known = None
-                del self.under_way[CALL]
+            del self.under_way[CALL]
 
     def _refuse(self, sentence: str) -> None:
         """Tell the others, which are in a call, that this rank cannot make it. Errors in telling them are ignored."""
@@ -230,10 +212,10 @@ class Link(abc.ABC):
             self._leave("interrupted")
             raise
 
-    def _operate(self, doing: str, *, goes_on: bool = False) -> None:
+    def _operate(self, doing: str) -> None:
         """Begin an operation of the call; ``doing``: what a call that comes meanwhile is told of it."""
         self._check_usable()
-        self._doing, self._goes_on = doing, goes_on
+        self._doing = doing
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -246,21 +228,25 @@ class Link(abc.ABC):
 
     def _check_size(self, nbytes: int) -> None:
         if nbytes > self.result_bytes:
-            raise GroupError.too_large(nbytes, self.result_bytes)
+            raise GroupError.too_large(nbytes, self.result_bytes).alike()
 
     def _mismatch(self, outcome: Outcome) -> GroupError:
         """Return the error that every rank raises for a call that they do not all make alike."""
         for rank, (_, is_refused, *_) in enumerate(outcome.descriptors):
             if is_refused:
                 return CallMismatchError.refused(rank, outcome.words[rank]).alike()
-        if outcome.is_unplanned:
-            self.expect_more()
-            _, _, replicas, have_plans, are_mixed = zip(*outcome.descriptors, strict=True)
-            return UnplannedCallError.of(replicas, are_all_planned=all(have_plans), are_mixed=any(are_mixed))
         kinds = [kind for kind, *_ in outcome.descriptors]
         if len(set(kinds)) > 1:
             return CallMismatchError.of(outcome.words, kinds).alike()
         return SharedMemoryError.missing(outcome.missing_bytes).alike()
+
+    @staticmethod
+    def _needed_plan(outcome: Outcome) -> NeedsPlan | None:
+        """Return what ranks have to plan, if their calls match and that is all that is missing."""
+        _, are_refused, replicas, have_plans, are_mixed = zip(*outcome.descriptors, strict=True)
+        if not outcome.is_unplanned or any(are_refused):
+            return None
+        return NeedsPlan(replicas, any(are_mixed), all(have_plans))
 
     def _warn(self, absent: Sequence[int]) -> None:
         ranks = ", ".join(map(str, absent)) or "none"
@@ -281,12 +267,8 @@ _Result = TypeVar("_Result")
 _Method = Callable[Concatenate[_Self, _Given], _Result]
 
 
-def told(method: _Method[_Self, _Given, _Result]) -> _Method[_Self, _Given, _Result]:
-    """Make a method one call of its ``_link``: no other begins within it, and if it raises, the other ranks are told.
-
-    They are in the call already. No context manager: an interrupt where its ``__exit__`` begins would be told to
-    nobody.
-    """
+def one_call(method: _Method[_Self, _Given, _Result]) -> _Method[_Self, _Given, _Result]:
+    """Make a method one call of its ``_link``: no other begins within it, and the link ends it if it raises."""
 
     @functools.wraps(method)
     def call(self: _Self, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
@@ -295,14 +277,9 @@ def told(method: _Method[_Self, _Given, _Result]) -> _Method[_Self, _Given, _Res
             link.begin(own)
             result = method(self, *args, **kwargs)
         except BaseException as error:
-            try:
-                link.fail(own, error)
-            except BaseException as second:  # Ctrl-C there
-                link.close(second)
-                raise
+            link.fail(own, error)
             raise
         # Without a function: signals are heard where one begins, and here the call has ended.
-        link.known = None
         del link.under_way[CALL]
         return result
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from treefold.backends import HostArray
 from treefold.engines.interface import Channel, Enough, Transfer, Waiting
-from treefold.errors import CallMismatchError, GroupError, PeerLostError, UnplannedCallError
+from treefold.errors import GroupError, PeerLostError
 from treefold.group.links.blame import AWAY, AWAY_S, LATE, LEFT, LOST, Said, error_of, have_answered
 from treefold.group.links.protocol import FRAME_BYTES, FRAME_ROOM, FRAME_TAG, REST_TAG, Frame, frame_bytes
 
@@ -24,8 +24,6 @@ _STEP_S, _ABSENT_S = 0.25, 0.1
 _FLUSH_S = 1.0
 #: How long this rank looks for the words of one that is gone.
 _LOOK_S = 0.05
-#: What all ranks raise alike, and go on.
-_ALIKE = (CallMismatchError, UnplannedCallError)
 _WARN_AFTER_S = 30.0
 
 
@@ -64,31 +62,32 @@ class Rounds:
             GroupError: a rank is gone, or late.
 
         """
-        with self.failing():
-            self.sequence += 1
-            self.look_at_clock()
-            own = frame_bytes(frame, self.sequence)
-            gone = [peer for peer in self.peers if self.channel.send(peer, FRAME_TAG, own).error]
-            # Those may have told the round, and say that it has failed: then it has for this rank, too.
-            self._miss([peer for peer in gone if self._has_stopped(peer, deadline)], deadline)
-            missing = {self._next[peer] for peer in self.peers if self._told[peer] < self.sequence}
-            self._wait_in_round(missing, deadline, warn)
-            said = {peer: Frame.decode(self._buffer(self.sequence, peer), self.sequence) for peer in self.peers}
-            long = {peer: length for peer, (_, length) in said.items() if length > FRAME_ROOM}
-            rests = {peer: np.empty(length - FRAME_ROOM, np.uint8) for peer, length in long.items()}
-            waiting = {self.channel.receive(peer, REST_TAG, rest) for peer, rest in rests.items()}
-            if len(frame.payload) > FRAME_ROOM:
-                rest = np.frombuffer(frame.payload, np.uint8)[FRAME_ROOM:].copy()
-                for peer in self.peers:
-                    self.channel.send(peer, REST_TAG, rest)
-            self._wait_in_round(waiting, deadline, warn)
-            frames = {peer: one for peer, (one, _) in said.items()}
-            for peer, rest in rests.items():
-                frames[peer] = frames[peer]._replace(payload=frames[peer].payload + rest.tobytes())
-            # Last: a rank counts a round as ended once it could return it, which is what the verdict on a failure goes
-            # by.
-            self._ended, self._holds = self.sequence, False
-            return [frame if rank == self.channel.rank else frames[rank] for rank in range(self.channel.size)]
+        if self.broken is not None:
+            raise self.broken.with_traceback(None)  # those of all calls since would be kept, and what they hold
+        self.sequence += 1
+        self.look_at_clock()
+        own = frame_bytes(frame, self.sequence)
+        gone = [peer for peer in self.peers if self.channel.send(peer, FRAME_TAG, own).error]
+        # Those may have told the round, and say that it has failed: then it has for this rank, too.
+        self._miss([peer for peer in gone if self._has_stopped(peer, deadline)], deadline)
+        missing = {self._next[peer] for peer in self.peers if self._told[peer] < self.sequence}
+        self._wait_in_round(missing, deadline, warn)
+        said = {peer: Frame.decode(self._buffer(self.sequence, peer), self.sequence) for peer in self.peers}
+        long = {peer: length for peer, (_, length) in said.items() if length > FRAME_ROOM}
+        rests = {peer: np.empty(length - FRAME_ROOM, np.uint8) for peer, length in long.items()}
+        waiting = {self.channel.receive(peer, REST_TAG, rest) for peer, rest in rests.items()}
+        if len(frame.payload) > FRAME_ROOM:
+            rest = np.frombuffer(frame.payload, np.uint8)[FRAME_ROOM:].copy()
+            for peer in self.peers:
+                self.channel.send(peer, REST_TAG, rest)
+        self._wait_in_round(waiting, deadline, warn)
+        frames = {peer: one for peer, (one, _) in said.items()}
+        for peer, rest in rests.items():
+            frames[peer] = frames[peer]._replace(payload=frames[peer].payload + rest.tobytes())
+        # Last: a rank counts a round as ended once it could return it, which is what the verdict on a failure goes
+        # by.
+        self._ended, self._holds = self.sequence, False
+        return [frame if rank == self.channel.rank else frames[rank] for rank in range(self.channel.size)]
 
     def complete(self) -> None:
         """Note that the last round has ended a call: this rank has its result."""
@@ -231,20 +230,6 @@ class Rounds:
         words = self.channel.heard(peer, min(self.channel.now() + _LOOK_S, deadline))
         said = Said.read(words)
         return bool(words) and (said.ended < self.sequence or said.cause == LATE)
-
-    def failing(self) -> Rounds:
-        """Return a context that tells the waiting ranks if its body raises."""
-        return self
-
-    def __enter__(self) -> None:
-        """Begin what may fail."""
-        if self.broken is not None:
-            raise self.broken.with_traceback(None)  # those of all calls since would be kept, and what they hold
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Tell the others why this rank stops, unless they know."""
-        if error is not None and not isinstance(error, _ALIKE):
-            self.leave("failed" if isinstance(error, Exception) else "interrupted")
 
     def leave(self, cause: str) -> None:
         """Tell the others that this rank has stopped, without waiting for them to call."""

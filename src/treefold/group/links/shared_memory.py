@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
 from treefold.group import native_core
-from treefold.group.links.link import Link, Piece
+from treefold.group.links.link import Link, NeedsPlan, Piece
 from treefold.group.plans import GroupPlans, Layout
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class SharedMemoryLink(Link):
         wants_lease: bool,  # noqa: FBT001 - as in Link
         fold: Fold,
         plans: GroupPlans,
-    ) -> GroupOutcome | None:
+    ) -> GroupOutcome | NeedsPlan | None:
         """Fold the rows of all ranks: each element once, by the rank that owns its slice."""
         if form.result_bytes > self.result_bytes:
             raise GroupError.too_large(form.result_bytes, self.result_bytes)
@@ -70,9 +70,12 @@ class SharedMemoryLink(Link):
             self._warn,
             plans.counts,
         )
-        if outcome is not None and not outcome.is_committed:
+        if outcome is None or outcome.is_committed:
+            return outcome
+        needed = None if outcome.phase == "broken" else self._needed_plan(outcome)
+        if needed is None:
             raise self._error(outcome)
-        return outcome
+        return needed
 
     def place(
         self,
@@ -111,12 +114,12 @@ class SharedMemoryLink(Link):
         if not self.is_closed and os.getpid() == self._pid:
             self._native.retire_leases()
 
-    def agree(self, kind: bytes, blob: bytes, *, words: str, goes_on: bool = True) -> list[bytes]:
+    def agree(self, key: bytes, blob: bytes, *, words: str) -> list[bytes]:
         """Return what each rank says, by rank: in as many operations as the longest of it needs."""
         said, most = [b""] * self.size, 1
         while max(map(len, said)) < most:
             part = blob[len(said[self.rank]) :][: native_core.BLOB_BYTES - _LENGTH.size]
-            told = super().agree(kind, _LENGTH.pack(len(blob)) + part, words=words, goes_on=goes_on)
+            told = super().agree(key, _LENGTH.pack(len(blob)) + part, words=words)
             most = max(_LENGTH.unpack_from(one)[0] for one in told)
             said = [one + more[_LENGTH.size :] for one, more in zip(said, told, strict=True)]
         return said
@@ -132,10 +135,6 @@ class SharedMemoryLink(Link):
     @property
     def _sequence(self) -> int:
         return self._native.sequence
-
-    @property
-    def _is_undone(self) -> bool:
-        return self._native.is_undone
 
     def _committed(self, outcome: GroupOutcome) -> GroupOutcome:
         if not outcome.is_committed:
