@@ -17,7 +17,7 @@ from treefold.group.joining import Terms, join
 from treefold.group.links.link import Link
 from treefold.group.links.shared_memory import SharedMemoryLink
 from treefold.group.plans import Layout
-from treefold.group.rank_sources import find_ranks
+from treefold.group.rank_sources import StoreRanks, find_ranks
 from treefold.group.rendezvous_client import Client
 from treefold.group.rendezvous_listener import Listener
 from treefold.group.ticket import Ticket, Waiting
@@ -36,6 +36,7 @@ def connect(
 ) -> Group:
     """Join the other ranks, all of which call this, and return the group of them.
 
+    When a group is closed or over, all ranks call this again, with the same source.
     Ranks of one host meet in shared memory; between hosts, values travel by gloo or MPI, whichever ``source`` is of.
     ``source``: a PyTorch ``ProcessGroup``, an mpi4py communicator, a ``Ticket`` or its text. None asks the environment:
     ``treefold run``, then PyTorch's initialised default group, ``torchrun``'s variables, and those of MPI's launchers.
@@ -81,7 +82,8 @@ def connect_link(
     deadline = time.monotonic() + seconds
     ranks = find_ranks(source, seconds)
     if isinstance(ranks, Ticket):
-        return meet(ranks, agreed, timeout_seconds, Waiting(deadline, seconds))
+        is_kept = not isinstance(source, StoreRanks)  # which have a new ticket for each group
+        return meet(ranks, agreed, timeout_seconds, Waiting(deadline, seconds, is_kept=is_kept))
     terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds)
     return join(ranks, terms, deadline, lambda ticket, waiting: meet(ticket, agreed, timeout_seconds, waiting))
 

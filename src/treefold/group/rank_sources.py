@@ -104,7 +104,10 @@ def find_ranks(source: Any, seconds: float) -> Ticket | Roster:
 
 def _from_environment(seconds: float) -> Ticket | Roster:
     if TICKET_VARIABLE in os.environ:
-        return Ticket.read(os.environ.pop(TICKET_VARIABLE))  # good for one group, and none of its children's business
+        _tickets_of_run[os.getpid()] = os.environ[TICKET_VARIABLE]
+        del os.environ[TICKET_VARIABLE]  # programs that this rank starts are no ranks
+    if os.getpid() in _tickets_of_run:
+        return Ticket.read(_tickets_of_run[os.getpid()])
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return _from_process_group(distributed.group.WORLD)
@@ -115,6 +118,10 @@ def _from_environment(seconds: float) -> Ticket | Roster:
 
         return of_communicator(MPI.COMM_WORLD)
     raise ConnectError.no_launcher(_LOOKED_FOR)
+
+
+#: The ticket that ``treefold run`` has left, by process: a forked child is no rank.
+_tickets_of_run: dict[int, str] = {}
 
 
 def _is_process_group(source: Any) -> bool:

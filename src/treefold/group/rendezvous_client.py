@@ -127,7 +127,7 @@ def _knock(ticket: Ticket, waiting: Waiting) -> socket.socket:
             raise ConnectError.turned_away(first) from None
         except OSError:
             connection.close()
-            if not Path(ticket.folder).is_dir():
+            if not waiting.is_kept and not Path(ticket.folder).is_dir():
                 raise ConnectError.folder(
                     ticket.folder, "is gone: this ticket was good for an attempt that has ended"
                 ) from None

@@ -2,7 +2,8 @@
 
 Every rank hands in a lifeline, by which the others see it end, and gets those of all others and the shared memory.
 Descriptors are sent, never fetched, so that no right over other processes is needed; and that they arrive proves that
-the ranks share a host. The folder and the socket are gone before the first call.
+the ranks share a host. The folder and the socket are gone before any rank hears that the group has formed, or that it
+does not: so a rank that connects again, with the same ticket, cannot come to the door of the last attempt.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ class Listener:
             self._look()
 
     def _listen(self) -> None:
+        if self._waiting.is_kept:
+            _make_folder(self._ticket.folder)
         _check_folder(self._ticket.folder)
         self._selector = self._open.enter_context(selectors.DefaultSelector())
         self.lifeline = Lifeline()
@@ -249,25 +252,40 @@ class Listener:
             return refusal(rank, ConnectError.gone(rank))
 
     def _tell(self, message: dict[str, object]) -> None:
+        self._end_listening()  # first: whoever hears this may connect again at once
         for member in self._members.values():
             if member.connection is not None:
                 with contextlib.suppress(OSError):
                     send(member.connection, message)
 
     def close(self) -> None:
-        """End listening, and take the folder away."""
-        for arrival in list(self._arrivals):
-            self._drop(arrival)
+        """End all connections, and take the folder away."""
+        self._end_listening()
         for member in self._members.values():
             close_all(member.descriptors)
             if member.connection is not None:
                 member.connection.close()
+
+    def _end_listening(self) -> None:
+        """Turn away whoever is not in, and take the folder away."""
+        for arrival in list(self._arrivals):
+            self._drop(arrival)
         self._open.close()
 
 
 def _connected(member: Member) -> socket.socket:
     assert member.connection is not None  # noqa: S101 - only rank 0 has none
     return member.connection
+
+
+def _make_folder(folder: str) -> None:
+    """Make the folder again, which the last group has taken away."""
+    try:
+        Path(folder).mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ConnectError.folder(folder, f"cannot be made ({error.strerror})") from None
 
 
 def _check_folder(folder: str) -> None:

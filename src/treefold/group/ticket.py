@@ -24,7 +24,8 @@ class Ticket:
     """What rank ``rank`` of ``size`` shows to be let into a group.
 
     ``folder``: where rank 0 listens, readable by this user only, and gone once the group has formed. ``token``: a
-    secret of 256 bits, in hexadecimal. A ticket is good for one ``connect``.
+    secret of 256 bits, in hexadecimal. Ranks that connect again show the same tickets, also new processes in the place
+    of others.
     """
 
     folder: str
@@ -90,13 +91,15 @@ class Waiting:
 
     ``deadline``: until this moment of the monotonic clock. ``seconds``: what the user gave connect for all of it, which
     errors say. ``raise_if_over`` is called again and again: it raises why there will be no group, once others know it.
-    ``numbers``: of the ranks in a group over hosts, where they are not those of their tickets.
+    ``numbers``: of the ranks in a group over hosts, where they are not those of their tickets. ``is_kept``: whether
+    ranks keep the ticket, and connect again with it: then rank 0 makes the folder again, and the others wait for that.
     """
 
     deadline: float
     seconds: float
     raise_if_over: Callable[[], None] = lambda: None
     numbers: Sequence[int] = range(MOST_RANKS)
+    is_kept: bool = False
 
 
 def _is_path(text: str) -> bool:

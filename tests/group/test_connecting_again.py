@@ -1,0 +1,244 @@
+"""Ranks connect again, under every source: after they have closed a group, and after one of them has ended it."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rank_processes import World, told
+
+from treefold import _native
+from treefold.errors import ConnectError, GroupError
+from treefold.group import connect
+
+if not _native.HAS_SHARED_MEMORY:
+    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
+
+_MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+_TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+_LAUNCHERS = {
+    "treefold run": [sys.executable, "-m", "treefold.cli", "run", "-n", "3"],
+    "torchrun": _TORCHRUN,
+    "a process group": _TORCHRUN,
+    "mpiexec": [_MPIEXEC, "-n", "3", sys.executable],
+    "a communicator": [_MPIEXEC, "-n", "3", sys.executable],
+}
+_SETUP = {
+    "a process group": "from torch import distributed; distributed.init_process_group('gloo')\n"
+    "source = distributed.group.WORLD",
+    "a communicator": "from mpi4py import MPI; source = MPI.COMM_WORLD",
+}
+_NEEDS = {"torchrun": "torch", "a process group": "torch", "mpiexec": "mpi4py", "a communicator": "mpi4py"}
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+_SCRIPT = """
+import pathlib, sys
+sys.path.append({folder!r})
+import treefold
+from test_connecting_again import ENDS, use
+source = None
+{setup}
+said = []
+for number, end in enumerate(ENDS):
+    group = treefold.connect(source, connect_timeout_seconds=60)
+    said.append(use(group, number, end))
+pathlib.Path(sys.argv[1], str(group.rank)).write_text(repr(said))
+"""
+_CHILD = """
+import os, treefold
+treefold.connect().close()
+if os.fork() == 0:
+    try:
+        treefold.connect(connect_timeout_seconds=1)
+    except BaseException as error:
+        print(str(error)[:40], flush=True)
+    os._exit(0)
+os.wait()
+"""
+_BACKEND = """
+import pathlib, sys
+import torch
+from torch import distributed
+import treefold.torch
+treefold.torch.register()
+said = []
+for number in range(3):
+    distributed.init_process_group("treefold")
+    rank = distributed.get_rank()
+    tensor = torch.full((1,), 10.0**number * 2**rank)
+    distributed.all_reduce(tensor)
+    said.append(tensor.item())
+    distributed.destroy_process_group()
+pathlib.Path(sys.argv[1], str(rank)).write_text(repr(said))
+"""
+#: How a group ends that is followed by another one; of three ranks, rank 1 ends it.
+ENDS = ("closed", "failed", "interrupted")
+
+
+def fail():
+    """Raise between two calls."""
+    raise ValueError
+
+
+def use(group, number, end):
+    """Reduce, and end the group; return the sum, and what has ended it on this rank."""
+    total = float(group.all_reduce(np.float32(10**number * 2**group.rank)))
+    try:
+        with group:
+            if end == "failed" and group.rank == 1:
+                fail()
+            if end == "interrupted" and group.rank == 1:
+                threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+            elif end == "interrupted":
+                time.sleep(1)
+            if end != "closed":
+                group.barrier()
+    except (ValueError, KeyboardInterrupt, GroupError) as error:
+        return total, type(error).__name__
+    return total, "closed"
+
+
+def expected(rank):
+    """Return what a rank says of the groups of ``ENDS``."""
+    others = ("ValueError", "KeyboardInterrupt") if rank == 1 else ("PeerLostError",) * 2
+    return [(7.0 * 10**number, end) for number, end in enumerate(("closed", *others))]
+
+
+def use_one_after_the_other(me):
+    """Connect with one ticket again and again."""
+    return [use(connect(me.ticket, connect_timeout_seconds=30), number, end) for number, end in enumerate(ENDS)]
+
+
+def connect_often(me, *, times):
+    """Connect and leave at once, so that ranks are at different groups."""
+    totals = set()
+    for _ in range(times):
+        with connect(me.ticket, connect_timeout_seconds=30) as group:
+            totals.add(float(group.all_reduce(np.float32(2**me.rank))))
+    return totals
+
+
+def connect_without_a_dead_rank(me, *, victim):
+    """Connect, lose a rank, and connect again, where nobody replaces it; return both errors."""
+    group = connect(me.ticket, connect_timeout_seconds=30)
+    group.barrier()
+    if me.rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    lost = told(group.barrier)[0]
+    group.close()
+    began = time.monotonic()
+    try:
+        connect(me.ticket, connect_timeout_seconds=0.5)
+    except ConnectError as error:
+        return lost, error.ranks, time.monotonic() - began < 5
+    return None
+
+
+def replace_a_dead_rank(me, *, victim):
+    """Let a child be the victim first, which is killed in a call; then connect again, as the victim in its stead."""
+    if me.rank == victim and os.fork() == 0:
+        connect(me.ticket, connect_timeout_seconds=30).barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if me.rank == victim:
+        os.wait()
+    else:
+        with connect(me.ticket, connect_timeout_seconds=30) as group:
+            group.barrier()
+            told(group.barrier)
+    me.group = connect(me.ticket, connect_timeout_seconds=30)
+    return float(me.group.all_reduce(np.float32(2**me.rank)))
+
+
+def come_late(me):
+    """Connect without rank 2, in vain; then again, with it."""
+    if me.rank == 2:
+        me.wait_flag(0)
+        me.wait_flag(1)
+    else:
+        with pytest.raises(ConnectError):
+            connect(me.ticket, connect_timeout_seconds=0.3)
+        me.flag(me.rank, 1)
+        time.sleep(0.2)
+    me.group = connect(me.ticket, connect_timeout_seconds=30)
+    return float(me.group.all_reduce(np.float32(2**me.rank)))
+
+
+def launch(script, folder, launcher):
+    """Start three ranks; return what each has written into the folder."""
+    path = folder / "script.py"
+    path.write_text(script)
+    done = subprocess.run(
+        [*launcher, path, folder],
+        env=os.environ | _ENVIRONMENT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [(folder / str(rank)).read_text() for rank in range(3)]
+
+
+class TestUnderALauncher:
+    @pytest.mark.parametrize("source", _LAUNCHERS)
+    def test_ranks_connect_after_each_end_of_a_group(self, source, tmp_path):
+        """They have closed it, one has raised, or one was interrupted in a call; all sums are right."""
+        if source in _NEEDS and importlib.util.find_spec(_NEEDS[source]) is None:
+            pytest.skip(f"{_NEEDS[source]} is not installed")
+        if None in _LAUNCHERS[source]:
+            pytest.skip("no mpiexec is installed")
+        script = _SCRIPT.format(folder=str(Path(__file__).parent), setup=_SETUP.get(source, ""))
+        said = launch(script, tmp_path, _LAUNCHERS[source])
+        assert said == [repr(expected(rank)) for rank in range(3)]
+
+    def test_a_forked_child_of_a_rank_is_none(self, tmp_path):
+        """The ticket of ``treefold run`` is its process's alone."""
+        path = tmp_path / "script.py"
+        path.write_text(_CHILD)
+        done = subprocess.run([*_LAUNCHERS["treefold run"], path], capture_output=True, encoding="utf-8", check=True)
+        assert [line[4:] for line in done.stdout.splitlines()] == ["connect() found nobody to connect to: lo"] * 3
+
+    @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+    def test_pytorchs_process_groups_follow_each_other(self, tmp_path):
+        """Those of treefold's backend, which leave their tickets in one store under one key."""
+        assert launch(_BACKEND, tmp_path, _TORCHRUN) == ["[7.0, 70.0, 700.0]"] * 3
+
+
+class TestWithTickets:
+    def test_ranks_connect_after_each_end_of_a_group(self, ranks):
+        """The same tickets serve again, and no folder is left."""
+        ended = ranks.run(World(use_one_after_the_other, 3, timeout_seconds=None))
+        assert [one.value for one in ended] == [expected(rank) for rank in range(3)], ended
+
+    def test_groups_that_follow_each_other_quickly_do_not_mix(self, ranks):
+        """A rank that is ahead waits for the next group of the others."""
+        ended = ranks.run(World(connect_often, 4, {"times": 100}, timeout_seconds=None))
+        assert [one.value for one in ended] == [{15.0}] * 4, ended
+
+    @pytest.mark.parametrize("victim", [0, 1])
+    def test_a_dead_rank_that_nobody_replaces_is_named_at_the_deadline(self, ranks, victim):
+        """What it leaves behind keeps the others no longer."""
+        ended = ranks.run(World(connect_without_a_dead_rank, 3, {"victim": victim}, timeout_seconds=None))
+        assert [one.value for one in ended if one.rank != victim] == [("PeerLostError", (victim,), True)] * 2, ended
+
+    @pytest.mark.parametrize("victim", [0, 1])
+    def test_a_new_process_takes_the_place_of_a_dead_rank(self, ranks, victim):
+        """It has never connected before, and the others have."""
+        ended = ranks.run(World(replace_a_dead_rank, 3, {"victim": victim}, timeout_seconds=None))
+        assert [one.value for one in ended] == [7.0] * 3, ended
+
+    def test_a_rank_that_was_late_meets_those_that_connect_again(self, ranks):
+        """It has missed an attempt, and waits for the next."""
+        ended = ranks.run(World(come_late, 3, timeout_seconds=None))
+        assert [one.value for one in ended] == [7.0] * 3, ended
