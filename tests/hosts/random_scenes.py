@@ -19,7 +19,7 @@ from treefold.engines.interface import Limits
 from treefold.errors import CallMismatchError, ConnectError, GroupError, PeerLostError
 from treefold.group.group import Group
 from treefold.group.links.hosts import ChannelLink
-from treefold.group.links.link import Link, told
+from treefold.group.links.link import Link, one_call
 from treefold.group.links.protocol import VALUE_TAGS
 from treefold.group.plans import Layout
 
@@ -224,7 +224,7 @@ class OutOfMemory:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    @told
+    @one_call
     def call(self) -> None:
         """Fail before anything is told."""
         raise MemoryError
