@@ -94,7 +94,7 @@ class TestClose:
                 group.all_reduce(np.full(5003, 2.0**group.rank))
             return type(raised.value), raised.value.ranks, str(raised.value)[:29]
 
-        closed = (GroupError, (), "This group is closed. Use it ")
+        closed = (GroupError, (), "This group is closed. After c")
         told = (PeerLostError, (1,), "Rank 1 has closed the group, ")
         assert fake_groups.run(3, call, is_prompt=True)[1] == [told, closed, told]
 
