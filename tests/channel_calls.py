@@ -6,11 +6,6 @@ PATIENCE = 600.0  # seconds; nothing here takes that long
 BRIEF = 0.2
 
 
-def from_all(ranks):
-    """Return what tells that all of these have spoken."""
-    return lambda said: said.keys() >= set(ranks)
-
-
 def row(value, length):
     """Return bytes that are all alike."""
     return np.full(length, value, np.uint8)
@@ -50,5 +45,5 @@ def leave(channel):
     for peer in others(channel):
         channel.send(peer, tag, row(1, 1))
     finish(channel, meeting)
-    channel.ask(b"left", from_all([]), channel.now())
+    channel.stop(b"left", channel.now() + BRIEF)
     channel.close()

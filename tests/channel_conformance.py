@@ -9,7 +9,7 @@ import functools
 import itertools
 
 import channel_endings
-from channel_calls import BRIEF, PATIENCE, finish, from_all, leave, others, row, sleep
+from channel_calls import BRIEF, PATIENCE, finish, leave, others, row, sleep
 
 
 def send_in_order(channel):
@@ -113,7 +113,7 @@ def send_and_end(channel):
     sleep(channel, channel.now() + BRIEF)
     buffers = [row(0, 1 << 16) for _ in range(3)]
     failed = finish(channel, [channel.receive(1, tag, buffer) for tag, buffer in enumerate(buffers)])
-    channel.ask(b"left", from_all([]), channel.now())
+    channel.stop(b"left", channel.now() + BRIEF)
     channel.close()
     return len(failed), [set(buffer.tolist()) for buffer in buffers]
 
@@ -210,10 +210,8 @@ CHECKS = (
     check_settle,
     check_deadline,
     check_returns_each_once,
-    channel_endings.check_ask,
-    channel_endings.check_ask_wakes,
-    channel_endings.check_ask_ends,
-    channel_endings.check_heard,
+    channel_endings.check_words,
+    channel_endings.check_stop_wakes,
     channel_endings.check_one_part_goes_on,
     channel_endings.check_close,
 )

@@ -2,7 +2,7 @@
 
 import functools
 
-from channel_calls import BRIEF, PATIENCE, finish, from_all, leave, others, row
+from channel_calls import BRIEF, PATIENCE, finish, leave, others, row
 
 
 def lose_a_rank(channel):
@@ -27,71 +27,41 @@ def check_a_death(run):
     assert run(lose_a_rank, 3) == [[(2, True)] * 2, [(2, True)] * 2, []]
 
 
-def ask_all(channel):
-    """Say something, and hear what the others say."""
-    heard = channel.ask(f"rank {channel.rank}".encode(), from_all(range(channel.size)), channel.now() + PATIENCE)
+def read_the_words_of_one_that_has_stopped(channel):
+    """Wait for rank 0, which stops with a word; return the words that this rank finds then."""
+    if channel.rank == 0:
+        channel.stop(b"why", channel.now() + PATIENCE)
+        channel.close()
+        return {}
+    taken = channel.receive(0, 0, row(0, 8))
+    assert finish(channel, [taken]) == [taken]
+    words = dict(channel.words(channel.now() + PATIENCE))
+    # Both look before they stop themselves. Who misses the message misses nothing, as above.
+    channel.send(3 - channel.rank, 0, row(1, 1))
+    finish(channel, [channel.receive(3 - channel.rank, 0, row(0, 1))])
+    channel.stop(b"", channel.now() + BRIEF)
     channel.close()
-    return dict(heard)
+    return words
 
 
-def check_ask(run):
-    """All hear what all have said."""
-    assert run(ask_all, 3) == [{rank: b"rank %d" % rank for rank in range(3)}] * 3
+def check_words(run):
+    """Others find the word of a rank that has stopped once a transfer with it has failed, and none of others."""
+    assert run(read_the_words_of_one_that_has_stopped, 3) == [{}, {0: b"why"}, {0: b"why"}]
 
 
-def wake_by_ask(channel):
+def wake_by_stopping(channel):
     """Wait for the rank before, which never sends; rank 0 stops by itself."""
     if channel.rank:
         taken = channel.receive((channel.rank - 1) % channel.size, 1, row(0, 8))
         assert finish(channel, [taken]) == [taken]
-    heard = channel.ask(b"%d" % channel.rank, from_all(range(channel.size)), channel.now() + PATIENCE)
+    channel.stop(b"%d" % channel.rank, channel.now() + PATIENCE)
     channel.close()
-    return dict(heard)
+    return channel.rank
 
 
-def check_ask_wakes(run):
-    """A rank that waits on one that asks is woken, and so is who waits on that one."""
-    assert run(wake_by_ask, 4) == [{rank: b"%d" % rank for rank in range(4)}] * 4
-
-
-def hear_of_one_that_is_gone(channel):
-    """Wait for rank 0, which stops and says why; return what this rank hears from both others."""
-    if channel.rank:
-        taken = channel.receive(0, 0, row(0, 8))
-        assert finish(channel, [taken]) == [taken]
-        until = channel.now() + 20 * BRIEF  # a store may be slow, and is asked again
-        while not (heard := [channel.heard(0, until), channel.heard(3 - channel.rank, channel.now() + BRIEF)])[0]:
-            assert channel.now() < until
-        # Both wait for each other before they speak themselves. Who misses the message misses nothing, as above.
-        channel.send(3 - channel.rank, 0, row(1, 1))
-        finish(channel, [channel.receive(3 - channel.rank, 0, row(0, 1))])
-    else:
-        heard = []
-    channel.ask(b"why %d" % channel.rank, from_all([]), channel.now() + BRIEF)
-    channel.close()
-    return heard
-
-
-def check_heard(run):
-    """Others hear why a rank has stopped, and nothing of those that have not."""
-    assert run(hear_of_one_that_is_gone, 3) == [[], [b"why 0", b""], [b"why 0", b""]]
-
-
-def ask_for_a_silent_one(channel):
-    """Ask for a rank that says nothing."""
-    start = channel.now()
-    if channel.rank == 2:
-        channel.wait(start + 40 * BRIEF)  # it is alive, and busy
-        return None
-    heard = channel.ask(b"here", from_all(range(channel.size)), start + 20 * BRIEF)
-    elapsed = channel.now() - start
-    channel.close()
-    return sorted(heard), elapsed >= 20 * BRIEF
-
-
-def check_ask_ends(run):
-    """At the deadline, with what was said until then."""
-    assert run(ask_for_a_silent_one, 3)[:2] == [([0, 1], True)] * 2
+def check_stop_wakes(run):
+    """A rank that waits on one that stops is woken, and so is the one that waits on that one."""
+    assert run(wake_by_stopping, 4) == [0, 1, 2, 3]
 
 
 def go_on_without(channel, *, lost):
@@ -101,7 +71,7 @@ def go_on_without(channel, *, lost):
     deadline = channel.now() + PATIENCE
     late = channel.receive(lost, 0, row(0, 4))
     finish(channel, [late])
-    channel.ask(b"", from_all(set(range(channel.size)) - {lost}), deadline)
+    channel.stop(b"", channel.now() + BRIEF)
     channel.close()
     onward = channel.without([lost], deadline)
     buffers = {peer: row(0, 4) for peer in others(onward)}
@@ -123,7 +93,7 @@ def check_without(run):
 def leave_each_other_out(channel):
     """Go on as ranks 0 and 1, and as rank 2."""
     here = [0, 1] if channel.rank < 2 else [2]
-    channel.ask(b"", from_all(here), channel.now() + PATIENCE)
+    channel.stop(b"", channel.now() + BRIEF)
     try:
         onward = channel.without([rank for rank in range(3) if rank not in here], channel.now() + PATIENCE)
     except RuntimeError as refused:

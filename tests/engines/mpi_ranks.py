@@ -26,6 +26,10 @@ from treefold.engines.mpi import MpiChannel
 from treefold.engines.roster import ChannelRoster
 from treefold.errors import ConnectError, DeadlineError, GroupError, TopologyError
 from treefold.group import joining
+from treefold.group.links.rounds import GRACE_S
+
+#: After how many seconds a rank has given up a call whose deadline is after one: it waits for words, and for its own.
+_GIVEN_UP_S = 1 + 2 * GRACE_S + 1
 
 
 def connect_often(channel):
@@ -117,7 +121,7 @@ def come_when_all_have_given_up(channel):
     """Rank 0 comes to a call when the others have given it up; return whom each blames."""
     group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1], [2]], timeout_seconds=1)
     group.barrier()
-    time.sleep(0 if channel.rank else 2)
+    time.sleep(0 if channel.rank else _GIVEN_UP_S)
     try:
         group.barrier()
     except DeadlineError as error:
@@ -147,7 +151,7 @@ def call_late(rank, call):
     def receive_late(peer, tag, buffer):
         if tag >= CONTROL_TAGS:
             own.receive = receive
-            time.sleep(2)
+            time.sleep(_GIVEN_UP_S)
         return receive(peer, tag, buffer)
 
     if rank:

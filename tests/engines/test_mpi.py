@@ -115,10 +115,11 @@ class TestGroup:
         assert len(set(map(tuple, alike))) == 1
 
     def test_tells_the_others_of_an_interrupt_anywhere_in_the_engine(self):
-        """Whatever MPI has under way then, all connect again."""
-        interrupted, told = run_named("interrupt_everywhere", {}, 3)[1]
-        assert interrupted > 10
-        assert told == [((0,), True)]
+        """Whatever MPI has under way then: they name that rank, even if another one tells them. All connect again."""
+        for interrupted, told in run_named("interrupt_everywhere", {}, 3)[1:]:
+            assert interrupted > 10
+            assert ((0,), True) in told
+            assert {ranks for ranks, _ in told} == {(0,)}
 
     @pytest.mark.parametrize("network", [{}, _TCP], ids=["any", "tcp"])
     def test_tells_the_others_of_an_interrupt_among_large_messages(self, network, tmp_path):
@@ -149,8 +150,8 @@ class TestGroup:
         assert left_out is None
 
     def test_gives_no_result_to_who_comes_when_all_have_given_up(self):
-        """They have told their part before, and that the call did not happen."""
-        assert run_named("come_when_all_have_given_up", {}, 3) == [(0,)] * 3
+        """They have told their part before, and that the call did not happen; they name it, and it misses nobody."""
+        assert run_named("come_when_all_have_given_up", {}, 3) == [(), (0,), (0,)]
 
     @pytest.mark.parametrize("call", ["all_reduce", "all_gather"])
     def test_keeps_what_it_still_sends_after_a_deadline(self, call):

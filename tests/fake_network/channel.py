@@ -14,7 +14,7 @@ from fake_network.scheduler import Scheduler
 from fake_network.store import Store
 from fake_network.wire import End, Process, SendReport, Sent, Session, Stream, Wire
 from treefold.backends import HostArray
-from treefold.engines.interface import Channel, Enough, Limits, Transfer
+from treefold.engines.interface import Channel, Limits, Transfer
 from treefold.errors import ConnectError, GroupError
 
 _REPORTS: tuple[SendReport, ...] = ("copied", "received", "never")
@@ -248,26 +248,22 @@ class FakeChannel(Channel):
         self._network.enter(self._end.process, "now")
         return self._scheduler.now
 
-    def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
-        self._begin(f"ask {said!r}")
-        end = self._end
-        if end.has_said:
-            self._refuse("calls ask twice.")
-        end.has_said = True
-        self._wire.leave(end)
-        self._store.say(end, said)
-        own = {self.rank: said}
-        self._wait(lambda: is_enough(end.heard | own), deadline, lambda: f"has heard {sorted(end.heard)}")
-        return dict(sorted((end.heard | own).items())) if end.heard else {}
+    def words(self, deadline: float) -> Mapping[int, bytes] | None:
+        self._begin("words")
+        answers: list[Mapping[int, bytes]] = []
+        self._store.look(self._end, answers)
+        self._wait(lambda: bool(answers), deadline, lambda: "reads the words of others")
+        return answers[0] if answers else None
 
-    def heard(self, peer: int, deadline: float) -> bytes:
-        self._begin(f"heard {peer}")
-        end, answers = self._end, [b""]
-        while not answers[-1] and self._scheduler.now < deadline:
-            count = len(answers)
-            self._store.look(end, peer, answers)
-            self._wait(lambda: len(answers) > count, deadline, lambda: f"looks for the words of rank {peer}")  # noqa: B023
-        return answers[-1]
+    def stop(self, word: bytes, deadline: float) -> None:
+        self._begin(f"stop {word!r}")
+        end, written = self._end, list[None]()
+        if end.has_said:
+            self._refuse("calls stop twice.")
+        end.has_said = True
+        self._store.say(end, word, written)
+        self._wait(lambda: bool(written), deadline, lambda: "leaves a word")
+        self._wire.leave(end)
 
     def without(self, ranks: Collection[int], deadline: float) -> FakeChannel:
         self._network.enter(self._end.process, f"without {sorted(ranks)}")  # after ``close`` as well
@@ -316,7 +312,7 @@ class FakeChannel(Channel):
         if len(buffer) > most:
             self._refuse(f"calls {call} with {len(buffer)} bytes: {most} at most.")
         if self._end.has_said:
-            self._refuse(f"calls {call} after ask: nothing can be sent any more.")
+            self._refuse(f"calls {call} after stop: nothing can be sent any more.")
 
     def _begin(self, call: str) -> None:
         self._network.enter(self._end.process, call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fake_network.scheduler import Scheduler
 from fake_network.wire import Decision, End, Session, Wire
@@ -15,27 +15,31 @@ class Store:
         """Begin empty."""
         self._scheduler, self._wire, self._host = scheduler, wire, host
 
-    def say(self, end: End, said: bytes) -> None:
-        """Write down why a rank stops, for all that do."""
-        self._later(end, lambda: self._write(end, said))
+    def say(self, end: End, word: bytes, written: list[None]) -> None:
+        """Write down why a rank stops, and answer."""
 
-    def _write(self, end: End, said: bytes) -> None:
-        end.session.words[end.rank] = said
-        for other in end.session.ends:
-            if other.has_said and not other.is_closed:
-                self._later(other, lambda other=other: self._read(other))  # type: ignore[misc]
+        def answer() -> None:
+            written.append(None)
+            self._wire.wake(end)
 
-    def _read(self, end: End) -> None:
-        end.heard.update(end.session.words)
-        self._wire.wake(end)
+        def write() -> None:
+            end.session.words[end.rank] = word
+            self._later(end, answer)
 
-    def look(self, end: End, rank: int, answer: list[bytes]) -> None:
-        """Answer with what a rank has written down so far."""
-        self._later(end, lambda: self._answer_look(end, rank, answer))
+        self._later(end, write)
 
-    def _answer_look(self, end: End, rank: int, answer: list[bytes]) -> None:
-        answer.append(end.session.words.get(rank, b""))
-        self._wire.wake(end)
+    def look(self, end: End, answers: list[Mapping[int, bytes]]) -> None:
+        """Answer with what ranks have written down so far."""
+
+        def answer(words: Mapping[int, bytes]) -> None:
+            answers.append(words)
+            self._wire.wake(end)
+
+        def read() -> None:
+            words = {rank: word for rank, word in end.session.words.items() if rank != end.rank}
+            self._later(end, lambda: answer(words))
+
+        self._later(end, read)
 
     def decide(self, end: End, survivors: tuple[int, ...]) -> None:
         """Write down who goes on, unless that is decided, and answer when it is, and when all of them have come."""

@@ -3,7 +3,7 @@ import threading
 import channel_conformance
 import numpy as np
 import pytest
-from channel_calls import finish, from_all, leave, row
+from channel_calls import finish, leave, row
 
 from fake_network import ChannelUseError, FakeNetwork, HangError
 from treefold.engines.interface import Limits
@@ -36,13 +36,14 @@ class TestFakeChannel:
 
 
 def ring(channel):
-    """Send own bytes to the next rank, receive those of the one before, and say what happened."""
+    """Send own bytes to the next rank, receive those of the one before, and stop; return the words that are there."""
     taken = channel.receive((channel.rank - 1) % channel.size, 5, other := row(0, 40))
     channel.send((channel.rank + 1) % channel.size, 5, row(2**channel.rank, 40))
     failed = finish(channel, [taken])
-    heard = dict(channel.ask(b"failed" if failed else b"done", from_all(range(channel.size)), channel.now() + 600))
+    channel.stop(b"failed" if failed else b"done", channel.now() + 600)
+    words = channel.words(channel.now() + 600)
     channel.close()
-    return heard, other.tolist()
+    return words, other.tolist()
 
 
 def wait_long(channel):
@@ -88,7 +89,8 @@ class TestRun:
         def be_late(channel):
             channel.wait(5.0)
             assert channel.wait(1.0) is None
-            channel.ask(b"", from_all(range(3)), 2.0)
+            assert channel.words(2.0) is None
+            channel.stop(b"", 2.0)
             channel.wait(6.0)
             channel.close()
 
@@ -295,12 +297,15 @@ class TestBuffers:
     @pytest.mark.parametrize(
         ("call", "sentence"),
         [
-            (lambda channel: channel.send(1 - channel.rank, 0, row(0, 1)), "calls send after ask: nothing can be sent"),
-            (lambda channel: channel.ask(b"", from_all([]), 1.0), "calls ask twice."),
+            (
+                lambda channel: channel.send(1 - channel.rank, 0, row(0, 1)),
+                "calls send after stop: nothing can be sent",
+            ),
+            (lambda channel: channel.stop(b"", 1.0), "calls stop twice."),
             (lambda channel: channel.close() or channel.wait(1.0), "uses its channel after close: wait."),
         ],
     )
-    def test_are_not_sent_after_ask(self, call, sentence):
-        """Nothing but ``wait``, ``without`` and ``close`` can follow it."""
+    def test_are_not_sent_after_stop(self, call, sentence):
+        """Nothing but ``wait``, ``words``, ``without`` and ``close`` can follow it."""
         with pytest.raises(ChannelUseError, match=sentence):
-            FakeNetwork(2, 4).run(lambda channel: (channel.ask(b"", from_all([]), 1.0), call(channel)))
+            FakeNetwork(2, 4).run(lambda channel: (channel.stop(b"", 1.0), call(channel)))

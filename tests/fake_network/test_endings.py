@@ -1,5 +1,5 @@
 import pytest
-from channel_calls import finish, from_all, leave, others, row, sleep
+from channel_calls import finish, leave, others, row, sleep
 
 from fake_network import FakeNetwork, Kill
 from treefold.errors import ConnectError, GroupError
@@ -108,7 +108,7 @@ class TestWithout:
 
 class TestClose:
     def test_gives_buffers_back(self):
-        """Until then the engine may read them, even after ``ask``."""
+        """Until then the engine may read them, even after ``stop``."""
 
         def change_buffers(channel):
             if channel.rank == 0:
@@ -118,7 +118,7 @@ class TestClose:
             buffers = [row(1, 1), row(1, 1)]
             for tag, buffer in enumerate(buffers):
                 channel.send(0, tag, buffer)
-            channel.ask(b"", from_all([]), 0.0)
+            channel.stop(b"", 0.0)
             buffers[0][:] = 2
             channel.wait(0.01)
             channel.close()

@@ -61,8 +61,6 @@ class End:
     reports: SendReport
     done: deque[Transfer] = field(default_factory=deque)
     pending: dict[Transfer, Stream] = field(default_factory=dict)
-    #: What others have said, as far as this one has heard of it.
-    heard: dict[int, bytes] = field(default_factory=dict)
     #: How many decisions about who goes on it has left for good, and who should go on by what it asks.
     left: int = 0
     wanted: tuple[int, ...] = ()

@@ -93,20 +93,6 @@ def _fail_later(me, channel, kind, at):
         setattr(channel, name, failing(getattr(channel, name)))
 
 
-def end_with_its_host(me, *, port):
-    """Let the two last ranks, of one host, end at once in a call; return whom the others miss, and if they go on."""
-    me.group = joined(me, port, 60.0, host=int(me.rank >= me.size - 2))
-    processes = me.group.all_gather(np.array([os.getpid()]))
-    if me.rank == me.size - 2:
-        time.sleep(0.2)  # the others wait in the call
-        os.kill(int(processes[-1]), signal.SIGKILL)
-        me.fail("kill")
-    with pytest.raises(PeerLostError) as caught:
-        me.group.all_reduce(np.full(200_000, 2.0**me.rank))
-    me.settle()
-    return caught.value.ranks, _onward(me, caught.value.ranks)[0]
-
-
 def stop_beside_a_late_rank(me, *, port, timeout_seconds, late_s, at):
     """Let rank 0 stop where it hands values to rank 1, of its host, which has come later than the others.
 

@@ -16,19 +16,18 @@ from fake_network import Cut, FakeNetwork, Kill, Stop
 
 from treefold import IndexedSlices, PerReplica
 from treefold.engines.interface import Limits
-from treefold.errors import CallMismatchError, ConnectError, GroupError, PeerLostError
+from treefold.errors import CallMismatchError, GroupError, PeerLostError
 from treefold.group.group import Group
 from treefold.group.links.hosts import ChannelLink
 from treefold.group.links.link import Link, one_call
 from treefold.group.links.protocol import VALUE_TAGS
+from treefold.group.links.rounds import GRACE_S
 from treefold.group.plans import Layout
 
 TIMEOUT_S = 10.0
-GRACE_S = 0.1
-#: Who is woken late itself, which no prompt network does, then looks longer for what the others have said.
-_GRACE_IN_THE_WILD_S = 0.3
-#: Who comes back so shortly before the deadline makes others late.
-_CLOSE_S = 9.99
+#: How much longer than its deadline a call may take: one grace for the words of others, one for its own to leave; and
+#: where messages take up to a second, some of these.
+_GRACES_S, _GRACES_IN_THE_WILD_S = 2 * GRACE_S, 2 * GRACE_S + 5.0
 METHODS = (
     "new",
     "in place",
@@ -74,7 +73,7 @@ class Scene:
         self.chunk_bytes = draw.choice((1 << 10, 1 << 13, 1 << 20))
         moment = draw.random()
         second = draw.randrange(self.size)
-        self.seconds = draw.choice((1.0, _CLOSE_S, 30.0))
+        self.seconds = draw.choice((1.0, 9.99, 30.0))
         self.faults: tuple[Any, ...] = {
             "kill": (Kill(self.who, self.at),),
             "stop": (Stop(self.who, self.at),),
@@ -304,15 +303,11 @@ def _check_error(scene: Scene, rank: int, told: Told, *, is_prompt: bool) -> Non
         assert scene.trouble == "without", (scene, rank, error)
         assert isinstance(error, GroupError), (scene, rank, error)
         return
-    assert error.ranks or isinstance(error, ConnectError), (scene, rank, error)
     is_away = rank in scene.culprits
-    is_fair = scene.seconds != _CLOSE_S
     if scene.trouble not in {"pause", "mend"} or not is_away:
-        assert told.late <= (GRACE_S if is_prompt else _GRACE_IN_THE_WILD_S) + 1e-6, (scene, rank, told)
-    if is_prompt and is_fair and not is_away:
+        assert told.late <= (_GRACES_S if is_prompt else _GRACES_IN_THE_WILD_S) + 1e-6, (scene, rank, told)
+    if is_prompt and not is_away:
         assert set(error.ranks) <= scene.culprits, (scene, rank, error)
-    if is_prompt and is_fair and is_away and scene.trouble == "pause":
-        assert error.ranks == (rank,), (scene, rank, error)
 
 
 def _check_onward(scene: Scene, outcomes: list[Any]) -> None:

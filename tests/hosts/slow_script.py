@@ -48,5 +48,5 @@ for one in ranks:
     one.join()
 slow = Slow()
 for channel in channels.values():
-    channel.ask(b"the end", lambda _: True, time.monotonic() + 0.05)
+    channel.stop(b"the end", time.monotonic() + 0.05)
     channel.close()

@@ -1,6 +1,5 @@
 """Calls over hosts that users make seldom: odd outputs, many small arrays, a group that is closed in a call."""
 
-import itertools
 import math
 import traceback
 import warnings
@@ -102,7 +101,7 @@ class TestClose:
 class TestLate:
     @pytest.mark.parametrize("seed", range(5))
     def test_who_comes_when_all_others_have_given_up_gets_an_error(self, seed):
-        """Though they have told their parts of the call before, and it needs no more of them."""
+        """It finds that they have, and names nobody: it was late itself."""
 
         def call(group):
             group.barrier()
@@ -111,50 +110,7 @@ class TestLate:
                 group.barrier()
             return raised.value.ranks
 
-        assert fake_groups.run(3, call, seed=seed, is_prompt=True)[1] == [(0,)] * 3
-
-    @pytest.mark.parametrize(("length", "at"), [(8, 0), *((50_000, at) for at in range(4))])
-    def test_who_is_stopped_while_it_sends_until_the_others_have_given_up_is_named_by_all(self, length, at):
-        """Its own deadline has just passed when it goes on, and it has not waited for anything."""
-
-        def call(group):
-            channel, send, sends = group._link._channel, group._link._channel.send, itertools.count()
-            group.barrier()
-
-            def stopped_send(*message):
-                if next(sends) == at:
-                    channel._network.be_busy(0, group._link.timeout_seconds + 0.02)
-                return send(*message)
-
-            if group.rank == 0:
-                channel.send = stopped_send
-            with pytest.raises(DeadlineError) as raised:
-                group.all_reduce(np.full(length, 2.0**group.rank))
-            return raised.value.ranks, "away" in str(raised.value)
-
-        assert fake_groups.run(2, call, is_prompt=True)[1][0] == ((0,), True)
-
-    @pytest.mark.parametrize("seed", range(5))
-    def test_who_comes_to_a_call_that_another_has_given_up_gets_the_error_of_all(self, seed):
-        """They have told their parts of the call, and wait for this one."""
-
-        def call(group):
-            channel = group._link._channel
-            group.barrier()
-
-            def interrupted(_deadline):
-                channel._network.be_busy(group.rank, 1.0)
-                raise KeyboardInterrupt
-
-            if group.rank == 2:
-                channel.wait = interrupted
-            channel._network.be_busy(group.rank, 5.0 * (group.rank == 0))
-            with pytest.raises((PeerLostError, KeyboardInterrupt)) as raised:
-                group.barrier()
-            return raised.type, getattr(raised.value, "ranks", None)
-
-        told = (PeerLostError, (2,))
-        assert fake_groups.run(3, call, seed=seed, is_prompt=True)[1] == [told, told, (KeyboardInterrupt, None)]
+        assert fake_groups.run(3, call, seed=seed, is_prompt=True)[1] == [(), (0,), (0,)]
 
 
 class TestWithout:
@@ -238,7 +194,7 @@ class TestTimeout:
         assert fake_groups.run(2, call)[1] == [3, 3]
 
     def test_ends_a_call_whatever_still_arrives(self):
-        """A rank that has more to do than it has time gives up at its deadline, and is called slow, not away."""
+        """A rank that has more to do than it has time gives up at its deadline, and nobody is named."""
 
         def work(group):
             channel, wait = group._link._channel, group._link._channel.wait
@@ -251,12 +207,12 @@ class TestTimeout:
 
             channel.wait, group._link.timeout_seconds = busy_wait, 5.0
             began = channel.now()
-            with pytest.raises(DeadlineError, match="there, but what") as caught:
+            with pytest.raises(DeadlineError, match=r"^No rank is missing, but the network or a rank") as caught:
                 group.all_reduce(np.full(1_000_000, 2.0**group.rank))
             return caught.value.ranks, channel.now() - began
 
         _, told = fake_groups.run(2, work, is_prompt=True)
-        assert len({ranks for ranks, _ in told}) == 1
+        assert [ranks for ranks, _ in told] == [(), ()]
         assert all(seconds < 5.2 for _, seconds in told), told
 
     def test_that_is_near_is_no_error_where_warnings_are(self, capsys):

@@ -11,20 +11,21 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.distributed import ProcessGroupGloo, Store
 
 from treefold.backends import HostArray
 from treefold.engines.gloo_receives import GlooReceives
-from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
+from treefold.engines.interface import CONTROL_TAGS, Channel, Limits, Transfer
 from treefold.engines.meeting import Meeting
 from treefold.engines.side_threads import start_aside
 from treefold.engines.stores import CheckedStore, asked, interfaces
 from treefold.engines.unshared import unshared_sockets
 from treefold.errors import ConnectError, GroupError
 
+_Answer = TypeVar("_Answer")
 _FOREVER = timedelta(days=365)
 #: gloo keeps tags in 32 bits with a sign.
 _TAGS = 1 << 30
@@ -33,7 +34,6 @@ _NOBODYS = _TAGS
 _MESSAGE_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 18
 _POLL_S = 0.005
-_TOLD_S = 0.05
 _FLUSH_S = 1.0
 #: How long gloo's constructor goes on once it should end.
 _END_S = 0.2
@@ -129,54 +129,29 @@ class GlooChannel(Channel):
         """Return the time of the monotonic clock."""
         return time.monotonic()
 
-    def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
-        """Leave words in the store, break the connections, and collect the words of others."""
-        answers = dict[int, bytes]()
-        told, done, is_over = threading.Event(), threading.Event(), threading.Event()
+    def words(self, deadline: float) -> Mapping[int, bytes] | None:
+        """Return the words that ranks have left in the store; None if it is gone, or out of reach."""
 
-        def converse() -> None:
-            keys = [self._said_key(rank) for rank in range(self.size)]
-            with contextlib.suppress(Exception):  # the store is gone, or out of reach: nobody answers
-                # Before the connections are broken: whoever notices that looks here for the reason.
-                self._store.set(keys[self.rank], said)
-                self._store.check([keys[self.rank]])  # once this is answered, the others can read it
-                answers[self.rank] = said
-                told.set()
-                while time.monotonic() < deadline and not is_over.is_set():
-                    for rank, key in enumerate(keys):
-                        if rank not in answers and self._store.check([key]):
-                            answers[rank] = self._store.get(key)
-                    if is_enough(answers):
-                        break
-                    time.sleep(_POLL_S)
-            done.set()
+        def read() -> dict[int, bytes]:
+            keys = {rank: self._word_key(rank) for rank in range(self.size) if rank != self.rank}
+            return {rank: self._store.get(key) for rank, key in keys.items() if self._store.check([key])}
 
-        start_aside(converse, Future(), is_over)
+        return _answered(read, deadline)
+
+    def stop(self, word: bytes, deadline: float) -> None:
+        """Leave a word in the store, and break the connections."""
+        key = self._word_key(self.rank)
+
+        def write() -> bool:
+            self._store.set(key, word)
+            return self._store.check([key])  # once this is answered, the others can read it
+
         try:
-            # Not longer: a store that is out of reach must not keep the others waiting for the broken connections.
-            told.wait(min(_TOLD_S, max(deadline - time.monotonic(), 0.0)))
+            # Before the connections are broken: ranks that notice that look there for the reason.
+            _answered(write, deadline)
         finally:
             _disconnect(self._group, self.rank, self.size, self.limits.rails)
             self._is_over = True
-        done.wait(max(deadline - time.monotonic(), 0.0))
-        return dict(answers)  # a copy, because the thread may still add to it
-
-    def heard(self, peer: int, deadline: float) -> bytes:
-        """Return its words in the store."""
-        key, answer, is_over = self._said_key(peer), Future[bytes](), threading.Event()
-
-        def look() -> bytes:
-            while not self._store.check([key]):
-                if is_over.wait(_POLL_S):
-                    return b""
-            return self._store.get(key)
-
-        try:
-            start_aside(look, answer, is_over)
-            wait([answer], max(deadline - time.monotonic(), 0.0))
-        finally:
-            is_over.set()
-        return b"" if not answer.done() or answer.exception() else answer.result()
 
     def without(self, ranks: Collection[int], deadline: float) -> Channel:
         """Decide in the store who goes on, and connect those."""
@@ -229,9 +204,17 @@ class GlooChannel(Channel):
         """Return the key of the decision that this rank has come to, or of one ahead."""
         return f"{self._name}/without/{self._left + ahead}"
 
-    def _said_key(self, rank: int) -> str:
-        """Return the key of what a rank tells by ``ask``."""
-        return f"{self._name}/said/{rank}"
+    def _word_key(self, rank: int) -> str:
+        """Return the key of the word of a rank that has stopped."""
+        return f"{self._name}/word/{rank}"
+
+
+def _answered(question: Callable[[], _Answer], deadline: float) -> _Answer | None:
+    """Return what the store answers by the deadline; None if it does not, or is gone."""
+    answer = Future[_Answer]()
+    start_aside(question, answer, threading.Event())
+    wait([answer], max(deadline - time.monotonic(), 0.0))
+    return None if not answer.done() or answer.exception() else answer.result()
 
 
 class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at

@@ -16,8 +16,6 @@ from treefold.backends import HostArray
 CONTROL_TAGS = 1
 #: How long a rank settles at most, so that what the others wait for is out; who has stopped takes nothing.
 SETTLE_S = 1.0
-#: Tells whether what ranks have said, by rank, is enough to know.
-Enough = Callable[[Mapping[int, bytes]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +36,12 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """A message under way; ``error`` says, in words, why it never arrives.
-
-    ``is_derived``: its sender may be waiting for others before it can send it, and is not to blame.
-    """
+    """A message under way; ``error`` says, in words, why it never arrives."""
 
     peer: int
     tag: int
     buffer: HostArray
     is_send: bool = False
-    is_derived: bool = False
     error: str = ""
     #: What the engine knows it by.
     handle: Any = field(default=None, repr=False)
@@ -64,7 +58,7 @@ class Channel(abc.ABC):
     """An engine's messages between one rank and the others. One thread uses it.
 
     Messages of one sender, receiver and tag arrive in the order of their sending. A buffer is a one-dimensional array
-    of bytes, and stays as it is until its transfer is done or the channel is aborted. What arrives may be shorter than
+    of bytes, and stays as it is until its transfer is done or the channel is closed. What arrives may be shorter than
     the buffer that takes it, and never longer.
     """
 
@@ -112,18 +106,20 @@ class Channel(abc.ABC):
         """Return the engine's time in seconds, which never goes back."""
 
     @abc.abstractmethod
-    def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
-        """Tell all ranks why this one stops using the channel, and return what each of them has said.
+    def words(self, deadline: float) -> Mapping[int, bytes] | None:
+        """Return the words of the other ranks that have stopped; None if the engine cannot tell.
 
-        This one, too, if anybody can hear it. Returns when that is enough, which is asked again as more is said, or at
-        the deadline. Ranks that wait on this one are woken, by transfers that fail. Nothing can be sent any more.
+        It reads once, and waits for that until the deadline. A rank whose transfers have failed because it has stopped
+        has left its word before, if the engine took it in time. One that has closed without ``stop`` may have an empty
+        word.
         """
 
     @abc.abstractmethod
-    def heard(self, peer: int, deadline: float) -> bytes:
-        """Return what a rank whose transfers have failed tells by ``ask``, nothing if it has not by then.
+    def stop(self, word: bytes, deadline: float) -> None:
+        """Leave a word for the other ranks, and stop using the channel.
 
-        The words may come a little later than the failures.
+        It waits until the deadline for the engine to take the word. Then the ranks that wait on this one are woken, by
+        transfers that fail. It is called once, and nothing can be sent after it.
         """
 
     @abc.abstractmethod
@@ -140,4 +136,4 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give the engine back what is its own; nothing is under way, or ``ask`` was called. Waits for nobody."""
+        """Give the engine back what is its own; nothing is under way, or ``stop`` was called. Waits for nobody."""

@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from treefold.backends import HostArray
-from treefold.engines.interface import CONTROL_TAGS, Channel, Enough, Limits, Transfer
+from treefold.engines.interface import CONTROL_TAGS, Channel, Limits, Transfer
 from treefold.errors import ConnectError, GroupError
 
 _MESSAGE_BYTES = 1 << 30
@@ -33,6 +33,7 @@ _MOST_FREED = 32
 #: How often a rank looks for words before it sends a frame.
 _LOOKS = 3
 _STOPPED_ERROR = "the rank has stopped"
+_FINALIZED_ERROR = "MPI is finalized"
 _SPINS = 50
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 2e-5, 2e-4
 
@@ -71,6 +72,9 @@ class MpiChannel(Channel):
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
         transfer = Transfer(peer, tag, buffer, is_send=True)
+        if MPI.Is_finalized():  # by the user, with groups still open, which say that they are left
+            transfer.error = _FINALIZED_ERROR
+            return transfer
         # Words lie behind earlier messages, of which each test lets MPI take only some. For frames alone: they are few.
         for _ in range(_LOOKS if tag < CONTROL_TAGS else 0):
             self._test()
@@ -144,25 +148,18 @@ class MpiChannel(Channel):
         """Return the time of the monotonic clock."""
         return time.monotonic()
 
-    def ask(self, said: bytes, is_enough: Enough, deadline: float) -> Mapping[int, bytes]:
-        """Send words to all others, and collect theirs."""
-        self._has_told = True
-        answers = {self.rank: said}
-        if MPI.Is_finalized():
-            return answers
-        self._tell(said, range(self.size), _STOPPED)
-
-        def have_answered() -> bool:
+    def words(self, deadline: float) -> Mapping[int, bytes]:  # noqa: ARG002 - they come as messages
+        """Return the words that have come."""
+        if not MPI.Is_finalized():
             self._hear()
-            answers.update({rank: words for rank, (_, words) in self._said.items()})
-            return is_enough(answers)
+        return {rank: word for rank, (_, word) in self._said.items()}
 
-        _until(have_answered, deadline)
-        return answers
-
-    def heard(self, peer: int, deadline: float) -> bytes:  # noqa: ARG002 - by now they are here
-        """Return the words by which it has made the transfers fail."""
-        return self._said.get(peer, (0.0, b""))[1]
+    def stop(self, word: bytes, deadline: float) -> None:
+        """Send a word to all others."""
+        self._has_told = True
+        if not MPI.Is_finalized():
+            self._tell(word, range(self.size), _STOPPED)
+            self.flush(deadline)
 
     def without(self, ranks: Collection[int], deadline: float) -> MpiChannel:
         """Go on with all others, if they are more than half and all of them say the same."""

@@ -301,19 +301,22 @@ class ChannelRoster(Roster):
             if not self._is_over:
                 now = self._channel.now()
                 self._channel.flush(now + _TELL_S)  # others may have all that they need, and find the reason themselves
-                self._channel.ask(json.dumps(reason(self.rank, error)).encode(), lambda _: True, now + _TELL_S)
+                self._channel.stop(json.dumps(reason(self.rank, error)).encode(), now + _TELL_S)
         finally:
             self._channel.close()
         return None
 
     def _left_by(self, peer: int) -> ConnectError:
-        """Return the error of a rank that another has left waiting: what that one says, or one that it has heard."""
+        """Return the error of a rank that another has left waiting: what a rank says that has stopped."""
         self._is_over = True
-        told = self._channel.ask(b"", lambda told: any(told.values()), self._channel.now() + _TELL_S)
-        for words in filter(None, told.values()):
+        until = self._channel.now() + _TELL_S
+        words = [word for word in (self._channel.words(until) or {}).values() if word]
+        # Passed on: a rank that waits for this one may not have heard it.
+        self._channel.stop(words[0] if words else b"", until)
+        for word in words:
             # A rank that has joined all others and left their group since says something else.
             with contextlib.suppress(ValueError):
-                blamed, why, ranks = json.loads(words)
+                blamed, why, ranks = json.loads(word)
                 return ConnectError.told(blamed, why, ranks)
         return ConnectError.given_up([peer])
 

@@ -21,6 +21,7 @@ _CAUSES = {
 _AGAIN_WITHOUT = (
     "Go on with `group = group.without(error.ranks)`, or connect again on all ranks: `group = treefold.connect()`."
 )
+_AS_THEY_WERE = "so this call did not happen: outputs are as they were."
 _AGAIN = (
     "This group is over; connect again on all ranks: `treefold.connect()`, or `init_process_group` for PyTorch's "
     "process groups."
@@ -167,12 +168,19 @@ class PeerLostError(GroupError, ConnectionError):
         ).blaming(rank)
 
     @classmethod
-    def between_hosts(cls, cause: str, ranks: Sequence[int], holders: Sequence[int]) -> Self:
-        """These ranks are gone, and these of the others have the result nevertheless."""
+    def between_hosts(cls, cause: str, ranks: Sequence[int]) -> Self:
+        """These ranks are gone, for one of the causes of the protocol."""
         words = "have ended, or their hosts cannot be reached" if cause == "lost" else _CAUSES[cause]
-        return cls(f"{numbered(ranks)} {_number(words, ranks)}, {_as_they_were(holders)} {_AGAIN_WITHOUT}").blaming(
-            *ranks
-        )
+        return cls(f"{numbered(ranks)} {_number(words, ranks)}, {_AS_THEY_WERE} {_AGAIN_WITHOUT}").blaming(*ranks)
+
+    @classmethod
+    def given_up(cls, rank: int) -> Self:
+        """The others say that they have lost this rank itself."""
+        return cls(
+            f"The other ranks have lost rank {rank}, this one: its connections broke, or it was stopped. It has no "
+            "result of this call: outputs are as they were. The others may go on without it: connect again to come "
+            "back."
+        ).blaming(rank)
 
     @classmethod
     def unexplained(cls, ranks: Sequence[int]) -> Self:
@@ -214,32 +222,20 @@ class DeadlineError(GroupError, TimeoutError):
         ).blaming(rank)
 
     @classmethod
-    def between_hosts(cls, ranks: Sequence[int], holders: Sequence[int]) -> Self:
-        """These ranks are late, and these of the others have the result nevertheless."""
+    def between_hosts(cls, ranks: Sequence[int]) -> Self:
+        """These ranks have said nothing until the deadline, and a grace behind it."""
         return cls(
-            f"{numbered(ranks)} had not come by the deadline, {_as_they_were(holders)} {_AGAIN_WITHOUT} Give connect a "
-            "larger timeout_seconds if they are only slow."
+            f"{numbered(ranks)} had not come by the deadline, {_AS_THEY_WERE} {_AGAIN_WITHOUT} Give connect a larger "
+            "timeout_seconds if they are only slow."
         ).blaming(*ranks)
 
     @classmethod
-    def given_up(cls, rank: int, ranks: Sequence[int], holders: Sequence[int]) -> Self:
-        """The others have had to go on without these ranks, of which this rank is one."""
-        who = f"{numbered(ranks)}, {'this one' if len(ranks) == 1 else f'rank {rank} being this one'},"
+    def slow(cls) -> Self:
+        """The deadline has passed, here or on another rank, and all ranks live."""
         return cls(
-            f"{who} {_number('was away until after a deadline of this call, and has no result', ranks)}: outputs are "
-            f"as they were{_held(holders)}. The others may have one, and may go on without "
-            f"{'it' if len(ranks) == 1 else 'them'}: connect again to come back."
-        ).blaming(*ranks)
-
-    @classmethod
-    def slow(cls, ranks: Sequence[int], holders: Sequence[int]) -> Self:
-        """These ranks are missed by others, and were waiting in the call themselves."""
-        they = "it sends" if len(ranks) == 1 else "they send"
-        return cls(
-            f"{numbered(ranks)} {_number('was', ranks)} there, but what {they} had not arrived by the deadline, "
-            f"{_as_they_were(holders)} The network is too slow for this value, or was cut for a while: give connect a "
-            "larger timeout_seconds, and let all ranks connect again."
-        ).blaming(*ranks)
+            f"No rank is missing, but the network or a rank's own work took longer than the deadline, {_AS_THEY_WERE} "
+            "Give connect a larger timeout_seconds, and let all ranks connect again."
+        )
 
 
 class CallMismatchError(GroupError, ValueError):
@@ -318,11 +314,3 @@ def _number(words: str, ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return one
     return several.replace("has ", "have ").replace("was", "were")
-
-
-def _as_they_were(holders: Sequence[int]) -> str:
-    return f"so this call did not happen: outputs are as they were{_held(holders)}."
-
-
-def _held(holders: Sequence[int]) -> str:
-    return f"; {numbered(holders).lower()} had the result already" if holders else ""

@@ -47,7 +47,6 @@ class _Operation:
     step: int
     wave: int
     tag: int = 0
-    is_derived: bool = False
     needs: int = 0
     followers: list[int] = field(default_factory=list)
 
@@ -139,11 +138,7 @@ class Walk:
                     continue
                 for chunk, piece in enumerate(self._cut(part)):
                     tag = self._tags[type(part), part.number] + chunk if isinstance(part, Send | Receive) else 0
-                    yield _Operation(piece, step, step + chunk, tag, is_derived=self._is_derived(piece))
-
-    def _is_derived(self, part: Part) -> bool:
-        """Tell whether a part receives what its sender makes of what it receives."""
-        return isinstance(part, Receive) and self.buffers[part.target.buffer].role not in {Role.INPUT, Role.SCRATCH}
+                    yield _Operation(piece, step, step + chunk, tag)
 
     def _cut(self, part: Part) -> Iterator[Part]:
         """Yield the chunks of a part. What ranks share, and what is laid behind each other, stays whole."""
@@ -215,7 +210,6 @@ class _State:
             one = self._operations[position]
             transfer = self._channel.receive(part.peer, self._first_tag + one.tag, self._bytes(part.target))
             # Set before this rank waits: at a deadline, whoever relays for others is not the one to blame.
-            transfer.is_derived = one.is_derived
             self._of[transfer] = position
             self._under_way[way] += 1
             self.waiting.add(transfer)

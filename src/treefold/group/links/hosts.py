@@ -125,8 +125,6 @@ class ChannelLink(Link):
         if needed is not None:
             return needed
         results = [] if told else self._walked(plans, memory, until)
-        # From here on this rank has its result, and says so if the others ask it why they have none.
-        self._rounds.complete()
         results = _folded_here(outcome.frames, rows, fold, plans.counts) if told else results
         if targets is None and wants_lease:
             outcome.results = dict(zip(form.results_at, results, strict=True))
@@ -156,11 +154,11 @@ class ChannelLink(Link):
         until = self._deadline()
         crossing = Crossing(self._channel, own, made + staged)
         outcome = self._round(Frame(kind, words, crossing.said), until)
-        waiting = crossing.begin(outcome.blobs)
-        self._rounds.wait_for(waiting, until, self._warn)
+        waiting = set(crossing.begin(outcome.blobs))
+        for arrived in self._rounds.arrivals(waiting, until, self._warn):
+            waiting.discard(arrived)
         crossing.finish()
         self._vote(until)
-        self._rounds.complete()
         ends = [memory_at(address, nbytes) for _, address, nbytes in taken]
         _hand_over([(end, array) for end, (_, array) in zip(ends, staged, strict=True)])
         if whole is not None:
@@ -228,7 +226,6 @@ class ChannelLink(Link):
         """Tell all ranks, and return what they tell; what this one does next keeps none of them waiting."""
         frames = self._rounds.tell(frame, until, self._warn)
         self._channel.settle(min(until, self._channel.now() + SETTLE_S))
-        self._rounds.look_at_clock(SETTLE_S)
         return frames
 
     def _memory_for(self, plans: GroupPlans, fold: Fold, given: list[list[HostArray]]) -> CallMemory | None:
@@ -284,7 +281,7 @@ class ChannelLink(Link):
             raise AssertionError(given)
         # What is left of the call's own time: an operation within the host must not outlast it.
         self._local.timeout_seconds = max(until - self._channel.now(), 1e-3)
-        self._rounds.check(until)
+        self._rounds.check()
         local, words = self._local, "copies within a host"
         try:
             # Messages go on meanwhile: a rank of this host may be waiting for another host, and that one for what this
@@ -295,10 +292,11 @@ class ChannelLink(Link):
         except GroupError as error:
             if not (isinstance(error, (PeerLostError, DeadlineError)) or local.is_closed):
                 raise
+            if isinstance(error, DeadlineError):
+                raise self._rounds.late() from None
             lost = {self._host[rank] for rank in error.ranks} - {self.rank}
-            cause = "late" if isinstance(error, DeadlineError) else "lost"
-            raise self._rounds.ended(cause, lost, until, {*self._host} - {self.rank}) from None
-        self._rounds.look_at_clock(local.timeout_seconds)
+            # Without any, a connection has broken, and this rank has left its host for that.
+            raise self._rounds.missed(min(lost, default=None)) from None
 
 
 def _nothing() -> None:

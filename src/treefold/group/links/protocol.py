@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import struct
 from typing import NamedTuple
 
@@ -34,6 +35,8 @@ class CallKind(enum.IntEnum):
     COUNTS = 33
     #: The ranks tell each other where they listen for messages.
     ADDRESSES = 34
+    #: A rank has stopped, and says why.
+    WORD = 254
     #: Every rank says that it has everything.
     VOTE = 255
 
@@ -58,7 +61,7 @@ def call_key(
     return _CALL.pack(kind, *how, 0 if root is None else root + 1, digest)
 
 
-VOTE = call_key(CallKind.VOTE)
+VOTE, _WORD = call_key(CallKind.VOTE), call_key(CallKind.WORD)
 #: The call of a rank that cannot make the call in which the others are.
 REFUSED = bytes(_CALL.size)
 
@@ -107,6 +110,44 @@ class Frame(NamedTuple):
         words = buffer[_HEAD.size : start].tobytes().decode(errors="replace")
         payload = buffer[start : start + min(payload_bytes, FRAME_ROOM)].tobytes()
         return Frame(kind, words, payload, replicas, number, is_refused, is_mixed), payload_bytes
+
+
+#: Why a rank stops: because of others, whom it names, or because its deadline has passed; the other words, ``failed``,
+#: ``interrupted`` and ``left``, are reasons of its own.
+LOST, LATE = "lost", "late"
+
+
+class Word(NamedTuple):
+    """What a rank tells the others when it stops: why, and with ``lost`` which ranks it misses."""
+
+    cause: str
+    ranks: tuple[int, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return it as it crosses the wire."""
+        return json.dumps([self.cause, self.ranks]).encode()
+
+    def frame(self) -> Frame:
+        """Return the frame that a rank tells in place of its next one."""
+        return Frame(_WORD, self.cause, self.encode())
+
+    @staticmethod
+    def decode(said: bytes) -> Word:
+        """Read what another rank has said; one that gave up connecting has said something else."""
+        try:
+            cause, ranks = json.loads(said)
+            return Word(str(cause), tuple(map(int, ranks)))
+        except (ValueError, TypeError):
+            return Word("failed" if said else "left")
+
+    @staticmethod
+    def in_frame(buffer: HostArray) -> Word | None:
+        """Return the word that has come in place of a frame, of whatever round; None if it is none."""
+        head = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
+        if head[0] != _MAGIC or head[2] != _WORD:
+            return None
+        start = _HEAD.size + head[7]
+        return Word.decode(buffer[start : start + head[8]].tobytes())
 
 
 def frame_bytes(frame: Frame, sequence: int) -> HostArray:

@@ -1,30 +1,45 @@
-"""Rounds: every rank tells all others one frame. What fails becomes the group's error, on all alike (``blame.py``)."""
+"""Rounds between hosts: every rank tells all others one frame. A rank that stops tells them a word in place of one.
+
+Who is named when a call fails is decided here, by three rules, of which the first that applies wins:
+
+1. *The word.* A rank that stops for a reason of its own tells ``failed``, ``interrupted`` or ``left``, and the others
+   name it. One that stops because of others tells ``lost`` and whom, and the others name these.
+2. *The connection.* One that breaks without a word names its other end.
+3. *The deadline.* A rank whose deadline passes tells ``late``, waits one grace for the words of the others, and names
+   the ranks that say nothing and from which it still needs messages of the call.
+
+Each rank names what it has seen: where two fail at about the same time, different ranks may name different ones.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from treefold.backends import HostArray
-from treefold.engines.interface import Channel, Enough, Transfer, Waiting
-from treefold.errors import GroupError, PeerLostError
-from treefold.group.links.blame import AWAY, AWAY_S, LATE, LEFT, LOST, Said, error_of, have_answered
-from treefold.group.links.protocol import FRAME_BYTES, FRAME_ROOM, FRAME_TAG, REST_TAG, Frame, frame_bytes
+from treefold.engines.interface import Channel, Transfer, Waiting
+from treefold.errors import DeadlineError, GroupError, PeerLostError
+from treefold.group.links.frames import Frames
+from treefold.group.links.protocol import (
+    FRAME_ROOM,
+    FRAME_TAG,
+    LATE,
+    LOST,
+    REST_TAG,
+    Frame,
+    Word,
+)
 
-#: How long ranks wait for the words of one who does not answer: not long after a deadline, which is late enough.
-_GRACE_S, _GRACE_AT_DEADLINE_S = 0.2, 0.06
-_GRACE_AT_THE_END_S = 0.05
-#: How long connections break after the first, where several ranks have ended at once. Ranks whose deadline has passed
-#: wait for the answer of this one meanwhile.
-_TOGETHER_S = 0.02
-#: How long a rank waits before it looks at the clock again; if that is so much later, it was away.
-_STEP_S, _ABSENT_S = 0.25, 0.1
-_FLUSH_S = 1.0
-#: How long this rank looks for the words of one that is gone.
-_LOOK_S = 0.05
+#: How long a rank waits for others to speak, and for its own word to leave.
+GRACE_S = 2.0
+#: How long a rank waits for the engine's store as it leaves.
+_CLOSE_S = 1.0
 _WARN_AFTER_S = 30.0
+
+#: The words of ranks that stop because of others.
+_OTHERS = {LOST, LATE}
+
+Warn = Callable[[Sequence[int]], None]
 
 
 class Rounds:
@@ -33,276 +48,196 @@ class Rounds:
     def __init__(self, channel: Channel, leave_host: Callable[[], None] = lambda: None) -> None:
         """Use a channel, alone. ``leave_host``: lets go the ranks of this host, which may wait for this one there."""
         self.channel, self._leave_host = channel, leave_host
-        #: The rounds that have begun, and those that have ended on this rank; whether the last one has ended a call.
-        self.sequence, self._ended, self._holds = 0, 0, True
+        #: The rounds that have begun, and up to which one the call under way needs the other ranks.
+        self.sequence = self._needed = 0
+        #: Whether this rank has begun to stop; and the error that all later calls raise.
+        self._is_stopping = False
         self.broken: GroupError | None = None
-        #: When this rank has last looked at the clock, and from when until when it had last been away.
-        self._looked_at, self._absence = channel.now(), (-math.inf, -math.inf)
-        # Four for each rank: of this round, of the next, as others may be one round ahead, and of the two after that,
-        # whose receives are open then. Zeros: what a shorter message leaves must be no frame of an earlier group.
-        self._frames = np.zeros((4, channel.size, FRAME_BYTES), np.uint8)
-        #: How many rounds each rank has told, as far as that has come; and the receives of its next two frames. One of
-        #: them is always open, also where nobody takes what has come: by it this rank notices who stops.
-        self._told = [0] * channel.size
-        self._next = {peer: self._receive_frame(peer, 1) for peer in self.peers}
-        self._after = {peer: self._receive_frame(peer, 2) for peer in self.peers}
-        #: Of the latter, those that have come first: MPI promises the order of messages, not that of their ends.
-        self._early = set[Transfer]()
+        self._frames = Frames(channel)
 
-    @property
-    def peers(self) -> list[int]:
-        """The other ranks, the next one first: so that no port receives from all at once."""
-        rank, size = self.channel.rank, self.channel.size
-        return [(rank + step) % size for step in range(1, size)]
-
-    def tell(self, frame: Frame, deadline: float, warn: Callable[[Sequence[int]], None]) -> list[Frame]:
+    def tell(self, frame: Frame, deadline: float, warn: Warn) -> list[Frame]:
         """Return what each rank says in this round, by rank.
 
         Raises:
-            GroupError: a rank is gone, or late.
+            GroupError: a rank has stopped, is gone, or is late.
 
         """
         if self.broken is not None:
             raise self.broken.with_traceback(None)  # those of all calls since would be kept, and what they hold
         self.sequence += 1
-        self.look_at_clock()
-        own = frame_bytes(frame, self.sequence)
-        gone = [peer for peer in self.peers if self.channel.send(peer, FRAME_TAG, own).error]
-        # Those may have told the round, and say that it has failed: then it has for this rank, too.
-        self._miss([peer for peer in gone if self._has_stopped(peer, deadline)], deadline)
-        missing = {self._next[peer] for peer in self.peers if self._told[peer] < self.sequence}
-        self._wait_in_round(missing, deadline, warn)
-        said = {peer: Frame.decode(self._buffer(self.sequence, peer), self.sequence) for peer in self.peers}
-        long = {peer: length for peer, (_, length) in said.items() if length > FRAME_ROOM}
-        rests = {peer: np.empty(length - FRAME_ROOM, np.uint8) for peer, length in long.items()}
+        self._needed = self.sequence
+        frames, peers = self._frames, self._frames.peers
+        frames.send(frame, self.sequence)
+        while (transfer := self._wait(self.channel.now())) is not None:
+            frames.note(transfer)  # others may have waited for this rank in vain, and said so behind their frames
+        self._check_peers()
+        self._wait_for({frames.awaited(peer) for peer in peers if self._is_missing(peer)}, deadline, warn)
+        said = {peer: frames.of_round(peer, self.sequence) for peer in peers}
+        rests = {peer: np.empty(most - FRAME_ROOM, np.uint8) for peer, (_, most) in said.items() if most > FRAME_ROOM}
         waiting = {self.channel.receive(peer, REST_TAG, rest) for peer, rest in rests.items()}
         if len(frame.payload) > FRAME_ROOM:
             rest = np.frombuffer(frame.payload, np.uint8)[FRAME_ROOM:].copy()
-            for peer in self.peers:
+            for peer in peers:
                 self.channel.send(peer, REST_TAG, rest)
-        self._wait_in_round(waiting, deadline, warn)
-        frames = {peer: one for peer, (one, _) in said.items()}
+        self._wait_for(waiting, deadline, warn)
+        told = {self.channel.rank: frame} | {peer: one for peer, (one, _) in said.items()}
         for peer, rest in rests.items():
-            frames[peer] = frames[peer]._replace(payload=frames[peer].payload + rest.tobytes())
-        # Last: a rank counts a round as ended once it could return it, which is what the verdict on a failure goes
-        # by.
-        self._ended, self._holds = self.sequence, False
-        return [frame if rank == self.channel.rank else frames[rank] for rank in range(self.channel.size)]
+            told[peer] = told[peer]._replace(payload=told[peer].payload + rest.tobytes())
+        return [told[rank] for rank in range(self.channel.size)]
 
-    def complete(self) -> None:
-        """Note that the last round has ended a call: this rank has its result."""
-        self._holds = True
-
-    def wait_for(self, waiting: Collection[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]) -> None:
-        """Wait until all of these have arrived."""
-        open_ones = set(waiting)
-        for done in self.arrivals(open_ones, deadline, warn):
-            open_ones.discard(done)
-
-    def arrivals(self, waiting: Waiting, deadline: float, warn: Callable[[Sequence[int]], None]) -> Iterator[Transfer]:
-        """Yield what arrives, as long as ``waiting``, which the caller keeps, is not empty.
+    def arrivals(self, waiting: Waiting, deadline: float, warn: Warn) -> Iterator[Transfer]:
+        """Yield the values that arrive, as long as ``waiting``, which the caller keeps, is not empty; a vote follows.
 
         Raises:
-            GroupError: a rank is gone, or late.
+            GroupError: a rank has stopped, is gone, or is late.
 
         """
-        self.check(deadline)
+        self.check()
         return self._arrivals(waiting, deadline, warn)
 
-    def check(self, deadline: float) -> None:
-        """Look whether all are still there, as far as is known.
+    def check(self) -> None:
+        """Raise if one of the ranks that vote at the end of this call has stopped, or is gone."""
+        self._needed = self.sequence + 1
+        self._check_peers()
 
-        Raises:
-            GroupError: a rank is gone.
+    def leave(self, cause: str) -> None:
+        """Tell the others that this rank stops for a reason of its own, without waiting for them to call."""
+        if not self._is_stopping:
+            self._stop(GroupError.closed(), Word(cause))
 
+    def missed(self, peer: int | None) -> GroupError:
+        """Return the error of a rank that is gone by another sign, or of the one whose connection has broken.
+
+        Its word may still be on its way: this rank waits for it up to one grace.
         """
-        self._miss(self._broken(), deadline)
+        if self.broken is not None:
+            return self.broken
+        gone = self._hear(set(self._frames.peers) if peer is None else {peer}, self.channel.now() + GRACE_S, most=1)
+        lost = peer if peer is not None else next(iter(gone), None)
+        return self.late() if lost is None or self._frames.has_given_up(lost) else self._lost(lost)
 
-    def _miss(self, gone: Collection[int], deadline: float) -> None:
-        """Raise the error of ranks that are gone, if any are."""
-        self.look_at_clock()  # this rank may have been stopped where it did not wait
-        if gone:
-            raise self.ended(LOST, gone, deadline)
+    def late(self) -> GroupError:
+        """Tell the others that the deadline has passed, and return the error that names those who say nothing."""
+        if self.broken is not None:
+            return self.broken
+        self._is_stopping = True  # a signal handler that closes the group meanwhile tells the others nothing else
+        self._leave_host()
+        missing = [peer for peer in self._frames.peers if self._is_missing(peer)]
+        until = self.channel.now() + GRACE_S
+        try:
+            self._frames.send(Word(LATE).frame(), self.sequence)
+            self._hear(set(missing), until)
+            self._read_words(until + GRACE_S - _CLOSE_S)
+        except BaseException:
+            self._stop(GroupError.closed(), Word(LATE), has_spoken=True)
+            raise
+        stopped = [peer for peer in missing if peer in self._frames.words and not self._frames.has_given_up(peer)]
+        silent = [peer for peer in missing if peer not in self._frames.words]
+        error: GroupError = DeadlineError.between_hosts(sorted(silent)) if silent else DeadlineError.slow()
+        if stopped:
+            error = self._error_of(stopped[0], self._frames.words[stopped[0]])
+        return self._stop(error, Word(LATE), has_spoken=True, until=until + GRACE_S)
 
-    def _buffer(self, sequence: int, peer: int) -> HostArray:
-        frame: HostArray = self._frames[sequence % len(self._frames), peer]
-        return frame
+    def _is_missing(self, peer: int) -> bool:
+        """Tell whether the call under way still needs frames of a rank."""
+        return self._frames.told[peer] < self._needed
 
-    def _receive_frame(self, peer: int, sequence: int) -> Transfer:
-        """Begin to receive a frame of a rank."""
-        return self.channel.receive(peer, FRAME_TAG, self._buffer(sequence, peer))
+    def _check_peers(self) -> None:
+        """Raise if a rank has given the call up, or one whose frames are needed has stopped, or is gone."""
+        for peer in self._frames.peers:
+            if self._frames.has_given_up(peer):
+                raise self.late()
+            if self._is_missing(peer) and self._frames.has_stopped(peer):
+                raise self._lost(peer)
 
-    def _note_frame(self, peer: int) -> Transfer:
-        """Count a frame that has come, and one behind it that had come before; return the receive of the next."""
-        is_early = True
-        while is_early:
-            self._told[peer] += 1
-            self._next[peer], self._after[peer] = self._after[peer], self._receive_frame(peer, self._told[peer] + 2)
-            is_early = self._next[peer] in self._early
-            self._early.discard(self._next[peer])
-        return self._next[peer]
-
-    def _broken(self) -> list[int]:
-        """Return those to whom the connections are known to be broken."""
-        return [peer for peer in self.peers if self._next[peer].error or self._after[peer].error]
-
-    def _wait_in_round(self, waiting: set[Transfer], deadline: float, warn: Callable[[Sequence[int]], None]) -> None:
-        """Wait for what all ranks tell in a round."""
-        self._miss([one.peer for one in waiting if one.error], deadline)
-        for done in self._arrivals(waiting, deadline, warn, in_round=True):
+    def _wait_for(self, waiting: set[Transfer], deadline: float, warn: Warn) -> None:
+        for done in self._arrivals(waiting, deadline, warn):
             waiting.discard(done)
 
-    def _arrivals(
-        self,
-        waiting: Waiting,
-        deadline: float,
-        warn: Callable[[Sequence[int]], None],
-        *,
-        in_round: bool = False,
-    ) -> Iterator[Transfer]:
-        """Yield what arrives; ``in_round``: also frames, and who has told this round may have done so as its last."""
-        warn_at, known = self.channel.now() + _WARN_AFTER_S, None
+    def _arrivals(self, waiting: Waiting, deadline: float, warn: Warn) -> Iterator[Transfer]:
+        """Yield what arrives, frames of this round among it."""
+        warn_at = self.channel.now() + _WARN_AFTER_S
         while waiting:
-            transfer, known = known or self._wait(min(deadline, warn_at)), None
-            if self._looked_at >= deadline and (transfer is None or not in_round):
-                self._expire([one for one in waiting if one is not transfer], deadline)
+            transfer = self._wait(min(deadline, warn_at))
+            # Values that keep coming end no call later; frames that have come in time may be looked at too late.
+            if (transfer is None or transfer.tag != FRAME_TAG) and self.channel.now() >= deadline:
+                raise self.late()
             if transfer is None:
                 warn(sorted({one.peer for one in waiting}))
                 warn_at = deadline
-            elif transfer.error:
-                has_told = in_round and transfer not in waiting
-                if not has_told or self.broken is not None or self._has_stopped(transfer.peer, deadline):
-                    if self._looked_at >= deadline:  # by then all give up, one after the other
-                        self._expire([*waiting], deadline)
-                    raise self.ended(LOST, {transfer.peer}, deadline, {one.peer for one in waiting})
-            else:
-                is_frame = transfer is self._next[transfer.peer]
-                if is_frame and (coming := self._note_frame(transfer.peer)).error:
-                    known = coming
-                if in_round or not is_frame:
-                    yield transfer
-
-    def _expire(self, waiting: Collection[Transfer], deadline: float) -> None:
-        """Raise the error of a deadline that has passed, unless nothing is waited for."""
-        if waiting:
-            missed = {one.peer for one in waiting if not one.is_derived}
-            raise self.ended(LATE, missed, deadline, {one.peer for one in waiting})
+                continue
+            if self._frames.note(transfer):
+                if self._frames.has_given_up(transfer.peer):
+                    raise self.late()
+                # A rank that has told this round, and stopped since, is not needed in it.
+                if self._is_missing(transfer.peer) or (transfer.error and transfer in waiting):
+                    raise self._lost(transfer.peer)
+            if not transfer.error and (transfer.tag != FRAME_TAG or transfer in waiting):
+                yield transfer
 
     def _wait(self, until: float) -> Transfer | None:
-        """Wait for what has been received, in steps: a rank that was stopped learns of it."""
-        now = self.look_at_clock()
-        while True:
-            transfer = self.channel.wait(min(until, now + _STEP_S))
-            now = self.look_at_clock()
-            if now >= until and transfer is None:
-                return None
-            # A send that fails needs nothing more, or is missed by what it does not send.
-            if transfer is None or transfer.is_send:
-                continue
-            if transfer is not self._after[transfer.peer]:
-                return transfer
-            if not transfer.error:  # else it is looked at where what came before it is known
-                self._early.add(transfer)
+        transfer = self._frames.wait(until)
+        if self.broken is not None:  # a signal handler has closed the group
+            raise self.broken
+        return transfer
 
-    def look_at_clock(self, waited_s: float = _STEP_S) -> float:
-        """Return the time; note if this rank has not looked for long, as it was stopped, or in no call.
+    def _hear(self, ranks: set[int], until: float, most: int | None = None) -> set[int]:
+        """Wait until all of these, or ``most`` of them, have spoken or are gone; return those that have, or are."""
+        ended = {peer for peer in ranks if self._frames.has_stopped(peer)}
+        while len(ended) < (most or len(ranks)) and (transfer := self._wait(until)) is not None:
+            if self._frames.note(transfer) and transfer.peer in ranks:
+                ended.add(transfer.peer)
+        return ended
 
-        ``waited_s``: for how long, at most, it has waited since it last did.
-        """
-        now = self.channel.now()
-        if now > self._looked_at + waited_s + _ABSENT_S:
-            self._absence = self._looked_at, now
-        self._looked_at = now
-        return now
+    def _read_words(self, until: float) -> bool:
+        """Take the words that ranks have left in the engine's store; tell whether it could be read."""
+        words = self.channel.words(until)
+        for peer, said in (words or {}).items():
+            self._frames.words.setdefault(peer, Word.decode(said))
+        return words is not None
 
-    def _away_s(self, deadline: float) -> float:
-        """Return for how long this rank was away until a moment ago, or until after its deadline; 0 if it was there."""
-        now, (since, until) = self.channel.now(), self._absence
-        if until > min(now, deadline) - _GRACE_AT_DEADLINE_S:
-            return now - since
-        return now - deadline if now >= deadline + _GRACE_AT_DEADLINE_S else 0.0
-
-    def _has_stopped(self, peer: int, deadline: float) -> bool:
-        """Look for what a rank that is gone says: that it has not seen the end of this round, or has waited in vain.
-
-        Else it has left in good order, or died, and this round may end without it.
-        """
-        words = self.channel.heard(peer, min(self.channel.now() + _LOOK_S, deadline))
-        said = Said.read(words)
-        return bool(words) and (said.ended < self.sequence or said.cause == LATE)
-
-    def leave(self, cause: str) -> None:
-        """Tell the others that this rank has stopped, without waiting for them to call."""
+    def _lost(self, peer: int) -> GroupError:
+        """Return the error of a rank that has stopped or is gone, and tell it to the others."""
         if self.broken is not None:
-            return
-        until = self.channel.now() + _FLUSH_S
-        # First, so that a signal handler that closes the group meanwhile, or raises, does not tell the others twice.
-        self.broken = GroupError.closed()
-        try:
-            # Whoever leaves in good order may end its process next: what it has sent must be out of it.
-            if cause == LEFT:
-                self.channel.flush(until)
-            self._leave_host()
-        finally:
-            self._ask(cause, (), (), lambda _: True, self.channel.now() + _GRACE_AT_THE_END_S, flush_until=until)
-
-    def ended(
-        self, cause: str, suspects: Collection[int], deadline: float, waiters: Collection[int] = ()
-    ) -> GroupError:
-        """Ask the other ranks whom they miss, and return the error that all of them raise."""
-        if self.broken is not None:  # a signal handler or another thread has closed the group, and told why
             return self.broken
-        self.broken = GroupError.closed()  # this rank may be interrupted while it asks
-        self._leave_host()  # before it asks, so that who waits there answers
-        away_s, now = self._away_s(deadline), self.channel.now()
-        if away_s > AWAY_S and now >= deadline:
-            # The others have spoken, or do so as this rank stops, if their deadlines are later.
-            cause, lost, until = AWAY, suspects, now + _GRACE_S
-        else:
-            lost = self._all_lost(suspects, deadline) if cause == LOST else suspects
-            # Ranks with one deadline notice it within milliseconds of each other: the grace behind it can be short.
-            now = self.channel.now()
-            until = min(now + _GRACE_S, max(now, deadline) + _GRACE_AT_DEADLINE_S)
-        answers, is_heard = self._ask(cause, lost, waiters, have_answered, until, away_s)
-        self.broken = error_of(answers, self.channel.rank)
-        first = sorted(suspects or lost)
-        if cause == LOST and not is_heard and self.channel.size > len({self.channel.rank, *first}):
-            self.broken = PeerLostError.unexplained(first)  # it may be theirs who are lost in turn
-        return self.broken
+        # A word that was stuck behind data is in the store.
+        is_readable = peer in self._frames.words or self._read_words(self.channel.now() + GRACE_S)
+        word = self._frames.words.get(peer)
+        if self._frames.has_given_up(peer):
+            return self.late()
+        if word is None and not is_readable and self.channel.size > 2:  # noqa: PLR2004 - else nobody else is there
+            return self._stop(PeerLostError.unexplained([peer]), Word(LOST, (peer,)))
+        error = self._error_of(peer, word)
+        return self._stop(error, Word(LOST, error.ranks))
 
-    def _all_lost(self, suspects: Collection[int], deadline: float) -> Collection[int]:
-        """Return those whose connections broke, and whose do a little later: the ranks of a host end together.
+    def _error_of(self, peer: int, word: Word | None) -> PeerLostError:
+        """Return the error of a rank that has stopped with a word, or is gone without one."""
+        if word is None or word.cause != LOST:
+            return PeerLostError.between_hosts(LOST if word is None else word.cause, [peer])
+        # Nobody names a rank that has told whom it misses: it lives. Those that it misses may have told why.
+        if self.channel.rank in word.ranks:
+            return PeerLostError.given_up(self.channel.rank)
+        causes = {
+            one.cause for rank in word.ranks if (one := self._frames.words.get(rank)) and one.cause not in _OTHERS
+        }
+        return PeerLostError.between_hosts(min(causes, default=LOST), sorted(word.ranks) or [peer])
 
-        Whoever closes its connections because of others has said so before, and is not missed. Without suspects, a
-        connection has ended this rank's wait elsewhere, perhaps late, and the others are waiting for its answer.
+    def _stop(
+        self, error: GroupError, word: Word, *, has_spoken: bool = False, until: float | None = None
+    ) -> GroupError:
+        """Tell the others a word, break all connections, and return the error, which all later calls raise.
+
+        That takes until a moment, of ``channel.now()``, by default one grace.
         """
-        lost, now = set(suspects), self.channel.now()
-        if suspects:
-            lost.update(self._broken())
-        until = min(now + _TOGETHER_S, deadline) if suspects else now
-        while (transfer := self.channel.wait(until)) is not None:
-            if transfer.error and not transfer.is_send:
-                lost.add(transfer.peer)
-        return lost
-
-    def _ask(
-        self,
-        cause: str,
-        suspects: Collection[int],
-        waiters: Collection[int],
-        is_enough: Enough,
-        until: float,
-        away_s: float = 0.0,
-        flush_until: float = 0.0,
-    ) -> tuple[dict[int, Said], bool]:
-        """Return what all have said so far, and whether anybody could hear what this one says."""
-        others = frozenset(waiters).difference(suspects)
-        own = Said(cause, frozenset(suspects), self._ended, self._holds, others, away_s)
+        self._is_stopping, self.broken = True, error
+        until = self.channel.now() + GRACE_S if until is None else until
         try:
-            told = self.channel.ask(own.encode(), is_enough, until)
-            # What this rank says may lie behind what it has sent before, and it may do something else next.
-            self.channel.flush(max(until, flush_until))
+            self._leave_host()  # first, so that ranks that wait there do not wait for what follows
+            if not has_spoken:
+                self._frames.send(word.frame(), self.sequence)
+            # What this rank has sent before is out before its connections break: the others may need nothing else.
+            self.channel.flush(until - _CLOSE_S)
         finally:
-            # Closed whatever the answers are: nothing can be sent any more.
+            self.channel.stop(word.encode(), until)
             self.channel.close()
-        return {self.channel.rank: own} | {rank: Said.read(words) for rank, words in told.items()}, bool(told)
+        return error
