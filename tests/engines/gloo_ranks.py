@@ -1,21 +1,16 @@
 """What ranks of gloo channels run: PyTorch is imported once, by the process that they are forked from."""
 
 import gc
-import sys
 import time
 import weakref
 from datetime import timedelta
-from pathlib import Path
 
 import numpy as np
 from torch import distributed
 
-sys.path.append(str(Path(__file__).parent.parent))
-
-import channel_conformance
-
 from treefold.engines.roster import StoreRoster
 from treefold.group.links.protocol import VALUE_TAGS
+from treefold.testing import channels
 
 _SECONDS = 60.0
 #: More bytes than the system keeps on their way.
@@ -24,7 +19,7 @@ _LONG = 1 << 28
 
 def on_channel(me, *, name, options, port):
     """Call a function of the suite on a channel to the other ranks."""
-    return channel_conformance.named(name)(_opened(me, port), **options)
+    return getattr(channels, name)(_opened(me, port), **options)
 
 
 def stop_in_a_message(me, *, port):

@@ -16,7 +16,6 @@ from mpi4py import MPI
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-import channel_conformance
 import pretended_hosts
 
 from treefold import PerReplica, connect
@@ -27,6 +26,7 @@ from treefold.engines.roster import ChannelRoster
 from treefold.errors import ConnectError, DeadlineError, GroupError, TopologyError
 from treefold.group import joining
 from treefold.group.links.rounds import GRACE_S
+from treefold.testing import channels
 
 #: After how many seconds a rank has given up a call whose deadline is after one: it waits for words, and for its own.
 _GIVEN_UP_S = 1 + 2 * GRACE_S + 1
@@ -330,7 +330,7 @@ def many(channel, hosts, dtype, replicas, count):
 
 channel = MpiChannel(MPI.COMM_WORLD.Dup())
 rank = channel.rank
-function = globals().get(sys.argv[1]) or channel_conformance.named(sys.argv[1])
+function = globals().get(sys.argv[1]) or getattr(channels, sys.argv[1])
 returned = function(channel, **json.loads(sys.argv[2]))
 everything = MPI.COMM_WORLD.gather(repr(returned))
 if rank == 0:

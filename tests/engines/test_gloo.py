@@ -1,11 +1,12 @@
 import functools
 from datetime import timedelta
 
-import channel_conformance
 import gloo_ranks
 import pytest
 from rank_processes import RankProcesses, World
 from torch import distributed
+
+from treefold.testing import CHANNEL_CONFORMANCE
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +47,10 @@ def run(run_body):
 
 
 class TestGlooChannel:
-    @pytest.mark.parametrize(
-        "check", channel_conformance.CHECKS + channel_conformance.CHECKS_WITH_DEATHS, ids=lambda check: check.__name__
-    )
-    def test_is_a_channel(self, run, check):
+    @pytest.mark.parametrize("case", CHANNEL_CONFORMANCE, ids=lambda case: case.name)
+    def test_is_a_channel(self, run, case):
         """The suite of all channels, over sockets."""
-        check(run)
+        case.check(run)
 
     def test_holds_no_message_that_has_come_in_part(self, run_body):
         """Who waits for it is never woken, but the memory of a call that has failed is free again."""

@@ -1,12 +1,13 @@
 import threading
 
-import channel_conformance
 import numpy as np
 import pytest
-from channel_calls import finish, leave, row
 
 from fake_network import ChannelUseError, FakeNetwork, HangError
 from treefold.engines.interface import Limits
+from treefold.errors import ConformanceError
+from treefold.testing import CHANNEL_CONFORMANCE
+from treefold.testing.channels import finish, leave, row
 
 SEEDS = range(40)
 
@@ -17,11 +18,9 @@ def count_of(function, wanted, *, size=2, **options):
 
 
 @pytest.mark.parametrize("sends", ["copied", "received", "never"])
-@pytest.mark.parametrize(
-    "check", channel_conformance.CHECKS + channel_conformance.CHECKS_WITH_DEATHS, ids=lambda check: check.__name__
-)
+@pytest.mark.parametrize("case", CHANNEL_CONFORMANCE, ids=lambda case: case.name)
 class TestFakeChannel:
-    def test_is_a_channel(self, check, sends):
+    def test_is_a_channel(self, case, sends):
         """The suite of all channels, however sends are reported."""
 
         def run(function, size):
@@ -32,7 +31,80 @@ class TestFakeChannel:
             return outcomes
 
         for seed in range(8):  # noqa: B007 - `run` looks at it
-            check(run)
+            case.check(run)
+
+
+class Faulty:
+    """A channel that does all that another one does, but for what a subclass does wrong."""
+
+    def __init__(self, channel):
+        self._channel, self.limits = channel, channel.limits
+
+    def __getattr__(self, name):
+        return getattr(self._channel, name)
+
+
+class Swapping(Faulty):
+    def receive(self, peer, tag, buffer):
+        """Take what was sent with tag 1 for what was sent with tag 2, and the other way round."""
+        return self._channel.receive(peer, {1: 2, 2: 1}.get(tag, tag), buffer)
+
+
+class Clearing(Faulty):
+    def wait(self, deadline):
+        """Lose the last byte of every buffer."""
+        transfer = self._channel.wait(deadline)
+        if transfer is not None and not transfer.is_send:
+            transfer.buffer[-1:] = 0
+        return transfer
+
+
+class Late(Faulty):
+    def wait(self, deadline):
+        """Return a second after the deadline."""
+        return self._channel.wait(deadline + 1)
+
+
+class Wordless(Faulty):
+    def stop(self, word, deadline):
+        """Stop without the word."""
+        self._channel.stop(b"" if word else word, deadline)
+
+
+class Repeating(Faulty):
+    last = None
+
+    def wait(self, deadline):
+        """Return at the deadline what was returned before."""
+        transfer, before = self._channel.wait(deadline), self.last
+        self.last = transfer
+        return transfer or before
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        (Swapping, "order"),
+        (Clearing, "shorter_messages"),
+        (Late, "deadline"),
+        (Wordless, "words"),
+        (Repeating, "returns_each_once"),
+    ],
+)
+class TestSuite:
+    def test_finds_a_channel_that_breaks_its_promise(self, fault, name):
+        """The case that is named after it fails, with the error of all suites."""
+
+        def run(function, size):
+            outcomes = FakeNetwork(size, 1).run(lambda channel: function(fault(channel)))
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            return outcomes
+
+        (case,) = (case for case in CHANNEL_CONFORMANCE if case.name == name)
+        with pytest.raises(ConformanceError):
+            case.check(run)
 
 
 def ring(channel):

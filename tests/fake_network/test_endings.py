@@ -1,8 +1,8 @@
 import pytest
-from channel_calls import finish, leave, others, row, sleep
 
 from fake_network import FakeNetwork, Kill
 from treefold.errors import ConnectError, GroupError
+from treefold.testing.channels import finish, leave, others, row, sleep
 
 SEEDS = range(40)
 

@@ -1,11 +1,11 @@
 import math
 
 import pytest
-from channel_calls import finish, leave, others, row, sleep
 
 from fake_network import Cut, FakeNetwork, HangError, Kill, Stop, draw_faults
 from treefold.engines.interface import Limits
 from treefold.errors import ConnectError
+from treefold.testing.channels import finish, leave, others, row, sleep
 
 SEEDS = range(40)
 

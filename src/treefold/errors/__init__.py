@@ -10,7 +10,7 @@
     │   ├── BenchError                                    a benchmark was asked for something that it cannot do
     │   └── CheckpointError                               a file that cannot be averaged, files that do not match
     ├── ComponentError               IndexError           a component that distributed values do not have
-    ├── ConformanceError             AssertionError       a backend that does not do what the interface says
+    ├── ConformanceError             AssertionError       a backend or channel that does not do what the interface says
     ├── DeviceError                  ValueError           a device that does not parse, does not exist, is elsewhere
     ├── DtypeError                   ValueError           a dtype that the op has no meaning for
     ├── FakeOutOfMemoryError         MemoryError          a fake device that was told to fail has failed

@@ -4,7 +4,7 @@ from treefold.errors.base import TreefoldError
 
 
 class ConformanceError(TreefoldError, AssertionError):
-    """A backend does not do what the interface says."""
+    """A backend or a channel does not do what the interface says."""
 
 
 class FakeOutOfMemoryError(TreefoldError, MemoryError):

@@ -1,6 +1,7 @@
-"""Tools to test reductions, treefold's own and yours: inputs, oracles, hostile arrays, fake devices, a suite."""
+"""Tools to test reductions, treefold's own and yours: inputs, oracles, hostile arrays, fake devices, two suites."""
 
 from treefold.errors import ConformanceError, FakeOutOfMemoryError
+from treefold.testing.channels import CHANNEL_CONFORMANCE, ChannelCase
 from treefold.testing.clocks import Clock, RealClock, VirtualClock
 from treefold.testing.conformance import CONFORMANCE, Adapter, Case
 from treefold.testing.emulation import Emulation, Emulator, emulate
@@ -10,11 +11,13 @@ from treefold.testing.inputs import mixed_values, owned, owned_sum, special_valu
 from treefold.testing.oracles import assert_same_bits, fold_arrays, fold_numbers, result_dtype, rounded
 
 __all__ = [
+    "CHANNEL_CONFORMANCE",
     "CONFORMANCE",
     "INPUT_LAYOUTS",
     "LAYOUTS",
     "Adapter",
     "Case",
+    "ChannelCase",
     "Clock",
     "ConformanceError",
     "Emulation",
