@@ -1,8 +1,8 @@
 """Average NumPy fields over ranks on several hosts, and go on without those that are lost.
 
-Run it: mpiexec -hosts host0,host1,host2 -n 3 python examples/hosts_numpy.py
-(or, on every host: torchrun --nnodes 3 --rdzv-backend c10d --rdzv-endpoint host0:29500 examples/hosts_numpy.py,
-or on one: treefold run -n 3 examples/hosts_numpy.py)
+Run it: torchrun --nnodes 3 --rdzv-backend c10d --rdzv-endpoint host0:29500 examples/hosts_numpy.py
+(on every host; or, where a lost rank ends all, mpiexec -hosts host0,host1,host2 -n 3 python examples/hosts_numpy.py,
+or on one host: treefold run -n 3 examples/hosts_numpy.py)
 """
 
 import numpy as np

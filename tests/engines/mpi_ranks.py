@@ -163,27 +163,28 @@ def call_late(rank, call):
     return (), weakref.ref(value)
 
 
-def go_on_at_other_times(channel):
-    """Go on without rank 2: rank 0 gives up before rank 1 comes, then both try again; return the errors, and a sum."""
-    group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1], [2]])
-    group.all_reduce(np.full(20_000, 2.0))
-    MPI.COMM_WORLD.Barrier()
+def connect_those_that_are_left(channel):
+    """Rank 2 does not come; return whom the others name, what ``without`` says, and a sum of those that are left."""
+    world = MPI.COMM_WORLD
+    group = pretended_hosts.connected(world, channel.rank, [[0], [1], [2]], timeout_seconds=1)
     if channel.rank == 2:
+        world.recv(source=0)
         group.close()
-        MPI.COMM_WORLD.Barrier()
         return None
-    time.sleep(channel.rank)
-    told = []
-    for seconds in (0.5, 20.0):
-        try:
-            group = group.without([2], connect_timeout_seconds=seconds)
-            break
-        except ConnectError as error:
-            told.append(error.ranks)
-    total = group.all_reduce(np.full(20_000, 2.0**channel.rank))
-    group.close()
-    MPI.COMM_WORLD.Barrier()
-    return told, group.size, float(total[0])
+    try:
+        group.barrier()
+    except DeadlineError as error:
+        lost = error.ranks
+    try:
+        group.without(lost)
+    except GroupError as error:
+        told = str(error)
+    left = world.Create_group(world.group.Excl(lost))
+    with pretended_hosts.connected(left, channel.rank, [[0], [1]]) as onward:
+        total = onward.all_reduce(2.0**channel.rank)
+        if channel.rank == 0:
+            world.send(None, 2)
+        return lost, told, onward.size, float(total)
 
 
 def interrupt_everywhere(channel):
@@ -304,18 +305,6 @@ def interrupt_before_all_have_come(channel):
         told = f"{type(error).__name__} {error}".strip()
     with connect(MPI.COMM_WORLD) as group:
         return told, group.size
-
-
-def go_on_for_ever(channel):
-    """Go on with all ranks again and again, until that fails; return how often it did not, and the error."""
-    group, times = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1]]), 0
-    while True:
-        try:
-            group = group.without([])
-        except ConnectError as error:
-            MPI.COMM_WORLD.Barrier()
-            return times, str(error)
-        times += 1
 
 
 def bits(channel, hosts, first, calls, chunks):

@@ -33,7 +33,7 @@ PRINTS = {
 }
 #: Those that a launcher starts several times, and the command that they tell; here `treefold run` starts them.
 LAUNCHED = {
-    "hosts_numpy": "mpiexec -hosts host0,host1,host2 -n 3 python",
+    "hosts_numpy": "torchrun --nnodes 3 --rdzv-backend c10d --rdzv-endpoint host0:29500",
     "hosts_torch": "torchrun --nnodes 3 --rdzv-backend c10d --rdzv-endpoint host0:29500",
     "ranks": "treefold run -n 4",
 }

@@ -284,8 +284,8 @@ class TestCut:
             for rank in {0, 1, 2} - set(onward):
                 sentence, when = outcomes[rank]
                 assert sentence == (
-                    f"Rank {rank} cannot tell which ranks go on: it did not reach the store, or the ranks, that decide "
-                    "before the deadline. Look at its network, and connect again."
+                    f"Rank {rank} cannot tell which ranks go on: it did not reach the store, which decides, before "
+                    "the deadline. Look at its network, and connect again."
                 )
                 assert 60 <= when < 70
 

@@ -105,8 +105,8 @@ class TestHalves:
             assert {rank: told[rank] for rank in (0, 1)} == {0: 2, 1: 2}
             for rank in (2, 3):
                 assert told[rank]["says"] == (
-                    f"Rank {rank} cannot tell which ranks go on: it did not reach the store, or the ranks, that decide "
-                    "before the deadline. Look at its network, and connect again."
+                    f"Rank {rank} cannot tell which ranks go on: it did not reach the store, which decides, before "
+                    "the deadline. Look at its network, and connect again."
                 )
             assert ranks.make("reduce", (0, 1)) == {0: 3, 1: 3}
             lab.mend_trunk()

@@ -345,7 +345,7 @@ class TestWithout:
     def test_on_a_store_that_fails_as_a_rank_goes_on(self, run):
         """It may have gone on, so it never comes back to those who wait for it; they meet when they try again."""
         undecided = (
-            "Rank 0 cannot tell which ranks go on: it did not reach the store, or the ranks, that decide before the "
+            "Rank 0 cannot tell which ranks go on: it did not reach the store, which decides, before the "
             "deadline. Look at its network, and connect again."
         )
         assert run(trap_ranks.hear_no_answer) == [[(1,), undecided, (2, 3.0)], [(0,), (2, 3.0)], None]

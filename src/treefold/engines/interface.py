@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from treefold.backends import HostArray
+from treefold.errors import GroupError
 
 #: Tags below are of messages by which ranks meet, and are waited for beside everything else.
 CONTROL_TAGS = 1
@@ -122,17 +123,17 @@ class Channel(abc.ABC):
         transfers that fail. It is called once, and nothing can be sent after it.
         """
 
-    @abc.abstractmethod
-    def without(self, ranks: Collection[int], deadline: float) -> Channel:
+    def without(self, ranks: Collection[int], deadline: float) -> Channel:  # noqa: ARG002 - for engines with a store
         """Return a channel between all ranks but these, whose own numbers close up; all others call it alike.
 
-        This channel may be closed. Of two parts that leave each other out, one goes on at most. If some do not come, it
-        may be called again, with those left out as well.
+        For engines with a store, which decides once: of two parts that leave each other out, one goes on at most. This
+        channel may be closed. If some do not come, it may be called again, with those left out as well.
 
         Raises:
-            GroupError: others go on without this one, or it cannot be decided.
+            GroupError: others go on without this one, it cannot be decided, or the engine has no store.
 
         """
+        raise GroupError.no_store()
 
     @abc.abstractmethod
     def close(self) -> None:

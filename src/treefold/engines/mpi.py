@@ -5,11 +5,10 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
-import json
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,11 @@ from mpi4py import MPI
 
 from treefold.backends import HostArray
 from treefold.engines.interface import CONTROL_TAGS, Channel, Limits, Transfer
-from treefold.errors import ConnectError, GroupError
 
 _MESSAGE_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 18
-#: The last tags: words of ranks that stop, and of those that go on.
-_STOPPED, _GOING_ON = 1, 2
+#: The last one is for the words of ranks that stop.
 _MOST_TAGS = 1 << 30
-#: How many channels may be over one communicator, one after the other.
-_MOST_GENERATIONS = 256
 #: What a rank that stopped has sent before may still be on its way.
 _ON_ITS_WAY_S = 0.05
 #: How many communicators are given back at most when another is made.
@@ -41,33 +36,21 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 2e-5, 2e-4
 class MpiChannel(Channel):
     """MPI's non-blocking sends and receives. MPICH ends the whole job when a rank dies."""
 
-    def __init__(
-        self, communicator: Any, members: Sequence[int] | None = None, generations: list[int] | None = None
-    ) -> None:
-        """Take over a communicator that nobody else uses.
-
-        ``members``: those of its ranks that use the channel. ``generations``: of channels over it, one after the other.
-        """
+    def __init__(self, communicator: Any) -> None:
+        """Take over a communicator that nobody else uses."""
         self._comm, self._is_free = communicator, False
-        self._members = list(range(communicator.Get_size()) if members is None else members)
-        self.rank, self.size = self._members.index(communicator.Get_rank()), len(self._members)
-        # Shared by all channels over the communicator.
-        self._generations = generations or [0]
-        tags = min(communicator.Get_attr(MPI.TAG_UB), _MOST_TAGS) // _MOST_GENERATIONS
-        # Each generation has tags of its own: what an older one has left under way meets nobody.
-        self._first_tag = self._generations[-1] * tags
-        self.limits = Limits(tags - _GOING_ON - 1, _MESSAGE_BYTES, _CHUNK_BYTES, is_death_fatal=True)
+        self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
+        self._word_tag = min(communicator.Get_attr(MPI.TAG_UB), _MOST_TAGS)
+        self.limits = Limits(self._word_tag, _MESSAGE_BYTES, _CHUNK_BYTES, is_death_fatal=True)
         # With their requests. They hold the buffers, where MPI may write until a request is done.
         self._open: list[Transfer] = []
         self._ended: collections.deque[Transfer] = collections.deque()
         self._said: dict[int, tuple[float, bytes]] = {}
         #: The same of words, for which nobody waits.
         self._kept: list[Transfer] = []
-        #: What ranks have said by which they go on, of each the last.
-        self._go_on: dict[int, bytes] = {}
         #: By which all its ranks know the channel, if it can be freed.
         self.number = 0
-        self._has_told = self._goes_on = False
+        self._has_told = False
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
@@ -158,45 +141,15 @@ class MpiChannel(Channel):
         """Send a word to all others."""
         self._has_told = True
         if not MPI.Is_finalized():
-            self._tell(word, range(self.size), _STOPPED)
+            self._tell(word)
             self.flush(deadline)
-
-    def without(self, ranks: Collection[int], deadline: float) -> MpiChannel:
-        """Go on with all others, if they are more than half and all of them say the same."""
-        members = [rank for rank in range(self.size) if rank not in set(ranks)]
-        if self.rank not in members:
-            raise GroupError.unknown_ranks(ranks, self.size)
-        if 2 * len(members) <= self.size:
-            raise GroupError.no_majority(len(members), self.size)
-        if self._comm == MPI.COMM_NULL:
-            raise GroupError.closed()
-        self._goes_on = True
-        own = json.dumps([members, len(self._generations)]).encode()
-        self._tell(own, members, _GOING_ON)
-        self._go_on[self.rank] = own
-
-        def have_agreed() -> bool:
-            self._go_on.update(self._received(_GOING_ON))
-            told = [json.loads(self._go_on.get(rank, b"[[], 0]")) for rank in members]
-            return all(others == members for others, _ in told)  # one that says something else may say it no more
-
-        if not _until(have_agreed, deadline):
-            raise ConnectError.undecided(self.rank)
-        told = [json.loads(self._go_on[rank]) for rank in members]
-        # The newest that is new to all. No call of MPI's makes a smaller communicator without waiting for all its
-        # ranks, for ever if one has given up meanwhile.
-        generation = max(number for _, number in told)
-        if generation >= _MOST_GENERATIONS:
-            raise ConnectError.too_often(_MOST_GENERATIONS)
-        self._generations.extend(range(len(self._generations), generation + 1))
-        return MpiChannel(self._comm, [self._members[rank] for rank in members], self._generations)
 
     def close(self) -> None:
         """Keep what is under way: MPI may still write there, until all have closed it and the communicator is freed."""
         self._keep()
         if not self._has_told:
             self._has_told = True
-            self._tell(b"", range(self.size), _STOPPED)
+            self._tell(b"")
 
     def __del__(self) -> None:
         """Keep a channel that was dropped without ``close``; the next ``duplicate`` closes it."""
@@ -210,7 +163,7 @@ class MpiChannel(Channel):
 
         What one rank sends arrives in its order, and its last words are the last that it sends.
         """
-        if not self.number or self._goes_on:
+        if not self.number:
             return False
         self._hear()
         if len(self._said) < self.size - 1:
@@ -256,8 +209,7 @@ class MpiChannel(Channel):
         # First: an interrupt behind MPI's call loses the request, and MPI may still use the buffer.
         among.append(transfer)
         begin = self._comm.Isend if transfer.is_send else self._comm.Irecv
-        where = self._members[transfer.peer], self._first_tag + transfer.tag
-        transfer.handle = begin([transfer.buffer, MPI.BYTE], *where)
+        transfer.handle = begin([transfer.buffer, MPI.BYTE], transfer.peer, transfer.tag)
         return transfer
 
     def _test(self) -> None:
@@ -296,25 +248,19 @@ class MpiChannel(Channel):
                 ended.append(transfer)
         return ended
 
-    def _tell(self, words: bytes, ranks: Collection[int], tag: int) -> None:
-        buffer = np.frombuffer(words, np.uint8)
-        for rank in ranks:
+    def _tell(self, word: bytes) -> None:
+        buffer = np.frombuffer(word, np.uint8)
+        for rank in range(self.size):
             if rank != self.rank:
                 with contextlib.suppress(MPI.Exception):
-                    self._begin(Transfer(rank, self.limits.tags + tag, buffer, is_send=True), self._kept)
+                    self._begin(Transfer(rank, self._word_tag, buffer, is_send=True), self._kept)
 
     def _hear(self) -> None:
-        self._said.update({rank: (time.monotonic(), words) for rank, words in self._received(_STOPPED).items()})
-
-    def _received(self, tag: int) -> dict[int, bytes]:
-        found = {}
         status = MPI.Status()
-        where = self._first_tag + self.limits.tags + tag
-        while self._comm.Iprobe(MPI.ANY_SOURCE, where, status):
-            words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-            self._comm.Recv([words, MPI.BYTE], status.Get_source(), where)
-            found[self._members.index(status.Get_source())] = words.tobytes()
-        return found
+        while self._comm.Iprobe(MPI.ANY_SOURCE, self._word_tag, status):
+            word = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            self._comm.Recv([word, MPI.BYTE], status.Get_source(), self._word_tag)
+            self._said[status.Get_source()] = time.monotonic(), word.tobytes()
 
 
 #: Channels that are closed, and not freed: MPI may still read or write what is under way there.

@@ -126,14 +126,9 @@ class ConnectError(GroupError, ConnectionError):
     def undecided(cls, rank: int) -> Self:
         """Who goes on is decided where this rank cannot reach it."""
         return cls(
-            f"Rank {rank} cannot tell which ranks go on: it did not reach the store, or the ranks, that decide "
-            "before the deadline. Look at its network, and connect again."
+            f"Rank {rank} cannot tell which ranks go on: it did not reach the store, which decides, before the "
+            "deadline. Look at its network, and connect again."
         )
-
-    @classmethod
-    def too_often(cls, most: int) -> Self:
-        """As many groups have followed each other over one communicator as its tags are enough for."""
-        return cls(f"A group over MPI can go on without some ranks {most - 1} times, and has. Connect again.")
 
     @classmethod
     def absent(cls, ranks: Sequence[int]) -> Self:

@@ -19,7 +19,8 @@ _CAUSES = {
     "failed": "has left the group with an error",
 }
 _AGAIN_WITHOUT = (
-    "Go on with `group = group.without(error.ranks)`, or connect again on all ranks: `group = treefold.connect()`."
+    "Over gloo, go on with `group = group.without(error.ranks)`; everywhere, all ranks can connect again: "
+    "`group = treefold.connect()`."
 )
 _AS_THEY_WERE = "so this call did not happen: outputs are as they were."
 _AGAIN = (
@@ -117,11 +118,12 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
-    def no_majority(cls, count: int, size: int) -> Self:
-        """Without a store, only more than half of the ranks can go on."""
+    def no_store(cls) -> Self:
+        """``without`` on an engine that has nothing to decide who goes on."""
         return cls(
-            f"Only {count} of {size} ranks would go on, and another half could do the same: over MPI it takes more "
-            "than half. Let all ranks connect again."
+            "Group.without needs an engine with a store, as gloo has one. Over MPI, connect again on a communicator of "
+            "the ranks that are left: "
+            "`treefold.connect(communicator.Create_group(communicator.group.Excl(error.ranks)))`."
         )
 
     @classmethod

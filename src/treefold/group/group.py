@@ -210,12 +210,12 @@ class Group:
     def without(self, ranks: Collection[int], *, connect_timeout_seconds: float = 60.0) -> Group:
         """Return a group of all other ranks, which all call this; their numbers close up. This group is closed.
 
-        For ranks that are lost: ``group = group.without(error.ranks)``. Of two parts of a group over hosts that leave
+        For ranks that are lost, over gloo: ``group = group.without(error.ranks)``. Of two parts of a group that leave
         each other out, one goes on at most. If others turn out to be lost as well, leave out all of them by calling
         this again, on the same group. Those who were away come back by ``connect``, which all ranks call.
 
         Raises:
-            GroupError: others go on without this rank, or it cannot be decided who does.
+            GroupError: others go on without this rank, or nothing can decide who does, as over MPI.
             ConnectError: some of those who go on did not come.
 
         """
