@@ -64,7 +64,9 @@ class Outbox:
         transfer, _ = self._offered.get(number, (None, None))
         if transfer is None:  # it was given up, which the receiver was told
             return
-        if has_size:
+        if transfer.is_completed():  # it was given up in this moment
+            self.forget(line.rank, transfer)
+        elif has_size:
             _tell(TENSOR, transfer, line)
             line.post(transfer.memory, partial(self._sent, number))
         else:
