@@ -34,14 +34,11 @@ class Recorded:
     def __init__(self):
         self.calls = []
 
-    parts, has_parts = Link.parts, False
-
-    def expect_more(self):
-        """Know nothing of calls."""
+    parts = Link.parts
 
     def place(self, _kind, nbytes, given, taken, *, words):
         """Write it down."""
-        self.calls.append((nbytes, given, taken, self.has_parts, words))
+        self.calls.append((nbytes, given, taken, words))
 
 
 class TestMove:
@@ -49,15 +46,15 @@ class TestMove:
         """Pieces are cut where the memory for results ends."""
         link = Recorded()
         move(link, Stream(18, [(6, 1000, 4)], [(0, 2000, 18)]), "gather", "18 bytes", root=1)
-        assert [call[:4] for call in link.calls] == [
-            (8, [(6, 1000, 2)], [(0, 2000, 8)], True),
-            (8, [(0, 1002, 2)], [(0, 2008, 8)], True),
-            (2, [], [(0, 2016, 2)], False),
+        assert [call[:3] for call in link.calls] == [
+            (8, [(6, 1000, 2)], [(0, 2000, 8)]),
+            (8, [(0, 1002, 2)], [(0, 2008, 8)]),
+            (2, [], [(0, 2016, 2)]),
         ]
-        assert {call[4] for call in link.calls} == {"gather with root 1 of 18 bytes"}
+        assert {call[3] for call in link.calls} == {"gather with root 1 of 18 bytes"}
 
     def test_of_nothing_meets_once(self):
         """Ranks still have to agree."""
         link = Recorded()
         move(link, Stream(0, [], []), "gather", "nothing")
-        assert [call[:4] for call in link.calls] == [(1, [], [], False)]
+        assert [call[:3] for call in link.calls] == [(1, [], [])]
