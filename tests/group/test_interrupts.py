@@ -123,13 +123,13 @@ class Halves:
     """Makes a call of two parts."""
 
     def __init__(self, group):
-        self._link, self._folds = group._link, group.folds("wide")
+        self._link, self._reductions = group._link, group.reductions_with("wide")
 
     @link.one_call
     def all_reduce(self, value, between):
         """Reduce the halves of a value in place, and call ``between`` behind each."""
         for half in self._link.parts(np.split(value, 2)):
-            self._folds.all_reduce(half, "sum", out=half)
+            self._reductions.all_reduce(half, "sum", out=half)
             between(half)
 
 

@@ -68,10 +68,10 @@ class Collectives(TracedCalls):
         pairs = zip(moved, made or [], strict=True)
         return component(entry, [one.backend.from_hosts([array], [_DEVICE])[0] for one, array in pairs])
 
-    def gather(self, value: Any, axis: int, root: int | None, ends: str = "") -> Any:
+    def gather(self, value: Any, axis: int, root: int | None, destinations: str = "") -> Any:
         """Return all ranks' arrays behind each other along ``axis``; None off the ``root``, if there is one.
 
-        ``ends``: destinations that name ranks, in which all ranks must agree.
+        ``destinations``: those that name ranks, in which all ranks must agree.
         """
         if isinstance(axis, bool) or not isinstance(axis, int):
             raise ArgumentError.gather_axis(axis, "")
@@ -81,7 +81,7 @@ class Collectives(TracedCalls):
             return call_later(
                 backend,
                 value,
-                lambda given: self._when_run(self.gather, given, axis, root, ends),
+                lambda given: self._when_run(self.gather, given, axis, root, destinations),
                 lambda array, _: Like(array, axis=axis),
                 is_wanted=is_wanted,
             )
@@ -90,9 +90,9 @@ class Collectives(TracedCalls):
         entry = read_entry(
             read, read_components(read.values), _DEVICE, lambda path, leaves: read_gathered_leaf(path, leaves, axis)
         )
-        words = f"all_gather{f' to {ends}' * bool(ends)}" if root is None else f"gather to rank {root}"
+        words = f"all_gather{f' to {destinations}' * bool(destinations)}" if root is None else f"gather to rank {root}"
         leaves = counted(len(entry.parts), "leaf", "leaves")
-        joined = self.join(entry, f"{words} along axis {axis} of {leaves}", axis, root, ends)
+        joined = self.join(entry, f"{words} along axis {axis} of {leaves}", axis, root, destinations)
         if joined is None:
             return None
         made = joined.arrays
@@ -102,7 +102,9 @@ class Collectives(TracedCalls):
             entry, [one.from_hosts([array], [_DEVICE])[0] for one, array in zip(backends, turned, strict=True)]
         )
 
-    def join(self, entry: Entry, words: str, axis: int = 0, root: int | None = None, ends: str = "") -> Joined | None:
+    def join(
+        self, entry: Entry, words: str, axis: int = 0, root: int | None = None, destinations: str = ""
+    ) -> Joined | None:
         """Return all ranks' arrays of each leaf behind each other along their first axis; None off the ``root``.
 
         Raises:
@@ -113,7 +115,7 @@ class Collectives(TracedCalls):
         given = [host_arrays(part) for part in entry.parts]
         pairs = zip(entry.parts, given, strict=True)
         own = [[part.dtype, [list(array.shape) for array in arrays]] for part, arrays in pairs]
-        digest = layout_of(entry, ends, with_shapes=False)
+        digest = layout_of(entry, destinations, with_shapes=False)
         shapes_key, key = (
             call_key(kind, how=(axis & 255, 0), root=root, digest=digest) for kind in (CallKind.SHAPES, CallKind.GATHER)
         )

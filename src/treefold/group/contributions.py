@@ -108,11 +108,11 @@ def own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[float, ...]:
     return tuple(float(weight) for weight in weights)
 
 
-def layout_of(entry: Entry, ends: str = "", *, with_shapes: bool = True) -> bytes:
-    """Return the hash of everything in which ranks must agree. ``ends``: destinations that name ranks."""
+def layout_of(entry: Entry, destinations: str = "", *, with_shapes: bool = True) -> bytes:
+    """Return the hash of everything in which ranks must agree. ``destinations``: those that name ranks."""
     parts = [(part.dtype, part.goal.name, with_shapes and part.operand.shape) for part in entry.parts]
     forms = [(form.num_parts, dense_shape_of(form)) for form in entry.forms]
-    text = repr((structure_of(entry.structure), forms, parts, ends))
+    text = repr((structure_of(entry.structure), forms, parts, destinations))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
@@ -153,8 +153,10 @@ def dense_shape_of(form: LeafForm) -> tuple[int, ...] | None:
     return None if form.dense_shape is None else read_shape(form.dense_shape)
 
 
-def words_of(collective: str, fold: Fold, entry: Entry, ends: str = "") -> str:
+def words_of(collective: str, fold: Fold, entry: Entry, destinations: str = "") -> str:
     """Return what the other ranks are told of a call, if theirs differ."""
     leaves = [f"{part.dtype} {part.operand.shape}{' at ' * bool(part.path)}{part.path}" for part in entry.parts]
-    text = f"{collective}, {fold.op.name}, {f'to {ends} ' * bool(ends)}of {', '.join(leaves) or 'nothing'}"
+    text = (
+        f"{collective}, {fold.op.name}, {f'to {destinations} ' * bool(destinations)}of {', '.join(leaves) or 'nothing'}"
+    )
     return text if len(text) <= MOST_DESCRIBED else f"{text[: MOST_DESCRIBED - 20]} … ({len(leaves)} leaves)"

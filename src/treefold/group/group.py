@@ -40,8 +40,8 @@ class Group:
     def __init__(self, link: Link) -> None:
         """Take over a link that ``connect`` has made."""
         self._link = link
-        self._moves = Collectives(link)
-        self._folds = Reductions(link, self._moves.join)
+        self._collectives = Collectives(link)
+        self._reductions = Reductions(link, self._collectives.join)
         _open.add(self)
         atexit.unregister(_close_all)
         atexit.register(_close_all)  # the last to register is the first to run: before PyTorch and MPI end
@@ -79,7 +79,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks; see ``treefold.errors``.
 
         """
-        result: T = self._folds.all_reduce(value, op, out=out, weights=weights).value
+        result: T = self._reductions.all_reduce(value, op, out=out, weights=weights).value
         return result
 
     @as_written
@@ -91,7 +91,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: T | None = self._folds.all_reduce(value, op, root=self._checked_root(root)).value
+        result: T | None = self._reductions.all_reduce(value, op, root=self._checked_root(root)).value
         return result
 
     @as_written
@@ -109,7 +109,7 @@ class Group:
         leaves, structure = flatten(value)
         columns = [cut_equally(array, axis, self.size) for array in leaves]
         parts = [[column[rank] for column in columns] for rank in range(self.size)]
-        own = self._folds.reduce_scatter(parts, op, cut=f"{structure_of(structure)} along axis {axis}")
+        own = self._reductions.reduce_scatter(parts, op, cut=f"{structure_of(structure)} along axis {axis}")
         result: T = unflatten(structure, own)
         return result
 
@@ -122,7 +122,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: T = self._moves.broadcast(value, self._checked_root(root))
+        result: T = self._collectives.broadcast(value, self._checked_root(root))
         return result
 
     @as_written
@@ -134,7 +134,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: T = self._moves.gather(value, axis, None)
+        result: T = self._collectives.gather(value, axis, None)
         return result
 
     @as_written
@@ -146,7 +146,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: T | None = self._moves.gather(value, axis, self._checked_root(root))
+        result: T | None = self._collectives.gather(value, axis, self._checked_root(root))
         return result
 
     @as_written
@@ -158,7 +158,7 @@ class Group:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        self._moves.barrier()
+        self._collectives.barrier()
 
     def plan(self, value: Any, op: ReduceOpLike = "sum") -> Plan:
         """Return the plan of ``all_reduce`` if every rank brings as many replicas as this one; no rank takes part.
@@ -167,21 +167,21 @@ class Group:
             TreefoldError: one of its kinds.
 
         """
-        return self._folds.plan(value, op)
+        return self._reductions.plan(value, op)
 
-    def folds(self, accumulate: str) -> Reductions:
+    def reductions_with(self, accumulate: str) -> Reductions:
         """Return the all-reduces of this group in another accumulation: for ops objects.
 
         :meta private:
         """
-        return Reductions(self._link, self._moves.join, accumulate)
+        return Reductions(self._link, self._collectives.join, accumulate)
 
-    def gathered(self, value: Any, axis: int, ends: str) -> Any:
+    def gathered(self, value: Any, axis: int, destinations: str) -> Any:
         """Return what ``all_gather`` does, for destinations in which ranks must agree: for ops objects.
 
         :meta private:
         """
-        return self._moves.gather(value, axis, None, ends)
+        return self._collectives.gather(value, axis, None, destinations)
 
     @property
     def link(self) -> Link:

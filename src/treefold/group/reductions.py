@@ -68,6 +68,20 @@ class KnownCall(NamedTuple):
     is_private: bool
 
 
+class Call(NamedTuple):
+    """An all-reduce as it was asked for, with what was read of its arrays, if that is known."""
+
+    value: Any
+    op: ReduceOp | str
+    reading: Reading | None
+    out: Any
+    into: Reading | None
+    weights: Any
+    root: int | None
+    destinations: str
+    cut: str
+
+
 class Joined(NamedTuple):
     """All ranks' arrays of each leaf behind each other, and how many replicas they come from."""
 
@@ -103,12 +117,12 @@ class Reductions(TracedCalls):
         out: Any = None,
         weights: Any = None,
         root: int | None = None,
-        ends: str = "",
+        destinations: str = "",
         cut: str = "",
     ) -> Reduced:
         """Return the reduction of all ranks' values as one component; None off the ``root``, if there is one.
 
-        ``ends``: destinations that name ranks; ``cut``: which part of a call this is. All ranks must agree in both.
+        ``destinations``: those that name ranks; ``cut``: which part of a call this is. All ranks must agree in both.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -116,19 +130,19 @@ class Reductions(TracedCalls):
         """
         op = op if type(op) is str else ReduceOp.parse(op)  # another library's, or what cannot be hashed
         if isinstance(value, Batch):
-            end = None if out is None else _read_end(out)
-            return self._first(None, value, op, None, (out, end), weights, (root, ends, cut))
+            into = None if out is None else _read_target(out)
+            return self._first(None, Call(value, op, None, out, into, weights, root, destinations, cut))
         reading = read_components(value.values if isinstance(value, DistributedValues) else (value,))
-        end = None if out is None else reading if out is value else _read_end(out)
+        into = None if out is None else reading if out is value else _read_target(out)
         key = None
-        if weights is None and reading.key is not None and (end is None or end.key is not None):
-            key = (op, reading.key, _ITSELF if end is reading else end and end.key, root, ends, cut)
+        if weights is None and reading.key is not None and (into is None or into.key is not None):
+            key = (op, reading.key, _ITSELF if into is reading else into and into.key, root, destinations, cut)
             known = self._known.get(key)
             if known is not None:
-                reduced = self._repeat(known, reading, end, root)
+                reduced = self._repeat(known, reading, into, root)
                 if reduced is not None:
                     return reduced
-        return self._first(key, value, op, reading, (out, end), weights, (root, ends, cut))
+        return self._first(key, Call(value, op, reading, out, into, weights, root, destinations, cut))
 
     def reduce_scatter(
         self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = (), *, cut: str = ""
@@ -144,11 +158,11 @@ class Reductions(TracedCalls):
         """
         known, rows = self._read_parts(op, [array for part in parts for array in part], cut)
         own = slice(len(parts[0]) * self._link.rank, len(parts[0]) * (self._link.rank + 1))
-        end = read_components((list(out),)) if out else None
-        ends = [] if end is None or end.key is None else rows_of(end)
+        into = read_components((list(out),)) if out else None
+        targets = [] if into is None or into.key is None else rows_of(into)
         results = known.results[own]
-        if ends and self._fold_own(known, rows, own, ends):
-            for result, target in zip(results, ends, strict=True):
+        if targets and self._fold_own(known, rows, own, targets):
+            for result, target in zip(results, targets, strict=True):
                 result.backend.wrote(target.arrays)
             return list(out)
         made = _targets(results, None)
@@ -181,43 +195,35 @@ class Reductions(TracedCalls):
         targets[own] = made
         return self._fold(known, rows, targets, known.fold, wants_lease=False) is not None
 
-    def _repeat(self, known: KnownCall, reading: Reading, end: Reading | None, root: int | None) -> Reduced | None:
+    def _repeat(self, known: KnownCall, reading: Reading, into: Reading | None, root: int | None) -> Reduced | None:
         """Make a call of a known kind; None, with nothing done, if it has to be validated first."""
         rows = rows_of(reading)
         is_wanted = root is None or root == self._link.rank
         targets = None
-        if is_wanted and end is not None:
-            targets = rows_of(end)
+        if is_wanted and into is not None:
+            targets = rows_of(into)
         elif is_wanted and known.is_private:
             pairs = zip(rows, known.results, strict=True)
             targets = [result.backend.new_row(row, result.dtype, 1) for row, result in pairs]
         outcome = self._fold(known, rows, targets, known.fold, wants_lease=is_wanted and targets is None)
         if outcome is None:
             return None
-        return Reduced(self._wrapped(known, outcome, targets, end) if is_wanted else None, known.plans.plan)
+        return Reduced(self._wrapped(known, outcome, targets, into) if is_wanted else None, known.plans.plan)
 
-    def _first(
-        self,
-        key: Hashable,
-        value: Any,
-        op: ReduceOp | str,
-        reading: Reading | None,
-        out: tuple[Any, Reading | None],
-        weights: Any,
-        where: tuple[int | None, str, str],
-    ) -> Reduced:
+    def _first(self, key: Hashable, call: Call) -> Reduced:
         """Validate a call by itself, as in one process, and make it; in a graph that is traced, when that runs."""
-        (root, ends, cut), fold = where, Fold(ReduceOp.parse(op), self._accumulate)
+        fold, root = Fold(ReduceOp.parse(call.op), self._accumulate), call.root
         is_wanted = root is None or root == self._link.rank
-        backend = tracing_backend(value)
+        backend = tracing_backend(call.value)
         if backend is not None:
-            return self._later(backend, value, fold, {"out": out[0], "weights": weights, "root": root, "ends": ends})
-        own, entry = read_value(value, reading, fold, weights, _DEVICE)
-        takers = None if out[1] is None else _read_out(out[0], out[1], entry, fold)
+            return self._later(backend, call, fold)
+        own, entry = read_value(call.value, call.reading, fold, call.weights, _DEVICE)
+        takers = None if call.into is None else _read_out(call.out, call.into, entry, fold)
         is_dense = [part.goal is Goal.FOLD for part in entry.parts]
         rows = self._join_rows(entry, is_dense, fold, root)
         dense = dataclasses.replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
-        known = self._read(fold, dense, root, CallKind.ALL_REDUCE if own is None else CallKind.WEIGHTED, ends, cut)
+        kind = CallKind.ALL_REDUCE if own is None else CallKind.WEIGHTED
+        known = self._read(fold, dense, root, kind, call.destinations, call.cut)
         contributions = plain_rows(dense)
         fold = fold if own is None else self._with_weights(fold, own)
         targets = _targets(known.results, takers) if is_wanted and (known.is_private or takers is not None) else None
@@ -236,14 +242,15 @@ class Reductions(TracedCalls):
         arrays = [next(folded) if dense else next(joined) for dense in is_dense]
         return Reduced(component(entry, arrays), known.plans.plan)
 
-    def _later(self, backend: ArrayBackend, value: Any, fold: Fold, options: dict[str, Any]) -> Reduced:
+    def _later(self, backend: ArrayBackend, call: Call, fold: Fold) -> Reduced:
         """Add the call to the graph that is being traced."""
+        options = {"out": call.out, "weights": call.weights, "root": call.root, "destinations": call.destinations}
         made = call_later(
             backend,
-            value,
-            lambda given: self._when_run(self.all_reduce, given, fold.op, **options).value,
+            call.value,
+            lambda value: self._when_run(self.all_reduce, value, fold.op, **options).value,
             lambda array, is_rows: Like(array, fold, 0 if is_rows else None),
-            is_wanted=options["root"] in {None, self._link.rank},
+            is_wanted=call.root in {None, self._link.rank},
         )
         return Reduced(made, None)
 
@@ -279,7 +286,7 @@ class Reductions(TracedCalls):
         return arrays
 
     def _read(
-        self, fold: Fold, entry: Entry, root: int | None, collective: CallKind, ends: str = "", cut: str = ""
+        self, fold: Fold, entry: Entry, root: int | None, collective: CallKind, destinations: str = "", cut: str = ""
     ) -> KnownCall:
         """Return what ranks compare of a call, and what its results will be."""
         for part in entry.parts:
@@ -288,10 +295,10 @@ class Reductions(TracedCalls):
             if len(part.lengths) > native_core.MOST_REPLICAS:
                 raise ArgumentError.replicas_of_rank(len(part.lengths), native_core.MOST_REPLICAS)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
-        layout = layout_of(entry, cut or ends)
+        layout = layout_of(entry, cut or destinations)
         kind = call_key(collective, how=how, root=root, digest=layout)
         name = "reduce_scatter" if collective == CallKind.REDUCE_SCATTER else "all_reduce" if root is None else "reduce"
-        words = words_of(name if root is None else f"reduce to rank {root}", fold, entry, ends)
+        words = words_of(name if root is None else f"reduce to rank {root}", fold, entry, destinations)
         leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]
         form = native_core.GroupForm(kind, words, leaves, *how, native.level(), collective == CallKind.WEIGHTED)
         pairs = zip(entry.parts, form.results_at, strict=True)
@@ -328,9 +335,9 @@ class Reductions(TracedCalls):
             made = outcome.replicas
             known.plans.make(_replicas(self._link, known.plans.own, outcome))
 
-    def _wrapped(self, known: KnownCall, outcome: Outcome, targets: list[Row] | None, end: Reading | None) -> Any:
+    def _wrapped(self, known: KnownCall, outcome: Outcome, targets: list[Row] | None, into: Reading | None) -> Any:
         """Return results in the structure of the value: what was written, or views on the area that the ranks share."""
-        if end is not None and targets is not None:
+        if into is not None and targets is not None:
             for result, target in zip(known.results, targets, strict=True):
                 result.backend.wrote(target.arrays)
             return component(known.entry, [target.arrays[0] for target in targets])
@@ -351,7 +358,7 @@ def _arrays(results: Sequence[Result], outcome: Outcome, targets: Sequence[Row] 
         return [_adopted(one, _view(outcome, one)) for one in results]
     pairs = zip(results, targets, strict=True)
     # A row that says no backend is of NumPy arrays.
-    return [_adopted(one, end.arrays[0]) if end.backend is None else end.arrays[0] for one, end in pairs]
+    return [_adopted(one, row.arrays[0]) if row.backend is None else row.arrays[0] for one, row in pairs]
 
 
 def _adopted(result: Result, array: HostArray) -> Any:
@@ -359,22 +366,22 @@ def _adopted(result: Result, array: HostArray) -> Any:
     return result.backend.from_hosts([array.astype(result.narrow, copy=False)], _DEVICES)[0]
 
 
-def _hand_over(results: Sequence[Result], targets: Sequence[Row], ends: Sequence[Any]) -> None:
+def _hand_over(results: Sequence[Result], targets: Sequence[Row], takers: Sequence[Any]) -> None:
     """Copy results into arrays of ``out`` that the kernels could not write into."""
-    for result, target, end in zip(results, targets, ends, strict=True):
-        if _is_on(target, result.backend.host_view(end)):
-            result.backend.wrote([end])
+    for result, target, taker in zip(results, targets, takers, strict=True):
+        if _is_on(target, result.backend.host_view(taker)):
+            result.backend.wrote([taker])
         else:
-            result.backend.assign(end, result.backend.from_host(target.arrays[0], _DEVICE))
+            result.backend.assign(taker, result.backend.from_host(target.arrays[0], _DEVICE))
 
 
-def _read_out(out: Any, end: Reading, entry: Entry, fold: Fold) -> list[Any]:
+def _read_out(out: Any, into: Reading, entry: Entry, fold: Fold) -> list[Any]:
     """Return the arrays that take the results, one for each leaf."""
     target = out if isinstance(out, DistributedValues) else PerReplica([out])
-    return [arrays[0] for arrays in read_out([target], [end], [entry], fold)]
+    return [arrays[0] for arrays in read_out([target], [into], [entry], fold)]
 
 
-def _read_end(out: Any) -> Reading:
+def _read_target(out: Any) -> Reading:
     return read_components(out.values if isinstance(out, DistributedValues) else (out,))
 
 
@@ -389,11 +396,11 @@ def _view(outcome: Outcome, result: Result) -> HostArray:
     return view if outcome.is_leased else view.copy()
 
 
-def _targets(results: Sequence[Result], ends: Sequence[Any] | None) -> list[Row]:
+def _targets(results: Sequence[Result], takers: Sequence[Any] | None) -> list[Row]:
     """Return memory for each result: an array of ``out`` where the kernels can write into it, else new memory."""
     targets = []
     for index, result in enumerate(results):
-        view = None if ends is None else result.backend.host_view(ends[index])
+        view = None if takers is None else result.backend.host_view(takers[index])
         row = None if view is None or view.dtype != result.dtype else read_arrays(None, (view,), (view,))
         if row is None:
             made = native.new_result(result.shape, result.dtype)

@@ -25,7 +25,7 @@ class GroupedOps:
     def __init__(self, group: object, accumulate: str) -> None:
         """Take a group, or connect the ranks of a ProcessGroup or communicator, for as long as this object lives."""
         self.group = group if isinstance(group, Group) else connect(group)
-        self._folds = self.group.folds(accumulate)
+        self._reductions = self.group.reductions_with(accumulate)
         self._link = self.group.link
 
     @one_call
@@ -49,7 +49,7 @@ class GroupedOps:
         # In place, or copied from new results where this rank is not among the destinations of all values.
         is_taken = all(targets)
         taken = [components[0] for components in targets] if is_taken else None
-        reduced = self._folds.all_reduce(batch, op, out=taken, weights=weights, ends=ends.words)
+        reduced = self._reductions.all_reduce(batch, op, out=taken, weights=weights, destinations=ends.words)
         return [
             Mirrored.made(_on_all(result, devices, into, is_taken=is_taken), devices, reduced.plan)
             for result, devices, into in zip(reduced.value, ends.own, targets, strict=True)
@@ -78,8 +78,8 @@ class GroupedOps:
         given = [as_distributed(value, "per_replica_value") for value in values]
         counts = [len(value) for value in given]
         if len(set(counts)) > 1:
-            return self._folds.plan(Batch(given), "sum")
-        return self._folds.plan(
+            return self._reductions.plan(Batch(given), "sum")
+        return self._reductions.plan(
             PerReplica([list(one) for one in zip(*(one.values for one in given), strict=True)]), "sum"
         )
 

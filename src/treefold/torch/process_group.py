@@ -70,8 +70,8 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         except BaseException as error:  # the others would wait for this rank
             self._link.close(error)
             raise
-        self._moves, self._turns, self._elsewhere = Collectives(self._link), Turns(), Elsewhere(_NAME)
-        self._folds = Reductions(self._link, self._moves.join)
+        self._collectives, self._turns, self._elsewhere = Collectives(self._link), Turns(), Elsewhere(_NAME)
+        self._reductions = Reductions(self._link, self._collectives.join)
         _open.add(self)
 
     def allreduce(self, tensors: list[Any], opts: Any) -> Any:
@@ -188,7 +188,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def barrier(self, opts: Any) -> Any:
         """Wait until all ranks are here."""
-        self._call(opts, lambda _: self._moves.barrier())
+        self._call(opts, lambda _: self._collectives.barrier())
         return _done([])
 
     def shutdown(self) -> None:
@@ -280,7 +280,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         if host is None or not host.nbytes or tensor.nbytes + _LINE > self._link.result_bytes:
             distributed.all_reduce(tensor, op=distributed.ReduceOp.AVG, group=self)
             return tensor
-        return self._call(None, lambda _: read_only(self._folds.all_reduce(host, "mean").value, tensor.dtype))
+        return self._call(None, lambda _: read_only(self._reductions.all_reduce(host, "mean").value, tensor.dtype))
 
     def _mail(self, tensors: list[Any], peer: int | None, tag: int, *, is_sent: bool) -> Transfer:
         self._check_process()
@@ -307,7 +307,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             flats = [flat.target(one, keeps=True) if is_wanted else flat.source(one) for one in tensors]
             for batch, which in parts_of(self._link, cut_in_place(flats, self._link.result_bytes), flats):
                 part = [one for [one] in batch]
-                self._folds.all_reduce(part, op, out=part, root=root, cut=which)
+                self._reductions.all_reduce(part, op, out=part, root=root, cut=which)
 
         self._call(opts, body)
         return _done(tensors)
@@ -325,7 +325,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
                 check_sizes("reduce_scatter", [end], [column[rank]])
             for batch, which in parts_of(self._link, cut_apart(given, ends, self._link.result_bytes), brought):
                 rows = [[column[index] for column in batch] for index in range(size)]
-                self._folds.reduce_scatter(rows, op, [column[-1] for column in batch], cut=which)
+                self._reductions.reduce_scatter(rows, op, [column[-1] for column in batch], cut=which)
 
         self._call(opts, body)
         return _done(outputs)
