@@ -64,6 +64,24 @@ def call_with_fault(me, *, port, kind, at, victim, length, busy_s, timeout_secon
     return None
 
 
+def call_after_fault(me, *, port, kind, timeout_seconds):
+    """Make a call before which rank 1 is killed, raises or loads data for three deadlines; return how that ended."""
+    me.group = joined(me, port, timeout_seconds)
+    if me.rank == 1 and kind == "kill":
+        me.fail("kill")
+    if me.rank == 1 and kind == "raise":
+        with pytest.raises(RuntimeError), me.group:
+            raise RuntimeError
+        return None
+    time.sleep(3 * timeout_seconds if me.rank == 1 else 0.5)
+    end = np.full(5000, -1.0)
+    began = time.monotonic()
+    with pytest.raises(GroupError) as caught:
+        me.group.all_reduce(np.full(5000, 2.0**me.rank), out=end)
+    late = time.monotonic() - began - timeout_seconds
+    return caught.typename, caught.value.ranks, bool((end == -1).all()), late
+
+
 def _onward(me, ranks):
     left = [rank for rank in range(me.size) if rank not in ranks]
     began = time.monotonic()

@@ -116,6 +116,26 @@ class TestStop:
             assert ended[victim].value[2], ended  # it has no result, or a whole one
 
 
+class TestBetweenCalls:
+    @pytest.mark.parametrize("kind", ["kill", "raise"])
+    def test_a_rank_that_ends_while_all_compute_is_named_in_the_next_call(self, gloo, stores, kind):
+        """Though nobody was in a call when it was killed, or raised before its first one."""
+        ended = gloo.run(self._world(stores, kind, 60.0))
+        assert [ended[rank].value[:3] for rank in (0, 2)] == [("PeerLostError", (1,), True)] * 2, ended
+
+    def test_a_rank_that_loads_data_for_too_long_is_named(self, gloo, stores):
+        """The others give up at their deadline, and the rank itself when it comes."""
+        ended = gloo.run(self._world(stores, "load", 2.0))
+        assert [ended[rank].value[:3] for rank in (0, 2)] == [("DeadlineError", (1,), True)] * 2, ended
+        assert max(ended[rank].value[3] for rank in (0, 2)) < 2 * GRACE_S + 1.0
+        assert ended[1].value[::2][:2] == ("DeadlineError", True), ended
+
+    @staticmethod
+    def _world(stores, kind, timeout_seconds):
+        arguments = {"port": stores(), "kind": kind, "timeout_seconds": timeout_seconds}
+        return World(fault_ranks.call_after_fault, 3, arguments, timeout_seconds=None, may_leave=("folder",))
+
+
 class TestHosts:
     @pytest.mark.parametrize("at", [0, -1], ids=["first", "last"])
     def test_a_rank_that_came_late_is_not_missed_with_its_neighbour(self, gloo, stores, at):
