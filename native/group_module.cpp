@@ -34,9 +34,10 @@ constexpr std::size_t line = 64;
 
 // A kind of fold in a group: everything about a call but its memory.
 struct Form {
-  Form(const nb::bytes& kind, const std::string& words, const std::vector<std::pair<int, std::size_t>>& leaves, int op,
+  Form(const nb::bytes& kind, const std::string& description,
+       const std::vector<std::pair<int, std::size_t>>& leaves, int op,
        int accumulate, int level, bool is_weighted) {
-    call.words = words;
+    call.description = description;
     const std::vector<double> some_weights;
     Request request = fold_request(op, accumulate, level);
     if (is_weighted) request.weights = &some_weights;
@@ -137,7 +138,7 @@ class HostGroup {
       }
       add_extents(extents, target, true);
       if (target.nbytes() != 0) {
-        call.taken.push_back({leaf.result_at, static_cast<std::byte*>(target.starts[0]), target.nbytes()});
+        call.pieces_out.push_back({leaf.result_at, static_cast<std::byte*>(target.starts[0]), target.nbytes()});
       }
     }
     if (!are_disjoint(extents)) return nb::none();
@@ -150,28 +151,29 @@ class HostGroup {
     return nb::cast(run(call, seconds, warn));
   }
 
-  Ended place(const nb::bytes& kind, std::size_t result_bytes, const nb::list& given, const nb::list& taken,
-              bool wants_lease, const std::string& words, double seconds, const nb::object& warn) {
+  Ended place(const nb::bytes& kind, std::size_t result_bytes, const nb::list& sources, const nb::list& targets,
+              bool wants_lease, const std::string& description, double seconds, const nb::object& warn) {
     tg::Call call;
     Form::set_kind(call, kind);
     call.result_bytes = result_bytes;
-    call.given = pieces_of(given);
-    call.taken = pieces_of(taken);
-    for (const tg::Piece& piece : call.given) {
+    call.pieces_in = pieces_of(sources);
+    call.pieces_out = pieces_of(targets);
+    for (const tg::Piece& piece : call.pieces_in) {
       if (piece.at > result_bytes || piece.nbytes > result_bytes - piece.at) refuse("A piece lies outside the results.");
     }
     call.wants_lease = wants_lease;
-    call.words = words;
+    call.description = description;
     return run(call, seconds, warn);
   }
 
-  Ended agree(const nb::bytes& kind, const nb::bytes& blob, const std::string& words, bool is_refused, double seconds,
+  Ended agree(const nb::bytes& kind, const nb::bytes& blob, const std::string& description, bool is_refused,
+              double seconds,
               const nb::object& warn) {
     if (blob.size() > tg::blob_bytes) refuse("Ranks agree on " + std::to_string(tg::blob_bytes) + " bytes at most.");
     tg::Call call;
     Form::set_kind(call, kind);
     call.blob = std::string(blob.c_str(), blob.size());
-    call.words = words;
+    call.description = description;
     call.is_refused = is_refused;
     return run(call, seconds, warn);
   }
@@ -220,7 +222,7 @@ class HostGroup {
   }
 
   Ended run(const tg::Call& call, double seconds, const nb::object& warn) {
-    for (const tg::Piece& piece : call.taken) {
+    for (const tg::Piece& piece : call.pieces_out) {
       if (piece.at > call.result_bytes || piece.nbytes > call.result_bytes - piece.at) refuse("A piece lies outside the results.");
     }
     // Without the GIL: the other ranks may take until the deadline to come.
@@ -335,10 +337,10 @@ void define_groups(nb::module_& module) {
   nb::class_<Form>(module, "GroupForm", "A kind of fold in a group: everything about a call but its memory.")
       .def(nb::init<const nb::bytes&, const std::string&, const std::vector<std::pair<int, std::size_t>>&, int, int, int,
                     bool>(),
-           nb::arg("kind"), nb::arg("words"), nb::arg("leaves"), nb::arg("op"), nb::arg("accumulate"), nb::arg("level"),
+           nb::arg("kind"), nb::arg("description"), nb::arg("leaves"), nb::arg("op"), nb::arg("accumulate"), nb::arg("level"),
            nb::arg("is_weighted") = false)
       .def_prop_ro("kind", [](const Form& form) { return nb::bytes(reinterpret_cast<const char*>(form.call.kind), sizeof form.call.kind); })
-      .def_prop_ro("words", [](const Form& form) { return form.call.words; })
+      .def_prop_ro("description", [](const Form& form) { return form.call.description; })
       .def_prop_ro("stream_bytes", [](const Form& form) { return form.call.stream_bytes; }, "Of one replica.")
       .def_prop_ro("result_bytes", [](const Form& form) { return form.call.result_bytes; })
       .def_prop_ro("results_at", &Form::results_at, "Where the result of each leaf begins in the result area.");
@@ -355,7 +357,7 @@ void define_groups(nb::module_& module) {
       .def_prop_ro("is_leased", [](const Ended& e) { return e.lease != nullptr; })
       .def_prop_ro("missing_bytes", [](const Ended& e) { return e.outcome.missing_bytes; })
       .def_prop_ro("is_unplanned", [](const Ended& e) { return e.outcome.is_unplanned; })
-      .def_prop_ro("words", [](const Ended& e) { return texts_of(e.outcome.words); })
+      .def_prop_ro("descriptions", [](const Ended& e) { return texts_of(e.outcome.descriptions); })
       .def_prop_ro("blobs", [](const Ended& e) { return bytes_of(e.outcome.blobs); })
       .def_prop_ro("descriptors", &descriptors_of, "Of each rank: kind, whether it refuses, replicas, whether it has a plan, whether leaves differ.")
       .def("view", &Ended::view, nb::arg("at"), nb::arg("shape"), nb::arg("dtype"),
@@ -370,9 +372,9 @@ void define_groups(nb::module_& module) {
            nb::arg("counts") = std::vector<std::vector<std::size_t>>{},
            "Fold the rows of all ranks into the one array of each target, where there is one; None, with nothing done and no\n"
            "other rank told, if targets cannot be written or share memory with another array of the call.")
-      .def("place", &HostGroup::place, nb::arg("kind"), nb::arg("result_bytes"), nb::arg("given"), nb::arg("taken"),
-           nb::arg("wants_lease"), nb::arg("words"), nb::arg("seconds"), nb::arg("warn").none())
-      .def("agree", &HostGroup::agree, nb::arg("kind"), nb::arg("blob"), nb::arg("words"), nb::arg("is_refused"),
+      .def("place", &HostGroup::place, nb::arg("kind"), nb::arg("result_bytes"), nb::arg("sources"), nb::arg("targets"),
+           nb::arg("wants_lease"), nb::arg("description"), nb::arg("seconds"), nb::arg("warn").none())
+      .def("agree", &HostGroup::agree, nb::arg("kind"), nb::arg("blob"), nb::arg("description"), nb::arg("is_refused"),
            nb::arg("seconds"), nb::arg("warn").none())
       .def("empty", &HostGroup::empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("nbytes"))
       .def("leave", &HostGroup::leave, nb::arg("cause"))

@@ -5,6 +5,7 @@ from fake_network import FakeNetwork
 from treefold.engines.interface import Limits
 from treefold.group import Group
 from treefold.group.links.hosts import ChannelLink
+from treefold.group.links.rounds import Rounds
 from treefold.group.plans import Layout
 
 
@@ -15,7 +16,7 @@ def run(size, body, *, seed=1, guarantee="replica_order", chunk_bytes=1 << 12, i
 
     def live(channel):
         layout = Layout(tuple((rank,) for rank in range(size)), guarantee)
-        link = ChannelLink(channel, layout, None, None, result_bytes=1 << 30, timeout_seconds=60.0)
+        link = ChannelLink(Rounds(channel), layout, None, None, result_bytes=1 << 30, timeout_seconds=60.0)
         with Group(link) as group:
             return body(group)
 

@@ -107,7 +107,7 @@ bool Operation::perform(Stage stage, Run& run) {
     case Stage::copy_next: copy_next(run); break;
     case Stage::meet: goes_on = meetings_.meet(run.sequence, [] {}, run.patience); break;
     case Stage::place:
-      for (const Piece& piece : run.call.given) std::memcpy(results() + piece.at, piece.memory, piece.nbytes);
+      for (const Piece& piece : run.call.pieces_in) std::memcpy(results() + piece.at, piece.memory, piece.nbytes);
       break;
     case Stage::meet_commit: goes_on = meet_commit(run); break;
     case Stage::copy_out: copy_out(run.call, results()); break;
@@ -152,8 +152,8 @@ void Operation::publish(Run& run) const {
   descriptor.wants_lease = call.wants_lease;
   descriptor.is_mixed = call.is_mixed;
   descriptor.replicas = static_cast<std::uint32_t>(call.replicas);
-  descriptor.words_length = static_cast<std::uint32_t>(std::min(call.words.size(), words_bytes));
-  std::memcpy(block.words[parity], call.words.data(), descriptor.words_length);
+  descriptor.description_length = static_cast<std::uint32_t>(std::min(call.description.size(), description_bytes));
+  std::memcpy(block.descriptions[parity], call.description.data(), descriptor.description_length);
   const void* const blob = run.is_mapped ? static_cast<const void*>(offsets.data()) : call.blob.data();
   const std::size_t length = run.is_mapped ? offsets.size() * sizeof offsets[0] : std::min(call.blob.size(), blob_bytes);
   descriptor.blob_length = static_cast<std::uint32_t>(length);
@@ -377,7 +377,7 @@ const std::byte* Operation::source_of(const Run& run, const Lane& lane, std::siz
 
 void Operation::copy_out(const Call& call, const std::byte* results) const {
   const auto copy = call.result_bytes > stream_out_bytes ? copy_streamed : copy_cached;
-  for (const Piece& piece : call.taken) copy(piece.memory, results + piece.at, piece.nbytes);
+  for (const Piece& piece : call.pieces_out) copy(piece.memory, results + piece.at, piece.nbytes);
 }
 
 // What ranks said, where that is what the operation is for.
@@ -390,7 +390,8 @@ void Operation::tell(const Run& run, Outcome& outcome) const {
     const std::size_t parity = run.sequence & 1;
     const Descriptor said = block.descriptors[parity];
     outcome.descriptors.push_back(said);
-    outcome.words.emplace_back(block.words[parity], std::min<std::size_t>(said.words_length, words_bytes));
+    outcome.descriptions.emplace_back(block.descriptions[parity],
+                                      std::min<std::size_t>(said.description_length, description_bytes));
     const auto* const blob = reinterpret_cast<const char*>(block.blobs[parity]);
     outcome.blobs.emplace_back(blob, has_agreed ? std::min<std::size_t>(said.blob_length, blob_bytes) : 0);
   }

@@ -47,8 +47,8 @@ struct Call {
   std::vector<std::vector<std::size_t>> counts;
   std::vector<double> weights;        // of all replicas of the group, if weighted; those of weight 0 are left out
   double weight_sum = 0;
-  std::vector<Piece> given, taken;    // what is copied into the area, if it is not folded, and out of it
-  std::string words, blob;            // what the others are told, of a call that only agrees or is refused
+  std::vector<Piece> pieces_in, pieces_out;  // what is copied into the area, if it is not folded, and out of it
+  std::string description, blob;        // what the others are told, of a call that only agrees or is refused
 };
 
 struct Outcome {
@@ -59,7 +59,7 @@ struct Outcome {
   bool is_unplanned = false;
   // By rank, of a call that only agrees or was refused.
   std::vector<Descriptor> descriptors{};
-  std::vector<std::string> words{}, blobs{};
+  std::vector<std::string> descriptions{}, blobs{};
 };
 
 // Contributions of at most so many bytes are folded by every rank for itself, after one meeting.

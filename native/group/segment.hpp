@@ -19,7 +19,7 @@ constexpr std::size_t most_ranks = 255;
 constexpr std::size_t most_areas = 64;
 constexpr std::size_t page_bytes = 4096;
 constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
-constexpr std::size_t words_bytes = 400;        // of a rank's own description of its call
+constexpr std::size_t description_bytes = 400;  // of a rank's own description of its call
 constexpr std::size_t blob_bytes = 32 << 10;    // of whatever else it says
 constexpr std::size_t most_replicas = 1024;     // of one rank in one call: each has a cache line of staging at least
 
@@ -33,7 +33,7 @@ struct Descriptor {
   std::uint8_t wants_lease;  // it will keep the result area
   std::uint8_t is_mixed;     // its leaves have different numbers of contributions, `replicas` at most
   std::uint32_t replicas;
-  std::uint32_t words_length;
+  std::uint32_t description_length;
   std::uint32_t blob_length;
 };
 
@@ -77,7 +77,7 @@ struct Block {
   // Plain as well: each rank writes its own half before it arrives at the first meeting of an operation. It writes the
   // same half again two operations later, when all ranks have met once more and so have read the old contents.
   alignas(64) Descriptor descriptors[2];
-  char words[2][words_bytes];
+  char descriptions[2][description_bytes];
   alignas(64) unsigned char blobs[2][blob_bytes];
 };
 

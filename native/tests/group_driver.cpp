@@ -67,7 +67,7 @@ class Rank {
     }
     Call call;
     call.kind[0] = static_cast<unsigned char>(kind == Kind::differs ? 100 + rank_ : 1 + static_cast<std::size_t>(kind));
-    call.words = "rank " + std::to_string(rank_);
+    call.description = "rank " + std::to_string(rank_);
     if (folds) {
       const Loop loop = usable_levels()[0]->loops[static_cast<int>(Dtype::float32)][static_cast<int>(Op::sum)][0];
       call.leaves.push_back({loop, length, sizeof(float), sizeof(float), 0, 0});
@@ -78,12 +78,12 @@ class Rank {
       call.wants_lease = kind == Kind::kept;
     } else if (kind == Kind::placed) {
       call.result_bytes = world_.ranks * length * sizeof(float);
-      call.given.push_back({rank_ * length * sizeof(float), source, length * sizeof(float)});
+      call.pieces_in.push_back({rank_ * length * sizeof(float), source, length * sizeof(float)});
     }
     std::byte* const target = reinterpret_cast<std::byte*>(results.data());
     const std::size_t next = (rank_ + 1) % world_.ranks;
-    if (folds && !call.wants_lease) call.taken.push_back({0, target, length * sizeof(float)});
-    if (kind == Kind::placed) call.taken.push_back({next * length * sizeof(float), target, length * sizeof(float)});
+    if (folds && !call.wants_lease) call.pieces_out.push_back({0, target, length * sizeof(float)});
+    if (kind == Kind::placed) call.pieces_out.push_back({next * length * sizeof(float), target, length * sizeof(float)});
     const Outcome outcome = operation_.run(++sequence_, call, patience);
     if (kind == Kind::mapped) arena_.give_back(offset);
     const bool is_committed = outcome.decision.phase == Phase::committed;
@@ -94,8 +94,8 @@ class Rank {
     const int total = kind == Kind::placed ? 1 << next : (1 << world_.ranks) - 1;
     const bool has_result = kind != Kind::agree && is_committed;
     for (const float result : results) expect(result == static_cast<float>(has_result ? total : -1), "whole, or as it was");
-    if (kind == Kind::agree && is_committed) expect(outcome.words[next] == "rank " + std::to_string(next), "words arrive");
-    if (outcome.decision.phase == Phase::refused) expect(outcome.words.size() == world_.ranks, "all sides are shown");
+    if (kind == Kind::agree && is_committed) expect(outcome.descriptions[next] == "rank " + std::to_string(next), "words arrive");
+    if (outcome.decision.phase == Phase::refused) expect(outcome.descriptions.size() == world_.ranks, "all sides are shown");
     return outcome.decision.phase;
   }
 

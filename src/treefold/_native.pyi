@@ -59,7 +59,7 @@ class GroupForm:
     def __init__(
         self,
         kind: bytes,
-        words: str,
+        description: str,
         leaves: Sequence[tuple[int, int]],
         op: int,
         accumulate: int,
@@ -69,7 +69,7 @@ class GroupForm:
     @property
     def kind(self) -> bytes: ...
     @property
-    def words(self) -> str: ...
+    def description(self) -> str: ...
     @property
     def stream_bytes(self) -> int: ...
     @property
@@ -97,7 +97,7 @@ class GroupOutcome:
     @property
     def missing_bytes(self) -> int: ...
     @property
-    def words(self) -> list[str]: ...
+    def descriptions(self) -> list[str]: ...
     @property
     def blobs(self) -> list[bytes]: ...
     @property
@@ -135,15 +135,15 @@ class HostGroup:
         self,
         kind: bytes,
         result_bytes: int,
-        given: list[_Piece],
-        taken: list[_Piece],
+        sources: list[_Piece],
+        targets: list[_Piece],
         wants_lease: bool,
-        words: str,
+        description: str,
         seconds: float,
         warn: _Warn,
     ) -> GroupOutcome: ...
     def agree(
-        self, kind: bytes, blob: bytes, words: str, is_refused: bool, seconds: float, warn: _Warn
+        self, kind: bytes, blob: bytes, description: str, is_refused: bool, seconds: float, warn: _Warn
     ) -> GroupOutcome: ...
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> _Array: ...
     def leave(self, cause: str) -> None: ...

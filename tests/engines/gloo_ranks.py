@@ -8,7 +8,8 @@ from datetime import timedelta
 import numpy as np
 from torch import distributed
 
-from treefold.engines.roster import StoreRoster
+from treefold.engines.gloo import GlooChannel
+from treefold.engines.stores import Meeting
 from treefold.group.links.protocol import VALUE_TAGS
 from treefold.testing import channels
 
@@ -50,6 +51,5 @@ def stop_in_a_message(me, *, port):
 
 def _opened(me, port):
     store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=_SECONDS), wait_for_workers=False)
-    roster, deadline = StoreRoster(store, me.rank, me.size, "test"), time.monotonic() + _SECONDS
-    roster.exchange(b"", deadline)
-    return roster.open_channel(deadline)
+    now = time.monotonic()
+    return GlooChannel(Meeting(store, "test", me.rank, me.size, now), now + _SECONDS)

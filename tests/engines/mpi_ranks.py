@@ -3,10 +3,7 @@
 import contextlib
 import gc
 import json
-import os
-import signal
 import sys
-import threading
 import time
 import weakref
 from pathlib import Path
@@ -18,54 +15,22 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 import pretended_hosts
 
-from treefold import PerReplica, connect
+from treefold import PerReplica
 from treefold.engines import mpi
 from treefold.engines.interface import CONTROL_TAGS
 from treefold.engines.mpi import MpiChannel
-from treefold.engines.roster import ChannelRoster
+from treefold.engines.times import GRACE_S
 from treefold.errors import ConnectError, DeadlineError, GroupError, TopologyError
 from treefold.group import joining
-from treefold.group.links.rounds import GRACE_S
+from treefold.group.rosters import ChannelRoster
 from treefold.testing import channels
 
 #: After how many seconds a rank has given up a call whose deadline is after one: it waits for words, and for its own.
 _GIVEN_UP_S = 1 + 2 * GRACE_S + 1
 
 
-def connect_often(channel):
-    """Connect five times, each rank as if on a host of its own; return how many communicators are kept after each.
-
-    The last rank closes each group only when it has connected the next one.
-    """
-    hosts = [[rank] for rank in range(channel.size)]
-    groups, kept = [], []
-    for number in range(5):
-        groups.append(pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, hosts))
-        total = groups[-1].all_reduce(np.full((3, 50_000)[number % 2], 2.0**channel.rank))
-        assert (total == 2**channel.size - 1).all()
-        if channel.rank < channel.size - 1 or number == 4:
-            groups[-1].close()
-        elif number:
-            groups[-2].close()
-        kept.append(len(mpi._kept))
-    return kept
-
-
-def drop_often(channel):
-    """Connect ten times, and drop the groups without closing them; return how many communicators are kept at most."""
-    hosts = [[rank] for rank in range(channel.size)]
-    kept = []
-    for _ in range(10):
-        group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, hosts)
-        group.all_reduce(np.full(50_000, 2.0**channel.rank))
-        del group
-        gc.collect()
-        kept.append(len(mpi._kept))
-    return max(kept)
-
-
 def fail_often(channel):
-    """Try to connect with guarantees that differ; return the sentences, and how many communicators are kept."""
+    """Try to connect with guarantees that differ; return the sentences."""
     told = set()
     for _ in range(100):
         try:
@@ -73,7 +38,7 @@ def fail_often(channel):
             pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1]], guarantee=guarantee)
         except ConnectError as error:
             told.add(str(error))
-    return sorted(told), len(mpi._kept)
+    return sorted(told)
 
 
 def refuse_at_length(channel):
@@ -99,7 +64,7 @@ def come_late(channel):
     exchange = ChannelRoster.exchange
 
     def exchange_late(self, said, deadline):
-        time.sleep(channel.rank)
+        time.sleep((GRACE_S + 1) * channel.rank)
         return exchange(self, said, deadline)
 
     ChannelRoster.exchange = exchange_late
@@ -188,13 +153,13 @@ def connect_those_that_are_left(channel):
 
 
 def interrupt_everywhere(channel):
-    """Interrupt rank 0 as the nth function or statement of the engine begins, for every n, and connect anew.
+    """Interrupt rank 0 as the nth function or statement of the engine begins, for every 11th n, and connect anew.
 
     Return how often it was interrupted, and what the others were told.
     """
     number, told, more = 0, set(), True
     while more:
-        number += 1
+        number += 11
         group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0, 1], [2]])
         value, has_ended = np.full(20_000, 2.0**channel.rank), False
         try:
@@ -213,7 +178,7 @@ def interrupt_everywhere(channel):
             told.add((error.ranks, "interrupted" in str(error)))
         group.close()
         more = not MPI.COMM_WORLD.bcast(has_ended, root=0)
-    return number - 1, sorted(told)
+    return number // 11 - 1, sorted(told)
 
 
 def _interrupting(left):
@@ -292,21 +257,6 @@ def _meet_elsewhere(channel, folder):
         time.sleep(0.01)
 
 
-def interrupt_before_all_have_come(channel):
-    """Press Ctrl-C on rank 0 while it waits for rank 1 to connect; then connect again. Return what connect has said."""
-    if channel.rank == 0:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    else:
-        time.sleep(1)
-    try:
-        connect(MPI.COMM_WORLD)
-        told = "a group"
-    except (KeyboardInterrupt, ConnectError) as error:
-        told = f"{type(error).__name__} {error}".strip()
-    with connect(MPI.COMM_WORLD) as group:
-        return told, group.size
-
-
 def bits(channel, hosts, first, calls, chunks):
     """Make the calls that these seeds draw; return what all ranks should have alike of each."""
     return pretended_hosts.bits(MPI.COMM_WORLD, channel.rank, hosts, range(first, first + calls), chunks)
@@ -317,7 +267,7 @@ def many(channel, hosts, dtype, replicas, count):
     return pretended_hosts.many(MPI.COMM_WORLD, channel.rank, hosts, dtype, replicas, count)
 
 
-channel = MpiChannel(MPI.COMM_WORLD.Dup())
+channel = MpiChannel(MPI.COMM_WORLD)
 rank = channel.rank
 function = globals().get(sys.argv[1]) or getattr(channels, sys.argv[1])
 returned = function(channel, **json.loads(sys.argv[2]))

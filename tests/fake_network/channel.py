@@ -235,9 +235,6 @@ class FakeChannel(Channel):
             self._wait(lambda: bool(done), deadline, self._waits)
         return done.popleft() if done else None
 
-    def settle(self, deadline: float) -> None:
-        """Do nothing: the fake keeps no buffer that was sent."""
-
     def flush(self, deadline: float) -> None:
         self._begin("flush")
         end = self._end
@@ -279,7 +276,7 @@ class FakeChannel(Channel):
         )
         decision = end.verdict
         if decision is None:
-            raise ConnectError.undecided(self.rank)
+            raise ConnectError.store("it has not answered by the deadline")  # noqa: EM101, TRY003 - the store's words
         if decision.members != survivors:
             raise GroupError.decided_otherwise(self.rank, decision.members, survivors)
         onward = FakeChannel(self._network, decision.successors[survivors.index(self.rank)])

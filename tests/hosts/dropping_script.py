@@ -5,7 +5,7 @@ import time
 
 from torch import distributed
 
-from treefold.engines.roster import StoreRoster
+from treefold.group.rosters import StoreRoster
 
 store = distributed.HashStore()
 channels = {}
@@ -16,7 +16,7 @@ def connect(rank):
     deadline = time.monotonic() + 60
     roster = StoreRoster(store, rank, 2, "job")
     roster.exchange(b"", deadline)
-    channels[rank] = roster.open_channel(deadline)
+    channels[rank] = roster.open(deadline)
 
 
 ranks = [threading.Thread(target=connect, args=(rank,)) for rank in range(2)]

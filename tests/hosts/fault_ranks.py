@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from torch import distributed
 
-from treefold.engines.roster import StoreRoster
 from treefold.errors import GroupError, PeerLostError
 from treefold.group import connecting, joining
 from treefold.group.group import Group
+from treefold.group.rosters import StoreRoster
 
 _CONNECT_S = 60.0
 CALLS = 40
@@ -141,11 +141,11 @@ def lose_a_rank_before_handing_over(me, *, port):
     me.group = joined(me, port, 60.0, host=me.rank // 2)
     values = np.full(200_000, 2.0**me.rank)
     assert (me.group.all_reduce(values) == 2**me.size - 1).all()
-    channel, meanwhile = me.group._link._channel, me.group._link._channel.meanwhile
+    local, place = me.group._link._local, me.group._link._local.place
     if me.rank == 3:
-        channel.meanwhile = lambda *_: me.fail("kill")
+        local.place = lambda *_, **__: me.fail("kill")
     elif me.rank == 0:
-        channel.meanwhile = lambda *given: time.sleep(0.5) or meanwhile(*given)
+        local.place = lambda *given, **options: time.sleep(0.5) or place(*given, **options)
     with pytest.raises(PeerLostError) as caught:
         me.group.all_reduce(values)
     me.settle()

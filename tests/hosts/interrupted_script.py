@@ -7,7 +7,7 @@ import time
 
 from torch import distributed
 
-from treefold.engines.roster import StoreRoster
+from treefold.group.rosters import StoreRoster
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 store = distributed.HashStore()
@@ -16,4 +16,4 @@ rosters = [StoreRoster(store, rank, 2, "job") for rank in range(2)]
 threading.Thread(target=rosters[1].exchange, args=(b"", deadline), daemon=True).start()
 rosters[0].exchange(b"", deadline)
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-rosters[0].open_channel(deadline)
+rosters[0].open(deadline)

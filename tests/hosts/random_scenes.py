@@ -16,12 +16,13 @@ from fake_network import Cut, FakeNetwork, Kill, Stop
 
 from treefold import IndexedSlices, PerReplica
 from treefold.engines.interface import Limits
+from treefold.engines.times import GRACE_S
 from treefold.errors import CallMismatchError, GroupError, PeerLostError
 from treefold.group.group import Group
 from treefold.group.links.hosts import ChannelLink
 from treefold.group.links.link import Link, one_call
 from treefold.group.links.protocol import VALUE_TAGS
-from treefold.group.links.rounds import GRACE_S
+from treefold.group.links.rounds import Rounds
 from treefold.group.plans import Layout
 
 TIMEOUT_S = 10.0
@@ -114,7 +115,7 @@ def layout_of(size: int) -> Layout:
 def group_on(channel: Any) -> Group:
     """Return a group over a channel."""
     link = ChannelLink(
-        channel,
+        Rounds(channel),
         layout_of(channel.size),
         None,
         lambda onward, _: group_on(onward)._link,

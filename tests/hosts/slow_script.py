@@ -9,7 +9,7 @@ import numpy as np
 from torch import distributed
 
 from treefold.engines.gloo_receives import GlooReceives
-from treefold.engines.roster import StoreRoster
+from treefold.group.rosters import StoreRoster
 
 store = distributed.HashStore()
 channels = {}
@@ -28,7 +28,7 @@ def connect(rank):
     deadline = time.monotonic() + 60
     roster = StoreRoster(store, rank, 2, "job")
     roster.exchange(b"", deadline)
-    channels[rank] = roster.open_channel(deadline)
+    channels[rank] = roster.open(deadline).channel
     channels[rank].receive(1 - rank, 0, np.empty(1, np.uint8))
 
 

@@ -7,7 +7,7 @@ from lab_ranks import Ranks
 
 import lab as laboratory
 from lab import Cable, Network, Trunk, racks, star
-from treefold.group.links.rounds import GRACE_S
+from treefold.engines.times import GRACE_S
 
 DEADLINE_S = 2.0
 #: How much later than its deadline a call may end: after two graces, and the machine may be busy.

@@ -11,7 +11,7 @@ from rank_processes import RankProcesses, World
 from torch import distributed
 
 from treefold import _native
-from treefold.group.links.rounds import GRACE_S
+from treefold.engines.times import GRACE_S
 
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)

@@ -25,12 +25,10 @@ from rank_processes import told
 import treefold
 from treefold.engines import gloo
 from treefold.engines.interface import Transfer
-from treefold.engines.meeting import Meeting
-from treefold.engines.roster import ChannelRoster, StoreRoster
-from treefold.engines.stores import CheckedStore
 from treefold.errors import ConnectError, GroupError
 from treefold.group import connecting, joining
 from treefold.group.links.protocol import VALUE_TAGS
+from treefold.group.rosters import ChannelRoster, StoreRoster
 
 
 def collectives_of_the_user(me, *, port):
@@ -98,7 +96,7 @@ def fork(me, *, port):
         return story, float(onward.all_reduce(np.full(20_000, 2.0**me.rank))[0])
 
 
-def fail_while_connecting(me, *, port, how, starts=(0, 0, 0), seconds=60):
+def fail_while_connecting(me, *, port, how, seconds=60):
     """Let a rank fail when all have come, before rank 2 has told where gloo reaches it.
 
     Return the error, the ranks that it names, when it came, and how long the user's store takes to answer after it.
@@ -109,7 +107,6 @@ def fail_while_connecting(me, *, port, how, starts=(0, 0, 0), seconds=60):
     elif me.rank == 0 and how == "interrupt another":
         connect = gloo.ProcessGroupGloo
         gloo.ProcessGroupGloo = lambda *told: _interrupt_soon() or connect(*told)
-    time.sleep(starts[me.rank])
     began = time.monotonic()
     try:
         joined(me, store, 60.0, connect_seconds=seconds)
@@ -131,8 +128,7 @@ def wait_for_a_fellow(me, *, port, victim):
 
     connecting.Client = meet_or_fail  # what rank 1 calls
     if me.rank == victim == 0:
-        listen = connecting.Listener._look
-        connecting.Listener._look = lambda one: listen(one) if time.monotonic() < began + 2 else _fail("no memory", one)
+        connecting.Listener.gather = lambda one: time.sleep(2) or _fail("no memory", one)
     if me.rank == victim == 2:
         StoreRoster.exchange = _fail_at(StoreRoster.exchange, 3)
     began = time.monotonic()
@@ -140,18 +136,6 @@ def wait_for_a_fellow(me, *, port, victim):
         return told(lambda: joined(me, port, 60.0, host=(0, 0, 1)[me.rank])), time.monotonic() - began
     except MemoryError:
         return "MemoryError", time.monotonic() - began
-
-
-def meet_a_slow_fellow(me, *, port, seconds):
-    """Let rank 2 take too long before it meets rank 1, which shares its host; return the error."""
-    if me.rank == 2:
-        meet = connecting.Client
-        connecting.Client = lambda *given: time.sleep(seconds + 0.3) or meet(*given)
-    try:
-        joined(me, port, 60.0, host=(0, 1, 1)[me.rank], connect_seconds=seconds)
-    except ConnectError as error:
-        return type(error).__name__, error.ranks, str(error)
-    return "done", (), ""
 
 
 def miss_a_fellow(me, *, port, seconds):
@@ -200,7 +184,7 @@ def come_after_a_death(me, *, port):
     else:
         store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=60), wait_for_workers=False)
         child = subprocess.Popen([sys.executable, Path(__file__).with_name("waiting_script.py"), str(port)])
-        while not store.check(["job/0/tokens"]):
+        while not store.check(["job/0/here/2"]):
             time.sleep(0.05)
         time.sleep(0.5)
         child.kill()
@@ -216,39 +200,16 @@ def _fail(how, keys, *_):
         raise MemoryError
     if how == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "raise late":
-        end = Meeting.end
-        Meeting.end = lambda *arguments: time.sleep(1) or end(*arguments)
-    if how.startswith("raise"):
+    if how == "raise":
         message = "no address"
         raise RuntimeError(message)
-    if how == "wait":
-        keys.is_over.wait(60)
-        raise TimeoutError
     if how == "interrupt":
         os.kill(os.getpid(), signal.SIGINT)
-    keys.is_over.wait(60)
+    keys.wait(["of nobody"])
 
 
 def _interrupt_soon():
     threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-
-def go_on_at_other_times(me, *, port):
-    """Go on without rank 2: rank 0 gives up before rank 1 comes, then both try again; return the errors, and a sum."""
-    group = joined(me, port, 60.0)
-    group.all_reduce(np.full(3, 2.0**me.rank))
-    if me.rank == 2:
-        return None
-    told = []
-    time.sleep(2 * me.rank)
-    for seconds in (0.5 + 20 * me.rank, 20.0):
-        try:
-            group = group.without([2], connect_timeout_seconds=seconds)
-            break
-        except ConnectError as error:
-            told.append(error.ranks)
-    return told, float(group.all_reduce(np.full(20_000, 2.0**me.rank))[0])
 
 
 def fail_to_go_on(me, *, port):
@@ -267,73 +228,6 @@ def lose_two_and_name_one(me, *, port):
     """Die as ranks 2 and 3; the others hear of rank 2 first."""
     group = _joined_then_killed(me, port, dead=[2, 3])
     return [_go_on(me, group, [2], 3.0), _go_on(me, group, [2, 3])]
-
-
-def come_to_the_second_try(me, *, port):
-    """Wait in vain for ranks 2 and 3, the last of which is dead, and then without that; rank 2 comes to that only."""
-    group = _joined_then_killed(me, port, dead=[3])
-    if me.rank == 2:
-        time.sleep(6)
-        return [_go_on(me, group, [3])]
-    return [_go_on(me, group, [], 3.0), _go_on(me, group, [3])]
-
-
-def part_after_failing(me, *, port):
-    """Wait in vain for rank 4, and part then."""
-    group = _joined_then_killed(me, port, dead=[4])
-    return [_go_on(me, group, [], 3.0), _go_on(me, group, [4, 2, 3] if me.rank < 2 else [4, 0, 1])]
-
-
-def part_twice(me, *, port):
-    """Part from rank 2, as rank 0 first; rank 1 comes when rank 0 has gone on alone."""
-    group = _joined_then_killed(me, port, dead=[])
-    others = [other for other in range(3) if other != me.rank]
-    time.sleep((0, 6, 2)[me.rank])
-    if me.rank < 2:
-        return [_go_on(me, group, [2], (4.0, 1.0)[me.rank]), _go_on(me, group, others)]
-    told = _go_on(me, group, others)
-    time.sleep(6)
-    return [told, _go_on(me, group, others)]
-
-
-def fail_once_all_have_come(me, *, port):
-    """Go on without rank 0, where rank 2 fails once; rank 1 tries to go on alone, also after it has tried again."""
-    group = _joined_then_killed(me, port, dead=[0])
-    if me.rank == 1:
-        told = [_go_on(me, group, lost, 1.0) for lost in ([0], [0, 2], [0], [0, 2])]
-        return [*told, _go_on(me, group, [0])]
-    exchange = ChannelRoster.exchange
-    ChannelRoster.exchange = _fail_at(exchange, 1)
-    try:
-        group.without([0])
-    except MemoryError:
-        told = ["MemoryError"]
-    ChannelRoster.exchange = exchange
-    time.sleep(4)
-    return [*told, _go_on(me, group, [0])]
-
-
-def hear_no_answer(me, *, port):
-    """Wait in vain for rank 1, as rank 0, whom the store fails as it goes on alone; then both try again."""
-    group = _joined_then_killed(me, port, dead=[2])
-    if me.rank == 1:
-        time.sleep(3)
-        return [_go_on(me, group, [2], 4.0), _go_on(me, group, [2])]
-    told, compare_set = [_go_on(me, group, [2], 1.0)], CheckedStore.compare_set
-    CheckedStore.compare_set = _fail_for("/without/1", compare_set)
-    told.append(_go_on(me, group, [1, 2]))
-    CheckedStore.compare_set = compare_set
-    time.sleep(3)
-    return [*told, _go_on(me, group, [2])]
-
-
-def _fail_for(end, compare_set):
-    def compare_set_or_fail(store, key, *values):
-        if key.endswith(end):
-            raise ConnectError.store(key)
-        return compare_set(store, key, *values)
-
-    return compare_set_or_fail
 
 
 def _joined_then_killed(me, port, dead):

@@ -5,7 +5,7 @@ import time
 
 from torch import distributed
 
-from treefold.engines.roster import StoreRoster
+from treefold.group.rosters import StoreRoster
 
 store = distributed.TCPStore("127.0.0.1", int(sys.argv[1]), wait_for_workers=False)
 StoreRoster(store, 2, 3, "job").exchange(b"", time.monotonic() + 60)

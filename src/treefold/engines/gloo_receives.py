@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, wait
 from datetime import timedelta
 
 from treefold.engines.interface import Transfer
 from treefold.engines.side_threads import start_aside
+from treefold.engines.times import CLOSE_S
 
 _FOREVER = timedelta(days=365)
-_END_S = 0.05
 
 
 class GlooReceives:
@@ -30,41 +28,24 @@ class GlooReceives:
         # to it.
         self._ended = queue.SimpleQueue[Transfer]()
         self._ways = dict[tuple[int, int], _Way]()
-        #: Whether a receive has failed, and what is called then: each side writes its own before it reads the other's.
-        self._has_failed = False
-        self._give_up: Callable[[], object] | None = None
 
     def wait_for(self, transfer: Transfer, way: tuple[int, int]) -> None:
         """Wait for a receive that has begun, behind the others of its way; its handle are gloo's own and the tensor."""
         if way not in self._ways:
             self._ways[way] = begun = _Way()
-            start_aside(lambda: self._wait_on(begun), begun.is_over, threading.Event())
+            begun.is_over = start_aside(lambda: self._wait_on(begun))
         self._ways[way].begun.put(transfer)
 
     def end(self, transfer: Transfer, error: Exception | None = None) -> None:
-        """Note the end of a transfer; the thread that notes the failure of a receive gives up what is done beside."""
+        """Note the end of a transfer."""
         transfer.error = "" if error is None else str(error) or "the connection is broken"
         self._ended.put(transfer)
-        if transfer.error and not transfer.is_send:
-            self._has_failed = True
-            if give_up := self._give_up:
-                give_up()
 
     def next_ended(self, deadline: float) -> Transfer | None:
         """Return what has ended; None at the deadline."""
         with contextlib.suppress(queue.Empty):
             return self._ended.get(timeout=max(deadline - time.monotonic(), 0.0))
         return None
-
-    def beside(self, work: Callable[[], object], give_up: Callable[[], object]) -> None:
-        """Do something else; if a receive fails meanwhile, or has, ``give_up`` makes it end."""
-        self._give_up = give_up
-        try:
-            if self._has_failed:
-                give_up()
-            work()
-        finally:
-            self._give_up = None
 
     def close(self, *, are_broken: bool) -> None:
         """Let the threads end: once nothing is under way, or all connections are broken, they do at once.
@@ -74,8 +55,8 @@ class GlooReceives:
         ways, self._ways = [*self._ways.values()], {}
         for way in ways:
             way.begun.put(None)
-        wait([way.is_over for way in ways], _END_S)
         if are_broken:
+            wait([way.is_over for way in ways], CLOSE_S)
             for way in ways:
                 way.forget()
             _empty(self._ended)
@@ -101,7 +82,7 @@ class _Way:
     def __init__(self) -> None:
         self.begun = queue.SimpleQueue[Transfer | None]()
         self.under_way: Transfer | None = None
-        self.is_over = Future[None]()
+        self.is_over: Future[None]
 
     def take(self) -> bool:
         """Wait for the next receive to begin, and tell whether there is one."""

@@ -6,7 +6,7 @@ A new engine is one file with a subclass of ``Channel``. Nothing else imports an
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,8 +15,6 @@ from treefold.errors import GroupError
 
 #: Tags below are of messages by which ranks meet, and are waited for beside everything else.
 CONTROL_TAGS = 1
-#: How long a rank settles at most, so that what the others wait for is out; who has stopped takes nothing.
-SETTLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +23,8 @@ class Limits:
 
     ``tags`` count from 0 to one below it; a message has ``message_bytes`` at most, and those of about ``chunk_bytes``
     go through quickest. ``rails``: over how many network ports of a host messages spread, by ``tag % rails``.
-    ``is_death_fatal``: whether the engine ends all ranks when one dies.
+    ``is_death_fatal``: whether the engine ends all ranks when one dies. ``needs_calls``: whether messages move only
+    while this process is within a call of the channel.
     """
 
     tags: int
@@ -33,6 +32,7 @@ class Limits:
     chunk_bytes: int = 1 << 20
     rails: int = 1
     is_death_fatal: bool = False
+    needs_calls: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -85,56 +85,40 @@ class Channel(abc.ABC):
         """
 
     @abc.abstractmethod
-    def settle(self, deadline: float) -> None:
-        """Hear that all ranks have told a round: what was sent before the last one has arrived, and may be forgotten.
-
-        Returns once what was sent in this one is as far as the engine needs the caller for it, or at the deadline.
-        """
-
-    def meanwhile(self, work: Callable[[], object], give_up: Callable[[], object]) -> None:  # noqa: ARG002 - see gloo
-        """Do something else that waits, while transfers go on.
-
-        ``give_up`` is called if one of them fails meanwhile, by another thread: it makes the work end.
-        """
-        work()
-
-    @abc.abstractmethod
     def flush(self, deadline: float) -> None:
-        """Return when what was sent, and over messages told, is out of this process, or at the deadline."""
+        """Return when what was sent needs neither this process's calls nor its memory any more, or at the deadline."""
 
     @abc.abstractmethod
     def now(self) -> float:
         """Return the engine's time in seconds, which never goes back."""
 
     @abc.abstractmethod
-    def words(self, deadline: float) -> Mapping[int, bytes] | None:
-        """Return the words of the other ranks that have stopped; None if the engine cannot tell.
+    def stop(self, word: bytes, deadline: float) -> None:
+        """Stop using the channel; nothing can be sent after it, and it is called once.
 
-        It reads once, and waits for that until the deadline. A rank whose transfers have failed because it has stopped
-        has left its word before, if the engine took it in time. One that has closed without ``stop`` may have an empty
-        word.
+        An engine with a store leaves the word there, and waits until the deadline for that. One with connections breaks
+        them, so that the transfers of others with this rank fail.
         """
 
     @abc.abstractmethod
-    def stop(self, word: bytes, deadline: float) -> None:
-        """Leave a word for the other ranks, and stop using the channel.
+    def close(self) -> None:
+        """Give the engine back what is its own; nothing is under way, or ``stop`` was called. Waits for nobody."""
 
-        It waits until the deadline for the engine to take the word. Then the ranks that wait on this one are woken, by
-        transfers that fail. It is called once, and nothing can be sent after it.
+    def words(self, deadline: float) -> Mapping[int, bytes] | None:  # noqa: ARG002 - for engines with a store
+        """Return the words that other ranks have left in the store when they stopped; None if it cannot be read.
+
+        It reads once, and waits for that until the deadline.
         """
+        return None
 
     def without(self, ranks: Collection[int], deadline: float) -> Channel:  # noqa: ARG002 - for engines with a store
         """Return a channel between all ranks but these, whose own numbers close up; all others call it alike.
 
         For engines with a store, which decides once: of two parts that leave each other out, one goes on at most. This
-        channel may be closed. If some do not come, it may be called again, with those left out as well.
+        channel may be closed.
 
         Raises:
-            GroupError: others go on without this one, it cannot be decided, or the engine has no store.
+            GroupError: others go on without this one, some do not come, or the engine has no store.
 
         """
         raise GroupError.no_store()
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Give the engine back what is its own; nothing is under way, or ``stop`` was called. Waits for nobody."""

@@ -1,4 +1,7 @@
-"""Threads for calls into C++ that may wait for ever and hear no signals; a process that ends waits for them."""
+"""Threads for calls into C++ that hear no signals, and may never return; a process that ends waits for them a little.
+
+Python aborts if such a call comes back to it while the interpreter ends.
+"""
 
 from __future__ import annotations
 
@@ -9,48 +12,39 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from treefold.engines.times import CLOSE_S
+
 T = TypeVar("T")
 
-#: How long the process waits for these threads when it ends.
-_END_S = 1.5
-#: Those that are under way, and what tells each of them to end.
-_under_way: dict[threading.Thread, threading.Event] = {}
-_is_ending = threading.Event()
+#: What ends each thread that is under way.
+_under_way: dict[threading.Thread, Callable[[], object]] = {}
 
 
-def start_aside(work: Callable[[], T], answer: Future[T], is_over: threading.Event) -> None:
-    """Let a thread of its own find the answer, so that signals are heard meanwhile; ``is_over`` tells it to end.
-
-    A process that ends waits a little for the thread, and gets no answers any more: whatever waits for them ends with
-    it.
-    """
+def start_aside(work: Callable[[], T], end: Callable[[], object] = lambda: None) -> Future[T]:
+    """Do some work in a thread of its own, and return its future result. ``end`` is called as the process ends."""
+    answer = Future[T]()
 
     def run() -> None:
         try:
-            found = work()
-            if not _is_ending.is_set():
-                answer.set_result(found)
+            answer.set_result(work())
         except Exception as error:  # noqa: BLE001 - raised by the thread that waits
-            if not _is_ending.is_set():
-                answer.set_exception(error)
+            answer.set_exception(error)
         finally:
-            del _under_way[thread]
+            _under_way.pop(thread, None)
 
     # A daemon: a call that never returns must not keep the process from ending.
     thread = threading.Thread(target=run, daemon=True, name="treefold-side")
-    if not _is_ending.is_set():
-        _under_way[thread] = is_over
-        thread.start()
+    _under_way[thread] = end
+    thread.start()
+    return answer
 
 
 @atexit.register
 def _end() -> None:
-    """End what is under way: Python aborts when C++ comes back to it while it ends."""
-    _is_ending.set()
-    until = time.monotonic() + _END_S
-    # After a fork those of the parent are not alive.
-    under_way = [(thread, is_over) for thread, is_over in list(_under_way.items()) if thread.is_alive()]
-    for _, is_over in under_way:
-        is_over.set()
+    # After a fork the threads of the parent are not alive.
+    under_way = [(thread, end) for thread, end in list(_under_way.items()) if thread.is_alive()]
+    for _, end in under_way:
+        end()
+    until = time.monotonic() + CLOSE_S
     for thread, _ in under_way:
         thread.join(max(until - time.monotonic(), 0.0))

@@ -1,76 +1,27 @@
-"""PyTorch's stores, asked with a deadline that holds: some of their calls wait for ever for a host that is cut off."""
+"""PyTorch's stores, and users' own, asked with a deadline that holds, by ranks that go through the same steps."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from typing import Any, NamedTuple, TypeVar
 
 from treefold.engines.side_threads import start_aside
+from treefold.engines.times import GRACE_S, RETRY_S
 from treefold.errors import ConnectError
 
 #: Names the network interfaces that gloo uses.
 INTERFACES = "GLOO_SOCKET_IFNAME"
 T = TypeVar("T")
 
-#: A question that ends at the deadline by itself is not cut off.
-_GRACE_S = 0.2
-#: How much longer a store may take that answers slowly.
-SLOW_S = 3.0
 _SILENT = "it has not answered by the deadline"
 #: What PyTorch says of a store, written in Python, that lacks a method.
 _LACKING = ("Not implemented", "pure virtual function")
-
-
-class CheckedStore:
-    """What ranks ask one of PyTorch's stores, or a user's own: whatever that raises is a ConnectError."""
-
-    def __init__(self, store: Any) -> None:
-        """Use a store that outlives this object."""
-        self.store = store
-
-    def set(self, key: str, value: bytes | str) -> None:
-        """Keep a value."""
-        with in_words():
-            self.store.set(key, value)
-
-    def get(self, key: str) -> bytes:
-        """Return a value that is there."""
-        with in_words():
-            value: bytes = self.store.get(key)
-            return value
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Tell whether all keys are there."""
-        with in_words():
-            return bool(self.store.check(keys))
-
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """Set a value if it is as expected, where a missing one is empty; return what it is then."""
-        with in_words():
-            value: bytes = self.store.compare_set(key, expected, desired)
-            return value
-
-    def delete_key(self, key: str) -> None:
-        """Forget a value; not every store can."""
-        with in_words():
-            self.store.delete_key(key)
-
-
-@contextlib.contextmanager
-def in_words() -> Iterator[None]:
-    """Raise as a ConnectError what a store raises; users' own stores have exception classes of their own."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - nothing of ours runs here
-        if any(words in str(error) for words in _LACKING):
-            raise ConnectError.unfit_store() from None
-        raise ConnectError.store(traceback.format_exception_only(error)[0]) from None
 
 
 def interfaces() -> list[str]:
@@ -78,27 +29,97 @@ def interfaces() -> list[str]:
     return [name for name in os.environ.get(INTERFACES, "").split(",") if name]
 
 
-def asked(question: Callable[[threading.Event], T], deadline: float, is_slow: Callable[[], bool] = lambda: False) -> T:
+def asked(question: Callable[[], T], deadline: float) -> T:
     """Return what a store answers by the deadline, a moment of the monotonic clock.
 
-    ``is_slow`` tells, at the deadline, whether the store answers, and needs longer for what is then still to do.
-    A question that is never answered keeps its thread and the store's client for good. It is told by its argument once
-    nobody waits for the answer, as after Ctrl-C: it has then to leave the store as if it had not been asked.
+    The question is asked by another thread: some calls of PyTorch's stores wait for ever for a host that is cut off,
+    and hear no signals.
 
     Raises:
-        ConnectError: there is no answer, or the question raises it.
+        ConnectError: there is no answer, or the store has raised something.
 
     """
-    answer, is_over = Future[T](), threading.Event()
+
+    def ask() -> T:
+        with in_words():
+            return question()
+
+    answer = start_aside(ask)
+    # Not the future's own deadline: it raises what a handler of the user's may raise as well.
+    wait([answer], max(deadline - time.monotonic(), 0.0))
+    if not answer.done():
+        raise ConnectError.store(_SILENT)
+    return answer.result()
+
+
+@contextlib.contextmanager
+def in_words() -> Iterator[None]:
+    """Raise as a ConnectError what a store raises; users' own stores have exception classes of their own."""
     try:
-        start_aside(lambda: question(is_over), answer, is_over)
-        # Not the future's own deadline: it raises what a handler of the user's may raise as well.
-        wait([answer], max(deadline - time.monotonic(), 0.0) + _GRACE_S)
-        if is_slow():
-            wait([answer], SLOW_S)
-        if not answer.done():
-            raise ConnectError.store(_SILENT)
-        return answer.result()
-    finally:
-        is_over.set()
-        wait([answer], _GRACE_S)  # what it takes back is gone before the caller, or the process, goes on
+        yield
+    except ConnectError:
+        raise
+    except Exception as error:  # noqa: BLE001 - nothing of ours runs here
+        if any(words in str(error) for words in _LACKING):
+            raise ConnectError.unfit_store() from None
+        raise ConnectError.store(traceback.format_exception_only(error)[0]) from None
+
+
+class Meeting(NamedTuple):
+    """Ranks that go through the same steps, by keys of a store that begin with ``name``.
+
+    ``began``: when this rank began to connect, by the monotonic clock.
+    """
+
+    store: Any
+    name: str
+    rank: int
+    size: int
+    began: float
+
+    def exchange(self, step: str, said: bytes, deadline: float) -> list[bytes]:
+        """Leave words in the store, and return what each rank has left there, by rank.
+
+        Raises:
+            ConnectError: some have left nothing by the deadline, or a rank has given up.
+
+        """
+        keys, until = [self._key(f"{step}/{rank}") for rank in range(self.size)], deadline + GRACE_S
+        asked(lambda: self.store.set(keys[self.rank], said), until)
+        while not asked(lambda: self._are_there(keys), until):
+            if time.monotonic() >= deadline:
+                absent = asked(lambda: [rank for rank, key in enumerate(keys) if not self.store.check([key])], until)
+                if absent:  # or the last has come just now
+                    raise ConnectError.late(absent, time.monotonic() - self.began)
+            time.sleep(RETRY_S)
+        return asked(lambda: [self.store.get(key) for key in keys], until)
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell the others that this rank does not go on, and why."""
+        with contextlib.suppress(ConnectError):  # then they find out by their own deadlines
+            asked(lambda: self.end(error), time.monotonic() + GRACE_S)
+
+    def end(self, error: BaseException) -> None:
+        """Leave the reason why the meeting is over, unless there is one."""
+        if not self.store.check([self._key("over")]):
+            self.store.set(self._key("over"), json.dumps(ConnectError.reason(self.rank, error)))
+
+    def is_past(self) -> bool:
+        """Return whether a process of this rank has come already, or the meeting is over."""
+        return any(self.store.check([self._key(what)]) for what in (f"here/{self.rank}", "over"))
+
+    def raise_if_over(self) -> None:
+        """Raise why the meeting is over, if it is."""
+        if self.store.check([self._key("over")]):
+            raise ConnectError.told(*json.loads(self.store.get(self._key("over"))))
+
+    def _are_there(self, keys: list[str]) -> bool:
+        """Return whether all keys are there; raise if they are not, and the meeting is over."""
+        # In this order: a rank that is ahead may have ended the meeting after it had become a group.
+        if not self.store.check(keys):
+            self.raise_if_over()
+            return False
+        return True
+
+    def _key(self, what: str) -> str:
+        return f"{self.name}/{what}"

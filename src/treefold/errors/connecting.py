@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
+from treefold.errors.base import TreefoldError
 from treefold.errors.groups import GroupError, numbered
 from treefold.errors.words import seconds_in_words
+
+#: Of what a rank says of its error, in characters.
+_MOST_WORDS = 4096
 
 
 class ConnectError(GroupError, ConnectionError):
@@ -30,14 +34,6 @@ class ConnectError(GroupError, ConnectionError):
         )
 
     @classmethod
-    def no_interface(cls, rank: int, missing: Sequence[str], present: Sequence[str]) -> Self:
-        """What gloo is to use on a rank is not there."""
-        return cls(
-            f"The group did not form: GLOO_SOCKET_IFNAME names {', '.join(missing)} on rank {rank}, whose host has the "
-            f"network interfaces {', '.join(present)}. Name the one by which the other hosts are reached."
-        ).blaming(rank)
-
-    @classmethod
     def store(cls, problem: str) -> Self:
         """PyTorch's store, by which ranks find each other, does not do its part."""
         return cls(
@@ -49,7 +45,7 @@ class ConnectError(GroupError, ConnectionError):
     def unfit_store(cls) -> Self:
         """A store lacks what ranks find each other by."""
         return cls(
-            "The group did not form: the store lacks set, get, check or compare_set, by which ranks find each other. "
+            "The group did not form: the store lacks set, get or check, by which ranks find each other. "
             "Use PyTorch's TCPStore, FileStore or HashStore, or write what is missing."
         )
 
@@ -84,10 +80,10 @@ class ConnectError(GroupError, ConnectionError):
 
     @classmethod
     def out_of_time(cls, rank: int, seconds: float) -> Self:
-        """The deadline of a rank has passed, though the others may all be there: nobody is to blame."""
+        """A deadline has passed, though the ranks may all be there: nobody is to blame."""
         return cls(
-            f"The group did not form: rank {rank}'s connect_timeout_seconds ({seconds_in_words(seconds)}) was over "
-            "before all ranks were connected. Give connect more time on all ranks."
+            f"The group did not form: the connect_timeout_seconds of rank {rank} ({seconds_in_words(seconds)}), or of "
+            "another rank, was over before all ranks were connected. Give connect more time on all ranks."
         )
 
     @classmethod
@@ -100,12 +96,18 @@ class ConnectError(GroupError, ConnectionError):
 
     @classmethod
     def given_up(cls, ranks: Sequence[int]) -> Self:
-        """Some ranks were there, and have gone before all were."""
+        """Some ranks were there, and have gone before all were connected."""
         verb = "has" if len(ranks) == 1 else "have"
         return cls(
-            f"{numbered(ranks)} {verb} given up connecting before all had come. Look at what was raised there, and "
-            "connect again; if nothing else was, give connect a larger connect_timeout_seconds on all ranks."
+            f"{numbered(ranks)} {verb} given up connecting before all were connected. Look at what was raised there, "
+            "and connect again; if nothing else was, give connect a larger connect_timeout_seconds on all ranks."
         ).blaming(*ranks)
+
+    @staticmethod
+    def reason(rank: int, error: BaseException) -> list[Any]:
+        """Return what the others are told of the error for which a rank gives up, for ``told``."""
+        words = str(error) if isinstance(error, TreefoldError) else f"{type(error).__name__} {error}".rstrip()
+        return [rank, words[:_MOST_WORDS], list(getattr(error, "ranks", ()))]
 
     @classmethod
     def told(cls, rank: int, why: str, ranks: Sequence[int]) -> Self:
@@ -121,14 +123,6 @@ class ConnectError(GroupError, ConnectionError):
             f"The group did not form: rank {rank} is not one of {size} ranks, which count from 0 to {size - 1}. Start "
             "every rank with its own number, and with the number of all."
         ).blaming(rank)
-
-    @classmethod
-    def undecided(cls, rank: int) -> Self:
-        """Who goes on is decided where this rank cannot reach it."""
-        return cls(
-            f"Rank {rank} cannot tell which ranks go on: it did not reach the store, which decides, before the "
-            "deadline. Look at its network, and connect again."
-        )
 
     @classmethod
     def absent(cls, ranks: Sequence[int]) -> Self:
@@ -153,16 +147,6 @@ class ConnectError(GroupError, ConnectionError):
     def gone(cls, rank: int) -> Self:
         """A rank of this host has ended the connection without a word."""
         return cls(f"The group did not form: rank {rank} has gone.").blaming(rank)
-
-    @classmethod
-    def silent(cls, rank: int) -> Self:
-        """A rank of this host has the memory, and does not say so."""
-        return cls(f"The group did not form: rank {rank} does not answer.").blaming(rank)
-
-    @classmethod
-    def other_version(cls, rank: int) -> Self:
-        """A rank of this host speaks otherwise."""
-        return cls(f"The group did not form: rank {rank} comes from another version of treefold.").blaming(rank)
 
     @classmethod
     def folder(cls, folder: str, problem: str) -> Self:

@@ -73,7 +73,7 @@ class GroupError(TreefoldError, RuntimeError):
             return cls(f"{onward}, without this one, rank {rank}. Connect again to come back.")
         return cls(
             f"{onward}, and rank {rank} asked for {', '.join(map(str, asked))}. All ranks that go on must leave out "
-            "the same ones."
+            "the same ones, and it is decided once. Connect again."
         )
 
     @classmethod

@@ -20,27 +20,27 @@ class Stream(NamedTuple):
     """
 
     nbytes: int
-    given: Sequence[Piece]
-    taken: Sequence[Piece]
+    sources: Sequence[Piece]
+    targets: Sequence[Piece]
 
 
 def move(link: Link, stream: Stream, collective: str, layout: str, *, root: int | None = None) -> None:
     """Move the pieces of all ranks through the memory that they share.
 
-    A stream that does not fit there goes through it in parts: after an error some of them have been taken.
+    A stream that does not fit there goes through it in parts: after an error some of them have been written.
     ``layout``: in words, everything beside ``collective`` and ``root`` in which ranks must agree.
     """
-    words = f"{collective}{'' if root is None else f' with root {root}'} of {layout}"
+    description = f"{collective}{'' if root is None else f' with root {root}'} of {layout}"
     digest = hashlib.blake2b(f"{collective} {layout}".encode(), digest_size=16).digest()
     kind = call_key(CallKind.STREAM, root=root, digest=digest)
-    whole, nbytes = stream.given, max(stream.nbytes, 1)
-    kept: list[object] = []  # memory of copies, until they have been given
+    whole, nbytes = stream.sources, max(stream.nbytes, 1)
+    kept: list[object] = []  # memory of copies, until they have been read
     if nbytes > link.result_bytes:
-        whole = [_apart(piece, stream.taken, kept) for piece in stream.given]
+        whole = [_apart(piece, stream.targets, kept) for piece in stream.sources]
     for begin in link.parts(range(0, nbytes, link.result_bytes)):
         end = min(begin + link.result_bytes, nbytes)
-        given, taken = list(_within(whole, begin, end)), list(_within(stream.taken, begin, end))
-        link.place(kind, end - begin, given, taken, words=words[:400])
+        sources, targets = list(_within(whole, begin, end)), list(_within(stream.targets, begin, end))
+        link.place(kind, end - begin, sources, targets, description=description[:400])
 
 
 def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout: str) -> list[tuple[int, ...]]:
@@ -52,7 +52,7 @@ def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout
     """
     digest = hashlib.blake2b(layout.encode(), digest_size=16).digest()
     own = struct.pack(f"<{2 * link.size}Q", *sent, *expected)
-    said = link.agree(call_key(CallKind.COUNTS, digest=digest), own, words=f"all_to_all of {layout}")
+    said = link.agree(call_key(CallKind.COUNTS, digest=digest), own, description=f"all_to_all of {layout}")
     counts = [struct.unpack(f"<{2 * link.size}Q", blob) for blob in said]
     for sender, row in enumerate(counts):
         for receiver in range(link.size):
@@ -63,23 +63,23 @@ def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout
     return [row[: link.size] for row in counts]
 
 
-def _apart(given: Piece, taken: Sequence[Piece], kept: list[object]) -> Piece:
+def _apart(source: Piece, targets: Sequence[Piece], kept: list[object]) -> Piece:
     """Return a piece, or a copy of it if a part that is taken earlier would overwrite one that is given later."""
-    if not any(overwrites(other, given) for other in taken):
-        return given
-    at, address, nbytes = given
+    if not any(overwrites(other, source) for other in targets):
+        return source
+    at, address, nbytes = source
     copy = (ctypes.c_char * nbytes)()
     ctypes.memmove(copy, address, nbytes)
     kept.append(copy)
     return at, ctypes.addressof(copy), nbytes
 
 
-def overwrites(taken: Piece, given: Piece) -> bool:
+def overwrites(target: Piece, source: Piece) -> bool:
     """Tell whether writing one piece changes the other: they share memory, and not the same bytes of the stream.
 
     In place, such as a rank's own part of what it gathers, the same bytes are written where they are.
     """
-    (at, address, nbytes), (other_at, other_address, other_nbytes) = taken, given
+    (at, address, nbytes), (other_at, other_address, other_nbytes) = target, source
     is_in_place = address - at == other_address - other_at
     return not is_in_place and address < other_address + other_nbytes and other_address < address + nbytes
 

@@ -48,7 +48,7 @@ class Collectives(TracedCalls):
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        self._link.agree(call_key(CallKind.BARRIER), b"", words="barrier")
+        self._link.agree(call_key(CallKind.BARRIER), b"", description="barrier")
 
     def broadcast(self, value: Any, root: int) -> Any:
         """Return rank ``root``'s value on all ranks."""
@@ -90,9 +90,11 @@ class Collectives(TracedCalls):
         entry = read_entry(
             read, read_components(read.values), _DEVICE, lambda path, leaves: read_gathered_leaf(path, leaves, axis)
         )
-        words = f"all_gather{f' to {destinations}' * bool(destinations)}" if root is None else f"gather to rank {root}"
+        description = (
+            f"all_gather{f' to {destinations}' * bool(destinations)}" if root is None else f"gather to rank {root}"
+        )
         leaves = counted(len(entry.parts), "leaf", "leaves")
-        joined = self.join(entry, f"{words} along axis {axis} of {leaves}", axis, root, destinations)
+        joined = self.join(entry, f"{description} along axis {axis} of {leaves}", axis, root, destinations)
         if joined is None:
             return None
         made = joined.arrays
@@ -103,7 +105,7 @@ class Collectives(TracedCalls):
         )
 
     def join(
-        self, entry: Entry, words: str, axis: int = 0, root: int | None = None, destinations: str = ""
+        self, entry: Entry, description: str, axis: int = 0, root: int | None = None, destinations: str = ""
     ) -> Joined | None:
         """Return all ranks' arrays of each leaf behind each other along their first axis; None off the ``root``.
 
@@ -120,7 +122,7 @@ class Collectives(TracedCalls):
             call_key(kind, how=(axis & 255, 0), root=root, digest=digest) for kind in (CallKind.SHAPES, CallKind.GATHER)
         )
         blob = json.dumps(own).encode()
-        said = [json.loads(blob) for blob in self._link.agree(shapes_key, blob, words=words)]
+        said = [json.loads(blob) for blob in self._link.agree(shapes_key, blob, description=description)]
         parts = enumerate(entry.parts)
         shapes = [_joined(part.path, [rank[index] for rank in said], axis) for index, part in parts]
         moved = _laid_out(entry.parts, shapes)
@@ -131,7 +133,7 @@ class Collectives(TracedCalls):
                 pieces.append((result._replace(at=result.at + before * result.dtype.itemsize), array))
                 before += array.size
         is_wanted = root is None or root == self._link.rank
-        made = self._place(key, moved, pieces, words, is_wanted=is_wanted, may_keep=axis == 0)
+        made = self._place(key, moved, pieces, description, is_wanted=is_wanted, may_keep=axis == 0)
         counts = [sum(len(rank[index][1]) for rank in said) for index in range(len(moved))]
         return None if made is None else Joined(made, counts)
 
@@ -140,7 +142,7 @@ class Collectives(TracedCalls):
         kind: bytes,
         moved: Sequence[Moved],
         given: Sequence[tuple[Moved, HostArray]],
-        words: str,
+        description: str,
         *,
         is_wanted: bool = True,
         may_keep: bool = True,
@@ -150,8 +152,10 @@ class Collectives(TracedCalls):
         pieces = Pieces((place.at, array) for place, array in given)
         keeps = is_wanted and may_keep and all(result.backend.takes_read_only for result in moved)
         made = [] if keeps or not is_wanted else [native.new_result(one.shape, one.dtype) for one in moved]
-        taken = [(one.at, address_of(array), one.nbytes) for one, array in zip(moved, made, strict=False) if one.nbytes]
-        outcome = self._link.place(kind, total, pieces, taken, words=words, wants_lease=keeps)
+        targets = [
+            (one.at, address_of(array), one.nbytes) for one, array in zip(moved, made, strict=False) if one.nbytes
+        ]
+        outcome = self._link.place(kind, total, pieces, targets, description=description, wants_lease=keeps)
         if not is_wanted:
             return None
         if not keeps:

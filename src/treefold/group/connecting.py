@@ -11,16 +11,15 @@ from typing import Any
 from treefold.errors import ArgumentError, GroupError, SharedMemoryError
 from treefold.errors.words import listed
 from treefold.group import memory_limits, native_core
-from treefold.group.descriptor_passing import Lifeline, Met, close_all
+from treefold.group.descriptor_passing import Lifeline, close_all
 from treefold.group.group import Group
 from treefold.group.joining import Terms, join
 from treefold.group.links.link import Link
 from treefold.group.links.shared_memory import SharedMemoryLink
 from treefold.group.plans import Layout
-from treefold.group.rank_sources import StoreRanks, find_ranks
-from treefold.group.rendezvous_client import Client
-from treefold.group.rendezvous_listener import Listener
-from treefold.group.ticket import Ticket, Waiting
+from treefold.group.rank_sources import find_ranks
+from treefold.group.rendezvous import Client, Listener, Met, Waiting
+from treefold.group.ticket import Ticket
 from treefold.group.timeouts import checked_seconds
 
 _GUARANTEES = ("replica_order", "per_plan", "engine")
@@ -63,10 +62,12 @@ def connect_link(
     connect_timeout_seconds: float,
     guarantee: str = _GUARANTEES[0],
     topology: Any = None,
+    *,
+    is_one_host: bool = False,
 ) -> Link:
     """Join the other ranks, as ``connect`` does, and return this rank's end of what links them.
 
-    ``source``: also a ``StoreRanks``.
+    ``source``: also a ``Roster``. ``is_one_host``: whether ranks of several hosts are refused.
 
     Raises:
         ConnectError: some did not come, or they do not fit together.
@@ -82,9 +83,8 @@ def connect_link(
     deadline = time.monotonic() + seconds
     ranks = find_ranks(source, seconds)
     if isinstance(ranks, Ticket):
-        is_kept = not isinstance(source, StoreRanks)  # which have a new ticket for each group
-        return meet(ranks, agreed, timeout_seconds, Waiting(deadline, seconds, is_kept=is_kept))
-    terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds)
+        return meet(ranks, agreed, timeout_seconds, Waiting(deadline, seconds, is_kept=True))
+    terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds, is_one_host)
     return join(ranks, terms, deadline, lambda ticket, waiting: meet(ticket, agreed, timeout_seconds, waiting))
 
 

@@ -153,7 +153,7 @@ def dense_shape_of(form: LeafForm) -> tuple[int, ...] | None:
     return None if form.dense_shape is None else read_shape(form.dense_shape)
 
 
-def words_of(collective: str, fold: Fold, entry: Entry, destinations: str = "") -> str:
+def description_of(collective: str, fold: Fold, entry: Entry, destinations: str = "") -> str:
     """Return what the other ranks are told of a call, if theirs differ."""
     leaves = [f"{part.dtype} {part.operand.shape}{' at ' * bool(part.path)}{part.path}" for part in entry.parts]
     text = (

@@ -1,46 +1,38 @@
-"""Messages with descriptors between processes of one host, and what the kernel says of who is at the other end."""
+"""Messages with descriptors between processes of one host, and pipes by which one sees that another has ended."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import select
 import socket
 import struct
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from treefold.engines.meeting import reason
-from treefold.errors import ConnectError, GroupError, SharedMemoryError
+from treefold.engines.times import RETRY_S
 
-#: Magic, version of this exchange, rank, size, length of the terms, token. Behind it: the terms, as JSON.
-HELLO = struct.Struct("<8sIIII64s")
-MAGIC, VERSION = b"treefold", 1
-_LENGTH = struct.Struct("<I")
-_MOST_REPLY = 1 << 20
+_MOST_BYTES = 1 << 16
 #: A message carries 253 descriptors at most.
 _MOST_DESCRIPTORS = 200
-_NONE = -1
-_RETRY_S = 0.001
-_LOOK_MS = 50
-#: What the system answers where a process, or all of them, may open no more.
-NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+
+
+def new_socket() -> socket.socket:
+    """Return a Unix socket that keeps messages apart, and that no other program inherits."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
 
 
 def send(connection: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Send a message, and descriptors a few at a time, each batch behind one byte."""
+    """Send a message, and descriptors, as many with each part as go."""
     text = json.dumps({**message, "descriptors": len(descriptors)}).encode()
-    connection.sendall(_LENGTH.pack(len(text)) + text)
-    for start in range(0, len(descriptors), _MOST_DESCRIPTORS):
-        send_some(connection, b"d", descriptors[start : start + _MOST_DESCRIPTORS])
+    _send_part(connection, text, descriptors[:_MOST_DESCRIPTORS])
+    for start in range(_MOST_DESCRIPTORS, len(descriptors), _MOST_DESCRIPTORS):
+        _send_part(connection, b"d", descriptors[start : start + _MOST_DESCRIPTORS])
 
 
-def send_some(connection: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
-    """Send bytes, with as many descriptors as go with one message."""
+def _send_part(connection: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
     until = time.monotonic() + (connection.gettimeout() or 0)
     while True:
         try:
@@ -50,64 +42,53 @@ def send_some(connection: socket.socket, data: bytes, descriptors: Sequence[int]
             # A user may only have so many descriptors on their way; the others receive theirs in the meantime.
             if error.errno != errno.ETOOMANYREFS or time.monotonic() > until:
                 raise
-            time.sleep(_RETRY_S)
+            time.sleep(RETRY_S)
         else:
             return
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return the next message and its descriptors.
+    """Return the next message and its descriptors, which no other program inherits.
 
     Raises:
         OSError: the connection has ended, or this process has no room for descriptors.
         ValueError: it is no message.
 
     """
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-    if length > _MOST_REPLY:
-        raise ValueError(length)
-    message = json.loads(_exactly(connection, length))
     descriptors: list[int] = []
-    while len(descriptors) < message["descriptors"]:
-        data, batch, flags, _ = receive_some(connection, 1, _MOST_DESCRIPTORS)
-        descriptors += batch
-        if not data or not batch or flags & socket.MSG_CTRUNC:
-            close_all(descriptors)
-            # A sender that is interrupted says other words where descriptors should be.
-            raise OSError(errno.EMFILE if flags & socket.MSG_CTRUNC else errno.ECONNRESET, os.strerror(errno.EMFILE))
+    try:
+        message = json.loads(_receive_part(connection, descriptors))
+        while len(descriptors) < message["descriptors"]:
+            _receive_part(connection, descriptors)
+    except (KeyError, TypeError, RecursionError):
+        close_all(descriptors)
+        raise ValueError(connection) from None
+    except BaseException:
+        close_all(descriptors)
+        raise
     return message, descriptors
 
 
-def has_come(connection: socket.socket, until: float, look: Callable[[], None]) -> bool:
-    """Wait until there is something to read, or the other end is gone; call ``look`` again and again meanwhile."""
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    while not poll.poll(_LOOK_MS):
-        look()
-        if time.monotonic() >= until:
-            return False
-    return True
-
-
-def receive_some(connection: socket.socket, nbytes: int, count: int) -> tuple[bytes, list[int], int, Any]:
-    """Return bytes, descriptors that no other program inherits, flags and the sender's address."""
-    return socket.recv_fds(connection, nbytes, count, socket.MSG_CMSG_CLOEXEC)
+def _receive_part(connection: socket.socket, descriptors: list[int]) -> bytes:
+    try:
+        received = socket.recv_fds(connection, _MOST_BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        # The other end has closed with a message unread. The kernel says so once; what it has sent stands behind that.
+        received = socket.recv_fds(connection, _MOST_BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    data, batch, flags, _ = received
+    descriptors += batch
+    if flags & socket.MSG_CTRUNC:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    if not data:
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+    return data
 
 
 def close_all(descriptors: Sequence[int]) -> None:
     """Close descriptors, but for those that are none."""
     for descriptor in descriptors:
-        if descriptor != _NONE:
+        if descriptor >= 0:
             os.close(descriptor)
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    parts: list[bytes] = []
-    for part in iter(lambda: connection.recv(count - sum(map(len, parts))), b""):
-        parts.append(part)
-        if sum(map(len, parts)) == count:
-            return b"".join(parts)
-    raise ConnectionResetError(count)
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
@@ -143,52 +124,3 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def namespace() -> str:
-    """Return the name of the space in which this process's number means something; empty if it is not to be had."""
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
-
-
-class Met(NamedTuple):
-    """What a rank has after the rendezvous.
-
-    ``fd``: of the shared memory. ``lifelines``: the others' by rank, -1 for this rank. ``pids``: by rank, 0 where this
-    process cannot see it.
-    """
-
-    fd: int
-    lifelines: list[int]
-    pids: list[int]
-
-
-def refusal(rank: int, error: BaseException) -> dict[str, object]:
-    """Return the message by which the others of a host hear why a rank gives up; ``check`` raises that."""
-    why = error if isinstance(error, GroupError) else ConnectError.told(*reason(rank, error))
-    problem = str(why).removeprefix(str(ConnectError.refused("")))
-    return {"problem": problem, "is_memory": isinstance(why, SharedMemoryError), "ranks": list(why.ranks)}
-
-
-def check(reply: Mapping[str, Any]) -> None:
-    """Raise what a reply says.
-
-    Raises:
-        SharedMemoryError: a rank could not make or map the memory.
-        ConnectError: anything else that keeps the group from forming.
-
-    """
-    problem = str(reply.get("problem") or "")
-    if problem:
-        error = SharedMemoryError(problem) if reply.get("is_memory") else ConnectError.refused(problem)
-        raise error.blaming(*reply.get("ranks", ()))
-
-
-def met(rank: int, fd: int, known: Sequence[Sequence[object]], lifelines: Sequence[int]) -> Met:
-    """Return what a rank has after the rendezvous; the other end of its own lifeline is closed."""
-    own = namespace()
-    pids = [int(pid) if place == own else 0 for pid, place in known]  # type: ignore[call-overload]
-    close_all([lifelines[rank]])
-    return Met(fd, [*lifelines[:rank], _NONE, *lifelines[rank + 1 :]], pids)

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,14 +14,15 @@ from fractions import Fraction
 from typing import Any
 
 from treefold.engines.interface import Channel
-from treefold.engines.roster import ChannelRoster, Roster
 from treefold.errors import ConnectError, TopologyError, TreefoldError
 from treefold.group.links.hosts import ChannelLink
 from treefold.group.links.link import Link
 from treefold.group.links.shared_memory import SharedMemoryLink
 from treefold.group.plans import Layout
 from treefold.group.rank_sources import host_key
-from treefold.group.ticket import Ticket, Waiting
+from treefold.group.rendezvous import Waiting
+from treefold.group.rosters import ChannelRoster, Roster
+from treefold.group.ticket import Ticket
 from treefold.planners.host_shares import host_shares
 from treefold.topology import Topology
 from treefold.topology.load import load_topology
@@ -35,13 +35,17 @@ Meet = Callable[[Ticket, Waiting], SharedMemoryLink]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a group over hosts is to be: its guarantee, its cluster if it is known, its bytes for results, deadlines."""
+    """What a group over hosts is to be: its guarantee, its cluster if it is known, its bytes for results, deadlines.
+
+    ``is_one_host``: whether ranks of several hosts are refused.
+    """
 
     guarantee: str
     topology: Any
     result_bytes: int
     connect_seconds: float
     timeout_seconds: float
+    is_one_host: bool = False
 
 
 def join(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
@@ -55,9 +59,7 @@ def join(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
     try:
         return _joined(roster, terms, deadline, meet)
     except BaseException as error:
-        first = roster.give_up(error)
-        if first is not None and isinstance(error, ConnectError):
-            raise first from None  # a rank that has gone for that reason is missed by those of its host
+        roster.give_up(error)
         raise
 
 
@@ -72,10 +74,10 @@ def _joined(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
         raise refusal
     _check(said)
     hosts = _hosts([one["host"] for one in said])
-    if terms.guarantee == "engine" and len(hosts) > 1:
+    if len(hosts) > 1 and terms.is_one_host:
+        raise ConnectError.other_host(hosts[1][0])
+    if len(hosts) > 1 and terms.guarantee == "engine":
         raise ConnectError.no_engine_sums(len(hosts))
-    if len(hosts) > 1:
-        _check_interfaces(said)
     shares = None if cluster is None else _shares(cluster, hosts, terms.guarantee)
     layout = Layout(hosts, terms.guarantee, shares)
     local = _meet_on_host(roster, layout, Waiting(deadline, terms.connect_seconds), meet)
@@ -85,10 +87,8 @@ def _joined(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
     # A cluster's topology names the ranks that there were; hosts that are left fold equal parts.
     rest = dataclasses.replace(terms, topology=None)
     try:
-        if len(hosts) < len(said):
-            roster.exchange(b"", deadline)  # hosts whose ranks did not meet say so, and nobody waits for them
         return ChannelLink(
-            roster.open_channel(deadline),
+            roster.open(deadline),
             layout,
             local,
             lambda channel, left: _rejoin(channel, dataclasses.replace(rest, connect_seconds=left), meet),
@@ -108,7 +108,6 @@ def _rejoin(channel: Channel, terms: Terms, meet: Meet) -> Link:
 
 def _own(roster: Roster, terms: Terms, cluster: Topology | None) -> dict[str, Any]:
     """Return what the other ranks are told of this one."""
-    missing = roster.missing_interfaces()
     return {
         "size": roster.size,
         "treefold": sys.modules["treefold"].__version__,
@@ -117,7 +116,6 @@ def _own(roster: Roster, terms: Terms, cluster: Topology | None) -> dict[str, An
         "topology": None if cluster is None else _digest(cluster),
         "host": host_key() or f"rank {roster.rank}",
         "bytes for results": terms.result_bytes,
-        "interfaces": [missing, [name for _, name in socket.if_nameindex()] if missing else []],
     }
 
 
@@ -129,13 +127,12 @@ def _meet_on_host(roster: Roster, layout: Layout, waiting: Waiting, meet: Meet) 
         if len(own) > 1 and roster.rank == own[0]:
             text = Ticket.for_ranks(len(own))[0]
             made.callback(Ticket.read(text).discard)  # who listens does that as well, if it comes to that
-        told = roster.exchange(text.encode(), waiting.deadline)
+        tickets = roster.exchange(text.encode(), waiting.deadline)
         if len(own) == 1:
             return None
-        first = Ticket.read(told[own[0]].decode())
+        first = Ticket.read(tickets[own[0]].decode())
         ticket = Ticket(first.folder, first.token, own.index(roster.rank), len(own))
-        with roster.watching(waiting.deadline) as raise_if_over:
-            return meet(ticket, Waiting(waiting.deadline + roster.watch_s, waiting.seconds, raise_if_over, own))
+        return meet(ticket, Waiting(waiting.deadline, waiting.seconds, own))
 
 
 def _check(said: Sequence[dict[str, Any]]) -> None:
@@ -145,13 +142,6 @@ def _check(said: Sequence[dict[str, Any]]) -> None:
         for name in ("size", "treefold", "byte order", "guarantee", "topology"):
             if other[name] != said[0][name]:
                 raise ConnectError.differs(name, rank, other[name], said[0][name])
-
-
-def _check_interfaces(said: Sequence[dict[str, Any]]) -> None:
-    for rank, other in enumerate(said):
-        missing, present = other["interfaces"]
-        if missing:
-            raise ConnectError.no_interface(rank, missing, present)
 
 
 def _hosts(keys: Sequence[str]) -> tuple[tuple[int, ...], ...]:

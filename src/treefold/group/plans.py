@@ -72,18 +72,18 @@ class Reduction:
     def work(self, replicas: Sequence[Counts]) -> list[LeafWork]:
         """Return what planners see, for so many replicas of each rank, leaf by leaf."""
         everyone, parts = tuple(_device(rank, 0) for rank in range(len(replicas))), self.entry.parts
-        ends = [everyone] * len(parts)
+        owners = [everyone] * len(parts)
         if self.collective == "reduce":
-            ends = [(everyone[self.root],)] * len(parts)
+            owners = [(everyone[self.root],)] * len(parts)
         elif self.collective == "reduce_scatter":
-            ends = [(device,) for device in everyone for _ in range(len(parts) // len(everyone))]
+            owners = [(device,) for device in everyone for _ in range(len(parts) // len(everyone))]
         work = []
-        for leaf, (part, own) in enumerate(zip(parts, ends, strict=True)):
+        for leaf, (part, own) in enumerate(zip(parts, owners, strict=True)):
             sources = tuple(_device(rank, one) for rank, counts in enumerate(replicas) for one in range(counts[leaf]))
             work.append(LeafWork(Leaf(part.dtype, part.goal), part.lengths[:1] * len(sources), sources, own))
         return work
 
-    def is_told(self, replicas: Sequence[Counts]) -> bool:
+    def is_inline(self, replicas: Sequence[Counts]) -> bool:
         """Tell whether contributions are so small that ranks tell them all others when they compare their calls."""
         nbytes = [padded(part.lengths[0] * itemsize(part.dtype)) for part in self.entry.parts]
         most: int = max(sum(map(operator.mul, counts, nbytes)) for counts in replicas)
@@ -117,7 +117,7 @@ class GroupPlans:
         self.replicas: tuple[Counts, ...] = ()
         self.plan: Plan | None = None
         #: Whether ranks tell each other all contributions, so that nothing else has to travel.
-        self.is_told = False
+        self.is_inline = False
         self._number = 0
         #: Of each leaf, rank by rank, if some rank has leaves that differ; else nothing.
         self.counts: Sequence[Counts] = ()
@@ -134,7 +134,7 @@ class GroupPlans:
         of_leaves = [counts * num_leaves if len(counts) == 1 else counts for counts in self.replicas]
         self.counts = of_leaves if max(map(len, replicas)) > 1 else ()
         self.plan = plan_of(self._reduction, of_leaves, self._layout)
-        self.is_told = self._reduction.is_told(of_leaves)
+        self.is_inline = self._reduction.is_inline(of_leaves)
         self._number = int(self.plan.digest[:_NUMBER_DIGITS], 16)
 
 
@@ -152,7 +152,7 @@ def plan_of(reduction: Reduction, replicas: Sequence[Counts], layout: Layout) ->
     if executor is SHARED_MEMORY:
         for index in range(len(builder.work)):
             add_one_pass(builder, index)
-    elif reduction.is_told(replicas):
+    elif reduction.is_inline(replicas):
         algorithm = "one shot"
         for items in _alike(builder):
             [pack] = split_by_shares(items, _WHOLE)

@@ -8,17 +8,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import threading
 import time
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from treefold.engines.roster import Roster, StoreRoster, of_communicator
-from treefold.engines.stores import CheckedStore, asked, in_words
+from treefold.engines.stores import asked
 from treefold.errors import ConnectError
-from treefold.group.rendezvous_client import is_listening
+from treefold.group.rosters import ChannelRoster, Roster, StoreRoster
 from treefold.group.ticket import Ticket
 
 #: Where ``treefold run`` leaves the ticket of a rank.
@@ -26,58 +23,12 @@ TICKET_VARIABLE = "TREEFOLD_TICKET"
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 #: By which variables MPI's launchers tell a process that it is one of several.
 _MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
-_STORE_KEY = "treefold/ticket"
-_RETRY_S = 0.02
-#: A ticket as text, padded with blanks.
-_TICKET_BYTES = 512
 _LOOKED_FOR = (
     f"{TICKET_VARIABLE} of `treefold run`",
     "torch.distributed's default group",
     "torchrun's variables",
     "the variables of MPI's launchers, with mpi4py installed",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class StoreRanks:
-    """A rank that PyTorch knows, and a store that is its group's alone, where rank 0 leaves a ticket for the others."""
-
-    store: Any
-    rank: int
-    size: int
-
-    def find_ticket(self, seconds: float) -> Ticket:
-        """Return this rank's ticket.
-
-        Raises:
-            ConnectError: there is none in time, or rank 0 is on another host.
-
-        """
-        store = CheckedStore(self.store)
-        if self.rank == 0:
-            store.set(_STORE_KEY, _first_ticket(self.size) + _boot().encode())
-            return self._read(store)
-        deadline = time.monotonic() + seconds
-        # What an earlier incarnation of the job has left there leads to nobody.
-        while time.monotonic() < deadline:
-            if store.check([_STORE_KEY]):
-                ticket = self._read(store)
-                if is_listening(ticket):
-                    return ticket
-            time.sleep(_RETRY_S)
-        raise ConnectError.late([0], seconds)
-
-    def _read(self, store: CheckedStore) -> Ticket:
-        told = store.get(_STORE_KEY)
-        host = told[_TICKET_BYTES:].decode()
-        if host and _boot() and host != _boot():
-            raise ConnectError.other_host(self.rank)
-        return _own_ticket(told[:_TICKET_BYTES], self.rank)
-
-    def forget(self) -> None:
-        """Take the ticket away, once all ranks have used it."""
-        if self.rank == 0:
-            self.store.delete_key(_STORE_KEY)
 
 
 def find_ranks(source: Any, seconds: float) -> Ticket | Roster:
@@ -89,16 +40,14 @@ def find_ranks(source: Any, seconds: float) -> Ticket | Roster:
     """
     if source is None:
         return _from_environment(seconds)
-    if isinstance(source, Ticket):
+    if isinstance(source, (Ticket, Roster)):
         return source
     if isinstance(source, str):
         return Ticket.read(source)
-    if isinstance(source, StoreRanks):
-        return source.find_ticket(seconds)
     if _is_process_group(source):
         return _from_process_group(source)
     if hasattr(source, "Bcast") and hasattr(source, "Get_rank"):
-        return of_communicator(source)
+        return _of_communicator(source)
     raise ConnectError.unknown_source(source)
 
 
@@ -116,7 +65,7 @@ def _from_environment(seconds: float) -> Ticket | Roster:
     if any(name in os.environ for name in _MPI) and importlib.util.find_spec("mpi4py") is not None:
         from mpi4py import MPI  # noqa: PLC0415 - the user's own, if at all
 
-        return of_communicator(MPI.COMM_WORLD)
+        return _of_communicator(MPI.COMM_WORLD)
     raise ConnectError.no_launcher(_LOOKED_FOR)
 
 
@@ -146,12 +95,10 @@ def _from_torchrun(seconds: float) -> Roster:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and not _held_stores
 
-    def open_store(_: threading.Event) -> TCPStore:
-        with in_words():
-            return TCPStore(address, port, None, is_host, timedelta(seconds=seconds), wait_for_workers=False)
+    def open_store() -> TCPStore:
+        return TCPStore(address, port, None, is_host, timedelta(seconds=seconds), wait_for_workers=False)
 
-    # In a thread: the constructor hears no signals, and tries longer than it is told.
-    store = asked(open_store, time.monotonic() + seconds)
+    store = asked(open_store, time.monotonic() + seconds)  # the constructor tries longer than it is told
     if is_host:
         _held_stores.append(store)  # the others may still have to ask, and this process may connect again
     # Not by the number of restarts: each agent counts its own, and not those that follow another agent's. By the number
@@ -163,13 +110,11 @@ def _from_torchrun(seconds: float) -> Roster:
 _held_stores: list[object] = []
 
 
-def _first_ticket(size: int) -> bytes:
-    return Ticket.for_ranks(size)[0].encode().ljust(_TICKET_BYTES)
+def _of_communicator(communicator: Any) -> Roster:
+    """Return the ranks of an mpi4py communicator, which is duplicated, so that the user's messages are not met."""
+    from treefold.engines.mpi import MpiChannel  # noqa: PLC0415 - mpi4py, which the user has chosen
 
-
-def _own_ticket(told: bytes, rank: int) -> Ticket:
-    first = Ticket.read(told.decode().strip())
-    return Ticket(first.folder, first.token, rank, first.size)
+    return ChannelRoster(MpiChannel(communicator))
 
 
 def host_key() -> str:

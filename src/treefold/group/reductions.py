@@ -27,7 +27,7 @@ from treefold.execution import native
 from treefold.fold import Fold
 from treefold.group import native_core
 from treefold.group.batches import Batch, read_value, without_arrays
-from treefold.group.contributions import address_of, dense_shape_of, layout_of, plain_rows, rows_of, words_of
+from treefold.group.contributions import address_of, dense_shape_of, description_of, layout_of, plain_rows, rows_of
 from treefold.group.links.link import Link, NeedsPlan, Outcome
 from treefold.group.links.protocol import CallKind, call_key
 from treefold.group.plans import Counts, GroupPlans, Reduction, plan_of
@@ -96,7 +96,7 @@ class Reduced(NamedTuple):
     plan: Plan | None
 
 
-#: Lays the ranks' arrays behind each other: an entry, words, axis, root. None off the root.
+#: Lays the ranks' arrays behind each other: an entry, a description, axis, root. None off the root.
 Join = Callable[[Entry, str, int, int | None], Joined | None]
 
 
@@ -272,8 +272,8 @@ class Reductions(TracedCalls):
             return []
         parts = tuple(part for part, dense in zip(entry.parts, is_dense, strict=True) if not dense)
         shapes = [f"IndexedSlices of {dense_shape_of(form)}" for form in entry.forms if form.num_parts > 1]
-        words = f"all_reduce, {fold.op.name}, of {', '.join(shapes)}"
-        joined = self._join(dataclasses.replace(entry, parts=parts), words, 0, root)
+        description = f"all_reduce, {fold.op.name}, of {', '.join(shapes)}"
+        joined = self._join(dataclasses.replace(entry, parts=parts), description, 0, root)
         if joined is None:
             return []
         arrays = []
@@ -298,9 +298,9 @@ class Reductions(TracedCalls):
         layout = layout_of(entry, cut or destinations)
         kind = call_key(collective, how=how, root=root, digest=layout)
         name = "reduce_scatter" if collective == CallKind.REDUCE_SCATTER else "all_reduce" if root is None else "reduce"
-        words = words_of(name if root is None else f"reduce to rank {root}", fold, entry, destinations)
+        description = description_of(name if root is None else f"reduce to rank {root}", fold, entry, destinations)
         leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]
-        form = native_core.GroupForm(kind, words, leaves, *how, native.level(), collective == CallKind.WEIGHTED)
+        form = native_core.GroupForm(kind, description, leaves, *how, native.level(), collective == CallKind.WEIGHTED)
         pairs = zip(entry.parts, form.results_at, strict=True)
         results = [_result(part.operand.backend, part.dtype, part.operand.shape, fold, at) for part, at in pairs]
         needs_copies = any(not one.backend.takes_read_only or one.dtype != one.narrow for one in results)
@@ -313,7 +313,7 @@ class Reductions(TracedCalls):
     def _with_weights(self, fold: Fold, own: Sequence[float]) -> Fold:
         """Return the fold with the weights of all ranks, which they tell each other."""
         kind = call_key(CallKind.WEIGHTS)
-        said = self._link.agree(kind, struct.pack(f"<{len(own)}d", *own), words="the weights of a mean")
+        said = self._link.agree(kind, struct.pack(f"<{len(own)}d", *own), description="the weights of a mean")
         everyone = [weight for part in said for weight in struct.unpack(f"<{len(part) // 8}d", part)]
         try:
             return Fold(fold.op, fold.accumulate, read_weights(everyone, fold.op))
@@ -348,7 +348,7 @@ def _replicas(link: Link, own: Counts, needed: NeedsPlan) -> list[Counts]:
     """Return how many replicas each rank has; ranks tell each other those of each leaf if some of them differ."""
     if not needed.are_mixed:
         return [(count,) for count in needed.replicas]
-    said = link.agree(call_key(CallKind.REPLICAS), json.dumps(own).encode(), words="numbers of replicas")
+    said = link.agree(call_key(CallKind.REPLICAS), json.dumps(own).encode(), description="numbers of replicas")
     return [tuple(json.loads(blob)) for blob in said]
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,23 +82,6 @@ class Ticket:
     def __str__(self) -> str:
         """Return the text that ``read`` reads."""
         return json.dumps([self.folder, self.token, self.rank, self.size])
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """How a rank waits for the others of its host, with an eye on those of other hosts.
-
-    ``deadline``: until this moment of the monotonic clock. ``seconds``: what the user gave connect for all of it, which
-    errors say. ``raise_if_over`` is called again and again: it raises why there will be no group, once others know it.
-    ``numbers``: of the ranks in a group over hosts, where they are not those of their tickets. ``is_kept``: whether
-    ranks keep the ticket, and connect again with it: then rank 0 makes the folder again, and the others wait for that.
-    """
-
-    deadline: float
-    seconds: float
-    raise_if_over: Callable[[], None] = lambda: None
-    numbers: Sequence[int] = range(MOST_RANKS)
-    is_kept: bool = False
 
 
 def _is_path(text: str) -> bool:

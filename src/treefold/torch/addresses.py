@@ -52,7 +52,7 @@ def tell_addresses(link: Link) -> tuple[list[Address], socket.socket]:
     own = Address(f"treefold-{secrets.token_hex(16)}", secrets.token_hex(32), host_key())
     listener = listen(own)
     try:
-        said = link.agree(call_key(CallKind.ADDRESSES), json.dumps(own).encode(), words="init_process_group")
+        said = link.agree(call_key(CallKind.ADDRESSES), json.dumps(own).encode(), description="init_process_group")
         return [Address(*json.loads(blob)) for blob in said], listener
     except BaseException:
         listener.close()

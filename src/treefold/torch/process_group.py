@@ -29,8 +29,8 @@ from treefold.group.byte_streams import Stream, move, tell_counts
 from treefold.group.collectives import Collectives
 from treefold.group.connecting import connect_link
 from treefold.group.links.link import one_call
-from treefold.group.rank_sources import StoreRanks
 from treefold.group.reductions import Reductions
+from treefold.group.rosters import StoreRoster
 from treefold.torch.addresses import tell_addresses
 from treefold.torch.checks import check_count, check_rank, check_sizes, check_tag, columns, op_of, words
 from treefold.torch.cutting import cut_apart, cut_in_place, parts_of
@@ -58,14 +58,14 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
     #: PyTorch asks it of what ``_get_backend`` returns.
     supports_time_estimate = False
 
-    def __init__(self, ranks: StoreRanks, timeout: timedelta) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         """Join the other ranks."""
-        super().__init__(ranks.rank, ranks.size)
-        self._name, self._store = "", ranks.store
+        super().__init__(rank, size)
+        self._name, self._store = "", store
         self._seconds, self._pid = timeout.total_seconds(), os.getpid()
-        self._link = connect_link(ranks, self._seconds, self._seconds)
+        ranks = StoreRoster(store, rank, size, _NAME)
+        self._link = connect_link(ranks, self._seconds, self._seconds, is_one_host=True)
         try:
-            ranks.forget()
             self._mailbox = Mailbox(self._link.rank, *tell_addresses(self._link))
         except BaseException as error:  # the others would wait for this rank
             self._link.close(error)
@@ -379,7 +379,7 @@ def make(store: Any, rank: int, size: int, timeout: timedelta) -> TreefoldProces
         SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
 
     """
-    return TreefoldProcessGroup(StoreRanks(store, rank, size), timeout)
+    return TreefoldProcessGroup(store, rank, size, timeout)
 
 
 def register() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import threading
+from collections.abc import Iterator
+
 import numpy as np
 
 from treefold.backends import HostArray
 from treefold.engines.interface import Channel, Transfer
+from treefold.engines.times import POLL_S
 from treefold.group.links.protocol import FRAME_BYTES, FRAME_TAG, LATE, Frame, Word, frame_bytes
 
 
@@ -17,8 +23,8 @@ class Frames:
         self._channel = channel
         # The next rank first: so that no port receives from all at once.
         self.peers = [(channel.rank + step) % channel.size for step in range(1, channel.size)]
-        #: How many rounds each rank has told, and the words of those that have stopped.
-        self.told = [0] * channel.size
+        #: The last round that each rank has told, and the words of those that have stopped.
+        self.last_round = [0] * channel.size
         self.words: dict[int, Word] = {}
         # Four for each rank: of this round, of the next, as others may be one round ahead, and of the two after that,
         # whose receives are open then. Zeros: what a shorter message leaves must be no frame of an earlier group.
@@ -29,6 +35,8 @@ class Frames:
         self._after = {peer: self._receive(peer, 2) for peer in self.peers}
         #: Of the latter, those that have come first: MPI promises the order of messages, not that of their ends.
         self._early = set[Transfer]()
+        #: What has come while this rank did something else.
+        self._arrived = collections.deque[Transfer]()
 
     def send(self, frame: Frame, sequence: int) -> None:
         """Begin to send a frame to all others."""
@@ -59,7 +67,7 @@ class Frames:
 
     def wait(self, until: float) -> Transfer | None:
         """Return something that has been received or has failed, once all before it is known; None at a moment."""
-        while (transfer := self._channel.wait(until)) is not None:
+        while (transfer := self._arrived.popleft() if self._arrived else self._channel.wait(until)) is not None:
             # A send that fails needs nothing more, or is missed by what its receiver does not send.
             if transfer.is_send:
                 continue
@@ -69,6 +77,30 @@ class Frames:
                 self._early.add(transfer)
         return None
 
+    @contextlib.contextmanager
+    def arriving(self) -> Iterator[None]:
+        """Let messages arrive while this rank does something else, also over an engine that needs calls for that."""
+        if not self._channel.limits.needs_calls:
+            yield
+            return
+        over = list[None]()
+
+        def call() -> None:
+            while not over:
+                transfer = self._channel.wait(self._channel.now() + POLL_S)
+                if transfer is not None:
+                    self._arrived.append(transfer)
+
+        # The calling thread uses no channel until this one has ended, so one thread at a time does.
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            # In C: an interrupt where a function of Python's begins would leave the thread within the engine for ever.
+            over.append(None)
+            thread.join()
+
     def note(self, transfer: Transfer) -> bool:
         """Note a frame or a word that has come; return whether its rank has stopped, or is gone."""
         peer = transfer.peer
@@ -76,12 +108,12 @@ class Frames:
             return bool(transfer.error)
         is_early = True
         while is_early:
-            sequence = self.told[peer] + 1
+            sequence = self.last_round[peer] + 1
             word = Word.in_frame(self._buffer(peer, sequence))
             if word is not None:
                 self.words.setdefault(peer, word)
                 return True
-            self.told[peer] = sequence
+            self.last_round[peer] = sequence
             self._next[peer], self._after[peer] = self._after[peer], self._receive(peer, sequence + 2)
             is_early = self._next[peer] in self._early
             self._early.discard(self._next[peer])

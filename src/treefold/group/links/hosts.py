@@ -10,7 +10,7 @@ import numpy as np
 
 from treefold.backends import HostArray, Row
 from treefold.bounded_cache import BoundedCache
-from treefold.engines.interface import SETTLE_S, Channel
+from treefold.engines.interface import Channel
 from treefold.errors import DeadlineError, GroupError, PeerLostError
 from treefold.execution import native
 from treefold.execution.host_fold import Job, fold_batch
@@ -46,9 +46,9 @@ class HostsOutcome:
     missing_bytes: int = 0
 
     @property
-    def words(self) -> list[str]:
+    def descriptions(self) -> list[str]:
         """Each rank's call in words."""
-        return [frame.words for frame in self.frames]
+        return [frame.description for frame in self.frames]
 
     @property
     def blobs(self) -> list[bytes]:
@@ -76,7 +76,7 @@ class ChannelLink(Link):
 
     def __init__(
         self,
-        channel: Channel,
+        rounds: Rounds,
         layout: Layout,
         local: SharedMemoryLink | None,
         rejoin: Callable[[Channel, float], Link],
@@ -84,15 +84,17 @@ class ChannelLink(Link):
         result_bytes: int,
         timeout_seconds: float,
     ) -> None:
-        """Take over a channel between all ranks.
+        """Take over the rounds of all ranks.
 
         ``local``: joins those of this host, if there are several. ``rejoin``: joins the ranks of a smaller channel, in
         so many seconds.
         """
-        super().__init__(layout, channel.rank, result_bytes=result_bytes, timeout_seconds=timeout_seconds)
-        # No method of this object's: what refers to itself is kept, with its connections, until the collector comes.
-        self._rounds = Rounds(channel, _nothing if local is None else local.close)
-        self._channel, self._local, self._rejoin = channel, local, rejoin
+        super().__init__(layout, rounds.channel.rank, result_bytes=result_bytes, timeout_seconds=timeout_seconds)
+        self._rounds, self._channel, self._local, self._rejoin = rounds, rounds.channel, local, rejoin
+        if local is not None:
+            # No method of this object's: what refers to itself is kept, with its connections, until the collector
+            # comes.
+            rounds.leave_host = local.close
         self._host = layout.host_of(self.rank)
         self._walks: BoundedCache[int, Walk] = BoundedCache(64)
 
@@ -107,40 +109,42 @@ class ChannelLink(Link):
     ) -> HostsOutcome | NeedsPlan | None:
         """Fold the rows of all ranks: every element by the rank that owns its slice; small ones by every rank."""
         self._check_size(form.result_bytes)
-        given = [arrays_of(row) for row in rows]
-        ends = [None if row is None else arrays_of(row)[0] for row in targets or [None] * len(rows)]
-        if not _are_apart(given, ends) or not all(row is None or _is_writable(row) for row in targets or []):
+        contributions = [arrays_of(row) for row in rows]
+        outputs = [None if row is None else arrays_of(row)[0] for row in targets or [None] * len(rows)]
+        if not _are_apart(contributions, outputs) or not all(row is None or _is_writable(row) for row in targets or []):
             return None
         self._check_usable()
         # All memory before the first word to the others: what fails here fails as a refusal, and leaves the group
         # usable.
-        memory = self._memory_for(plans, fold, given)
-        inline = _inline(given) if plans.is_told else b""
+        memory = self._memory_for(plans, fold, contributions)
+        inline = _inline(contributions) if plans.is_inline else b""
         self._operate("a reduction")
         until = self._deadline()
-        own, told = plans.own, plans.is_told
-        frame = Frame(form.kind, form.words, inline, max(own), plans.number, is_mixed=len(own) > 1)
+        own = plans.own
+        frame = Frame(form.kind, form.description, inline, max(own), plans.number, is_mixed=len(own) > 1)
         outcome = self._round(frame, until)
         needed = self._needed_plan(outcome)
         if needed is not None:
             return needed
-        results = [] if told else self._walked(plans, memory, until)
-        results = _folded_here(outcome.frames, rows, fold, plans.counts) if told else results
+        if plans.is_inline:
+            results = _folded_here(outcome.frames, rows, fold, plans.counts)
+        else:
+            results = self._walked(plans, memory, until)
         if targets is None and wants_lease:
             outcome.results = dict(zip(form.results_at, results, strict=True))
         # Behind the vote, by which every rank has received everything: no send reads the caller's arrays any more,
         # so ``out`` may be among them.
-        _hand_over([(end, result) for end, result in zip(ends, results, strict=True) if end is not None])
+        _hand_over([(output, result) for output, result in zip(outputs, results, strict=True) if output is not None])
         return outcome
 
     def place(
         self,
         kind: bytes,
         result_bytes: int,
-        given: list[Piece],
-        taken: list[Piece],
+        sources: list[Piece],
+        targets: list[Piece],
         *,
-        words: str,
+        description: str,
         wants_lease: bool = False,
     ) -> HostsOutcome:
         """Send every piece to the ranks that take it."""
@@ -148,19 +152,19 @@ class ChannelLink(Link):
         whole = native.new_result((result_bytes,), np.dtype(np.uint8)) if wants_lease else None
         made = [(0, whole)] if whole is not None else []
         # Pieces arrive in memory of the call: the caller's is written after the vote, or not at all.
-        staged = [(at, native.new_result((nbytes,), np.dtype(np.uint8))) for at, _, nbytes in taken]
-        own = [(at, memory_at(address, nbytes, given)) for at, address, nbytes in given]
-        self._operate(words)
+        staged = [(at, native.new_result((nbytes,), np.dtype(np.uint8))) for at, _, nbytes in targets]
+        own = [(at, memory_at(address, nbytes, sources)) for at, address, nbytes in sources]
+        self._operate(description)
         until = self._deadline()
         crossing = Crossing(self._channel, own, made + staged)
-        outcome = self._round(Frame(kind, words, crossing.said), until)
+        outcome = self._round(Frame(kind, description, crossing.said), until)
         waiting = set(crossing.begin(outcome.blobs))
         for arrived in self._rounds.arrivals(waiting, until, self._warn):
             waiting.discard(arrived)
         crossing.finish()
         self._vote(until)
-        ends = [memory_at(address, nbytes) for _, address, nbytes in taken]
-        _hand_over([(end, array) for end, (_, array) in zip(ends, staged, strict=True)])
+        outputs = [memory_at(address, nbytes) for _, address, nbytes in targets]
+        _hand_over([(output, array) for output, (_, array) in zip(outputs, staged, strict=True)])
         if whole is not None:
             outcome.results = {-1: whole}
         return outcome
@@ -192,8 +196,8 @@ class ChannelLink(Link):
     def retire_leases(self) -> None:
         """Do nothing: results are this process's own, and the shared memory of the host looks after itself."""
 
-    def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> HostsOutcome:
-        return self._round(Frame(kind, words, blob, is_refused=is_refused), self._deadline())
+    def _agree(self, kind: bytes, blob: bytes, description: str, *, is_refused: bool) -> HostsOutcome:
+        return self._round(Frame(kind, description, blob, is_refused=is_refused), self._deadline())
 
     def _leave(self, cause: str) -> None:
         self._rounds.leave(cause)
@@ -210,7 +214,7 @@ class ChannelLink(Link):
 
     def _round(self, frame: Frame, until: float) -> HostsOutcome:
         """Tell all ranks a call, and raise what is wrong with it."""
-        frames = self._tell(frame, until)
+        frames = self._rounds.tell(frame, until, self._warn)
         numbers = {one.number for one in frames}
         is_planned = len(numbers) == 1 and numbers != {0}
         outcome = HostsOutcome(frames, is_unplanned=bool(frame.replicas) and not is_planned)
@@ -220,19 +224,13 @@ class ChannelLink(Link):
 
     def _vote(self, until: float) -> None:
         """Let all ranks say that they have everything: nothing is handed over before."""
-        self._tell(Frame(VOTE, "the end of a call"), until)
+        self._rounds.tell(Frame(VOTE, "the end of a call"), until, self._warn)
 
-    def _tell(self, frame: Frame, until: float) -> list[Frame]:
-        """Tell all ranks, and return what they tell; what this one does next keeps none of them waiting."""
-        frames = self._rounds.tell(frame, until, self._warn)
-        self._channel.settle(min(until, self._channel.now() + SETTLE_S))
-        return frames
-
-    def _memory_for(self, plans: GroupPlans, fold: Fold, given: list[list[HostArray]]) -> CallMemory | None:
+    def _memory_for(self, plans: GroupPlans, fold: Fold, contributions: list[list[HostArray]]) -> CallMemory | None:
         """Return memory for a call whose plan is walked, before anything is told."""
-        if plans.plan is None or not plans.number or plans.is_told:
+        if plans.plan is None or not plans.number or plans.is_inline:
             return None
-        return CallMemory(plans.plan, self._walk_of(plans.plan, plans.number), self.rank, fold, given)
+        return CallMemory(plans.plan, self._walk_of(plans.plan, plans.number), self.rank, fold, contributions)
 
     def _walk_of(self, plan: Plan, number: int) -> Walk:
         walk = self._walks.get(number)
@@ -262,75 +260,64 @@ class ChannelLink(Link):
         """Hand copies to the ranks of this host, through its shared memory, as many at a time as it has room for."""
         if self._local is None:
             raise AssertionError(copies)
-        given, taken, at = list[Piece](), list[Piece](), 0
+        sources, targets, at = list[Piece](), list[Piece](), 0
         for copy in copies:
             nbytes = copy.source.length * memory.itemsize(copy.source.buffer)
             # All ranks of the host see the same copies and sizes, and so cut them into the same operations.
             if at and at + nbytes > self._local.result_bytes:
-                self._place_on_host(given, taken, at, until)
-                given, taken, at = [], [], 0
-            for part, own in ((copy.source, given), (copy.target, taken)):
+                self._place_on_host(sources, targets, at, until)
+                sources, targets, at = [], [], 0
+            for part, own in ((copy.source, sources), (copy.target, targets)):
                 if walk.holder(part.buffer) == self.rank:
                     own.append((at, address_of(memory.flat.part(part)), nbytes))
             at += -(-nbytes // _LINE) * _LINE
-        self._place_on_host(given, taken, at, until)
+        self._place_on_host(sources, targets, at, until)
 
-    def _place_on_host(self, given: list[Piece], taken: list[Piece], nbytes: int, until: float) -> None:
+    def _place_on_host(self, sources: list[Piece], targets: list[Piece], nbytes: int, until: float) -> None:
         """Lay pieces of the ranks of this host into its memory, and take pieces out; all of them call this alike."""
         if self._local is None:
-            raise AssertionError(given)
+            raise AssertionError(sources)
         # What is left of the call's own time: an operation within the host must not outlast it.
         self._local.timeout_seconds = max(until - self._channel.now(), 1e-3)
         self._rounds.check()
-        local, words = self._local, "copies within a host"
         try:
-            # Messages go on meanwhile: a rank of this host may be waiting for another host, and that one for what this
-            # rank sends.
-            # Where a connection breaks, this rank leaves its host: else it would wait there for one that has stopped,
-            # until a deadline of its own, and be missed like that one.
-            self._channel.meanwhile(lambda: local.place(VOTE, max(nbytes, 1), given, taken, words=words), local.close)
-        except GroupError as error:
-            if not (isinstance(error, (PeerLostError, DeadlineError)) or local.is_closed):
-                raise
-            if isinstance(error, DeadlineError):
-                raise self._rounds.late() from None
+            with self._rounds.frames.arriving():
+                self._local.place(VOTE, max(nbytes, 1), sources, targets, description="copies within a host")
+        except DeadlineError:
+            raise self._rounds.late() from None
+        except PeerLostError as error:
             lost = {self._host[rank] for rank in error.ranks} - {self.rank}
-            # Without any, a connection has broken, and this rank has left its host for that.
-            raise self._rounds.missed(min(lost, default=None)) from None
-
-
-def _nothing() -> None:
-    """Do nothing: there is nobody else on this host."""
+            raise (self._rounds.missed(min(lost)) if lost else error) from None
 
 
 def _hand_over(pairs: list[tuple[HostArray, HostArray]]) -> None:
     """Copy results to where they belong: all of them, even if a signal interrupts."""
     try:
         while pairs:
-            end, result = pairs[-1]
-            np.copyto(end, result.reshape(-1))
+            output, result = pairs[-1]
+            np.copyto(output, result.reshape(-1))
             # Only after its copy is whole: an interrupt within it leaves the pair to the handler below.
             pairs.pop()
     # A signal between two copies would leave some results new and others old, though all ranks have voted: the rest is
     # copied before the interrupt goes on. Copying one of them again changes nothing.
     except BaseException:
-        for end, result in pairs:
-            np.copyto(end, result.reshape(-1))
+        for output, result in pairs:
+            np.copyto(output, result.reshape(-1))
         raise
 
 
-def _are_apart(given: Sequence[Sequence[HostArray]], ends: Sequence[HostArray | None]) -> bool:
+def _are_apart(contributions: Sequence[Sequence[HostArray]], outputs: Sequence[HostArray | None]) -> bool:
     """Tell whether results may be written: into memory of their own, or exactly onto a contribution to them."""
     spans = []
-    for leaf, (arrays, end) in enumerate(zip(given, ends, strict=True)):
+    for leaf, (arrays, output) in enumerate(zip(contributions, outputs, strict=True)):
         own = {(array.ctypes.data, array.nbytes) for array in arrays}
         # Contributions may overlap each other, because they are only read.
         spans += [(at, nbytes, 0, leaf) for at, nbytes in own]
-        if end is not None and (end.ctypes.data, end.nbytes) not in own:
-            spans.append((end.ctypes.data, end.nbytes, 1, leaf))
-        elif end is not None:
-            spans = [(at, n, int(is_end or at == end.ctypes.data), leaf) for at, n, is_end, leaf in spans]
-    return _no_end_overlaps(sorted(spans))
+        if output is not None and (output.ctypes.data, output.nbytes) not in own:
+            spans.append((output.ctypes.data, output.nbytes, 1, leaf))
+        elif output is not None:
+            spans = [(at, n, int(is_output or at == output.ctypes.data), leaf) for at, n, is_output, leaf in spans]
+    return _no_output_overlaps(sorted(spans))
 
 
 def _is_writable(row: Row) -> bool:
@@ -339,20 +326,20 @@ def _is_writable(row: Row) -> bool:
     return not isinstance(view, np.ndarray) or view.flags.writeable
 
 
-def _no_end_overlaps(spans: Sequence[tuple[int, int, int, int]]) -> bool:
+def _no_output_overlaps(spans: Sequence[tuple[int, int, int, int]]) -> bool:
     """Tell whether no span that is written overlaps another."""
-    reach, reach_of_ends = 0, 0
-    for at, nbytes, is_end, _ in spans:
-        if nbytes and at < (reach if is_end else reach_of_ends):
+    reach, reach_of_outputs = 0, 0
+    for at, nbytes, is_output, _ in spans:
+        if nbytes and at < (reach if is_output else reach_of_outputs):
             return False
         reach = max(reach, at + nbytes)
-        reach_of_ends = max(reach_of_ends, at + nbytes) if is_end else reach_of_ends
+        reach_of_outputs = max(reach_of_outputs, at + nbytes) if is_output else reach_of_outputs
     return True
 
 
-def _inline(given: Sequence[Sequence[HostArray]]) -> bytes:
+def _inline(contributions: Sequence[Sequence[HostArray]]) -> bytes:
     """Return contributions as a frame holds them, leaf by leaf."""
-    return b"".join(array.tobytes().ljust(padded(array.nbytes), b"\0") for leaf in given for array in leaf)
+    return b"".join(array.tobytes().ljust(padded(array.nbytes), b"\0") for leaf in contributions for array in leaf)
 
 
 def _folded_here(frames: Sequence[Frame], rows: Sequence[Row], fold: Fold, counts: Sequence[Counts]) -> list[HostArray]:

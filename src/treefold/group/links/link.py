@@ -43,7 +43,7 @@ class Outcome(Protocol):
         """Whether calls match, but not all ranks have the same plan."""
 
     @property
-    def words(self) -> list[str]:
+    def descriptions(self) -> list[str]:
         """Each rank's call in words."""
 
     @property
@@ -121,10 +121,10 @@ class Link(abc.ABC):
         self,
         kind: bytes,
         result_bytes: int,
-        given: list[Piece],
-        taken: list[Piece],
+        sources: list[Piece],
+        targets: list[Piece],
         *,
-        words: str,
+        description: str,
         wants_lease: bool = False,
     ) -> Outcome:
         """Lay pieces of all ranks into one memory, and take pieces out of it."""
@@ -134,7 +134,7 @@ class Link(abc.ABC):
         """Return an uninitialised array in memory that the other ranks of this host can read."""
 
     @abc.abstractmethod
-    def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> Outcome:
+    def _agree(self, kind: bytes, blob: bytes, description: str, *, is_refused: bool) -> Outcome:
         """Tell all ranks something, and raise what is wrong with the call."""
 
     @abc.abstractmethod
@@ -154,10 +154,10 @@ class Link(abc.ABC):
     def _sequence(self) -> int:
         """How many operations this rank has begun."""
 
-    def agree(self, key: bytes, blob: bytes, *, words: str) -> list[bytes]:
+    def agree(self, key: bytes, blob: bytes, *, description: str) -> list[bytes]:
         """Return what each rank says, by rank."""
-        self._operate(words)
-        return self._agree(key, blob, words, is_refused=False).blobs
+        self._operate(description)
+        return self._agree(key, blob, description, is_refused=False).blobs
 
     def parts(self, batches: Sequence[_Part]) -> Iterator[_Part]:
         """Give the parts of a call one after the other, each of which is an operation or several."""
@@ -189,10 +189,10 @@ class Link(abc.ABC):
     def _refuse(self, sentence: str) -> None:
         """Tell the others, which are in a call, that this rank cannot make it. Errors in telling them are ignored."""
         # Cut in bytes, as the block of a rank holds them; a character that the cut has split is left out.
-        words = sentence.encode(errors="replace")[:MOST_DESCRIBED].decode(errors="ignore")
+        description = sentence.encode(errors="replace")[:MOST_DESCRIBED].decode(errors="ignore")
         try:
             self._operate("a call that it could not make")
-            self._agree(REFUSED, b"", words, is_refused=True)
+            self._agree(REFUSED, b"", description, is_refused=True)
         except GroupError:
             pass
         except BaseException as error:  # Ctrl-C while it tells them
@@ -234,10 +234,10 @@ class Link(abc.ABC):
         """Return the error that every rank raises for a call that they do not all make alike."""
         for rank, (_, is_refused, *_) in enumerate(outcome.descriptors):
             if is_refused:
-                return CallMismatchError.refused(rank, outcome.words[rank]).alike()
+                return CallMismatchError.refused(rank, outcome.descriptions[rank]).alike()
         kinds = [kind for kind, *_ in outcome.descriptors]
         if len(set(kinds)) > 1:
-            return CallMismatchError.of(outcome.words, kinds).alike()
+            return CallMismatchError.of(outcome.descriptions, kinds).alike()
         return SharedMemoryError.missing(outcome.missing_bytes).alike()
 
     @staticmethod

@@ -49,8 +49,10 @@ class Pieces(list[tuple[int, int, int]]):
 class CallMemory:
     """The memory of one rank's call: what it brings, and where its results are made, before anything moves."""
 
-    def __init__(self, plan: Plan, walk: Walk, rank: int, fold: Fold, given: Sequence[Sequence[HostArray]]) -> None:
-        """Take memory for everything that the rank holds. ``given``: this rank's arrays of each leaf, flat.
+    def __init__(
+        self, plan: Plan, walk: Walk, rank: int, fold: Fold, contributions: Sequence[Sequence[HostArray]]
+    ) -> None:
+        """Take memory for everything that the rank holds. ``contributions``: this rank's arrays of each leaf, flat.
 
         Raises:
             MemoryError: there is none.
@@ -64,7 +66,7 @@ class CallMemory:
         counts = [0] * len(plan.leaves)
         self.results: list[Any] = [None] * len(plan.leaves)
         arrays: list[Any] = []
-        own = [iter(some) for some in given]
+        own = [iter(some) for some in contributions]
         for index, buffer in enumerate(plan.buffers):
             # Of all ranks: a mean divides by the contributions of the whole group.
             counts[buffer.leaf] += buffer.role is Role.INPUT

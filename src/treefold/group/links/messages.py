@@ -12,7 +12,7 @@ from treefold.group.links.protocol import VALUE_TAGS
 
 #: A piece of a stream that all ranks know, and the memory of this process that it comes from or goes to.
 Placed = tuple[int, HostArray]
-#: The numbers of a piece given and a piece taken, and the part of the stream that they share.
+#: The numbers of a source and a target, and the part of the stream that they share.
 Crossed = tuple[int, int, int, int]
 
 
@@ -22,30 +22,30 @@ class Crossing:
     ``said``: what the others must be told of it.
     """
 
-    def __init__(self, channel: Channel, given: Sequence[Placed], taken: Sequence[Placed]) -> None:
+    def __init__(self, channel: Channel, sources: Sequence[Placed], targets: Sequence[Placed]) -> None:
         """Describe the pieces."""
-        self._channel, self._given, self._taken = channel, given, taken
-        #: What arrives for several pieces taken, and these.
+        self._channel, self._sources, self._targets = channel, sources, targets
+        #: What arrives for several targets, and these.
         self._landed: list[tuple[HostArray, list[HostArray]]] = []
-        counts = np.array([len(given), len(taken)], "<u8").tobytes()
-        self.said = counts + _spans(given).tobytes() + _spans(taken).tobytes()
+        counts = np.array([len(sources), len(targets)], "<u8").tobytes()
+        self.said = counts + _spans(sources).tobytes() + _spans(targets).tobytes()
 
     def begin(self, said: Sequence[bytes]) -> set[Transfer]:
         """Begin to send and receive, given what all ranks have said; return what this rank waits for."""
         channel, waiting = self._channel, set[Transfer]()
-        told = [_read(one) for one in said]
+        spans = [_read(one) for one in said]
         rank, rails = channel.rank, channel.limits.rails
         peers = [(rank + step) % channel.size for step in range(1, channel.size)]
         # All receives before the first send: no rank's messages then wait for a peer that is still sending its own.
         for peer in peers:
-            for index, message in enumerate(self._messages(told[peer][0], told[rank][1])):
+            for index, message in enumerate(self._messages(spans[peer][0], spans[rank][1])):
                 waiting.add(channel.receive(peer, VALUE_TAGS + index % rails, self._room_for(message)))
         for peer in peers:
-            for index, message in enumerate(self._messages(told[rank][0], told[peer][1])):
-                parts = [_part(self._given[giver], *span) for giver, _, *span in message]
+            for index, message in enumerate(self._messages(spans[rank][0], spans[peer][1])):
+                parts = [_part(self._sources[source], *span) for source, _, *span in message]
                 channel.send(peer, VALUE_TAGS + index % rails, parts[0] if len(parts) == 1 else np.concatenate(parts))
-        for giver, taker, *span in self._pieces(told[rank][0], told[rank][1]):
-            np.copyto(_part(self._taken[taker], *span), _part(self._given[giver], *span))
+        for source, target, *span in self._pieces(spans[rank][0], spans[rank][1]):
+            np.copyto(_part(self._targets[target], *span), _part(self._sources[source], *span))
         return waiting
 
     def finish(self) -> None:
@@ -57,7 +57,7 @@ class Crossing:
 
     def _room_for(self, message: Sequence[Crossed]) -> HostArray:
         """Return the memory that a message arrives in: that of its one piece, or some for several."""
-        targets = [_part(self._taken[taker], *span) for _, taker, *span in message]
+        targets = [_part(self._targets[target], *span) for _, target, *span in message]
         if len(targets) == 1:
             return targets[0]
         # Several pieces of one message lie apart in the end, so they arrive in one buffer, and ``finish`` lays them
@@ -65,10 +65,10 @@ class Crossing:
         self._landed.append((np.empty(sum(target.nbytes for target in targets), np.uint8), targets))
         return self._landed[-1][0]
 
-    def _messages(self, given: HostArray, taken: HostArray) -> Iterator[list[Crossed]]:
+    def _messages(self, sources: HostArray, targets: HostArray) -> Iterator[list[Crossed]]:
         """Yield the pieces of each message, alike on all ranks: an engine is as slow with one byte as with 1,000."""
         message, nbytes = list[Crossed](), 0
-        for piece in self._pieces(given, taken):
+        for piece in self._pieces(sources, targets):
             *_, begin, end = piece
             if message and nbytes + end - begin > self._channel.limits.chunk_bytes:
                 yield message
@@ -78,17 +78,17 @@ class Crossing:
         if message:
             yield message
 
-    def _pieces(self, given: HostArray, taken: HostArray) -> Iterator[Crossed]:
-        """Yield which piece given goes to which piece taken, and which part of the stream it is; alike on all ranks."""
+    def _pieces(self, sources: HostArray, targets: HostArray) -> Iterator[Crossed]:
+        """Yield which source goes to which target, and which part of the stream it is; alike on all ranks."""
         # Every rank computes this from the same spans, so both ends cut and order their messages alike, and need no
         # headers.
-        begins, ends, step = taken[:, 0], taken.sum(axis=1), self._channel.limits.message_bytes
-        for giver, (at, nbytes) in enumerate(given.tolist()):
+        begins, ends, step = targets[:, 0], targets.sum(axis=1), self._channel.limits.message_bytes
+        for source, (at, nbytes) in enumerate(sources.tolist()):
             low, high = np.maximum(begins, at), np.minimum(ends, at + nbytes)
-            for taker in np.flatnonzero(low < high).tolist():
-                end = int(high[taker])
-                for begin in range(int(low[taker]), end, step):
-                    yield giver, taker, begin, min(begin + step, end)
+            for target in np.flatnonzero(low < high).tolist():
+                end = int(high[target])
+                for begin in range(int(low[target]), end, step):
+                    yield source, target, begin, min(begin + step, end)
 
 
 def _part(piece: Placed, begin: int, end: int) -> HostArray:
@@ -101,6 +101,6 @@ def _spans(pieces: Sequence[Placed]) -> HostArray:
 
 
 def _read(said: bytes) -> tuple[HostArray, HostArray]:
-    given, _ = np.frombuffer(said, "<u8", 2).tolist()
+    num_sources, _ = np.frombuffer(said, "<u8", 2).tolist()
     spans = np.frombuffer(said, "<u8", offset=16).astype(np.int64).reshape(-1, 2)
-    return spans[:given], spans[given:]
+    return spans[:num_sources], spans[num_sources:]

@@ -35,6 +35,8 @@ class CallKind(enum.IntEnum):
     COUNTS = 33
     #: The ranks tell each other where they listen for messages.
     ADDRESSES = 34
+    #: The ranks tell each other what they are, as they connect.
+    CONNECT = 253
     #: A rank has stopped, and says why.
     WORD = 254
     #: Every rank says that it has everything.
@@ -61,7 +63,7 @@ def call_key(
     return _CALL.pack(kind, *how, 0 if root is None else root + 1, digest)
 
 
-VOTE, _WORD = call_key(CallKind.VOTE), call_key(CallKind.WORD)
+CONNECT, VOTE, _WORD = call_key(CallKind.CONNECT), call_key(CallKind.VOTE), call_key(CallKind.WORD)
 #: The call of a rank that cannot make the call in which the others are.
 REFUSED = bytes(_CALL.size)
 
@@ -70,7 +72,7 @@ class Frame(NamedTuple):
     """What a rank tells all others in a round."""
 
     kind: bytes
-    words: str
+    description: str
     payload: bytes = b""
     replicas: int = 0
     number: int = 0
@@ -80,7 +82,7 @@ class Frame(NamedTuple):
 
     def encode(self, sequence: int) -> bytes:
         """Return the frame of a round as it crosses the wire, with as much of the payload as it has room for."""
-        words = self.words.encode(errors="replace")[:MOST_DESCRIBED]
+        description = self.description.encode(errors="replace")[:MOST_DESCRIBED]
         head = _HEAD.pack(
             _MAGIC,
             sequence,
@@ -89,10 +91,10 @@ class Frame(NamedTuple):
             self.is_mixed,
             self.replicas,
             self.number,
-            len(words),
+            len(description),
             len(self.payload),
         )
-        return head + words + self.payload[:FRAME_ROOM]
+        return head + description + self.payload[:FRAME_ROOM]
 
     @staticmethod
     def decode(buffer: HostArray, sequence: int) -> tuple[Frame, int]:
@@ -103,13 +105,13 @@ class Frame(NamedTuple):
 
         """
         head = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
-        magic, said, kind, is_refused, is_mixed, replicas, number, words_bytes, payload_bytes = head
-        if magic != _MAGIC or said != sequence or words_bytes > MOST_DESCRIBED:
+        magic, said, kind, is_refused, is_mixed, replicas, number, description_bytes, payload_bytes = head
+        if magic != _MAGIC or said != sequence or description_bytes > MOST_DESCRIBED:
             raise GroupError.garbled()
-        start = _HEAD.size + words_bytes
-        words = buffer[_HEAD.size : start].tobytes().decode(errors="replace")
+        start = _HEAD.size + description_bytes
+        description = buffer[_HEAD.size : start].tobytes().decode(errors="replace")
         payload = buffer[start : start + min(payload_bytes, FRAME_ROOM)].tobytes()
-        return Frame(kind, words, payload, replicas, number, is_refused, is_mixed), payload_bytes
+        return Frame(kind, description, payload, replicas, number, is_refused, is_mixed), payload_bytes
 
 
 #: Why a rank stops: because of others, whom it names, or because its deadline has passed; the other words, ``failed``,
@@ -133,12 +135,9 @@ class Word(NamedTuple):
 
     @staticmethod
     def decode(said: bytes) -> Word:
-        """Read what another rank has said; one that gave up connecting has said something else."""
-        try:
-            cause, ranks = json.loads(said)
-            return Word(str(cause), tuple(map(int, ranks)))
-        except (ValueError, TypeError):
-            return Word("failed" if said else "left")
+        """Read what another rank has said."""
+        cause, ranks = json.loads(said)
+        return Word(cause, tuple(ranks))
 
     @staticmethod
     def in_frame(buffer: HostArray) -> Word | None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from treefold.engines.interface import Channel, Transfer, Waiting
+from treefold.engines.times import CLOSE_S, GRACE_S, WARN_AFTER_S
 from treefold.errors import DeadlineError, GroupError, PeerLostError
 from treefold.group.links.frames import Frames
 from treefold.group.links.protocol import (
@@ -30,12 +31,6 @@ from treefold.group.links.protocol import (
     Word,
 )
 
-#: How long a rank waits for others to speak, and for its own word to leave.
-GRACE_S = 2.0
-#: How long a rank waits for the engine's store as it leaves.
-_CLOSE_S = 1.0
-_WARN_AFTER_S = 30.0
-
 #: The words of ranks that stop because of others.
 _OTHERS = {LOST, LATE}
 
@@ -45,15 +40,17 @@ Warn = Callable[[Sequence[int]], None]
 class Rounds:
     """The rounds of one group, one after the other. One call has one or several of them."""
 
-    def __init__(self, channel: Channel, leave_host: Callable[[], None] = lambda: None) -> None:
-        """Use a channel, alone. ``leave_host``: lets go the ranks of this host, which may wait for this one there."""
-        self.channel, self._leave_host = channel, leave_host
+    def __init__(self, channel: Channel) -> None:
+        """Use a channel, alone."""
+        self.channel = channel
+        #: Lets go the ranks of this host, which may wait for this one in its memory.
+        self.leave_host: Callable[[], None] = _nothing
         #: The rounds that have begun, and up to which one the call under way needs the other ranks.
         self.sequence = self._needed = 0
         #: Whether this rank has begun to stop; and the error that all later calls raise.
         self._is_stopping = False
         self.broken: GroupError | None = None
-        self._frames = Frames(channel)
+        self.frames = Frames(channel)
 
     def tell(self, frame: Frame, deadline: float, warn: Warn) -> list[Frame]:
         """Return what each rank says in this round, by rank.
@@ -66,7 +63,7 @@ class Rounds:
             raise self.broken.with_traceback(None)  # those of all calls since would be kept, and what they hold
         self.sequence += 1
         self._needed = self.sequence
-        frames, peers = self._frames, self._frames.peers
+        frames, peers = self.frames, self.frames.peers
         frames.send(frame, self.sequence)
         while (transfer := self._wait(self.channel.now())) is not None:
             frames.note(transfer)  # others may have waited for this rank in vain, and said so behind their frames
@@ -80,10 +77,14 @@ class Rounds:
             for peer in peers:
                 self.channel.send(peer, REST_TAG, rest)
         self._wait_for(waiting, deadline, warn)
-        told = {self.channel.rank: frame} | {peer: one for peer, (one, _) in said.items()}
+        frames_of = {self.channel.rank: frame} | {peer: one for peer, (one, _) in said.items()}
         for peer, rest in rests.items():
-            told[peer] = told[peer]._replace(payload=told[peer].payload + rest.tobytes())
-        return [told[rank] for rank in range(self.channel.size)]
+            frames_of[peer] = frames_of[peer]._replace(payload=frames_of[peer].payload + rest.tobytes())
+        if self.channel.limits.needs_calls or len(frame.payload) <= FRAME_ROOM:
+            # Frames are small, and all before them has been received. The rest of a payload may take long, and goes on
+            # by itself over most engines.
+            self.channel.flush(min(deadline, self.channel.now() + CLOSE_S))
+        return [frames_of[rank] for rank in range(self.channel.size)]
 
     def arrivals(self, waiting: Waiting, deadline: float, warn: Warn) -> Iterator[Transfer]:
         """Yield the values that arrive, as long as ``waiting``, which the caller keeps, is not empty; a vote follows.
@@ -105,49 +106,45 @@ class Rounds:
         if not self._is_stopping:
             self._stop(GroupError.closed(), Word(cause))
 
-    def missed(self, peer: int | None) -> GroupError:
-        """Return the error of a rank that is gone by another sign, or of the one whose connection has broken.
-
-        Its word may still be on its way: this rank waits for it up to one grace.
-        """
+    def missed(self, peer: int) -> GroupError:
+        """Return the error of a rank of this host that is gone. Its word may still be on its way, for one grace."""
         if self.broken is not None:
             return self.broken
-        gone = self._hear(set(self._frames.peers) if peer is None else {peer}, self.channel.now() + GRACE_S, most=1)
-        lost = peer if peer is not None else next(iter(gone), None)
-        return self.late() if lost is None or self._frames.has_given_up(lost) else self._lost(lost)
+        self._hear({peer}, self.channel.now() + GRACE_S)
+        return self._lost(peer)
 
     def late(self) -> GroupError:
         """Tell the others that the deadline has passed, and return the error that names those who say nothing."""
         if self.broken is not None:
             return self.broken
         self._is_stopping = True  # a signal handler that closes the group meanwhile tells the others nothing else
-        self._leave_host()
-        missing = [peer for peer in self._frames.peers if self._is_missing(peer)]
+        self.leave_host()
+        missing = [peer for peer in self.frames.peers if self._is_missing(peer)]
         until = self.channel.now() + GRACE_S
         try:
-            self._frames.send(Word(LATE).frame(), self.sequence)
+            self.frames.send(Word(LATE).frame(), self.sequence)
             self._hear(set(missing), until)
-            self._read_words(until + GRACE_S - _CLOSE_S)
+            self._read_words(until + GRACE_S - CLOSE_S)
         except BaseException:
             self._stop(GroupError.closed(), Word(LATE), has_spoken=True)
             raise
-        stopped = [peer for peer in missing if peer in self._frames.words and not self._frames.has_given_up(peer)]
-        silent = [peer for peer in missing if peer not in self._frames.words]
+        stopped = [peer for peer in missing if peer in self.frames.words and not self.frames.has_given_up(peer)]
+        silent = [peer for peer in missing if peer not in self.frames.words]
         error: GroupError = DeadlineError.between_hosts(sorted(silent)) if silent else DeadlineError.slow()
         if stopped:
-            error = self._error_of(stopped[0], self._frames.words[stopped[0]])
+            error = self._error_of(stopped[0], self.frames.words[stopped[0]])
         return self._stop(error, Word(LATE), has_spoken=True, until=until + GRACE_S)
 
     def _is_missing(self, peer: int) -> bool:
         """Tell whether the call under way still needs frames of a rank."""
-        return self._frames.told[peer] < self._needed
+        return self.frames.last_round[peer] < self._needed
 
     def _check_peers(self) -> None:
         """Raise if a rank has given the call up, or one whose frames are needed has stopped, or is gone."""
-        for peer in self._frames.peers:
-            if self._frames.has_given_up(peer):
+        for peer in self.frames.peers:
+            if self.frames.has_given_up(peer):
                 raise self.late()
-            if self._is_missing(peer) and self._frames.has_stopped(peer):
+            if self._is_missing(peer) and self.frames.has_stopped(peer):
                 raise self._lost(peer)
 
     def _wait_for(self, waiting: set[Transfer], deadline: float, warn: Warn) -> None:
@@ -156,7 +153,7 @@ class Rounds:
 
     def _arrivals(self, waiting: Waiting, deadline: float, warn: Warn) -> Iterator[Transfer]:
         """Yield what arrives, frames of this round among it."""
-        warn_at = self.channel.now() + _WARN_AFTER_S
+        warn_at = self.channel.now() + WARN_AFTER_S
         while waiting:
             transfer = self._wait(min(deadline, warn_at))
             # Values that keep coming end no call later; frames that have come in time may be looked at too late.
@@ -166,8 +163,8 @@ class Rounds:
                 warn(sorted({one.peer for one in waiting}))
                 warn_at = deadline
                 continue
-            if self._frames.note(transfer):
-                if self._frames.has_given_up(transfer.peer):
+            if self.frames.note(transfer):
+                if self.frames.has_given_up(transfer.peer):
                     raise self.late()
                 # A rank that has told this round, and stopped since, is not needed in it.
                 if self._is_missing(transfer.peer) or (transfer.error and transfer in waiting):
@@ -176,24 +173,23 @@ class Rounds:
                 yield transfer
 
     def _wait(self, until: float) -> Transfer | None:
-        transfer = self._frames.wait(until)
+        transfer = self.frames.wait(until)
         if self.broken is not None:  # a signal handler has closed the group
             raise self.broken
         return transfer
 
-    def _hear(self, ranks: set[int], until: float, most: int | None = None) -> set[int]:
-        """Wait until all of these, or ``most`` of them, have spoken or are gone; return those that have, or are."""
-        ended = {peer for peer in ranks if self._frames.has_stopped(peer)}
-        while len(ended) < (most or len(ranks)) and (transfer := self._wait(until)) is not None:
-            if self._frames.note(transfer) and transfer.peer in ranks:
+    def _hear(self, ranks: set[int], until: float) -> None:
+        """Wait until all of these have spoken or are gone."""
+        ended = {peer for peer in ranks if self.frames.has_stopped(peer)}
+        while len(ended) < len(ranks) and (transfer := self._wait(until)) is not None:
+            if self.frames.note(transfer) and transfer.peer in ranks:
                 ended.add(transfer.peer)
-        return ended
 
     def _read_words(self, until: float) -> bool:
         """Take the words that ranks have left in the engine's store; tell whether it could be read."""
         words = self.channel.words(until)
         for peer, said in (words or {}).items():
-            self._frames.words.setdefault(peer, Word.decode(said))
+            self.frames.words.setdefault(peer, Word.decode(said))
         return words is not None
 
     def _lost(self, peer: int) -> GroupError:
@@ -201,9 +197,9 @@ class Rounds:
         if self.broken is not None:
             return self.broken
         # A word that was stuck behind data is in the store.
-        is_readable = peer in self._frames.words or self._read_words(self.channel.now() + GRACE_S)
-        word = self._frames.words.get(peer)
-        if self._frames.has_given_up(peer):
+        is_readable = peer in self.frames.words or self._read_words(self.channel.now() + GRACE_S)
+        word = self.frames.words.get(peer)
+        if self.frames.has_given_up(peer):
             return self.late()
         if word is None and not is_readable and self.channel.size > 2:  # noqa: PLR2004 - else nobody else is there
             return self._stop(PeerLostError.unexplained([peer]), Word(LOST, (peer,)))
@@ -218,7 +214,7 @@ class Rounds:
         if self.channel.rank in word.ranks:
             return PeerLostError.given_up(self.channel.rank)
         causes = {
-            one.cause for rank in word.ranks if (one := self._frames.words.get(rank)) and one.cause not in _OTHERS
+            one.cause for rank in word.ranks if (one := self.frames.words.get(rank)) and one.cause not in _OTHERS
         }
         return PeerLostError.between_hosts(min(causes, default=LOST), sorted(word.ranks) or [peer])
 
@@ -232,12 +228,16 @@ class Rounds:
         self._is_stopping, self.broken = True, error
         until = self.channel.now() + GRACE_S if until is None else until
         try:
-            self._leave_host()  # first, so that ranks that wait there do not wait for what follows
+            self.leave_host()  # first, so that ranks that wait there do not wait for what follows
             if not has_spoken:
-                self._frames.send(word.frame(), self.sequence)
+                self.frames.send(word.frame(), self.sequence)
             # What this rank has sent before is out before its connections break: the others may need nothing else.
-            self.channel.flush(until - _CLOSE_S)
+            self.channel.flush(until - CLOSE_S)
         finally:
             self.channel.stop(word.encode(), until)
             self.channel.close()
         return error
+
+
+def _nothing() -> None:
+    """Do nothing: there is nobody else on this host."""

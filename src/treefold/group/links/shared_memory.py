@@ -81,17 +81,19 @@ class SharedMemoryLink(Link):
         self,
         kind: bytes,
         result_bytes: int,
-        given: list[Piece],
-        taken: list[Piece],
+        sources: list[Piece],
+        targets: list[Piece],
         *,
-        words: str,
+        description: str,
         wants_lease: bool = False,
     ) -> GroupOutcome:
         """Lay pieces of all ranks into one memory, and take pieces out of it."""
         self._check_size(result_bytes)
-        self._operate(words)
+        self._operate(description)
         return self._committed(
-            self._native.place(kind, result_bytes, given, taken, wants_lease, words, self.timeout_seconds, self._warn)
+            self._native.place(
+                kind, result_bytes, sources, targets, wants_lease, description, self.timeout_seconds, self._warn
+            )
         )
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostArray:
@@ -114,19 +116,21 @@ class SharedMemoryLink(Link):
         if not self.is_closed and os.getpid() == self._pid:
             self._native.retire_leases()
 
-    def agree(self, key: bytes, blob: bytes, *, words: str) -> list[bytes]:
+    def agree(self, key: bytes, blob: bytes, *, description: str) -> list[bytes]:
         """Return what each rank says, by rank: in as many operations as the longest of it needs."""
         said, most = [b""] * self.size, 1
         while max(map(len, said)) < most:
             part = blob[len(said[self.rank]) :][: native_core.BLOB_BYTES - _LENGTH.size]
-            told = super().agree(key, _LENGTH.pack(len(blob)) + part, words=words)
-            most = max(_LENGTH.unpack_from(one)[0] for one in told)
-            said = [one + more[_LENGTH.size :] for one, more in zip(said, told, strict=True)]
+            parts = super().agree(key, _LENGTH.pack(len(blob)) + part, description=description)
+            most = max(_LENGTH.unpack_from(one)[0] for one in parts)
+            said = [one + more[_LENGTH.size :] for one, more in zip(said, parts, strict=True)]
         return said
 
-    def _agree(self, kind: bytes, blob: bytes, words: str, *, is_refused: bool) -> GroupOutcome:
+    def _agree(self, kind: bytes, blob: bytes, description: str, *, is_refused: bool) -> GroupOutcome:
         return self._committed(
-            self._native.agree(kind, blob, words, is_refused=is_refused, seconds=self.timeout_seconds, warn=self._warn)
+            self._native.agree(
+                kind, blob, description, is_refused=is_refused, seconds=self.timeout_seconds, warn=self._warn
+            )
         )
 
     def _leave(self, cause: str) -> None:

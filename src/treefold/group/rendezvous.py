@@ -1,0 +1,350 @@
+"""How the ranks of one host find each other: at a Unix socket where rank 0 lets in those that show the token.
+
+Every rank hands in a lifeline, by which the others see it end, and gets those of all others and the shared memory.
+Descriptors are sent, never fetched, so that no right over other processes is needed; and that they arrive proves that
+the ranks share a host. The folder and the socket are gone before any rank hears that the group has formed, or that it
+does not: so a rank that connects again, with the same ticket, cannot come to the door of the last attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import selectors
+import socket
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from treefold.engines.times import CLOSE_S, GRACE_S, RETRY_S
+from treefold.errors import ConnectError, GroupError, SharedMemoryError
+from treefold.group.descriptor_passing import Lifeline, close_all, new_socket, peer, receive, send
+from treefold.group.ticket import MOST_RANKS, Ticket
+
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How a rank waits for the others of its host.
+
+    ``deadline``: until this moment of the monotonic clock. ``seconds``: what the user gave connect for all of it, which
+    errors say. ``numbers``: of the ranks in a group over hosts, where they are not those of their tickets. ``is_kept``:
+    whether ranks keep the ticket, and connect again with it: then rank 0 makes the folder again, and the others wait
+    for that.
+    """
+
+    deadline: float
+    seconds: float
+    numbers: Sequence[int] = range(MOST_RANKS)
+    is_kept: bool = False
+
+
+class Met(NamedTuple):
+    """What a rank has after the rendezvous.
+
+    ``fd``: of the shared memory. ``lifelines``: the others' by rank, -1 for this rank. ``pids``: by rank, 0 where this
+    process cannot see it.
+    """
+
+    fd: int
+    lifelines: list[int]
+    pids: list[int]
+
+
+class Listener:
+    """Rank 0's side: it listens, lets the others in, and sends them what they need."""
+
+    def __init__(self, ticket: Ticket, agreed: Mapping[str, object], waiting: Waiting) -> None:
+        """Be ready for ``gather``. ``agreed``: what must be the same on all ranks."""
+        self._ticket, self._agreed, self._waiting = ticket, agreed, waiting
+        #: Of each rank that is in: its connection, its process as [number, namespace], and its lifeline.
+        self._members: dict[int, tuple[socket.socket, list[object], list[int]]] = {}
+        #: The other end of this rank's lifeline, until it is sent away.
+        self._other_end: list[int] = []
+        self._open = contextlib.ExitStack()
+        # Registered before the socket exists: whatever fails in between, the folder is taken away.
+        self._open.callback(ticket.discard)
+
+    def gather(self) -> None:
+        """Wait until all ranks have come.
+
+        Raises:
+            ConnectError: some did not come in time, or one does not fit or has gone again.
+            SharedMemoryError: a process has no room for descriptors.
+
+        """
+        self._listen()
+        while missing := [rank for rank in range(1, self._ticket.size) if rank not in self._members]:
+            left = self._waiting.deadline - time.monotonic()
+            if left <= 0:
+                raise ConnectError.late([self._waiting.numbers[rank] for rank in missing], self._waiting.seconds)
+            for key, _ in self._selector.select(left):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.data is None:
+                    self._admit(key.fileobj)  # type: ignore[arg-type] # all of them are sockets
+                else:  # a rank that is in says nothing yet, but why it gives up
+                    self._hear(key.data, 0.0)
+
+    def _listen(self) -> None:
+        if self._waiting.is_kept:
+            _make_folder(self._ticket.folder)
+        _check_folder(self._ticket.folder)
+        self.lifeline = Lifeline()
+        self._other_end.append(self.lifeline.other_end)
+        self._selector = self._open.enter_context(selectors.DefaultSelector())
+        self._open.callback(self._drop_strangers)
+        self._listener = self._open.enter_context(new_socket())
+        try:
+            self._listener.bind(f"{self._ticket.address}~")
+            self._listener.listen(self._ticket.size)
+            # A rank that is refused by a socket of the right name knows that nobody listens any more.
+            Path(f"{self._ticket.address}~").rename(self._ticket.address)
+        except OSError as error:
+            why = f"refuses a socket ({error.strerror or error})"
+            raise ConnectError.folder(self._ticket.folder, why) from None
+        # Never blocks: a connection that is gone again between ``select`` and ``accept`` would hold up all others.
+        self._listener.settimeout(0)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):  # it has gone again
+            connection, _ = self._listener.accept()
+            if peer(connection)[1] != os.getuid():
+                connection.close()
+                return
+            connection.settimeout(0)
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _admit(self, connection: socket.socket) -> None:
+        """Let a rank in that shows the token. Others are turned away without a word, and those waited for may come."""
+        self._selector.unregister(connection)
+        try:
+            said, descriptors = receive(connection)
+            rank, process = said["rank"], [peer(connection)[0], said["namespace"]]
+            is_right = hmac.compare_digest(said["token"], self._ticket.token)
+        except (OSError, ValueError, KeyError, TypeError):
+            connection.close()
+            return
+        if not is_right or said["size"] != self._ticket.size or not 0 < rank < said["size"] or rank in self._members:
+            connection.close()
+            close_all(descriptors)
+            return
+        connection.settimeout(self._waiting.seconds)
+        self._members[rank] = connection, process, descriptors
+        self._selector.register(connection, selectors.EVENT_READ, rank)
+        _raise_refusal(said)
+        for name, own in self._agreed.items():
+            if said["agreed"].get(name) != own:
+                number, first = self._waiting.numbers[rank], self._waiting.numbers[0]
+                raise ConnectError.differs(name, number, said["agreed"].get(name), own, first)
+
+    def _drop_strangers(self) -> None:
+        for key in self._selector.get_map().values():
+            if key.data is None:
+                key.fileobj.close()  # type: ignore[union-attr] # as above
+
+    def share(self, fd: int) -> Met:
+        """Send all ranks the shared memory and all processes."""
+        members = [self._members[rank] for rank in range(1, self._ticket.size)]
+        known = [[os.getpid(), _namespace()], *(process for _, process, _ in members)]
+        # Taken out of the members: from here on the result owns them, and ``close`` must not close them again.
+        lifelines = [self._other_end.pop(), *(descriptors.pop() for *_, descriptors in members)]
+        for connection, *_ in members:
+            with contextlib.suppress(OSError):  # it has gone, as will show
+                send(connection, {"members": known}, [fd, *lifelines])
+        return _met(0, fd, known, lifelines)
+
+    def settle(self) -> None:
+        """Wait until all ranks have mapped the memory, and tell them so.
+
+        Raises:
+            ConnectError: one of them could not, or is gone.
+
+        """
+        # One verdict for all, told when all have answered: a group forms on every rank or on none.
+        for rank in range(1, self._ticket.size):
+            self._hear(rank, self._waiting.deadline + CLOSE_S - time.monotonic())
+        self._tell({})
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell the ranks that are in why the group does not form."""
+        self._tell(_refusal(self._waiting.numbers[0], error))
+
+    def _hear(self, rank: int, seconds: float) -> None:
+        """Raise what a rank says, or that it does not in so many seconds."""
+        connection, number = self._members[rank][0], self._waiting.numbers[rank]
+        connection.settimeout(max(seconds, RETRY_S))
+        try:
+            said, _ = receive(connection)
+        except TimeoutError:
+            raise ConnectError.late([number], self._waiting.seconds) from None
+        except (OSError, ValueError):
+            raise ConnectError.gone(number) from None
+        _raise_refusal(said)
+
+    def _tell(self, message: Mapping[str, object]) -> None:
+        self._open.close()  # first: a rank that hears this may connect again at once
+        for connection, *_ in self._members.values():
+            connection.settimeout(CLOSE_S)
+            with contextlib.suppress(OSError):
+                send(connection, message)
+
+    def close(self) -> None:
+        """End all connections, and take the folder away."""
+        self._open.close()
+        close_all(self._other_end)
+        for connection, _, descriptors in self._members.values():
+            connection.close()
+            close_all(descriptors)
+
+
+class Client:
+    """The side of all other ranks."""
+
+    def __init__(self, ticket: Ticket, agreed: Mapping[str, object], waiting: Waiting) -> None:
+        """Show the token at rank 0's door."""
+        self._rank, self._waiting = ticket.rank, waiting
+        self._number, self._first = waiting.numbers[ticket.rank], waiting.numbers[0]
+        self._connection = _knock(ticket, waiting)
+        hello = {"token": ticket.token, "rank": ticket.rank, "size": ticket.size, "namespace": _namespace()}
+        descriptors: list[int] = []
+        refusal: Mapping[str, object] = {}
+        try:
+            self.lifeline = Lifeline()
+            descriptors.append(self.lifeline.other_end)
+        except OSError as error:
+            refusal = _refusal(self._number, SharedMemoryError.of_system(error))
+        try:
+            send(self._connection, {**hello, **refusal, "agreed": agreed}, descriptors)
+        except OSError:
+            self.close()
+            raise ConnectError.turned_away(self._first) from None
+        finally:
+            close_all(descriptors)
+
+    def join(self) -> Met:
+        """Wait for the shared memory.
+
+        Raises:
+            ConnectError: the first rank has turned this rank away, or has ended.
+            SharedMemoryError: a process has no room for descriptors.
+
+        """
+        reply, descriptors = self._next()
+        return _met(self._rank, descriptors[0], reply["members"], descriptors[1:])
+
+    def settle(self) -> None:
+        """Say that this rank has mapped the memory, and wait for the others.
+
+        Raises:
+            ConnectError: one of them has not.
+
+        """
+        self._say({})
+        self._next()
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell the first rank, and so all others, why this rank does not go on."""
+        self._say(_refusal(self._number, error))
+
+    def _say(self, message: Mapping[str, object]) -> None:
+        with contextlib.suppress(OSError):
+            send(self._connection, message)
+
+    def _next(self) -> tuple[dict[str, Any], list[int]]:
+        # Rank 0 waits a little less, and says which are missing.
+        self._connection.settimeout(max(self._waiting.deadline + GRACE_S - time.monotonic(), RETRY_S))
+        try:
+            reply, descriptors = receive(self._connection)
+        except TimeoutError:
+            raise ConnectError.out_of_time(self._number, self._waiting.seconds) from None
+        except ConnectionError:
+            raise ConnectError.turned_away(self._first) from None
+        except OSError as error:
+            raise SharedMemoryError.of_system(error) from None
+        _raise_refusal(reply)
+        return reply, descriptors
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+
+def _knock(ticket: Ticket, waiting: Waiting) -> socket.socket:
+    """Connect to rank 0, which may not listen yet."""
+    first = waiting.numbers[0]
+    while True:
+        connection = new_socket()
+        connection.settimeout(max(waiting.deadline - time.monotonic(), 0) + GRACE_S)
+        try:
+            connection.connect(ticket.address)
+            if peer(connection)[1] == os.getuid():
+                return connection
+            raise ConnectError.folder(ticket.folder, "has a socket of another user")
+        except ConnectionRefusedError:
+            connection.close()
+            raise ConnectError.turned_away(first) from None
+        except ConnectError:
+            connection.close()
+            raise
+        except OSError:
+            connection.close()
+            if not waiting.is_kept and not Path(ticket.folder).is_dir():
+                why = "is gone: this ticket was good for an attempt that has ended"
+                raise ConnectError.folder(ticket.folder, why) from None
+            if time.monotonic() >= waiting.deadline:
+                raise ConnectError.late([first], waiting.seconds) from None
+            time.sleep(RETRY_S)
+
+
+def _refusal(rank: int, error: BaseException) -> dict[str, object]:
+    """Return the message by which the others of a host hear why a rank gives up."""
+    why = error if isinstance(error, GroupError) else ConnectError.told(*ConnectError.reason(rank, error))
+    problem = str(why).removeprefix(str(ConnectError.refused("")))
+    return {"problem": problem, "is_memory": isinstance(why, SharedMemoryError), "ranks": list(why.ranks)}
+
+
+def _raise_refusal(reply: Mapping[str, Any]) -> None:
+    """Raise what a message says of a rank that gives up, if it does."""
+    if problem := str(reply.get("problem") or ""):
+        error = SharedMemoryError(problem) if reply.get("is_memory") else ConnectError.refused(problem)
+        raise error.blaming(*reply.get("ranks", ()))
+
+
+def _namespace() -> str:
+    """Return the name of the space in which this process's number means something; empty if it is not to be had."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _met(rank: int, fd: int, known: Sequence[Sequence[Any]], lifelines: Sequence[int]) -> Met:
+    """Return what a rank has after the rendezvous; the other end of its own lifeline is closed."""
+    own = _namespace()
+    pids = [pid if place == own else 0 for pid, place in known]
+    os.close(lifelines[rank])
+    return Met(fd, [*lifelines[:rank], _NONE, *lifelines[rank + 1 :]], pids)
+
+
+def _make_folder(folder: str) -> None:
+    """Make the folder again, which the last group has taken away."""
+    try:
+        Path(folder).mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConnectError.folder(folder, f"cannot be made ({error.strerror})") from None
+
+
+def _check_folder(folder: str) -> None:
+    try:
+        found = os.lstat(folder)
+    except OSError as error:
+        raise ConnectError.folder(folder, f"cannot be read ({error.strerror})") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConnectError.folder(folder, "is not this user's alone")
