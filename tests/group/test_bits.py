@@ -181,7 +181,7 @@ def subgroups(me):
     made = {}
     for size in range(1, me.size + 1):
         tickets = "\n".join(Ticket.for_ranks(size)) if me.rank == 0 else ""
-        said = me.group._link.agree(b"t" * 24, tickets.encode(), words="tickets")[0].decode().split("\n")
+        said = me.group._link.agree(b"t" * 24, tickets.encode(), description="tickets")[0].decode().split("\n")
         if (rank := me.size - 1 - me.rank) < size:
             made[size] = treefold.connect(said[rank])
     return made

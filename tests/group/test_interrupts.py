@@ -24,7 +24,7 @@ def interrupt_where_it_waits(me, *, path, stage):
     """Interrupt rank 1 while it waits in a meeting for rank 0, which comes when rank 1 was interrupted."""
     values = np.full({"small": 10, "staged": 680_000}[path], 2**me.rank, np.float32)
     me.group.all_reduce(values)
-    pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), words="pids")
+    pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), description="pids")
 
     def hook(at_stage, moment, sequence, chunk):
         del sequence, chunk
@@ -169,7 +169,7 @@ def interrupt_at_any_time(me, *, seed):
     """Interrupt rank 1 at any time of many calls."""
     values = np.full(680_000 if seed % 2 else 10, 2**me.rank, np.float32)
     me.group.all_reduce(values)
-    pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), words="pids")
+    pids = me.group._link.agree(b"p" * 24, os.getpid().to_bytes(4, "little"), description="pids")
     if me.rank == 0:
         pid = int.from_bytes(pids[1], "little")
         delay = 0.0003 * (seed % 40)

@@ -220,7 +220,7 @@ def use_two_groups(me):
     """Use two groups in opposite order."""
     kind = b"tickets of another group".ljust(24)
     tickets = "\n".join(Ticket.for_ranks(me.size)) if me.rank == 0 else ""
-    told_tickets = me.group._link.agree(kind, tickets.encode(), words="tickets")[0].decode().split("\n")
+    told_tickets = me.group._link.agree(kind, tickets.encode(), description="tickets")[0].decode().split("\n")
     other = treefold.connect(told_tickets[me.rank], timeout_seconds=1.0)
     me.group._link.timeout_seconds = 1.0
     first, second = (me.group, other) if me.rank == 0 else (other, me.group)

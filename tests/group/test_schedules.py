@@ -158,7 +158,7 @@ def _story(calls, name, odd, *, refuses):
 def _another(me):
     kind = b"tickets of another group".ljust(24)
     tickets = "\n".join(Ticket.for_ranks(me.size)) if me.rank == 0 else ""
-    told = me.group._link.agree(kind, tickets.encode(), words="tickets")[0].decode().split("\n")
+    told = me.group._link.agree(kind, tickets.encode(), description="tickets")[0].decode().split("\n")
     return treefold.connect(told[me.rank])
 
 
