@@ -102,7 +102,7 @@ class GlooChannel(Channel):
         """Return the time of the monotonic clock."""
         return time.monotonic()
 
-    def words(self, deadline: float) -> Mapping[int, bytes] | None:
+    def read_words(self, deadline: float) -> Mapping[int, bytes] | None:
         """Return the words that ranks have left in the store; None if it is gone, or out of reach."""
         store, keys = self._meeting.store, {rank: self._word_key(rank) for rank in range(self.size)}
         try:

@@ -96,15 +96,15 @@ class Channel(abc.ABC):
     def stop(self, word: bytes, deadline: float) -> None:
         """Stop using the channel; nothing can be sent after it, and it is called once.
 
-        An engine with a store leaves the word there, and waits until the deadline for that. One with connections breaks
-        them, so that the transfers of others with this rank fail.
+        An engine with a store leaves the word there first, and waits until the deadline for that. One with connections
+        breaks them then, so that the transfers of others with this rank fail, as they do when a process dies.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
         """Give the engine back what is its own; nothing is under way, or ``stop`` was called. Waits for nobody."""
 
-    def words(self, deadline: float) -> Mapping[int, bytes] | None:  # noqa: ARG002 - for engines with a store
+    def read_words(self, deadline: float) -> Mapping[int, bytes] | None:  # noqa: ARG002 - for engines with a store
         """Return the words that other ranks have left in the store when they stopped; None if it cannot be read.
 
         It reads once, and waits for that until the deadline.

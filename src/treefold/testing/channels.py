@@ -284,7 +284,7 @@ def read_words(channel: Channel) -> dict[int, bytes]:
         return {}
     coming = channel.receive(0, 0, row(0, 8))
     _expect_equal("a transfer with a rank that stops fails", finish(channel, [coming]), [coming])
-    words = dict(channel.words(channel.now() + PATIENCE_S) or {})
+    words = dict(channel.read_words(channel.now() + PATIENCE_S) or {})
     # Both look before they stop themselves. Who misses the message misses nothing, as in `leave`.
     channel.send(3 - channel.rank, 0, row(1, 1))
     finish(channel, [channel.receive(3 - channel.rank, 0, row(0, 1))])

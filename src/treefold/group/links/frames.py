@@ -26,8 +26,8 @@ class Frames:
         #: The last round that each rank has told, and the words of those that have stopped.
         self.last_round = [0] * channel.size
         self.words: dict[int, Word] = {}
-        # Four for each rank: of this round, of the next, as others may be one round ahead, and of the two after that,
-        # whose receives are open then. Zeros: what a shorter message leaves must be no frame of an earlier group.
+        # Four for each rank: of this round; of the next, because others may be one round ahead; and of the two after
+        # that, whose receives are open then. Zeros: what a shorter message leaves must be no frame of an earlier group.
         self._buffers = np.zeros((4, channel.size, FRAME_BYTES), np.uint8)
         #: The receives of each rank's next two frames. They are always open, so that a word is taken while the program
         #: computes.
@@ -66,7 +66,7 @@ class Frames:
         return Frame.decode(self._buffer(peer, sequence), sequence)
 
     def wait(self, until: float) -> Transfer | None:
-        """Return something that has been received or has failed, once all before it is known; None at a moment."""
+        """Return something that has been received or has failed, once all before it is known; None at ``until``."""
         while (transfer := self._arrived.popleft() if self._arrived else self._channel.wait(until)) is not None:
             # A send that fails needs nothing more, or is missed by what its receiver does not send.
             if transfer.is_send:
@@ -97,7 +97,7 @@ class Frames:
         try:
             yield
         finally:
-            # In C: an interrupt where a function of Python's begins would leave the thread within the engine for ever.
+            # A list, not an Event: Ctrl-C may be raised where a function in Python begins, and the thread would stay.
             over.append(None)
             thread.join()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from treefold.execution.program import program_of
 from treefold.execution.program_walk import Walk
 from treefold.fold import Fold
 from treefold.group.contributions import address_of
-from treefold.group.links.link import Link, NeedsPlan, Piece
+from treefold.group.links.link import Link, NeedsPlan, Piece, mismatch, needed_plan
 from treefold.group.links.memory import CallMemory, arrays_of, memory_at
 from treefold.group.links.messages import Crossing
 from treefold.group.links.protocol import VALUE_TAGS, VOTE, Frame
@@ -91,11 +92,12 @@ class ChannelLink(Link):
         """
         super().__init__(layout, rounds.channel.rank, result_bytes=result_bytes, timeout_seconds=timeout_seconds)
         self._rounds, self._channel, self._local, self._rejoin = rounds, rounds.channel, local, rejoin
+        self._host = layout.host_of(self.rank)
         if local is not None:
             # No method of this object's: what refers to itself is kept, with its connections, until the collector
             # comes.
             rounds.leave_host = local.close
-        self._host = layout.host_of(self.rank)
+            local.numbers = self._host
         self._walks: BoundedCache[int, Walk] = BoundedCache(64)
 
     def fold(
@@ -114,16 +116,14 @@ class ChannelLink(Link):
         if not _are_apart(contributions, outputs) or not all(row is None or _is_writable(row) for row in targets or []):
             return None
         self._check_usable()
-        # All memory before the first word to the others: what fails here fails as a refusal, and leaves the group
-        # usable.
+        # Memory before the first word to the others: what fails here fails as a refusal, and leaves the group usable.
         memory = self._memory_for(plans, fold, contributions)
         inline = _inline(contributions) if plans.is_inline else b""
         self._operate("a reduction")
-        until = self._deadline()
-        own = plans.own
+        own, until = plans.own, self._deadline()
         frame = Frame(form.kind, form.description, inline, max(own), plans.number, is_mixed=len(own) > 1)
         outcome = self._round(frame, until)
-        needed = self._needed_plan(outcome)
+        needed = needed_plan(outcome)
         if needed is not None:
             return needed
         if plans.is_inline:
@@ -132,8 +132,8 @@ class ChannelLink(Link):
             results = self._walked(plans, memory, until)
         if targets is None and wants_lease:
             outcome.results = dict(zip(form.results_at, results, strict=True))
-        # Behind the vote, by which every rank has received everything: no send reads the caller's arrays any more,
-        # so ``out`` may be among them.
+        # Every rank has received everything: it has voted, or the values were in its frame. So no send reads the
+        # caller's arrays any more, and ``out`` may be among them.
         _hand_over([(output, result) for output, result in zip(outputs, results, strict=True) if output is not None])
         return outcome
 
@@ -176,7 +176,8 @@ class ChannelLink(Link):
 
     def without(self, ranks: Collection[int], seconds: float) -> Link:
         """Decide with the others who goes on, and join those."""
-        self._check_process()  # or it would decide in the rank's name
+        if os.getpid() != self._pid:  # a forked child would decide in the rank's name
+            raise GroupError.forked(self.rank)
         seconds = checked_seconds("without", connect_timeout_seconds=seconds)
         try:
             lost = frozenset(ranks)
@@ -219,7 +220,7 @@ class ChannelLink(Link):
         is_planned = len(numbers) == 1 and numbers != {0}
         outcome = HostsOutcome(frames, is_unplanned=bool(frame.replicas) and not is_planned)
         if len({one.kind for one in frames}) > 1 or any(one.is_refused for one in frames):
-            raise self._mismatch(outcome)
+            raise mismatch(outcome)
         return outcome
 
     def _vote(self, until: float) -> None:
@@ -244,7 +245,7 @@ class ChannelLink(Link):
     def _walked(self, plans: GroupPlans, memory: CallMemory | None, until: float) -> list[HostArray]:
         """Return this rank's results, once every rank has all of its own."""
         if memory is None or plans.plan is None:
-            raise AssertionError(plans)  # a round without plans has raised
+            raise AssertionError(plans)  # without plans, fold has returned NeedsPlan
         walk = self._walk_of(plans.plan, plans.number)
         walk.run(
             memory.flat,
@@ -260,34 +261,43 @@ class ChannelLink(Link):
         """Hand copies to the ranks of this host, through its shared memory, as many at a time as it has room for."""
         if self._local is None:
             raise AssertionError(copies)
-        sources, targets, at = list[Piece](), list[Piece](), 0
+        sources, targets, at, used = list[Piece](), list[Piece](), 0, 0
         for copy in copies:
             nbytes = copy.source.length * memory.itemsize(copy.source.buffer)
-            # All ranks of the host see the same copies and sizes, and so cut them into the same operations.
+            # All ranks of the host see the same copies, and cut them alike, also those that have no part in some.
             if at and at + nbytes > self._local.result_bytes:
-                self._place_on_host(sources, targets, at, until)
+                self._place_on_host(self._local, sources, targets, used, until)
                 sources, targets, at = [], [], 0
             for part, own in ((copy.source, sources), (copy.target, targets)):
                 if walk.holder(part.buffer) == self.rank:
                     own.append((at, address_of(memory.flat.part(part)), nbytes))
-            at += -(-nbytes // _LINE) * _LINE
-        self._place_on_host(sources, targets, at, until)
+            used = at + nbytes
+            at = -(-used // _LINE) * _LINE
+        self._place_on_host(self._local, sources, targets, used, until)
 
-    def _place_on_host(self, sources: list[Piece], targets: list[Piece], nbytes: int, until: float) -> None:
-        """Lay pieces of the ranks of this host into its memory, and take pieces out; all of them call this alike."""
-        if self._local is None:
-            raise AssertionError(sources)
+    def _place_on_host(
+        self, local: SharedMemoryLink, sources: list[Piece], targets: list[Piece], nbytes: int, until: float
+    ) -> None:
+        """Lay pieces of the ranks of this host into its memory, and take pieces out; all of them call this alike.
+
+        Meanwhile this rank looks at no message. A rank of this host that stops lets go of the host's memory first, so
+        the others wake, and hear its word.
+        """
         # What is left of the call's own time: an operation within the host must not outlast it.
-        self._local.timeout_seconds = max(until - self._channel.now(), 1e-3)
+        local.timeout_seconds = max(until - self._channel.now(), 1e-3)
         self._rounds.check()
         try:
             with self._rounds.frames.arriving():
-                self._local.place(VOTE, max(nbytes, 1), sources, targets, description="copies within a host")
+                local.place(VOTE, max(nbytes, 1), sources, targets, description="copies within a host")
         except DeadlineError:
-            raise self._rounds.late() from None
+            raise self._rounds.stop_late() from None
         except PeerLostError as error:
             lost = {self._host[rank] for rank in error.ranks} - {self.rank}
-            raise (self._rounds.missed(min(lost)) if lost else error) from None
+            own = PeerLostError.given_up(self.rank)
+            raise (self._rounds.stop_missed(min(lost)) if lost else own) from None
+        except GroupError as error:  # such as no memory: all ranks of this host raise it, and those of others do not
+            error.is_alike = False
+            raise
 
 
 def _hand_over(pairs: list[tuple[HostArray, HostArray]]) -> None:

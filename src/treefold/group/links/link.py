@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from treefold.backends import HostArray
+from treefold.engines.times import WARN_AFTER_S
 from treefold.errors import CallMismatchError, GroupError, SharedMemoryError
 from treefold.group.links.protocol import MOST_DESCRIBED, REFUSED
 
@@ -81,12 +82,14 @@ class Link(abc.ABC):
         """Begin with no call under way."""
         self.layout, self.rank, self.result_bytes = layout, rank, result_bytes
         self.timeout_seconds = timeout_seconds
+        #: Of the ranks in the group; others than those here where a link joins the ranks of one host alone.
+        self.numbers: Sequence[int] = range(layout.size)
         self._pid = os.getpid()
         #: Whether this rank has left.
         self.is_closed = False
-        #: The call that is under way; never waited for. Two threads could begin their calls in another order than on
-        #: other ranks, so the second one is an error; and a signal handler that reduces would wait for its own thread.
-        #: No lock: after an interrupt it could not be known whether it was taken, while a call finds itself in here.
+        #: The call that is under way. A second one is an error, and never waits: two threads could begin their calls in
+        #: another order than on other ranks, and a signal handler that reduces would wait for its own thread. A
+        #: dictionary, not a lock: after an interrupt nobody would know whether a lock was taken.
         self.under_way: dict[str, object] = {}
         self._doing = ""
         #: How many operations this rank had begun before the call, and how many parts of the call are done.
@@ -179,7 +182,7 @@ class Link(abc.ABC):
             error.add_note(f"Parts of this call were done before, {self._parts_done} of them: what they write is new.")
         try:
             if isinstance(error, Exception) and self._sequence == self._began_at:
-                # The others stand in the operation that this call would have begun: one with an answer frees them.
+                # The others wait in the operation that this call would have begun: a refusal in its place frees them.
                 self._refuse(str(error) or type(error).__name__)
             elif not getattr(error, "is_alike", False):
                 self.close(error)
@@ -217,12 +220,9 @@ class Link(abc.ABC):
         self._check_usable()
         self._doing = doing
 
-    def _check_process(self) -> None:
+    def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise GroupError.forked(self.rank)
-
-    def _check_usable(self) -> None:
-        self._check_process()
         if self.is_closed:
             raise GroupError.closed()
 
@@ -230,31 +230,34 @@ class Link(abc.ABC):
         if nbytes > self.result_bytes:
             raise GroupError.too_large(nbytes, self.result_bytes).alike()
 
-    def _mismatch(self, outcome: Outcome) -> GroupError:
-        """Return the error that every rank raises for a call that they do not all make alike."""
-        for rank, (_, is_refused, *_) in enumerate(outcome.descriptors):
-            if is_refused:
-                return CallMismatchError.refused(rank, outcome.descriptions[rank]).alike()
-        kinds = [kind for kind, *_ in outcome.descriptors]
-        if len(set(kinds)) > 1:
-            return CallMismatchError.of(outcome.descriptions, kinds).alike()
-        return SharedMemoryError.missing(outcome.missing_bytes).alike()
-
-    @staticmethod
-    def _needed_plan(outcome: Outcome) -> NeedsPlan | None:
-        """Return what ranks have to plan, if their calls match and that is all that is missing."""
-        _, are_refused, replicas, have_plans, are_mixed = zip(*outcome.descriptors, strict=True)
-        if not outcome.is_unplanned or any(are_refused):
-            return None
-        return NeedsPlan(replicas, any(are_mixed), all(have_plans))
-
     def _warn(self, absent: Sequence[int]) -> None:
-        ranks = ", ".join(map(str, absent)) or "none"
-        sentence = f"Rank {self.rank} has waited for 30 s in {self._doing}; absent: {ranks}."
+        ranks = ", ".join(str(self.numbers[rank]) for rank in absent) or "none"
+        sentence = (
+            f"Rank {self.numbers[self.rank]} has waited for {WARN_AFTER_S:g} s in {self._doing}; absent: {ranks}."
+        )
         try:
             warnings.warn(sentence, RuntimeWarning, stacklevel=6)
         except RuntimeWarning:  # a program that takes warnings for errors goes on waiting: the others are in the call
             sys.stderr.write(f"{sentence}\n")
+
+
+def mismatch(outcome: Outcome) -> GroupError:
+    """Return the error that every rank raises for a call that they do not all make alike."""
+    for rank, (_, is_refused, *_) in enumerate(outcome.descriptors):
+        if is_refused:
+            return CallMismatchError.refused(rank, outcome.descriptions[rank]).alike()
+    kinds = [kind for kind, *_ in outcome.descriptors]
+    if len(set(kinds)) > 1:
+        return CallMismatchError.of(outcome.descriptions, kinds).alike()
+    return SharedMemoryError.missing(outcome.missing_bytes).alike()
+
+
+def needed_plan(outcome: Outcome) -> NeedsPlan | None:
+    """Return what ranks have to plan, if their calls match and that is all that is missing."""
+    _, are_refused, replicas, have_plans, are_mixed = zip(*outcome.descriptors, strict=True)
+    if not outcome.is_unplanned or any(are_refused):
+        return None
+    return NeedsPlan(replicas, any(are_mixed), all(have_plans))
 
 
 class _Linked(Protocol):

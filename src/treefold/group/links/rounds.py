@@ -13,7 +13,7 @@ Each rank names what it has seen: where two fail at about the same time, differe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Rounds:
         self.leave_host: Callable[[], None] = _nothing
         #: The rounds that have begun, and up to which one the call under way needs the other ranks.
         self.sequence = self._needed = 0
-        #: Whether this rank has begun to stop; and the error that all later calls raise.
+        #: Whether this rank has begun to stop; and the error for which it has, which what is under way raises.
         self._is_stopping = False
         self.broken: GroupError | None = None
         self.frames = Frames(channel)
@@ -60,7 +60,7 @@ class Rounds:
 
         """
         if self.broken is not None:
-            raise self.broken.with_traceback(None)  # those of all calls since would be kept, and what they hold
+            raise self.broken.with_traceback(None)  # a traceback would keep the arrays of its call
         self.sequence += 1
         self._needed = self.sequence
         frames, peers = self.frames, self.frames.peers
@@ -106,15 +106,18 @@ class Rounds:
         if not self._is_stopping:
             self._stop(GroupError.closed(), Word(cause))
 
-    def missed(self, peer: int) -> GroupError:
-        """Return the error of a rank of this host that is gone. Its word may still be on its way, for one grace."""
+    def stop_missed(self, peer: int) -> GroupError:
+        """Stop because a rank of this host is gone. Its word may still be on its way: wait for that up to one grace."""
         if self.broken is not None:
             return self.broken
         self._hear({peer}, self.channel.now() + GRACE_S)
-        return self._lost(peer)
+        return self._stop_lost(peer)
 
-    def late(self) -> GroupError:
-        """Tell the others that the deadline has passed, and return the error that names those who say nothing."""
+    def stop_late(self) -> GroupError:
+        """Stop because a deadline has passed, this rank's or another's, and return the error for that.
+
+        This rank tells the others, and waits one grace for their words. All of it takes two graces at most.
+        """
         if self.broken is not None:
             return self.broken
         self._is_stopping = True  # a signal handler that closes the group meanwhile tells the others nothing else
@@ -129,10 +132,10 @@ class Rounds:
             self._stop(GroupError.closed(), Word(LATE), has_spoken=True)
             raise
         stopped = [peer for peer in missing if peer in self.frames.words and not self.frames.has_given_up(peer)]
-        silent = [peer for peer in missing if peer not in self.frames.words]
+        silent = [peer for peer in missing if peer not in self.frames.words and self._is_missing(peer)]
         error: GroupError = DeadlineError.between_hosts(sorted(silent)) if silent else DeadlineError.slow()
         if stopped:
-            error = self._error_of(stopped[0], self.frames.words[stopped[0]])
+            error = _error_of(stopped[0], self.frames.words, self.channel.rank)
         return self._stop(error, Word(LATE), has_spoken=True, until=until + GRACE_S)
 
     def _is_missing(self, peer: int) -> bool:
@@ -143,9 +146,9 @@ class Rounds:
         """Raise if a rank has given the call up, or one whose frames are needed has stopped, or is gone."""
         for peer in self.frames.peers:
             if self.frames.has_given_up(peer):
-                raise self.late()
+                raise self.stop_late()
             if self._is_missing(peer) and self.frames.has_stopped(peer):
-                raise self._lost(peer)
+                raise self._stop_lost(peer)
 
     def _wait_for(self, waiting: set[Transfer], deadline: float, warn: Warn) -> None:
         for done in self._arrivals(waiting, deadline, warn):
@@ -156,19 +159,19 @@ class Rounds:
         warn_at = self.channel.now() + WARN_AFTER_S
         while waiting:
             transfer = self._wait(min(deadline, warn_at))
-            # Values that keep coming end no call later; frames that have come in time may be looked at too late.
+            # Values that still arrive do not put the deadline off. A frame that has come in time may be read after it.
             if (transfer is None or transfer.tag != FRAME_TAG) and self.channel.now() >= deadline:
-                raise self.late()
+                raise self.stop_late()
             if transfer is None:
                 warn(sorted({one.peer for one in waiting}))
                 warn_at = deadline
                 continue
             if self.frames.note(transfer):
                 if self.frames.has_given_up(transfer.peer):
-                    raise self.late()
+                    raise self.stop_late()
                 # A rank that has told this round, and stopped since, is not needed in it.
                 if self._is_missing(transfer.peer) or (transfer.error and transfer in waiting):
-                    raise self._lost(transfer.peer)
+                    raise self._stop_lost(transfer.peer)
             if not transfer.error and (transfer.tag != FRAME_TAG or transfer in waiting):
                 yield transfer
 
@@ -187,36 +190,28 @@ class Rounds:
 
     def _read_words(self, until: float) -> bool:
         """Take the words that ranks have left in the engine's store; tell whether it could be read."""
-        words = self.channel.words(until)
+        words = self.channel.read_words(until)
         for peer, said in (words or {}).items():
             self.frames.words.setdefault(peer, Word.decode(said))
         return words is not None
 
-    def _lost(self, peer: int) -> GroupError:
-        """Return the error of a rank that has stopped or is gone, and tell it to the others."""
+    def _stop_lost(self, peer: int) -> GroupError:
+        """Stop because a rank has stopped or is gone, and return the error that names the rank to blame."""
         if self.broken is not None:
             return self.broken
-        # A word that was stuck behind data is in the store.
-        is_readable = peer in self.frames.words or self._read_words(self.channel.now() + GRACE_S)
-        word = self.frames.words.get(peer)
+        self._is_stopping = True  # as in stop_late
+        try:
+            # A word that was stuck behind data is in the store, where it was left before the connections were broken.
+            is_readable = peer in self.frames.words or self._read_words(self.channel.now() + GRACE_S)
+        except BaseException:
+            self._stop(GroupError.closed(), Word(LOST, (peer,)))
+            raise
         if self.frames.has_given_up(peer):
-            return self.late()
-        if word is None and not is_readable and self.channel.size > 2:  # noqa: PLR2004 - else nobody else is there
+            return self.stop_late()
+        if peer not in self.frames.words and not is_readable and self.channel.size > 2:  # noqa: PLR2004 - else nobody else is there
             return self._stop(PeerLostError.unexplained([peer]), Word(LOST, (peer,)))
-        error = self._error_of(peer, word)
+        error = _error_of(peer, self.frames.words, self.channel.rank)
         return self._stop(error, Word(LOST, error.ranks))
-
-    def _error_of(self, peer: int, word: Word | None) -> PeerLostError:
-        """Return the error of a rank that has stopped with a word, or is gone without one."""
-        if word is None or word.cause != LOST:
-            return PeerLostError.between_hosts(LOST if word is None else word.cause, [peer])
-        # Nobody names a rank that has told whom it misses: it lives. Those that it misses may have told why.
-        if self.channel.rank in word.ranks:
-            return PeerLostError.given_up(self.channel.rank)
-        causes = {
-            one.cause for rank in word.ranks if (one := self.frames.words.get(rank)) and one.cause not in _OTHERS
-        }
-        return PeerLostError.between_hosts(min(causes, default=LOST), sorted(word.ranks) or [peer])
 
     def _stop(
         self, error: GroupError, word: Word, *, has_spoken: bool = False, until: float | None = None
@@ -241,3 +236,15 @@ class Rounds:
 
 def _nothing() -> None:
     """Do nothing: there is nobody else on this host."""
+
+
+def _error_of(peer: int, words: Mapping[int, Word], own: int) -> PeerLostError:
+    """Return the error of a rank that has stopped with a word, or is gone without one."""
+    word = words.get(peer)
+    if word is None or word.cause != LOST:
+        return PeerLostError.between_hosts(LOST if word is None else word.cause, [peer])
+    # Nobody names a rank that has told whom it misses: it lives. Those that it misses may have told why.
+    if own in word.ranks:
+        return PeerLostError.given_up(own)
+    causes = {one.cause for rank in word.ranks if (one := words.get(rank)) and one.cause not in _OTHERS}
+    return PeerLostError.between_hosts(min(causes, default=LOST), sorted(word.ranks) or [peer])

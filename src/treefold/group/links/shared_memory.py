@@ -1,4 +1,13 @@
-"""The ranks of one host as one of them sees them: everything crosses through memory that they share."""
+"""The ranks of one host as one of them sees them: everything crosses through memory that they share.
+
+The native core (native/group/) runs an operation: ranks publish their calls, meet, fold or copy, and meet again. What
+becomes of it is one word in the shared memory, the decision, which changes by compare-and-swap and only once: it is
+committed, refused alike by all, or broken, with a cause and a rank. Every rank returns what the word says, so all end a
+call in the same way. A rank that waits in a meeting sees by the others' lifelines, pipes that the kernel closes when a
+process ends, that one is gone, and breaks the operation in its name; it does the same for one that has left, and at its
+deadline. Outputs are written behind a committed decision, or not at all. A broken group stays so: that the survivors
+leave it as well, with a word of their own, changes nothing for the others.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
 from treefold.group import native_core
-from treefold.group.links.link import Link, NeedsPlan, Piece
+from treefold.group.links.link import Link, NeedsPlan, Piece, mismatch, needed_plan
 from treefold.group.plans import GroupPlans, Layout
 
 if TYPE_CHECKING:
@@ -72,7 +81,7 @@ class SharedMemoryLink(Link):
         )
         if outcome is None or outcome.is_committed:
             return outcome
-        needed = None if outcome.phase == "broken" else self._needed_plan(outcome)
+        needed = None if outcome.phase == "broken" else needed_plan(outcome)
         if needed is None:
             raise self._error(outcome)
         return needed
@@ -148,7 +157,7 @@ class SharedMemoryLink(Link):
     def _error(self, outcome: GroupOutcome) -> GroupError:
         """Return the error that every rank raises for an operation that was not committed."""
         if outcome.phase != "broken":
-            return self._mismatch(outcome)
+            return mismatch(outcome)
         # Before the cause is read: a child that was forked within the call knows nothing of how it ended.
         if os.getpid() != self._pid:
             return GroupError.forked(self.rank)
