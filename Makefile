@@ -33,7 +33,7 @@ BUILT := $(if $(REPOSITORY),build/addressed,.)
 PREPARE = $(if $(REPOSITORY),$(BIN)/python tools/address.py $(REPOSITORY) $(BUILT),:)
 SMOKE := build/smoke
 SANITIZE := build/sanitize
-SANITIZED_TESTS := tests/native tests/properties tests/api tests/group/test_headers.py
+SANITIZED_TESTS := tests/native tests/properties tests/api
 # On a GPU every access of a kernel is looked at, which takes long: batches, two dtypes, and what is settled afterwards.
 SANITIZED_KERNELS := tests/cuda/test_fused.py -k "TestBatch or wide-float32 or wide-bfloat16 or (settled and SUM)"
 BUILD_DOCS := $(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs build/docs

@@ -1,6 +1,5 @@
 """One rank of the suite of all channels over MPI: ``python mpi_ranks.py FUNCTION OPTIONS`` prints what it returned."""
 
-import contextlib
 import gc
 import json
 import sys
@@ -16,44 +15,15 @@ sys.path.append(str(Path(__file__).parent.parent))
 import pretended_hosts
 
 from treefold import PerReplica
-from treefold.engines import mpi
 from treefold.engines.interface import CONTROL_TAGS
 from treefold.engines.mpi import MpiChannel
 from treefold.engines.times import GRACE_S
-from treefold.errors import ConnectError, DeadlineError, GroupError, TopologyError
-from treefold.group import joining
+from treefold.errors import ConnectError, DeadlineError, GroupError
 from treefold.group.rosters import ChannelRoster
 from treefold.testing import channels
 
 #: After how many seconds a rank has given up a call whose deadline is after one: it waits for words, and for its own.
 _GIVEN_UP_S = 1 + 2 * GRACE_S + 1
-
-
-def fail_often(channel):
-    """Try to connect with guarantees that differ; return the sentences."""
-    told = set()
-    for _ in range(100):
-        try:
-            guarantee = ("replica_order", "per_plan")[channel.rank]
-            pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1]], guarantee=guarantee)
-        except ConnectError as error:
-            told.add(str(error))
-    return sorted(told)
-
-
-def refuse_at_length(channel):
-    """Rank 1 refuses its topology, in words that take most bytes as JSON; return what both are told."""
-
-    def refuse(_):
-        raise TopologyError("\N{GRINNING FACE}" * 2000)
-
-    if channel.rank:
-        joining._read = refuse
-    try:
-        pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1]])
-    except (ConnectError, TopologyError) as error:
-        return str(error)
-    return ""
 
 
 def come_late(channel):
@@ -80,18 +50,6 @@ def come_late(channel):
     while time.monotonic() < until:
         MPI.COMM_WORLD.Iprobe()
     return told, all((array == 7).all() for array in arrays)
-
-
-def come_when_all_have_given_up(channel):
-    """Rank 0 comes to a call when the others have given it up; return whom each blames."""
-    group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1], [2]], timeout_seconds=1)
-    group.barrier()
-    time.sleep(0 if channel.rank else _GIVEN_UP_S)
-    try:
-        group.barrier()
-    except DeadlineError as error:
-        return error.ranks
-    return "a result"
 
 
 def drop_what_is_sent(channel, *, call):
@@ -152,52 +110,6 @@ def connect_those_that_are_left(channel):
         return lost, told, onward.size, float(total)
 
 
-def interrupt_everywhere(channel):
-    """Interrupt rank 0 as the nth function or statement of the engine begins, for every 11th n, and connect anew.
-
-    Return how often it was interrupted, and what the others were told.
-    """
-    number, told, more = 0, set(), True
-    while more:
-        number += 11
-        group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0, 1], [2]])
-        value, has_ended = np.full(20_000, 2.0**channel.rank), False
-        try:
-            with contextlib.ExitStack() as stack:
-                if channel.rank == 0:
-                    sys.settrace(_interrupting(number))
-                    stack.callback(sys.settrace, None)
-                total = group.all_reduce(value)
-                sys.settrace(None)
-            assert float(total[0]) == 7
-            group.barrier()
-            has_ended = True
-        except KeyboardInterrupt:
-            pass
-        except GroupError as error:
-            told.add((error.ranks, "interrupted" in str(error)))
-        group.close()
-        more = not MPI.COMM_WORLD.bcast(has_ended, root=0)
-    return number // 11 - 1, sorted(told)
-
-
-def _interrupting(left):
-    statements = {MpiChannel._begin.__code__, MpiChannel._test.__code__, MpiChannel._done.__code__}
-
-    def trace(frame, event, _):
-        nonlocal left
-        if frame.f_code.co_filename != mpi.__file__:
-            return trace if event == "call" else None
-        if event == "call" or (event == "line" and frame.f_code in statements):
-            left -= 1
-            if left == 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    return trace
-
-
 def interrupt_among_large_messages(channel, *, folder):
     """Interrupt rank 1 among the values; it calls MPI no more until the others know. Return the errors."""
     group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1], [2]], timeout_seconds=20)
@@ -233,20 +145,6 @@ def return_before_another(channel, *, folder):
     total = group.all_reduce(value)
     _meet_elsewhere(channel, folder)
     return float(total[0])
-
-
-def connect_before_another(channel, *, folder):
-    """Connect twenty times, each time calling MPI no more until all have; return the most seconds that it took."""
-    seconds = []
-    for number in range(20):
-        began = time.monotonic()
-        group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0, 1], [2], [3]], connect_timeout_seconds=10)
-        seconds.append(time.monotonic() - began)
-        meeting = Path(folder, str(number))
-        meeting.mkdir(exist_ok=True)
-        _meet_elsewhere(channel, meeting)
-        group.close()
-    return max(seconds)
 
 
 def _meet_elsewhere(channel, folder):

@@ -71,17 +71,6 @@ class TestFinalize:
 
 
 class TestConnect:
-    def test_fails_as_often_as_users_try(self):
-        """Each time with the same words."""
-        sentence = "The group did not form: rank 1 has guarantee 'per_plan' where rank 0 has 'replica_order'."
-        assert run_named("fail_often", {}, 2) == [[sentence]] * 2
-
-    def test_tells_the_others_a_refusal_of_any_length(self):
-        """They hear its first thousand characters."""
-        other, own = run_named("refuse_at_length", {}, 2)
-        assert len(own) == 2000
-        assert other == f"The group did not form: rank 1 has given up: {own[:1000]}."
-
     def test_fails_for_a_rank_that_comes_late(self):
         """What it sends is not written where the users' arrays are now, and it hears that time is over."""
         first, second = run_named("come_late", {}, 2)
@@ -105,13 +94,6 @@ class TestGroup:
         assert {len(of_rank) for of_rank in alike} == {_CALLS}
         assert len(set(map(tuple, alike))) == 1
 
-    def test_tells_the_others_of_an_interrupt_anywhere_in_the_engine(self):
-        """Whatever MPI has under way then: they name that rank, even if another one tells them. All connect again."""
-        for interrupted, told in run_named("interrupt_everywhere", {}, 3)[1:]:
-            assert interrupted > 10
-            assert ((0,), True) in told
-            assert {ranks for ranks, _ in told} == {(0,)}
-
     @pytest.mark.parametrize("network", [{}, _TCP], ids=["any", "tcp"])
     def test_tells_the_others_of_an_interrupt_among_large_messages(self, network, tmp_path):
         """Though its words lie behind them; and what is under way until MPI ends has memory until then."""
@@ -123,11 +105,6 @@ class TestGroup:
         network = {**_TCP, "UCX_RNDV_THRESH": "8192"}
         assert run_named("return_before_another", {"folder": str(tmp_path)}, 2, network) == [9.0, 9.0]
 
-    def test_has_told_its_part_when_it_has_connected(self, tmp_path):
-        """Nobody is in ``connect`` until another rank calls MPI again."""
-        network = {**_TCP, "UCX_RNDV_THRESH": "8192"}
-        assert max(run_named("connect_before_another", {"folder": str(tmp_path)}, 4, network)) < 10
-
     def test_is_followed_by_one_of_those_that_are_left(self):
         """Without a store nobody decides who goes on: the sentence says what to do, and it works."""
         sentence = (
@@ -137,10 +114,6 @@ class TestGroup:
         )
         told = (2,), sentence, 2, 3.0
         assert run_named("connect_those_that_are_left", {}, 3) == [told, told, None]
-
-    def test_gives_no_result_to_who_comes_when_all_have_given_up(self):
-        """They have told their part before, and that the call did not happen; they name it, and it misses nobody."""
-        assert run_named("come_when_all_have_given_up", {}, 3) == [(), (0,), (0,)]
 
     @pytest.mark.parametrize("call", ["all_reduce", "all_gather"])
     def test_keeps_what_it_still_sends_after_a_deadline(self, call):

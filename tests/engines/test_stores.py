@@ -1,12 +1,9 @@
 """What ranks do with a store, until each of them has the words of all."""
 
-import os
-import signal
 import threading
 import time
 
 import pytest
-from shelves import Shelf, connect, together
 from torch import distributed
 
 from treefold.engines.stores import asked
@@ -14,6 +11,49 @@ from treefold.errors import ConnectError
 from treefold.group.rosters import StoreRoster
 
 _SAID = [[f"{step} of {rank}".encode() for rank in range(3)] for step in (1, 2)]
+
+
+class Shelf:
+    """A store of this process, with as much of PyTorch's interface as ranks use."""
+
+    def __init__(self):
+        self._values = {}
+        self.error = None
+
+    def set(self, key, value):
+        """Keep a value, or fail."""
+        if self.error is not None:
+            raise self.error
+        self._values[key] = value.encode() if isinstance(value, str) else value
+
+    def get(self, key):
+        """Return a value."""
+        return self._values[key]
+
+    def check(self, keys):
+        """Return whether all are there."""
+        return all(key in self._values for key in keys)
+
+
+def connect(store, rank, size, seconds):
+    """Return what all ranks say in two steps, or the error."""
+    one = StoreRoster(store, rank, size, "job")
+    try:
+        return [one.exchange(f"{step} of {rank}".encode(), time.monotonic() + seconds) for step in (1, 2)]
+    except ConnectError as error:
+        one.give_up(error)
+        return error
+
+
+def together(body, size=3):
+    """Return what a function of a rank returns, on some ranks at once."""
+    told = {}
+    ranks = [threading.Thread(target=lambda rank=rank: told.update({rank: body(rank)})) for rank in range(size)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(60)
+    return [told[rank] for rank in range(size)]
 
 
 @pytest.fixture
@@ -38,12 +78,6 @@ class TestStoreRoster:
         assert str(second).startswith(f"The group did not form: rank 0 has given up: {str(first).rstrip('.')}")
         assert time.monotonic() - began < 20
 
-    def test_ranks_meet_after_some_have_tried_in_vain(self, shelf):
-        """However often each of them has."""
-        for rank in (0, 1, 1):
-            assert 2 in connect(shelf, rank, 3, 0.02).ranks
-        assert together(lambda rank: connect(shelf, rank, 3, 20)) == [_SAID] * 3
-
     def test_a_rank_that_gives_up_says_why(self, shelf):
         """Those that wait for it, in whatever step, hear its reason at once."""
 
@@ -58,49 +92,6 @@ class TestStoreRoster:
 
         told = "The group did not form: rank 0 has given up: MemoryError no memory.", (0,)
         assert together(go_on, 2) == [None, told]
-
-    def test_ctrl_c_is_told(self, shelf):
-        """It is heard at once, and no thread is left."""
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        told, first = [], StoreRoster(shelf, 0, 3, "job")
-        other = threading.Thread(target=lambda: told.append(connect(shelf, 1, 3, 20)))
-        other.start()
-        with pytest.raises(KeyboardInterrupt) as interrupt:
-            first.exchange(b"first", time.monotonic() + 60)
-        first.give_up(interrupt.value)
-        other.join(20)
-        assert [str(one) for one in told] == ["The group did not form: rank 0 has given up: KeyboardInterrupt."]
-        assert "treefold-side" not in {thread.name for thread in threading.enumerate()}
-
-    @pytest.mark.parametrize("dead", [{2}, {0, 1}, {1, 2}, {0, 1, 2}], ids=str)
-    def test_new_processes_take_the_place_of_ranks_that_were_killed_while_they_waited(self, shelf, dead):
-        """All meet without an error, whoever comes first, and whatever the dead have left there."""
-        for rank in dead:
-            shelf.set(f"job/0/here/{rank}", b"")
-
-        def live(rank):
-            time.sleep(0.1 * rank)
-            return connect(shelf, rank, 3, 20)
-
-        assert together(live) == [_SAID] * 3
-
-    def test_a_rank_beyond_their_number_is_refused(self, shelf):
-        """Its number is wrong, or the number of all."""
-        with pytest.raises(ConnectError, match=r"^The group did not form: rank 2 is not one of 2 ranks, which count"):
-            StoreRoster(shelf, 2, 2, "job")
-
-    def test_a_store_that_lacks_a_method(self):
-        """One sentence says what ranks need."""
-
-        class Lacking(distributed.Store):
-            def check(self, keys):
-                return not keys
-
-        assert str(connect(Lacking(), 0, 2, 1)) == (
-            "The group did not form: the store lacks set, get or check, by which ranks find each other. Use PyTorch's "
-            "TCPStore, FileStore or HashStore, or write what is missing."
-        )
 
     @pytest.mark.parametrize("error", [RuntimeError("Broken pipe\nstack of C++"), LookupError("Broken pipe")])
     def test_a_store_that_raises(self, shelf, error):
@@ -120,23 +111,3 @@ class TestAsked:
             asked(over.wait, began + 0.1)
         over.set()
         assert time.monotonic() - began < 5
-
-    def test_a_users_own_timeout(self):
-        """It is the user's, though it looks like what a wait that is too long raises."""
-
-        class OwnError(TimeoutError):
-            pass
-
-        def raise_own(*_):
-            raise OwnError
-
-        previous = signal.signal(signal.SIGALRM, raise_own)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        over = threading.Event()
-        try:
-            with pytest.raises(OwnError):
-                asked(over.wait, time.monotonic() + 20)
-        finally:
-            over.set()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)

@@ -2,6 +2,6 @@
 
 from fake_network.channel import FakeNetwork
 from fake_network.errors import ChannelUseError, HangError
-from fake_network.faults import Cut, Kill, Stop, draw_faults
+from fake_network.faults import Cut, Kill, Stop
 
-__all__ = ["ChannelUseError", "Cut", "FakeNetwork", "HangError", "Kill", "Stop", "draw_faults"]
+__all__ = ["ChannelUseError", "Cut", "FakeNetwork", "HangError", "Kill", "Stop"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, NoReturn
@@ -38,19 +37,16 @@ class FakeNetwork:
         seed: object,
         *,
         hosts: Sequence[int] | None = None,
-        store_host: int | None = None,
         faults: Sequence[Fault] = (),
-        slow: Mapping[tuple[int, int], float] | None = None,
         limits: Limits | None = None,
         sends: SendReport | None = None,
         is_prompt: bool = False,
     ) -> None:
         """Make a network for one run.
 
-        ``hosts``: that of each rank, by default its own. ``store_host``: where the store is that survives the ranks; by
-        default on none of their hosts. ``slow``: by what factor messages from one host to another take longer.
-        ``limits``: by default 64 tags. ``sends``: when they are reported as done, by default drawn. ``is_prompt``:
-        whether no message, word, wake-up or pause takes longer than 10 ms.
+        ``hosts``: that of each rank, by default its own. ``limits``: by default 64 tags. ``sends``: when they are
+        reported as done, by default drawn. ``is_prompt``: whether no message, word, wake-up or pause takes longer than
+        10 ms.
         """
         self.hosts = tuple(range(size) if hosts is None else hosts)
         self.limits = limits or Limits(tags=64, message_bytes=1 << 31)
@@ -59,8 +55,8 @@ class FakeNetwork:
         random = Random(f"network {seed}")  # noqa: S311 - a test's choice
         self._random, self._scheduler = random.random, Scheduler(size, random)
         cuts = [fault for fault in faults if isinstance(fault, Cut)]
-        self._wire = Wire(self._scheduler, random, cuts=cuts, slow=dict(slow or {}), is_prompt=is_prompt)
-        self._store = Store(self._scheduler, self._wire, store_host)
+        self._wire = Wire(self._scheduler, random, cuts=cuts, is_prompt=is_prompt)
+        self._store = Store(self._scheduler, self._wire)
         self._faults: dict[int, list[Kill | Stop]] = {rank: [] for rank in range(size)}
         for fault in faults:
             if not isinstance(fault, Cut):
@@ -78,14 +74,6 @@ class FakeNetwork:
         """All messages, in the order in which ranks began to send them."""
         return self._wire.sends
 
-    @property
-    def bytes_sent(self) -> Counter[tuple[int, int]]:
-        """How many bytes each rank has sent to each other."""
-        counts: Counter[tuple[int, int]] = Counter()
-        for sent in self._wire.sends:
-            counts[sent.sender, sent.receiver] += sent.nbytes
-        return counts
-
     def paused_s(self, rank: int) -> float:
         """Return for how long a rank has only been slow, so far."""
         return self._processes[rank].paused_s
@@ -93,10 +81,6 @@ class FakeNetwork:
     def be_busy(self, rank: int, seconds: float) -> None:
         """Let time pass on a rank, in which it calls nothing; for the function that ``run`` calls there."""
         self._sleep(self._processes[rank], self._scheduler.now + seconds)
-
-    def channel(self, rank: int) -> FakeChannel:
-        """Return a rank's channel, for the function that ``run`` gives it to."""
-        return self._channels[rank]
 
     def run(self, function: Callable[[FakeChannel], Any]) -> list[Any]:
         """Call the function on every rank, and return what each call returned or raised, or the fault that ended it.
@@ -145,8 +129,6 @@ class FakeNetwork:
                 continue
             elif isinstance(fault, Stop):
                 self._stop(process, fault)
-            elif fault.after:
-                self._scheduler.at(self._scheduler.now + fault.after, self.end, process, fault)
             else:
                 self.end(process, fault)
                 raise SystemExit
@@ -184,7 +166,7 @@ class FakeNetwork:
             raise SystemExit
 
     def end(self, process: Process, fault: Fault | None = None) -> None:
-        """End a rank: its engine, too, and all ranks if that is how the engine is."""
+        """End a rank: its engine, too."""
         if process.has_ended:
             return
         process.has_ended, process.ended_by = True, fault
@@ -192,9 +174,6 @@ class FakeNetwork:
             self._wire.leave(end)
             end.is_closed = True
         self._scheduler.wake(process.rank)
-        if isinstance(fault, Kill) and self.limits.is_death_fatal:
-            for other in self._processes:
-                self._scheduler.at(self._scheduler.now + self._wire.delay(), self.end, other, fault)
 
     @property
     def parts(self) -> tuple[Scheduler, Wire, Store]:
@@ -245,7 +224,7 @@ class FakeChannel(Channel):
         self._network.enter(self._end.process, "now")
         return self._scheduler.now
 
-    def words(self, deadline: float) -> Mapping[int, bytes] | None:
+    def read_words(self, deadline: float) -> Mapping[int, bytes] | None:
         self._begin("words")
         answers: list[Mapping[int, bytes]] = []
         self._store.look(self._end, answers)

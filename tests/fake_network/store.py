@@ -9,11 +9,11 @@ from fake_network.wire import Decision, End, Session, Wire
 
 
 class Store:
-    """A mapping that survives the ranks, on one host or on none of theirs, as a launcher's is."""
+    """A mapping that survives the ranks, on none of their hosts, as a launcher's is."""
 
-    def __init__(self, scheduler: Scheduler, wire: Wire, host: int | None) -> None:
+    def __init__(self, scheduler: Scheduler, wire: Wire) -> None:
         """Begin empty."""
-        self._scheduler, self._wire, self._host = scheduler, wire, host
+        self._scheduler, self._wire = scheduler, wire
 
     def say(self, end: End, word: bytes, written: list[None]) -> None:
         """Write down why a rank stops, and answer."""
@@ -43,41 +43,23 @@ class Store:
 
     def decide(self, end: End, survivors: tuple[int, ...]) -> None:
         """Write down who goes on, unless that is decided, and answer when it is, and when all of them have come."""
-        end.wanted, end.verdict, end.all_came = survivors, None, False
         self._later(end, lambda: self._compare_and_set(end, survivors))
 
     def _compare_and_set(self, end: End, survivors: tuple[int, ...]) -> None:
-        decision = self._decision(end, survivors)
-        while not self._is_untried(end, decision, survivors) and self._may_leave(end, decision, survivors):
-            decision.is_void = True
-            end.left += 1
-            decision = self._decision(end, survivors)
+        session = end.session
+        if session.decision is None:
+            session.decision = Decision(survivors, self._succeed(session, survivors))
+        decision = session.decision
         if decision.members == survivors:
             decision.came.add(end.rank)
-        self._later(end, lambda: self._answer(end, survivors, decision))
+        self._later(end, lambda: self._answer(end, decision))
         if decision.have_all_come():
-            for other in (end.session.ends[rank] for rank in decision.members):
-                self._later(other, lambda other=other: self._answer(other, survivors, decision))  # type: ignore[misc]
+            for other in (session.ends[rank] for rank in decision.members):
+                self._later(other, lambda other=other: self._answer(other, decision))  # type: ignore[misc]
 
-    def _decision(self, end: End, survivors: tuple[int, ...]) -> Decision:
-        """Return the one that a rank has come to, which is its own if it is the first there."""
-        session = end.session
-        if end.left == len(session.decisions):
-            session.decisions.append(Decision(survivors, self._succeed(session, survivors)))
-        return session.decisions[end.left]
-
-    def _is_untried(self, end: End, decision: Decision, survivors: tuple[int, ...]) -> bool:
-        return decision.members == survivors and end.rank not in decision.came
-
-    def _may_leave(self, end: End, decision: Decision, survivors: tuple[int, ...]) -> bool:
-        """Tell whether it is void, or this rank has tried to join it in vain and wants fewer."""
-        has_tried_in_vain = end.rank in decision.came and not decision.have_all_come()
-        return decision.is_void or (has_tried_in_vain and {*survivors} < {*decision.members})
-
-    def _answer(self, end: End, wanted: tuple[int, ...], decision: Decision) -> None:
-        if end.wanted == wanted:  # it may have asked for something else since
-            end.verdict, end.all_came = decision, decision.have_all_come()
-            self._wire.wake(end)
+    def _answer(self, end: End, decision: Decision) -> None:
+        end.verdict, end.all_came = decision, decision.have_all_come()
+        self._wire.wake(end)
 
     def _succeed(self, session: Session, survivors: tuple[int, ...]) -> list[End]:
         chosen = [session.ends[rank] for rank in survivors]
@@ -95,7 +77,7 @@ class Store:
         self._scheduler.at(self._scheduler.now + self._wire.delay(), self._arrive, end, action)
 
     def _arrive(self, end: End, action: Callable[[], None]) -> None:
-        when = self._wire.open_at(end.process, self._host)
+        when = self._wire.open_at(end.process, None)
         if when > self._scheduler.now:
             self._scheduler.at(when, self._arrive, end, action)
         else:

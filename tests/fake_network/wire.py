@@ -61,10 +61,7 @@ class End:
     reports: SendReport
     done: deque[Transfer] = field(default_factory=deque)
     pending: dict[Transfer, Stream] = field(default_factory=dict)
-    #: How many decisions about who goes on it has left for good, and who should go on by what it asks.
-    left: int = 0
-    wanted: tuple[int, ...] = ()
-    #: The decision that it has come to, once it has heard of it, and whether all members have.
+    #: The decision about who goes on, once it has heard of it, and whether all members have come.
     verdict: Decision | None = None
     all_came: bool = False
     has_said: bool = False
@@ -98,12 +95,10 @@ class Decision:
     members: tuple[int, ...]
     successors: list[End]
     came: set[int] = field(default_factory=set)
-    #: A member has left it for good before all had come, so there is a next one.
-    is_void: bool = False
 
     def have_all_come(self) -> bool:
         """Tell whether the members are a group."""
-        return not self.is_void and len(self.came) == len(self.members)
+        return len(self.came) == len(self.members)
 
 
 @dataclass(slots=True, eq=False)
@@ -115,8 +110,7 @@ class Session:
     #: Who has stopped using the channel, and from when on nothing that it has sent arrives at a peer any more.
     gone: dict[int, dict[int, float]] = field(default_factory=dict)
     words: dict[int, bytes] = field(default_factory=dict)
-    #: About who goes on; all but the last are void.
-    decisions: list[Decision] = field(default_factory=list)
+    decision: Decision | None = None
 
 
 class Wire:
@@ -128,16 +122,12 @@ class Wire:
         random: Random,
         *,
         cuts: Sequence[Cut],
-        slow: dict[tuple[int, int], float],
         is_prompt: bool = False,
     ) -> None:
-        """Begin with nothing on its way.
-
-        ``slow``: by what factor messages between two hosts are slower. ``is_prompt``: without the few long delays.
-        """
+        """Begin with nothing on its way. ``is_prompt``: without the few long delays."""
         self._rare = 0.0 if is_prompt else _RARE
         self._scheduler, self._random = scheduler, random.random
-        self._cuts, self._slow, self._seconds_per_byte = cuts, slow, 1e-9
+        self._cuts, self._seconds_per_byte = cuts, 1e-9
         self.sends: list[Sent] = []
 
     def delay(self) -> float:
@@ -149,12 +139,12 @@ class Wire:
             else 100.0 * math.exp(_LN_SHORTEST + _LN_RANGE * x / self._rare)
         )
 
-    def open_at(self, one: Process, other: Process | int | None) -> float:
-        """Return when what would arrive now does: between two ranks, or a rank and a host (None: the launcher's)."""
+    def open_at(self, one: Process, other: Process | None) -> float:
+        """Return when what would arrive now does: between two ranks, or a rank and the launcher's host."""
         now = self._scheduler.now
         if not self._cuts:
             return now
-        ends = {one.host, other.host if isinstance(other, Process) else other}
+        ends = {one.host, None if other is None else other.host}
         cuts = self._cuts if len(ends) > 1 else ()
         return max((cut.mended for cut in cuts if cut.host in ends and cut.at <= now < cut.mended), default=now)
 
@@ -171,8 +161,6 @@ class Wire:
         transfer.handle, stream.sends[number] = number, transfer
         sender.pending[transfer] = stream
         delay = self.delay() + nbytes * self._seconds_per_byte
-        if self._slow:
-            delay *= self._slow.get((sender.process.host, receiver.process.host), 1.0)
         arrives = stream.arrives_at = max(now + delay, stream.arrives_at)
         first = max(now, stream.copies_at)
         copies = stream.copies_at = first + self._random() * (arrives - first)

@@ -36,19 +36,12 @@ _BROKE = "a fault of this test"
 class Rank:
     """What the body of a rank is given."""
 
-    def __init__(self, rank: int, size: int, ticket: str, shared: mmap.mmap, token: int) -> None:
+    def __init__(self, rank: int, size: int, ticket: str, shared: mmap.mmap) -> None:
         self.rank, self.size, self.ticket = rank, size, ticket
         #: What the body connects by itself is put here, so that it is closed before anything is counted.
         self.group: Any = None
-        self._shared, self._token = shared, token
+        self._shared = shared
         self.settled_at = 0
-
-    def is_first(self) -> bool:
-        """Tell whether this rank is the first of all that asks."""
-        try:
-            return bool(os.read(self._token, 1))
-        except BlockingIOError:
-            return False
 
     def note_fault(self) -> None:
         """Write down that the fault happens now, on this rank."""
@@ -130,10 +123,6 @@ class _Running:
         self.grace_until: float | None = None
         self.look_again = 0.0
         self.shared = mmap.mmap(-1, mmap.PAGESIZE)
-        token, write = os.pipe()
-        os.write(write, b"t")
-        os.close(write)
-        os.set_blocking(token, False)
         self.stacks = tempfile.TemporaryFile(dir="/tmp")  # noqa: SIM115 - closed when the world ends
         from treefold.group import Ticket  # noqa: PLC0415 - in the parent of the ranks only
 
@@ -145,11 +134,10 @@ class _Running:
             pid = os.fork()
             if pid == 0:
                 faulthandler.register(signal.SIGUSR1, file=self.stacks, all_threads=True)
-                _live(Rank(rank, size, tickets[rank], self.shared, token), body, arguments, timeout_seconds, write)
+                _live(Rank(rank, size, tickets[rank], self.shared), body, arguments, timeout_seconds, write)
             os.close(write)
             os.set_blocking(read, False)
             self.ranks.append(_Started(rank, pid, read))
-        os.close(token)
 
     def look(self) -> bool:
         """Collect ranks that have ended; tell whether all have."""

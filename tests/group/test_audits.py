@@ -6,7 +6,6 @@ import pickle
 import socket
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -111,12 +110,10 @@ class TestPlans:
 
 
 _LAUNCHER = """
-import multiprocessing, sys, time
+import multiprocessing, sys
 import numpy as np, treefold
 
 def work(ticket, sums):
-    rank = treefold.Ticket.read(ticket).rank
-    time.sleep(float(sys.argv[2]) * (rank == 2))
     with treefold.connect(ticket) as group:
         sums.put(float(group.all_reduce(np.full(9, 2.0**group.rank))[0]))
 
@@ -133,17 +130,14 @@ if __name__ == "__main__":
 
 
 class TestMultiprocessing:
-    @pytest.mark.parametrize("seconds", [0, 1.5])
     @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-    def test_children_with_tickets_are_a_group(self, tmp_path, method, seconds):
-        """By every start method; one that comes late is waited for."""
+    def test_children_with_tickets_are_a_group(self, tmp_path, method):
+        """By every start method."""
         script = tmp_path / "launch.py"
         script.write_text(_LAUNCHER)
-        begin = time.monotonic()
-        command = [sys.executable, "-W", "error", script, method, str(seconds)]
+        command = [sys.executable, "-W", "error", script, method]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=100)
         assert (done.stdout, done.stderr) == ("[7.0, 7.0, 7.0]\n", "")
-        assert time.monotonic() - begin >= seconds
 
 
 def reduce_very_many(me):

@@ -55,17 +55,6 @@ for number, end in enumerate(ENDS):
     said.append(use(group, number, end))
 pathlib.Path(sys.argv[1], str(group.rank)).write_text(repr(said))
 """
-_CHILD = """
-import os, treefold
-treefold.connect().close()
-if os.fork() == 0:
-    try:
-        treefold.connect(connect_timeout_seconds=1)
-    except BaseException as error:
-        print(str(error)[:40], flush=True)
-    os._exit(0)
-os.wait()
-"""
 _BACKEND = """
 import pathlib, sys
 import torch
@@ -214,13 +203,6 @@ class TestUnderALauncher:
         said = launch(script, tmp_path, _LAUNCHERS[source])
         assert said == [repr(expected(rank)) for rank in range(3)]
 
-    def test_a_forked_child_of_a_rank_is_none(self, tmp_path):
-        """The ticket of ``treefold run`` is its process's alone."""
-        path = tmp_path / "script.py"
-        path.write_text(_CHILD)
-        done = subprocess.run([*_LAUNCHERS["treefold run"], path], capture_output=True, encoding="utf-8", check=True)
-        assert [line[4:] for line in done.stdout.splitlines()] == ["connect() found nobody to connect to: lo"] * 3
-
     @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
     def test_pytorchs_process_groups_follow_each_other(self, tmp_path):
         """Those of treefold's backend, which leave their tickets in one store under one key."""
@@ -238,13 +220,13 @@ class TestWithTickets:
         ended = ranks.run(World(connect_often, 4, {"times": 100}, timeout_seconds=None))
         assert [one.value for one in ended] == [{15.0}] * 4, ended
 
-    @pytest.mark.parametrize("victim", [0, 1])
+    @pytest.mark.parametrize("victim", [0])
     def test_a_dead_rank_that_nobody_replaces_is_named_at_the_deadline(self, ranks, victim):
         """What it leaves behind keeps the others no longer."""
         ended = ranks.run(World(connect_without_a_dead_rank, 3, {"victim": victim}, timeout_seconds=None))
         assert [one.value for one in ended if one.rank != victim] == [("PeerLostError", (victim,), True)] * 2, ended
 
-    @pytest.mark.parametrize("victim", [0, 1])
+    @pytest.mark.parametrize("victim", [1])
     def test_a_new_process_takes_the_place_of_a_dead_rank(self, ranks, victim):
         """It has never connected before, and the others have."""
         ended = ranks.run(World(replace_a_dead_rank, 3, {"victim": victim}, timeout_seconds=None))

@@ -26,12 +26,12 @@ _VERSIONS = {
 }
 
 
-def pretend(root, version, *, limit, used, cached=0, is_own=True):
-    """Write the files of a group of so many bytes, or of its parent if the process sees the host's path."""
+def pretend(root, version, *, limit, used, cached=0):
+    """Write the files of a group of so many bytes."""
     line, folder, (limit_name, used_name), names = _VERSIONS[version]
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(line)
-    group = root / f"sys/fs/cgroup{folder}{_PATH if is_own else ''}"
+    group = root / f"sys/fs/cgroup{folder}{_PATH}"
     group.mkdir(parents=True)
     (group / limit_name).write_text(f"{limit}\n")
     (group / used_name).write_text(f"{used}\n")
@@ -75,10 +75,9 @@ class TestControlGroups:
             assert f"does not fit into the {64 * _MIB} bytes" in sentence
             assert f"TREEFOLD_GROUP_BYTES={4 * 17 * _MIB}" in sentence
 
-    @pytest.mark.parametrize("is_own", [True, False])
-    def test_a_container_that_is_nearly_full_refuses_memory(self, refusing, tmp_path, version, is_own):
+    def test_a_container_that_is_nearly_full_refuses_memory(self, refusing, tmp_path, version):
         """All ranks hear it where a result has no room, and the group goes on."""
-        pretend(tmp_path, version, limit=512 * _MIB, used=500 * _MIB, is_own=is_own)
+        pretend(tmp_path, version, limit=512 * _MIB, used=500 * _MIB)
         world = World(reduce_in_a_container, 2, {"folder": str(tmp_path), "elements": 4 * _MIB}, timeout_seconds=None)
         for one in refusing.run(world):
             assert [story if story == "done" else story[0] for story in one.value] == [
@@ -92,13 +91,6 @@ class TestControlGroups:
         pretend(tmp_path, version, limit=512 * _MIB, used=511 * _MIB, cached=400 * _MIB)
         world = World(reduce_in_a_container, 2, {"folder": str(tmp_path), "elements": 4 * _MIB}, timeout_seconds=None)
         assert [one.value for one in refusing.run(world)] == [["done"] * 3] * 2
-
-    def test_a_container_without_room_for_a_group_refuses_it(self, refusing, tmp_path, version):
-        """All ranks hear why."""
-        pretend(tmp_path, version, limit=64 * _MIB, used=64 * _MIB)
-        world = World(reduce_in_a_container, 3, {"folder": str(tmp_path), "elements": 1}, timeout_seconds=None)
-        for one in refusing.run(world):
-            assert [name for name, _ in one.value] == ["SharedMemoryError"]
 
 
 class TestUsableCores:

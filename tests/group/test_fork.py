@@ -74,39 +74,6 @@ def fork_and_read(me):
         return pickle.loads(pipe.read())
 
 
-def fork_in_call(me, *, path, stage):
-    """Fork at that point of a call, in a function that the call itself calls; the child must not take part."""
-    elements = {"small": 10, "staged": 680_000, "mapped": 20_000}[path]
-    values = me.group.empty(elements, np.float32)
-    values[:] = 2**me.rank
-    values = values if path == "mapped" else values.copy()
-    me.group.all_reduce(values)
-    parent, (read, write) = os.getpid(), os.pipe()
-
-    def hook(at_stage, moment, sequence, chunk):
-        del sequence, chunk
-        if me.rank == 1 and os.getpid() == parent and (at_stage, moment) == (stage, "before") and not me.flag(0):
-            me.flag(0, 1)
-            os.fork()
-
-    _native.set_stage_hook(hook)
-    try:
-        story = told(lambda: me.flag(1, int(me.group.all_reduce(values)[-1])))
-    except BaseException as error:  # noqa: BLE001 - a child must not go on
-        story = repr(error)
-    _native.set_stage_hook(None)
-    if os.getpid() != parent:
-        os.write(write, pickle.dumps(story))
-        os._exit(0)
-    os.close(write)
-    if me.rank == 1:
-        os.wait()
-    for _ in range(3):
-        assert me.group.all_reduce(values)[0] == 2**me.size - 1
-    with open(read, "rb") as pipe:
-        return story, pipe.read()
-
-
 def fork_in_handler(me):
     """Wait in a call while a signal handler forks."""
     parent, (read, write) = os.getpid(), os.pipe()
@@ -143,25 +110,6 @@ class TestFork:
     def test_a_child_reads_results_for_ever(self, ranks):
         """The areas that it was forked with are not used again, whatever its parent does."""
         assert [one.value for one in ranks.run(World(fork_and_read, 2))] == [True, True]
-
-    @pytest.mark.parametrize(
-        ("path", "stage"),
-        [
-            *(("small", stage) for stage in ("publish", "copy_in", "meet_first", "fold_all")),
-            *(
-                ("staged", stage)
-                for stage in ("publish", "meet_first", "fold", "copy_next", "meet", "meet_commit", "copy_out")
-            ),
-            *(("mapped", stage) for stage in ("meet_first", "fold", "meet_commit")),
-        ],
-    )
-    def test_a_child_made_in_the_middle_of_a_call_leaves_it(self, ranks, path, stage):
-        """It raises one sentence, and the ranks go on as if it were not there."""
-        ended = ranks.run(World(fork_in_call, 3, {"path": path, "stage": stage}))
-        assert [one.value[0] for one in ended] == ["done"] * 3, ended
-        name, sentence = pickle.loads(ended[1].value[1])
-        assert name == "GroupError"
-        assert sentence.startswith(_FORKED)
 
     def test_a_child_made_by_a_signal_handler_leaves_the_call(self, ranks):
         """The same, where the handler runs while its rank waits."""

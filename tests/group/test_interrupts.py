@@ -1,7 +1,6 @@
 """Ranks that are interrupted, or have no memory, in the middle of a call: the others are told."""
 
 import os
-import pkgutil
 import signal
 import threading
 import time
@@ -10,10 +9,10 @@ import numpy as np
 import pytest
 from rank_processes import World, told
 
-import treefold
 from treefold import _native
 from treefold.errors import GroupError
 from treefold.execution import native
+from treefold.group import collectives
 from treefold.group.links import link
 
 if not _native.HAS_SHARED_MEMORY:
@@ -76,47 +75,9 @@ def interrupt_while_it_reads(me, *, call):
     return story, told(me.group.barrier)
 
 
-def interrupt_behind_an_operation(me, *, call, place):
-    """Interrupt rank 1 when an operation has ended and its call has not; it goes on without a group."""
-    me.group.barrier()
-    with pytest.MonkeyPatch.context() as patched:
-        if me.rank == 1:
-            patched.setattr(place, interrupt)
-        story = told(CALLS[call], me.group, table(me))
-    again = told(me.group.barrier)
-    me.flag(me.rank, 1)
-    me.wait_flag(0)
-    me.wait_flag(2)
-    return story, again
-
-
-class Alarmed:
-    """The native group, behind one kind of whose operations a signal handler raises."""
-
-    def __init__(self, real, operation, handler):
-        self._real, self._operation, self._handler = real, operation, handler
-
-    def __getattr__(self, name):
-        found = getattr(self._real, name)
-        return found if name != self._operation else lambda *given, **options: self._handler(found(*given, **options))
-
-
 def time_out(_):
     """Raise as a handler of alarms does."""
     raise TimeoutError("an alarm")
-
-
-def fail_behind_an_operation(me, *, call, operation, how):
-    """Let a handler raise on rank 1 when an operation has ended there, and its call has not; then call again."""
-    me.group.all_reduce(table(me)[:1])
-    if me.rank == 1:
-        handler = time_out if how == "an alarm" else lambda _: me.group.barrier()
-        me.group._link._native = Alarmed(me.group._link._native, operation, handler)
-    try:
-        story = told(LONG_CALLS[call][0], me.group, table(me))
-    except TimeoutError:
-        story = "TimeoutError", ""
-    return story, told(me.group.barrier)
 
 
 class Halves:
@@ -140,11 +101,6 @@ def fail_between_parts(me):
     if me.rank != 1:
         assert caught.value.__notes__ == ["Parts of this call were done before, 1 of them: what they write is new."]
     return (caught.typename, str(caught.value)), told(me.group.barrier)
-
-
-def interrupt(*_):
-    """Be interrupted."""
-    raise KeyboardInterrupt
 
 
 def lack_memory_for_a_result(me, *, call):
@@ -217,43 +173,10 @@ class TestInterrupts:
         assert sentence.startswith("Rank 1 was interrupted"), sentence
         assert again == (name, sentence)
 
-    @pytest.mark.parametrize(
-        ("call", "place"),
-        [
-            ("all_gather", "treefold.group.collectives._laid_out"),
-            ("all_reduce", "treefold.group.reductions.component"),
-            ("broadcast", "treefold.group.collectives.component"),
-        ],
-        ids=["within the call", "behind its last operation", "behind its only one"],
-    )
-    def test_a_rank_that_is_interrupted_behind_an_operation_tells_the_others(self, ranks, call, place):
-        """At the latest when they call again, though its program goes on."""
-        ended = ranks.run(World(interrupt_behind_an_operation, 3, {"call": call, "place": place}))
-        assert ended[1].value[0] == "KeyboardInterrupt", ended
-        assert ended[1].value[1][1].startswith("This group is closed."), ended
-        assert ended[0].value == ended[2].value, ended
-        story, again = ended[0].value
-        assert story in ("done", again)
-        assert again[0] == "PeerLostError"
-        assert again[1].startswith("Rank 1 was interrupted"), again
-
-    @pytest.mark.parametrize("how", ["an alarm", "a call"])
-    @pytest.mark.parametrize(
-        ("call", "operation"),
-        [("weights", "agree"), ("gather", "agree"), ("rows", "place"), ("plan", "fold"), ("other plan", "fold")],
-    )
-    def test_a_rank_whose_signal_handler_raises_between_two_operations_leaves(self, ranks, call, operation, how):
-        """The others go on with the call, and are told at once; behind the last operation the group would go on."""
-        arguments = {"call": call, "operation": operation, "how": how}
-        self._check_left(ranks.run(World(fail_behind_an_operation, 3, arguments)), how)
-
     def test_a_rank_whose_signal_handler_raises_between_two_parts_leaves(self, ranks):
         """What comes next there, the others would take for the second part."""
-        self._check_left(ranks.run(World(fail_between_parts, 3)), "an alarm")
-
-    @staticmethod
-    def _check_left(ended, how):
-        assert ended[1].value[0][0] == {"an alarm": "TimeoutError", "a call": "GroupError"}[how], ended
+        ended = ranks.run(World(fail_between_parts, 3))
+        assert ended[1].value[0][0] == "TimeoutError", ended
         assert ended[1].value[1][1].startswith("This group is closed."), ended
         assert ended[0].value == ended[2].value, ended
         (name, sentence), again = ended[0].value
@@ -272,39 +195,9 @@ class TestInterrupts:
             )
 
 
-#: Calls of several operations, and what runs between two of them.
-LONG_CALLS = {
-    "weights": (lambda group, value: group.all_reduce(value, "mean", weights=1.0), "reductions.read_weights"),
-    "rows": (lambda group, value: group.all_reduce(rows(value)), "collectives._joined"),
-    "gather": (lambda group, value: group.all_gather(value), "collectives._joined"),
-    "plan": (lambda group, value: group.all_reduce(value), "plans.GroupPlans.make"),
-    "other plan": (lambda group, value: group.all_reduce(more(group, value[:1])), "plans.GroupPlans.make"),
-}
-
-
-def more(group, value):
-    """Return more replicas on rank 0 than on the others, which have a plan for one of each rank."""
-    return treefold.PerReplica([value] * (2 if group.rank == 0 else 1))
-
-
-def rows(value):
-    """Return sparse rows."""
-    return treefold.IndexedSlices(value, np.arange(len(value)), value.shape)
-
-
-def call_between_operations(me, *, call, how):
-    """Let a signal handler, or a second thread, call between two operations of rank 1's call."""
-    make, place = LONG_CALLS[call]
-    where, _, name = f"treefold.group.{place}".rpartition(".")
-    owner = pkgutil.resolve_name(where)
-    real, heard = getattr(owner, name), []
-
-    def call_as_well(*given, **options):
-        if not heard:
-            second = threading.Thread(target=lambda: heard.append(told(me.group.barrier)))
-            second.start()
-            second.join(20)
-        return real(*given, **options)
+def call_between_operations(me):
+    """Let a signal handler call between two operations of rank 1's call."""
+    real, heard = collectives._joined, []
 
     def interrupted(*given, **options):
         if not heard:
@@ -314,17 +207,15 @@ def call_between_operations(me, *, call, how):
     signal.signal(signal.SIGUSR1, lambda *_: heard.append(told(me.group.barrier)))
     with pytest.MonkeyPatch.context() as patched:
         if me.rank == 1:
-            patched.setattr(owner, name, {"thread": call_as_well, "handler": interrupted}[how])
-        story = told(make, me.group, table(me))
+            patched.setattr(collectives, "_joined", interrupted)
+        story = told(me.group.all_gather, table(me))
     return story, heard, told(me.group.barrier)
 
 
 class TestSecondCalls:
-    @pytest.mark.parametrize("how", ["thread", "handler"])
-    @pytest.mark.parametrize("call", LONG_CALLS)
-    def test_between_two_operations_of_a_call_are_refused(self, ranks, call, how):
+    def test_between_two_operations_of_a_call_are_refused(self, ranks):
         """The call under way is not disturbed, on no rank, and the next ones are as any."""
-        ended = ranks.run(World(call_between_operations, 2, {"call": call, "how": how}))
+        ended = ranks.run(World(call_between_operations, 2))
         assert ended[0].value == ("done", [], "done"), ended
         story, [(name, sentence)], again = ended[1].value
         assert (story, again) == ("done", "done")

@@ -1,4 +1,4 @@
-"""What programs do around their calls: start others, use threads and signal handlers, exit, use two groups."""
+"""What programs do around their calls: start others, use threads, exit."""
 
 import contextlib
 import gc
@@ -17,7 +17,6 @@ from rank_processes import World, told
 
 import treefold
 from treefold import _native
-from treefold.group import Ticket
 
 if not _native.HAS_SHARED_MEMORY:
     pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
@@ -46,14 +45,6 @@ def _pipe_of(group):
     return str(Path(f"/proc/self/fd/{group._link._lifeline.cut.peek()[2][0]}").readlink())
 
 
-def become_a_program(me):
-    """Become another program on rank 1, which goes on for as long as a call may take."""
-    me.group.all_reduce(mine(me))
-    if me.rank == 1:
-        os.execv("/bin/sleep", ["sleep", "3"])  # noqa: S606 - that is the case
-    return told(me.group.barrier)
-
-
 def end_before_its_child(me):
     """End rank 1, whose child lives on; the child says whether the others were told meanwhile."""
     me.group.all_reduce(mine(me))
@@ -75,13 +66,6 @@ class TestPrograms:
         """Neither its memory nor the descriptors of other ranks, also where a program inherits everything."""
         for one in ranks.run(World(start_a_program, 2)):
             assert one.value == []
-
-    def test_a_rank_that_becomes_one_is_named_at_once(self, ranks):
-        """Its process lives, but is no rank any more."""
-        ended = ranks.run(World(become_a_program, 3))
-        assert ended[0].value == ended[2].value, ended
-        assert ended[0].value[0] == "PeerLostError"
-        assert ended[0].value[1].startswith("Rank 1 has exited")
 
     def test_a_rank_that_ends_before_its_child_is_named_at_once(self, ranks):
         """What the child has inherited does not look like the rank."""
@@ -109,29 +93,6 @@ def call_from_two_threads(me):
     return stories
 
 
-def hand_over(me):
-    """Make every call in a thread of its own, one after the other."""
-    sums = []
-    for _ in range(5):
-        thread = threading.Thread(target=lambda: sums.append(float(me.group.all_reduce(mine(me))[0])))
-        thread.start()
-        thread.join()
-    return sums
-
-
-def call_in_handler(me):
-    """Call in a signal handler while the same thread waits in a call."""
-    stories = []
-    signal.signal(signal.SIGALRM, lambda *_: stories.append(told(me.group.barrier)))
-    if me.rank == 1:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-    else:
-        time.sleep(0.2)
-    stories.append(told(me.group.barrier))
-    stories.append(float(me.group.all_reduce(mine(me))[0]))
-    return stories
-
-
 class TestThreads:
     def test_a_second_thread_hears_at_once_that_a_call_is_under_way(self, ranks):
         """The first one's call is not disturbed."""
@@ -142,18 +103,6 @@ class TestThreads:
             assert name == "GroupError"
             assert "in the middle of barrier" in sentence
             assert (first, total) == ("done", 7.0)
-
-    def test_threads_may_take_turns(self, ranks):
-        """What is not at the same time is allowed."""
-        assert [one.value for one in ranks.run(World(hand_over, 2))] == [[3.0] * 5] * 2
-
-    def test_a_signal_handler_hears_at_once_that_a_call_is_under_way(self, ranks):
-        """The call that it has interrupted goes on."""
-        ended = ranks.run(World(call_in_handler, 2))
-        assert ended[0].value == ["done", 3.0], ended
-        (name, sentence), *others = ended[1].value
-        assert (name, others) == ("GroupError", ["done", 3.0])
-        assert "in the middle of barrier" in sentence
 
 
 _SCRIPT = """
@@ -168,11 +117,6 @@ ENDS = {
     "raises": ("    raise ValueError", "Rank 1 has closed the group", 1),
     "raises inside with": ("    with group: raise ValueError", "Rank 1 has left the group with an error", 1),
     "forgets the group": ("    del group\n    time.sleep(20)", "Rank 1 has closed the group", None),
-    "exits while a thread calls": (
-        "    threading.Thread(target=group.barrier, daemon=True).start()\n    time.sleep(0.2)",
-        "Rank 1 has closed the group",
-        0,
-    ),
     "exits while a thread calls often": (
         "    def call():\n        while True: group.barrier()\n    threading.Thread(target=call, daemon=True).start()\n"
         "    time.sleep(0.3)",
@@ -194,8 +138,6 @@ def live_with_a_script(me, *, end):
         return process.returncode, errors
     me.group = treefold.connect(me.ticket)
     me.group.all_reduce(np.float32(1))
-    if end == "exits while a thread calls":
-        time.sleep(2)
     story = "done"
     while story == "done":
         story = told(me.group.barrier)
@@ -216,21 +158,6 @@ class TestEnds:
             assert ("Traceback" in ended[1].value[1]) == (code == 1), ended
 
 
-def use_two_groups(me):
-    """Use two groups in opposite order."""
-    kind = b"tickets of another group".ljust(24)
-    tickets = "\n".join(Ticket.for_ranks(me.size)) if me.rank == 0 else ""
-    told_tickets = me.group._link.agree(kind, tickets.encode(), description="tickets")[0].decode().split("\n")
-    other = treefold.connect(told_tickets[me.rank], timeout_seconds=1.0)
-    me.group._link.timeout_seconds = 1.0
-    first, second = (me.group, other) if me.rank == 0 else (other, me.group)
-    stories = told(first.all_reduce, mine(me)), told(second.all_reduce, mine(me))
-    me.flag(me.rank, 1)
-    me.wait_flag(1 - me.rank)
-    other.close()
-    return stories
-
-
 def read_after_close(me):
     """Keep a result, close, and read it when the others are gone."""
     result = me.group.all_reduce(mine(me))
@@ -245,13 +172,6 @@ def read_after_close(me):
 
 
 class TestLifetime:
-    def test_two_groups_in_opposite_order_end_at_the_deadline(self, ranks):
-        """Whoever's deadline is first hears whom it has waited for, and goes on to where the other one waits."""
-        ended = ranks.run(World(use_two_groups, 2))
-        late = [story for one in ended for story in one.value if story != "done"]
-        assert late, ended
-        assert all(name == "DeadlineError" for name, _ in late), ended
-
     def test_results_outlive_the_group_and_the_other_ranks(self, ranks):
         """And a group that is closed says so."""
         for one in ranks.run(World(read_after_close, 2)):

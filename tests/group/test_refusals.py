@@ -2,11 +2,7 @@
 
 import ctypes
 import errno
-import itertools
 import os
-import resource
-import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,93 +135,6 @@ class TestCalls:
     def test_results_that_nobody_lets_go_are_copied(self, ranks):
         """There are 64 areas; what is kept beyond them is right, too."""
         assert [one.value for one in ranks.run(World(run_out_of_areas, 2))] == [True, True]
-
-
-def connect_with_few_descriptors(me, *, spare, victim):
-    """Connect; one rank may open so many files more than it has."""
-    if me.rank == victim:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # The limit is on numbers, and those that are taken need not be the lowest.
-        taken = {int(path.name) for path in Path("/proc/self/fd").iterdir() if path.exists()}
-        free = (number for number in itertools.count() if number not in taken)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, spare, None)), limit[1]))
-
-    def all_of_it():
-        me.group = connect(me.ticket, connect_timeout_seconds=2, timeout_seconds=2)
-        assert me.group.all_reduce(np.float32(2**me.rank)) == 2**me.size - 1
-
-    story = told(all_of_it)
-    if me.rank == victim:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-    return story
-
-
-def connect_with_few_addresses(me, *, victim):
-    """Connect; one rank may map nothing large."""
-    if me.rank == victim:
-        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + (64 << 20), resource.RLIM_INFINITY))
-    story = told(lambda: connect(me.ticket, connect_timeout_seconds=5))
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    return story
-
-
-class TestLimits:
-    @pytest.mark.parametrize("victim", [0, 1])
-    def test_few_descriptors(self, ranks, victim):
-        """All have a group that works, or all raise one of the group's errors."""
-        worlds = [
-            World(connect_with_few_descriptors, 4, {"spare": spare, "victim": victim}, timeout_seconds=None)
-            for spare in range(0, 30, 2)
-        ]
-        found = [{one.value for one in ended} for ended in ranks.run_all(worlds, 7)]
-        assert all(stories == {"done"} or "done" not in stories for stories in found), found
-        assert all(stories <= {"done", "SharedMemoryError", "ConnectError"} for stories in found), found
-        assert found[0] != {"done"} == found[-1]
-
-    @pytest.mark.parametrize("victim", [0, 2])
-    def test_few_addresses(self, ranks, victim):
-        """Nobody has a group, and all hear that memory is why."""
-        ended = ranks.run(World(connect_with_few_addresses, 3, {"victim": victim}, timeout_seconds=None))
-        assert [one.value for one in ended] == ["SharedMemoryError"] * 3, ended
-
-
-#: pidfd_send_signal, pidfd_open and pidfd_getfd, which have the same numbers on all processors.
-_OF_OTHER_PROCESSES = (424, 434, 438)
-
-
-def forbid(numbers, error):
-    """Let the kernel refuse this process those system calls from now on, as sandboxes and old kernels do."""
-    load, jump_unless_equal, end = 0x20, 0x15, 0x06
-    steps = [(load, 0, 0, 0)]
-    for number in numbers:
-        steps += [(jump_unless_equal, 0, 1, number), (end, 0, 0, 0x0005_0000 | error)]
-    steps.append((end, 0, 0, 0x7FFF_0000))
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
-    program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code))
-    libc = ctypes.CDLL(None)
-    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-    assert libc.prctl(22, 2, program, 0, 0) == 0  # PR_SET_SECCOMP
-
-
-def lose_a_rank_in_a_sandbox(me, *, error):
-    """Connect where processes may not look at each other, and lose rank 1."""
-    forbid(_OF_OTHER_PROCESSES, error)
-    with pytest.raises(OSError, match=os.strerror(error)):
-        os.pidfd_open(os.getpid())
-    me.group = connect(me.ticket)
-    assert me.group.all_reduce(np.float32(2**me.rank)) == 2**me.size - 1
-    if me.rank == 1:
-        os._exit(0)
-    return told(me.group.barrier)
-
-
-class TestSandboxes:
-    @pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM], ids=errno.errorcode.get)
-    def test_a_rank_that_ends_is_seen_at_once_where_processes_cannot_look_at_each_other(self, ranks, error):
-        """By the end of what it holds, so no right and no newer kernel is needed."""
-        ended = ranks.run(World(lose_a_rank_in_a_sandbox, 3, {"error": error}, timeout_seconds=None))
-        assert [ended[rank].value for rank in (0, 2)] == ["PeerLostError"] * 2, ended
 
 
 class TestEmpty:

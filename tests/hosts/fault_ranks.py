@@ -18,19 +18,19 @@ _CONNECT_S = 60.0
 CALLS = 40
 
 
-def joined(me, store, timeout_seconds, job="job", host=None, connect_seconds=_CONNECT_S):
+def joined(me, store, timeout_seconds, job="job", host=None):
     """Return a group of ranks that share no host but that of this number, on a store, or a port of one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this test's shell has done
     joining.host_key = lambda: f"host {me.rank if host is None else host}"
     if isinstance(store, int):
         store = distributed.TCPStore("127.0.0.1", store, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
-    terms = joining.Terms("replica_order", None, 1 << 30, connect_seconds, timeout_seconds)
+    terms = joining.Terms("replica_order", None, 1 << 30, _CONNECT_S, timeout_seconds)
     agreed = connecting._agreed(terms.guarantee)
     return Group(
         joining.join(
             StoreRoster(store, me.rank, me.size, job),
             terms,
-            time.monotonic() + connect_seconds,
+            time.monotonic() + _CONNECT_S,
             lambda ticket, waiting: connecting.meet(ticket, agreed, timeout_seconds, waiting),
         )
     )

@@ -1,7 +1,5 @@
-"""Calls over hosts that users make seldom: odd outputs, many small arrays, a group that is closed in a call."""
+"""Calls over hosts that users make seldom: odd outputs, calls that come late, frames that overtake each other."""
 
-import math
-import traceback
 import warnings
 
 import fake_groups
@@ -9,15 +7,11 @@ import numpy as np
 import pytest
 
 from treefold import PerReplica
-from treefold.engines.interface import Transfer
 from treefold.errors import (
-    ArgumentError,
     CallMismatchError,
     DeadlineError,
-    DtypeError,
     GroupError,
     OutputError,
-    PeerLostError,
 )
 from treefold.group.links.protocol import VALUE_TAGS
 
@@ -53,51 +47,6 @@ class TestOut:
         assert fake_groups.run(2, call)[1] == [[6], [6]]
 
 
-class TestManyArrays:
-    """``group.all_gather([…])``, ``group.broadcast([…])``."""
-
-    def test_that_are_small_travel_together(self):
-        """Engines take as long for a message of a byte as for one of a thousand."""
-
-        def call(group):
-            values = [np.full(1 + index % 3, 2.0**group.rank * (index + 1)) for index in range(300)]
-            gathered, told = group.all_gather(values), group.broadcast(values, root=1)
-            for index, (whole, one) in enumerate(zip(gathered, told, strict=True)):
-                assert whole.tolist() == np.repeat([index + 1, 2 * index + 2, 4 * index + 4], 1 + index % 3).tolist()
-                assert one.tolist() == [2 * index + 2] * (1 + index % 3)
-
-        network, _ = fake_groups.run(3, call, chunk_bytes=4096)
-        data = [sent.nbytes for sent in network.sends if sent.tag >= VALUE_TAGS]
-        # 600 elements for each of two others from each of three ranks, and from one: 4,800 bytes each.
-        assert sum(data) == 8 * 4800
-        assert len(data) == 8 * 2
-
-
-class TestClose:
-    """``group.close()``."""
-
-    def test_in_the_middle_of_a_call_is_what_the_others_hear(self):
-        """By a signal handler, for instance: this rank's call fails, and all others name it and say why."""
-
-        def call(group):
-            channel, wait = group._link._channel, group._link._channel.wait
-            if group.rank == 1:
-
-                def interrupted(_deadline):
-                    channel.wait = wait
-                    group.close()
-                    return Transfer(0, 0, np.empty(0, np.uint8), error="its connections are broken")
-
-                channel.wait = interrupted
-            with pytest.raises(GroupError) as raised:
-                group.all_reduce(np.full(5003, 2.0**group.rank))
-            return type(raised.value), raised.value.ranks, str(raised.value)[:29]
-
-        closed = (GroupError, (), "This group is closed. After c")
-        told = (PeerLostError, (1,), "Rank 1 has closed the group, ")
-        assert fake_groups.run(3, call, is_prompt=True)[1] == [told, closed, told]
-
-
 class TestLate:
     @pytest.mark.parametrize("seed", range(5))
     def test_who_comes_when_all_others_have_given_up_gets_an_error(self, seed):
@@ -128,21 +77,6 @@ class TestWithout:
         assert fake_groups.run(3, call)[1] == [7, 7, 7]
 
 
-class TestEmpty:
-    """``group.empty(shape, dtype)``."""
-
-    def test_holds_no_python_objects(self):
-        """Their addresses mean nothing in another process."""
-
-        def call(group):
-            with pytest.raises(DtypeError) as raised:
-                group.empty(3, object)
-            return str(raised.value)
-
-        sentence = "object has elements that are Python objects, which no other process can read. Take numbers."
-        assert fake_groups.run(2, call)[1] == [sentence] * 2
-
-
 class TestFrames:
     """What ranks tell each other in rounds."""
 
@@ -168,30 +102,7 @@ class TestFrames:
 
 
 class TestTimeout:
-    """``connect(…, timeout_seconds=…)``, ``group.without(…, connect_timeout_seconds=…)``."""
-
-    def test_may_be_infinite(self):
-        """Engines wait for so long as their clocks can count."""
-
-        def call(group):
-            channel, wait, deadlines = group._link._channel, group._link._channel.wait, []
-            channel.wait = lambda deadline: (deadlines.append(deadline), wait(deadline))[1]
-            group._link.timeout_seconds = math.inf
-            assert group.all_reduce(2.0**group.rank) == 3
-            return max(deadlines) < math.inf
-
-        assert fake_groups.run(2, call)[1] == [True, True]
-
-    @pytest.mark.parametrize("seconds", [0, math.nan, "a", True])
-    def test_that_is_no_time_is_refused_before_the_group_is_left(self, seconds):
-        """It can be used on."""
-
-        def call(group):
-            with pytest.raises(ArgumentError, match=r"without\(\) got connect_timeout_seconds="):
-                group.without([1 - group.rank], connect_timeout_seconds=seconds)
-            return float(group.all_reduce(2.0**group.rank))
-
-        assert fake_groups.run(2, call)[1] == [3, 3]
+    """``connect(…, timeout_seconds=…)``."""
 
     def test_ends_a_call_whatever_still_arrives(self):
         """A rank that has more to do than it has time gives up at its deadline, and nobody is named."""
@@ -225,23 +136,3 @@ class TestTimeout:
 
         fake_groups.run(2, call)
         assert "Rank 1 has waited for 30 s in ; absent: 0." in capsys.readouterr().err
-
-
-class TestBroken:
-    """A group of which a rank is gone."""
-
-    def test_holds_nothing_of_the_calls_that_it_refuses(self):
-        """A program may go on trying."""
-
-        def call(group):
-            if group.rank == 1:
-                return None
-            errors = []
-            for _ in range(20):
-                with pytest.raises(PeerLostError) as raised:
-                    group.all_reduce(np.full(3, 2.0))
-                errors.append(len(list(traceback.walk_tb(raised.value.__traceback__))))
-            return errors[1:]
-
-        lengths = fake_groups.run(2, call)[1][0]
-        assert len(set(lengths)) == 1
