@@ -52,6 +52,18 @@ def come_late(channel):
     return told, all((array == 7).all() for array in arrays)
 
 
+def come_when_all_have_given_up(channel):
+    """Rank 0 comes to a call when the others have given it up; return whom each blames."""
+    group = pretended_hosts.connected(MPI.COMM_WORLD, channel.rank, [[0], [1], [2]], timeout_seconds=1)
+    group.barrier()
+    time.sleep(0 if channel.rank else _GIVEN_UP_S)
+    try:
+        group.barrier()
+    except DeadlineError as error:
+        return error.ranks
+    return "a result"
+
+
 def drop_what_is_sent(channel, *, call):
     """Rank 1 comes when rank 0 has dropped its array; return the errors, whether it is kept, and what comes."""
     told, memory = call_late(channel.rank, call)

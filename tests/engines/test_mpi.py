@@ -115,6 +115,10 @@ class TestGroup:
         told = (2,), sentence, 2, 3.0
         assert run_named("connect_those_that_are_left", {}, 3) == [told, told, None]
 
+    def test_gives_no_result_to_who_comes_when_all_have_given_up(self):
+        """They have told their part before, and that the call did not happen; they name it, and it misses nobody."""
+        assert run_named("come_when_all_have_given_up", {}, 3) == [(), (0,), (0,)]
+
     @pytest.mark.parametrize("call", ["all_reduce", "all_gather"])
     def test_keeps_what_it_still_sends_after_a_deadline(self, call):
         """MPI may read it when the late rank comes, and the caller may have dropped it."""

@@ -17,7 +17,7 @@ from treefold.engines.times import POLL_S
 _MESSAGE_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 18
 _MOST_TAGS = 1 << 30
-_LEAST_TESTS, _SPINS = 10, 50
+_LEAST_TESTS, _SPINS = 4, 50
 
 
 class MpiChannel(Channel):
@@ -119,5 +119,5 @@ class MpiChannel(Channel):
     def _pause(self, tests: int) -> int:
         """Let others have the processor, after some tests in vain; return the number of tests."""
         if tests > _SPINS and not self._ended:
-            time.sleep(POLL_S)
+            time.sleep(min(POLL_S, POLL_S / 16 * (tests - _SPINS)))
         return tests + 1

@@ -8,5 +8,5 @@ CLOSE_S = 1.0
 WARN_AFTER_S = 30.0
 #: While connecting, how often a rank looks again: into a store, for a folder, for room to send descriptors.
 RETRY_S = 0.02
-#: How often a rank looks for messages over an engine that has to be asked.
-POLL_S = 5e-5
+#: How long a rank sleeps at most before it looks for messages again, over an engine that has to be asked.
+POLL_S = 2e-4
