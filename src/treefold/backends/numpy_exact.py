@@ -1,0 +1,230 @@
+"""Sums and means of floats as exact values, rounded once: the reference, computed with integers from the bits.
+
+A float is a whole number of units of the least subnormal: its significand, shifted left by its exponent. Sums are kept
+in limbs of 32 bits, each in 64 bits with a sign, so that carries wait until all contributions are there. No floating
+point takes part, so that no mode of the processor can change a result: threads of TensorFlow flush subnormals to zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+_LIMB, _MASK = 32, (1 << 32) - 1
+#: Significands of up to 64 bits reach so many limbs, wherever they begin.
+_REACH = 3
+
+
+class Format(NamedTuple):
+    """A binary format of IEEE 754: its bits, the bits of its significand with the hidden one, and its integers."""
+
+    bits: int
+    precision: int
+
+    @property
+    def word(self) -> str:
+        """The dtype of the integers that have its bits."""
+        return f"uint{self.bits}"
+
+    @property
+    def most(self) -> int:
+        """The exponent field of infinities and NaN."""
+        return (1 << (self.bits - self.precision)) - 1
+
+    @property
+    def least_unit(self) -> int:
+        """The exponent of two of the least subnormal number."""
+        return 3 - self.precision - (1 << (self.bits - self.precision - 1))
+
+
+FORMATS = {"float16": Format(16, 11), "bfloat16": Format(16, 8), "float32": Format(32, 24), "float64": Format(64, 53)}
+
+
+class _Limbs:
+    """One whole number for each element, in limbs from the least significant one."""
+
+    def __init__(self, count: int, length: int) -> None:
+        self.limbs = [np.zeros(length, np.int64) for _ in range(count)]
+
+    def add(self, magnitudes: Array, shifts: Array, are_negative: Array) -> None:
+        """Add whole numbers below 2**64, each shifted left by so many bits."""
+        sign = np.where(are_negative, np.int64(-1), np.int64(1))
+        first, offset = shifts >> 5, (shifts & 31).astype(np.uint64)
+        # The parts of a number in the limbs that it reaches.
+        low = magnitudes & np.uint64(_MASK)
+        high = magnitudes >> np.uint64(_LIMB)
+        low, high = low << offset, high << offset
+        middle = (low >> np.uint64(_LIMB)) + (high & np.uint64(_MASK))
+        parts = low & np.uint64(_MASK), middle, high >> np.uint64(_LIMB)
+        signed = [part.astype(np.int64) * sign for part in parts]
+        least, most = (int(first.min()), int(first.max())) if first.size else (0, -1)
+        for begin in range(least, most + 1):
+            here = slice(None) if least == most else first == begin
+            for index, part in enumerate(signed):
+                if begin + index < len(self.limbs):
+                    self.limbs[begin + index][here] += part[here]
+
+    def normalise(self) -> Array:
+        """Carry, so that limbs are those of the magnitude; return which numbers are negative."""
+        carry = self._carry()
+        are_negative = carry < 0
+        if are_negative.any():
+            sign = np.where(are_negative, np.int64(-1), np.int64(1))
+            # The complement: what the limbs hold of a negative number is 2**bits more than it.
+            self.limbs = [limb * sign for limb in self.limbs]
+            self._carry()
+        return are_negative
+
+    def _carry(self) -> Array:
+        carry = np.zeros_like(self.limbs[0])
+        for index, limb in enumerate(self.limbs):
+            total = limb + carry
+            self.limbs[index], carry = total & _MASK, total >> _LIMB
+        return carry
+
+
+class _Numbers(NamedTuple):
+    """The floats of one contribution: significands in units of the least subnormal, shifted left, and their signs.
+
+    Infinities and NaN have significands of 0.
+    """
+
+    significands: Array
+    shifts: Array
+    are_negative: Array
+    are_infinite: Array
+    are_nan: Array
+
+
+def exact_fold(parts: Sequence[Array], dtype: str, *, weights: Sequence[int] | None, divisor: int) -> Array:
+    """Return the sum of weighted contributions over ``divisor``, correctly rounded to their dtype.
+
+    ``parts``: flat arrays of ``dtype``, at least one. ``weights``: whole numbers, one for each, not all 0; None: all
+    are 1. A weight of 0 leaves its contribution out. ``divisor``: above 0; the count for a mean, the sum of weights for
+    a weighted one.
+
+    Infinities and NaN are as IEEE 754 has them, and NaN is the canonical one. A zero is -0 if all contributions are, or
+    if a negative value is rounded to it, as for a quotient.
+    """
+    form = FORMATS[dtype]
+    chosen = [(part, weight) for part, weight in zip(parts, weights or [1] * len(parts), strict=True) if weight]
+    numbers = [_read(part, form) for part, _ in chosen]
+    # Zeros say nothing of exponents.
+    shifts = [one.shifts[one.significands > 0] for one in numbers]
+    least = min((int(shift.min()) for shift in shifts if shift.size), default=0)
+    most = max((int(shift.max()) for shift in shifts if shift.size), default=0)
+    # Below the point: bits enough that a quotient has all that decide its rounding.
+    below = 0 if divisor == 1 else -(-(divisor.bit_length() + form.precision + 2) // _LIMB)
+    room = most - least + form.precision + sum(weight for _, weight in chosen).bit_length() + 1
+    total = _Limbs(below + -(-room // _LIMB) + _REACH, len(parts[0]))
+    for one, (_, weight) in zip(numbers, chosen, strict=True):
+        places = np.clip(one.shifts - least, 0, most - least) + below * _LIMB
+        for magnitudes, at in _products(one.significands, weight):
+            total.add(magnitudes, places + at, one.are_negative)
+    are_negative = total.normalise()
+    is_left = _divide(total, divisor)
+    bits = _round(total, is_left, form.least_unit + least - below * _LIMB, form)
+    are_negative |= np.logical_and.reduce([one.are_negative & (one.significands == 0) for one in numbers])
+    bits |= are_negative.astype(np.uint64) << np.uint64(form.bits - 1)
+    return _with_specials(bits, numbers, form).astype(form.word).view(parts[0].dtype)
+
+
+def _read(part: Array, form: Format) -> _Numbers:
+    words = part.view(form.word).astype(np.uint64)
+    fields = ((words >> np.uint64(form.precision - 1)) & np.uint64(form.most)).astype(np.int64)
+    hidden = np.uint64(1 << (form.precision - 1))
+    fractions = words & (hidden - np.uint64(1))
+    is_special = fields == form.most
+    significands = np.where(is_special, 0, np.where(fields > 0, fractions | hidden, fractions))
+    are_nan = is_special & (fractions > 0)
+    is_negative = words >> np.uint64(form.bits - 1) != 0
+    return _Numbers(significands, np.maximum(fields, 1) - 1, is_negative, is_special & ~are_nan, are_nan)
+
+
+def _products(significands: Array, weight: int) -> list[tuple[Array, int]]:
+    """Return the product with a weight as numbers below 2**64 with a shift each, in limbs of both."""
+    if weight == 1:
+        return [(significands, 0)]
+    products = []
+    low, high = significands & np.uint64(_MASK), significands >> np.uint64(_LIMB)
+    for at in range(0, weight.bit_length(), _LIMB):
+        limb = np.uint64((weight >> at) & _MASK)
+        products += [(low * limb, at), (high * limb, at + _LIMB)]
+    return products
+
+
+def _divide(total: _Limbs, divisor: int) -> Array:
+    """Divide, limb by limb from the top, and return where something is left."""
+    rest = np.zeros_like(total.limbs[0])
+    if divisor.bit_length() >= _LIMB:  # a rest and another limb would not fit 64 bits with a sign
+        return _divide_long(total, divisor)
+    if divisor > 1:
+        for index in reversed(range(len(total.limbs))):
+            total.limbs[index], rest = np.divmod((rest << _LIMB) | total.limbs[index], divisor)
+    are_left: Array = rest != 0
+    return are_left
+
+
+def _divide_long(total: _Limbs, divisor: int) -> Array:
+    """Divide by a number of any size: in Python, element by element."""
+    limbs = np.array(total.limbs, np.int64)
+    is_left = np.zeros(limbs.shape[1], bool)
+    for element in range(limbs.shape[1]):
+        whole = sum(int(limb) << (_LIMB * index) for index, limb in enumerate(limbs[:, element]))
+        whole, rest = divmod(whole, divisor)
+        is_left[element] = rest != 0
+        limbs[:, element] = [(whole >> (_LIMB * index)) & _MASK for index in range(len(limbs))]
+    total.limbs = list(limbs)
+    return is_left
+
+
+def _round(total: _Limbs, are_left: Array, unit: int, form: Format) -> Array:
+    """Return the bits of a magnitude in units of 2**unit, rounded to nearest, ties to even; too large: of infinity.
+
+    ``are_left``: where there is more below the last limb.
+    """
+    length = np.zeros_like(total.limbs[0])
+    for index, limb in enumerate(total.limbs):
+        length = np.where(limb > 0, index * _LIMB + _bit_length(limb), length)
+    # Everything below this bit is cut off.
+    cut = np.maximum(length - form.precision, form.least_unit - unit)
+    kept, half, is_more = np.zeros_like(length), np.zeros_like(length), are_left.copy()
+    for index, limb in enumerate(total.limbs):
+        above = cut - index * _LIMB
+        up, down = np.clip(-above, 0, 2 * _LIMB - 1), np.clip(above, 0, _LIMB)
+        kept |= np.where(limb > 0, (limb << up) >> down, 0)
+        at = np.clip(above - 1, 0, _LIMB)
+        half |= np.where(above > 0, (limb >> at) & 1, 0)
+        is_more |= limb & ((np.int64(1) << at) - 1) != 0
+    kept += half & (is_more | kept)
+    exponent = cut + unit - form.least_unit
+    is_too_large = exponent >= form.most - 1
+    # A carry out of the significand makes the next exponent, and the largest one infinity.
+    bits = (np.where(is_too_large, 0, exponent) << (form.precision - 1)) + kept
+    bits = np.where(is_too_large, form.most << (form.precision - 1), bits)
+    return np.where(length > 0, bits, 0).astype(np.uint64)
+
+
+def _bit_length(limbs: Array) -> Array:
+    """Return how many bits numbers below 2**32 have."""
+    length = np.zeros_like(limbs)
+    for step in (16, 8, 4, 2, 1):
+        is_longer = limbs >> step > 0
+        length += is_longer * step
+        limbs = np.where(is_longer, limbs >> step, limbs)
+    return length + (limbs > 0)
+
+
+def _with_specials(bits: Array, numbers: Sequence[_Numbers], form: Format) -> Array:
+    """Return the bits, but those of an infinity or NaN where a contribution is one of them."""
+    infinity, sign = np.uint64(form.most << (form.precision - 1)), np.uint64(1 << (form.bits - 1))
+    plus = np.logical_or.reduce([one.are_infinite & ~one.are_negative for one in numbers])
+    minus = np.logical_or.reduce([one.are_infinite & one.are_negative for one in numbers])
+    are_nan = np.logical_or.reduce([one.are_nan for one in numbers]) | (plus & minus)
+    bits = np.where(plus, infinity, np.where(minus, infinity | sign, bits))
+    return np.where(are_nan, infinity | np.uint64(1 << (form.precision - 2)), bits)

@@ -1,0 +1,141 @@
+"""Exact folds of the reference against fractions: every kind of float, and what rounding could get wrong."""
+
+import random
+
+import ml_dtypes
+import numpy as np
+import pytest
+from exact_oracle import WIDTHS, bits_of
+
+from treefold.backends.numpy_exact import exact_fold
+
+_COUNT = 100
+_REPLICAS = (1, 2, 3, 5, 7, 8, 13, 33, 64)
+
+
+def any_bits(draw, width, _):
+    """Any exponent, infinities and NaN."""
+    return draw.getrandbits(width)
+
+
+def near_one(draw, width, precision):
+    """Exponents that differ by six."""
+    return _float(draw, width, precision, _middle(width, precision) + draw.randrange(-3, 4))
+
+
+def subnormal(draw, width, precision):
+    """Around the least normal number."""
+    return _float(draw, width, precision, draw.randrange(3))
+
+
+def huge(draw, width, precision):
+    """Sums overflow on the way."""
+    return _float(draw, width, precision, 2 * _middle(width, precision) - draw.randrange(2))
+
+
+def zero(draw, width, _):
+    """Of either sign."""
+    return draw.getrandbits(1) << (width - 1)
+
+
+def tie(draw, width, precision):
+    """One or two bits, as far apart as a significand is long: ties, and ties with a speck."""
+    field = _middle(width, precision) + draw.choice([-precision - 1, -precision, -1, 0, 1, precision])
+    fraction = draw.getrandbits(1) << (precision - 2)
+    return (
+        draw.getrandbits(1) << (width - 1)
+        | min(max(field, 1), 2 * _middle(width, precision)) << (precision - 1)
+        | fraction
+    )
+
+
+def _middle(width, precision):
+    return (1 << (width - precision - 1)) - 1
+
+
+def _float(draw, width, precision, field):
+    return draw.getrandbits(1) << (width - 1) | field << (precision - 1) | draw.getrandbits(precision - 1)
+
+
+KINDS = (any_bits, near_one, subnormal, huge, zero, tie)
+
+
+def drawn(dtype, kind, count, seed):
+    """Return the bits of the replicas of some elements; some replicas cancel the one before."""
+    draw, elements = random.Random(f"{dtype} {kind.__name__} {count} {seed}"), []  # noqa: S311 - a test's choice
+    for _ in range(_COUNT):
+        replicas = [kind(draw, *WIDTHS[dtype]) for _ in range(count)]
+        if count > 1 and draw.random() < 0.3:
+            replicas[1] = replicas[0] ^ 1 << (WIDTHS[dtype][0] - 1)
+        elements.append(replicas)
+    return elements
+
+
+def folded(dtype, elements, weights, divisor):
+    """Return the bits that the reference gives."""
+    word = f"uint{WIDTHS[dtype][0]}"
+    floats = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    parts = [np.array(column, word).view(floats) for column in zip(*elements, strict=True)]
+    return exact_fold(parts, dtype, weights=weights, divisor=divisor).view(word).tolist()
+
+
+def check(dtype, elements, weights, divisor):
+    """Assert that every element is right, by its bits."""
+    expected = [bits_of(dtype, replicas, weights or [1] * len(replicas), divisor) for replicas in elements]
+    wrong = [
+        (list(map(hex, replicas)), hex(got), hex(right))
+        for replicas, got, right in zip(elements, folded(dtype, elements, weights, divisor), expected, strict=True)
+        if got != right
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("dtype", WIDTHS)
+class TestExactFold:
+    def test_sum(self, dtype, kind):
+        """The exact sum, rounded once."""
+        for count in _REPLICAS:
+            check(dtype, drawn(dtype, kind, count, "sum"), None, 1)
+
+    def test_mean(self, dtype, kind):
+        """The exact mean, rounded once."""
+        for count in _REPLICAS:
+            check(dtype, drawn(dtype, kind, count, "mean"), None, count)
+
+    def test_weights(self, dtype, kind):
+        """Of few bits, of many, and 0, which leaves a replica out, NaN and all."""
+        draw = random.Random("weights")  # noqa: S311 - a test's choice
+        for count in _REPLICAS[1:6]:
+            for weights in ([0, 1, 3, 7], [1, 1023, 5], [2**40 + 1, 2**53 - 1], [0, 2**200 + 3, 1]):
+                chosen = [draw.choice(weights) for _ in range(count - 1)] + [weights[-1]]
+                check(dtype, drawn(dtype, kind, count, "weights"), chosen, sum(chosen))
+
+    def test_any_order(self, dtype, kind):
+        """The same bits, however the replicas are permuted."""
+        draw = random.Random("orders")  # noqa: S311 - a test's choice
+        elements = drawn(dtype, kind, 8, "orders")
+        right = folded(dtype, elements, None, 8)
+        for _ in range(5):
+            order = draw.sample(range(8), 8)
+            assert folded(dtype, [[one[index] for index in order] for one in elements], None, 8) == right
+
+
+class TestExamples:
+    def test_a_speck_that_decides_a_tie(self):
+        """What a wider accumulator rounds away: 1 + 2**-24 + 2**-60 is above the tie."""
+        parts = [np.array([value], np.float32) for value in (1.0, 2.0**-24, 2.0**-60)]
+        assert exact_fold(parts, "float32", weights=None, divisor=1)[0] == np.float32(1 + 2.0**-23)
+
+    def test_what_cancels_on_the_way(self):
+        """2**100 comes and goes; what is left decides a tie."""
+        values = (2.0**100, 1.0, 2.0**-24, 2.0**-100, -(2.0**100), 2.0**-110, -(2.0**-110), 2.0**-120)
+        parts = [np.array([value], np.float32) for value in values]
+        assert exact_fold(parts, "float32", weights=None, divisor=1)[0] == np.float32(1 + 2.0**-23)
+
+    def test_a_nonzero_value_that_rounds_to_zero_keeps_its_sign(self):
+        """As a quotient does."""
+        parts = [np.array([value]) for value in (-5e-324, 0.0, 0.0)]
+        result = exact_fold(parts, "float64", weights=None, divisor=3)[0]
+        assert result == 0
+        assert np.signbit(result)
