@@ -121,7 +121,30 @@ class TestExactFold:
             assert folded(dtype, [[one[index] for index in order] for one in elements], None, 8) == right
 
 
+class TestExponentsThatAreNearlyTooFarApart:
+    @pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", 45), ("float32", 29), ("float64", 26)])
+    @pytest.mark.parametrize("count", [3, 8])
+    def test_sums(self, dtype, bits, count):
+        """Where additions in float64 cease to be exact; the difference between exponents is the block's."""
+        width, precision = WIDTHS[dtype]
+        draw = random.Random(f"{dtype} {count}")  # noqa: S311 - a test's choice
+        for spread in range(bits - 4, bits + 3):
+            low = _middle(width, precision) - spread // 2
+            elements = []
+            for _ in range(2000):
+                fields = [draw.choice([low, low + spread]) for _ in range(count)]
+                fraction = draw.choice([0, 1, (1 << (precision - 1)) - 1, draw.getrandbits(precision - 1)])
+                elements.append([_float(draw, width, precision, field) & -1 << 3 ^ fraction for field in fields])
+            check(dtype, elements, None, 1)
+
+
 class TestExamples:
+    def test_exponents_27_apart(self):
+        """Eight of them need one bit more than float64 has."""
+        values = [2.0**50, 2.0**50, *[1.5 * 2.0**50] * 3, 1.5 * 2.0**50 + 2.0**29, 2.0**23 + 5, -(2.0**23 + 4)]
+        parts = [np.array([value], np.float32) for value in values]
+        assert float(exact_fold(parts, "float32", weights=None, divisor=1)[0]).hex() == "0x1.0000020000000p+53"
+
     def test_a_speck_that_decides_a_tie(self):
         """What a wider accumulator rounds away: 1 + 2**-24 + 2**-60 is above the tie."""
         parts = [np.array([value], np.float32) for value in (1.0, 2.0**-24, 2.0**-60)]

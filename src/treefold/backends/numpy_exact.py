@@ -18,6 +18,10 @@ Array = npt.NDArray[Any]
 _LIMB, _MASK = 32, (1 << 32) - 1
 #: Significands of up to 64 bits reach so many limbs, wherever they begin.
 _REACH = 3
+#: Elements that are folded at a time, so that they stay in the cache.
+_BLOCK = 4096
+#: Bits of a float64's significand, and those of its words that hold the upper half of it.
+_DOUBLE, _UPPER = 53, np.uint64((1 << 64) - (1 << 27))
 
 
 class Format(NamedTuple):
@@ -113,16 +117,78 @@ def exact_fold(parts: Sequence[Array], dtype: str, *, weights: Sequence[int] | N
     """
     form = FORMATS[dtype]
     chosen = [(part, weight) for part, weight in zip(parts, weights or [1] * len(parts), strict=True) if weight]
-    numbers = [_read(part, form) for part, _ in chosen]
+    result = np.empty_like(parts[0])
+    for begin in range(0, len(result), _BLOCK):
+        block = [part[begin : begin + _BLOCK] for part, _ in chosen]
+        folded = _fold_alike(block, form, divisor) if weights is None else None
+        if folded is None:
+            folded = _fold_any(block, [weight for _, weight in chosen], form, divisor)
+        result[begin : begin + _BLOCK] = folded
+    return result
+
+
+def _fold_alike(parts: Sequence[Array], form: Format, divisor: int) -> Array | None:
+    """Return sums over a divisor if exponents are so near that additions in float64 are exact; else None.
+
+    A sum is a multiple of the unit of its least contribution, and below 2**53 units it is a float64. Exponents are read
+    as integers, so nothing hangs on a flag of the processor. A quotient is rounded to float64 and then to the dtype,
+    which is as good as once where the sum had bits to spare (Figueroa). float64 is added in two halves.
+    """
+    words = [part.view(form.word) for part in parts]
+    one = np.asarray(1, form.word)
+    doubled = [word << one for word in words]  # without signs; zeros, less one, are the largest number
+    least = (min(int((word - one).min()) for word in doubled) + 1) >> form.precision
+    most = max(int(word.max()) for word in doubled) >> form.precision
+    if form == FORMATS["float16"]:  # whose subnormals are normal in float64, and become so by integers
+        least = max(least, 1)
+    width = _DOUBLE - form.precision if form.precision < _DOUBLE else _DOUBLE // 2
+    if not 0 < least <= most < form.most or most - least + (len(parts) - 1).bit_length() > width:
+        return None
+    if form.precision < _DOUBLE:
+        total = parts[0].astype(np.float64)
+        for part in parts[1:]:
+            total += part
+        return _narrow(total / divisor, form).view(parts[0].dtype) if divisor.bit_length() <= _LIMB - 3 else None
+    is_normal = least > divisor.bit_length() + _DOUBLE and most + len(parts).bit_length() < form.most
+    if divisor & (divisor - 1) or not is_normal:
+        return None
+    high, low = np.zeros_like(parts[0]), np.zeros_like(parts[0])
+    for index, (part, word) in enumerate(zip(parts, words, strict=True)):
+        upper = (word & _UPPER).view(np.float64)
+        high = high + upper if index else upper
+        low += part - upper
+    return np.where(low == 0, high, high + low) / divisor
+
+
+def _narrow(values: Array, form: Format) -> Array:
+    """Return the bits of a narrower format for float64 values, which are zeros or normal, rounded once."""
+    words = values.view(np.uint64)
+    fields = (words >> np.uint64(_DOUBLE - 1)).view(np.int64) & FORMATS["float64"].most
+    significands = (words.view(np.int64) & ((1 << (_DOUBLE - 1)) - 1)) | 1 << (_DOUBLE - 1)
+    # The exponent of the last bit, and of the last that is kept.
+    last = fields + FORMATS["float64"].least_unit - 1
+    unit = np.maximum(last + _DOUBLE - form.precision, form.least_unit)
+    cut = np.minimum(unit - last, _DOUBLE + 1)
+    kept = significands >> cut
+    half = significands >> (cut - 1) & 1
+    kept += half & (kept | (significands & ((1 << (cut - 1)) - 1) != 0))
+    bits = np.minimum(((unit - form.least_unit) << (form.precision - 1)) + kept, form.most << (form.precision - 1))
+    signs = (words >> np.uint64(2 * _LIMB - form.bits)) & np.uint64(1 << (form.bits - 1))
+    return (np.where(fields > 0, bits, 0).view(np.uint64) | signs).astype(form.word)
+
+
+def _fold_any(parts: Sequence[Array], weights: Sequence[int], form: Format, divisor: int) -> Array:
+    """Return weighted sums over a divisor, whatever the exponents."""
+    numbers = [_read(part, form) for part in parts]
     # Zeros say nothing of exponents.
     shifts = [one.shifts[one.significands > 0] for one in numbers]
     least = min((int(shift.min()) for shift in shifts if shift.size), default=0)
     most = max((int(shift.max()) for shift in shifts if shift.size), default=0)
     # Below the point: bits enough that a quotient has all that decide its rounding.
     below = 0 if divisor == 1 else -(-(divisor.bit_length() + form.precision + 2) // _LIMB)
-    room = most - least + form.precision + sum(weight for _, weight in chosen).bit_length() + 1
+    room = most - least + form.precision + sum(weights).bit_length() + 1
     total = _Limbs(below + -(-room // _LIMB) + _REACH, len(parts[0]))
-    for one, (_, weight) in zip(numbers, chosen, strict=True):
+    for one, weight in zip(numbers, weights, strict=True):
         places = np.clip(one.shifts - least, 0, most - least) + below * _LIMB
         for magnitudes, at in _products(one.significands, weight):
             total.add(magnitudes, places + at, one.are_negative)
