@@ -36,9 +36,9 @@ class Recorded:
 
     parts = Link.parts
 
-    def place(self, _kind, nbytes, given, taken, *, words):
+    def place(self, _kind, nbytes, given, taken, *, description):
         """Write it down."""
-        self.calls.append((nbytes, given, taken, words))
+        self.calls.append((nbytes, given, taken, description))
 
 
 class TestMove:

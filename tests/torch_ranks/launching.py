@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
+from treefold.group import joining
 from treefold.torch import process_group
 
 
@@ -33,13 +34,13 @@ def never(rank, size):
 
 
 def fails_when_all_have_come(rank, size):
-    """Rank 0's store fails as a group forms, and its program goes on; return what every rank is told."""
+    """Rank 0 fails as a group forms, and its program goes on; return what every rank is told."""
     if rank == 0:
 
-        def fail(_):
+        def fail(*_):
             raise RuntimeError
 
-        process_group.StoreRanks.forget = fail
+        process_group.tell_addresses = fail
     try:
         distributed.new_group(timeout=dt.timedelta(seconds=20))
     except Exception as error:  # noqa: BLE001 - kept until the others have raised theirs
@@ -72,28 +73,25 @@ def killed_in_training(rank, size):
     ddp(torch.ones(1, 4)).sum().backward()
 
 
-def stale(rank, size, folder):
-    """A ticket of an earlier run lies in the store, and rank 0 comes last."""
+def restarted(rank, size):
+    """Ranks 1 and 2 of an earlier run were killed while they waited for rank 0, which comes last."""
     store = distributed.PrefixStore("earlier", distributed.distributed_c10d._get_default_store())
-    if rank == 0:
-        store.set("treefold/ticket", f'["{folder}", "{"0" * 64}", 0, {size}]'.ljust(512))
+    if rank:
+        store.set(f"treefold/0/here/{rank}", "")
     distributed.barrier()
     if rank == 0:
         threading.Event().wait(0.5)
     group = process_group.make(store, rank, size, dt.timedelta(seconds=30))
     tensor = torch.full((1,), 2.0**rank)
     group.allreduce([tensor], distributed.AllreduceOptions())
-    return tensor.item(), store.check(["treefold/ticket"])
+    return tensor.item()
 
 
 def elsewhere(rank, size):
-    """Rank 0 says that it runs on another host."""
+    """Run on a host of this rank's own."""
+    joining.host_key = lambda: f"host {rank}"
     store = distributed.PrefixStore("elsewhere", distributed.distributed_c10d._get_default_store())
-    if rank == 0:
-        store.set("treefold/ticket", '["/nowhere", "0", 0, 2]'.ljust(512) + "of-another-kernel")
-    distributed.barrier()
-    if rank:
-        process_group.make(store, rank, size, dt.timedelta(seconds=30))
+    process_group.make(store, rank, size, dt.timedelta(seconds=30))
 
 
 def kept_memory(rank, size):

@@ -56,8 +56,8 @@ class GlooChannel(Channel):
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=len(interfaces()) or 1)
         self._receives = GlooReceives()
         self._sent: list[Transfer] = []
-        #: Whether all connections are closed.
-        self._is_over = False
+        #: Whether all connections are closed, and whether this rank has asked who goes on.
+        self._is_over = self._has_decided = False
         # None of these may hold the channel, or it would never be dropped.
         self._drop = weakref.finalize(
             self, _let_go, self._group, self.rank, self.size, self.limits.rails, self._receives, self._sent, os.getpid()
@@ -128,20 +128,23 @@ class GlooChannel(Channel):
 
     def without(self, ranks: Collection[int], deadline: float) -> Channel:
         """Decide in the store who goes on, and connect those."""
+        if self._has_decided:
+            raise GroupError.decided_before()
+        self._has_decided = True
         wanted = [rank for rank in range(self.size) if rank not in set(ranks)]
-        meeting = self._meeting._replace(name=f"{self._meeting.name}/without", began=time.monotonic())
-        answer = asked(lambda: meeting.store.compare_set(meeting.name, "", json.dumps(wanted)), deadline)
-        decided: list[int] = json.loads(answer)
-        if decided != wanted:
-            raise GroupError.decided_otherwise(self.rank, decided, wanted)
-        meeting = meeting._replace(rank=decided.index(self.rank), size=len(decided))
+        key, words = f"{self._meeting.name}/without", json.dumps(wanted)
+        # Those that want another part meet elsewhere.
+        meeting = Meeting(
+            self._meeting.store, f"{key} {words}", wanted.index(self.rank), len(wanted), began=time.monotonic()
+        )
         try:
+            self._check_decided(json.loads(asked(lambda: meeting.store.compare_set(key, "", words), deadline)), wanted)
             meeting.exchange("here", b"", deadline)
             return GlooChannel(meeting, deadline)
         except BaseException as error:
             meeting.give_up(error)
             if isinstance(error, ConnectError):
-                absent = [decided[rank] for rank in error.ranks]
+                absent = [wanted[rank] for rank in error.ranks]
                 raise (ConnectError.absent(absent) if absent else error) from None
             raise
 
@@ -149,6 +152,10 @@ class GlooChannel(Channel):
         """Let the waiting threads end."""
         self._drop.detach()
         self._receives.close(are_broken=self._is_over)
+
+    def _check_decided(self, decided: Sequence[int], wanted: Sequence[int]) -> None:
+        if decided != wanted:
+            raise GroupError.decided_otherwise(self.rank, decided, wanted)
 
     def _word_key(self, rank: int) -> str:
         """Return the key of the word of a rank that has stopped."""

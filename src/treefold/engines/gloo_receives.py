@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from treefold.engines.interface import Transfer
 from treefold.engines.side_threads import start_aside
-from treefold.engines.times import CLOSE_S
+from treefold.engines.times import RETRY_S
 
 _FOREVER = timedelta(days=365)
 
@@ -56,7 +56,7 @@ class GlooReceives:
         for way in ways:
             way.begun.put(None)
         if are_broken:
-            wait([way.is_over for way in ways], CLOSE_S)
+            wait([way.is_over for way in ways], RETRY_S)
             for way in ways:
                 way.forget()
             _empty(self._ended)

@@ -128,8 +128,7 @@ class ConnectError(GroupError, ConnectionError):
     def absent(cls, ranks: Sequence[int]) -> Self:
         """Some of the ranks that should go on did not come."""
         return cls(
-            f"{numbered(ranks)} should go on in a smaller group, and did not "
-            "come before the deadline. Leave out all who are lost, those as well, or connect again without them."
+            f"{numbered(ranks)} should go on in a smaller group, and did not come before the deadline. Connect again."
         ).blaming(*ranks)
 
     @classmethod

@@ -77,6 +77,11 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
+    def decided_before(cls) -> Self:
+        """A rank asks again who goes on."""
+        return cls("Group.without was called before on this group, and who goes on is decided once. Connect again.")
+
+    @classmethod
     def concurrent(cls, doing: str) -> Self:
         """A second thread, a signal handler or a finalizer calls while a call is under way."""
         return cls(

@@ -211,8 +211,8 @@ class Group:
         """Return a group of all other ranks, which all call this; their numbers close up. This group is closed.
 
         For ranks that are lost, over gloo: ``group = group.without(error.ranks)``. Of two parts of a group that leave
-        each other out, one goes on at most. If others turn out to be lost as well, leave out all of them by calling
-        this again, on the same group. Those who were away come back by ``connect``, which all ranks call.
+        each other out, one goes on at most; that is decided once. If others turn out to be lost as well, and for those
+        that were away, all ranks ``connect`` again.
 
         Raises:
             GroupError: others go on without this rank, or nothing can decide who does, as over MPI.

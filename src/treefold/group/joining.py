@@ -132,7 +132,11 @@ def _meet_on_host(roster: Roster, layout: Layout, waiting: Waiting, meet: Meet) 
             return None
         first = Ticket.read(tickets[own[0]].decode())
         ticket = Ticket(first.folder, first.token, own.index(roster.rank), len(own))
-        return meet(ticket, Waiting(waiting.deadline, waiting.seconds, own))
+        try:
+            return meet(ticket, Waiting(waiting.deadline, waiting.seconds, own))
+        except BaseException:
+            ticket.discard()  # the first rank, which does that else, may have been killed
+            raise
 
 
 def _check(said: Sequence[dict[str, Any]]) -> None:
