@@ -16,7 +16,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 _LIMB, _MASK = 32, (1 << 32) - 1
-#: Significands of up to 64 bits reach so many limbs, wherever they begin.
+#: The most limbs in which a number below 2**64 has bits, wherever it begins.
 _REACH = 3
 #: Elements that are folded at a time, so that they stay in the cache.
 _BLOCK = 4096
@@ -56,7 +56,7 @@ class _Limbs:
         self.limbs = [np.zeros(length, np.int64) for _ in range(count)]
 
     def add(self, magnitudes: Array, shifts: Array, are_negative: Array) -> None:
-        """Add whole numbers below 2**64, each shifted left by so many bits."""
+        """Add whole numbers below 2**64, each shifted left by its number of bits."""
         sign = np.where(are_negative, np.int64(-1), np.int64(1))
         first, offset = shifts >> 5, (shifts & 31).astype(np.uint64)
         # The parts of a number in the limbs that it reaches.
@@ -139,7 +139,7 @@ def _fold_alike(parts: Sequence[Array], form: Format, divisor: int) -> Array | N
     doubled = [word << one for word in words]  # without signs; zeros, less one, are the largest number
     least = (min(int((word - one).min()) for word in doubled) + 1) >> form.precision
     most = max(int(word.max()) for word in doubled) >> form.precision
-    if form == FORMATS["float16"]:  # whose subnormals are normal in float64, and become so by integers
+    if form == FORMATS["float16"]:  # its subnormals are normal in float64, and NumPy converts them with integers
         least = max(least, 1)
     width = _DOUBLE - form.precision if form.precision < _DOUBLE else _DOUBLE // 2
     if not 0 < least <= most < form.most or most - least + (len(parts) - 1).bit_length() > width:

@@ -56,7 +56,7 @@ class GlooChannel(Channel):
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=len(interfaces()) or 1)
         self._receives = GlooReceives()
         self._sent: list[Transfer] = []
-        #: Whether all connections are closed, and whether this rank has asked who goes on.
+        #: Whether all connections are closed, and whether this rank has asked which ranks go on.
         self._is_over = self._has_decided = False
         # None of these may hold the channel, or it would never be dropped.
         self._drop = weakref.finalize(
@@ -127,7 +127,7 @@ class GlooChannel(Channel):
             self._is_over = True
 
     def without(self, ranks: Collection[int], deadline: float) -> Channel:
-        """Decide in the store who goes on, and connect those."""
+        """Decide in the store which ranks go on, and connect those."""
         if self._has_decided:
             raise GroupError.decided_before()
         self._has_decided = True
@@ -163,7 +163,7 @@ class GlooChannel(Channel):
 
 
 class _Keys(Store):  # type: ignore[misc] # PyTorch's types are not looked at
-    """What gloo's constructor does with a store: it waits for keys of other ranks, unless one of them gives up.
+    """The store that gloo's constructor sees, which waits for keys of other ranks unless one of them gives up.
 
     PyTorch's stores would wait as one question, which keeps their client from everybody else, and cannot be ended.
     """

@@ -18,8 +18,8 @@ _FOREVER = timedelta(days=365)
 class GlooReceives:
     """The receives of a channel: a thread waits for those of one way after the other.
 
-    gloo forgets to wake who waits for a message that has come in part when its connection breaks. Such a thread stays,
-    and with it what is gloo's own of the channel. It holds this object, which keeps nothing of it once it is closed.
+    When a connection breaks, gloo does not wake a thread that waits for a message that has come in part. Such a thread
+    stays, and with it gloo's own objects of the channel. It holds this object, which keeps nothing once it is closed.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class GlooReceives:
 
 
 class _Way:
-    """What one thread waits for: ``begun``, up to None, and of that the one ``under_way``."""
+    """The receives that one thread waits for, in turn: those ``begun``, up to None, and the one ``under_way``."""
 
     def __init__(self) -> None:
         self.begun = queue.SimpleQueue[Transfer | None]()

@@ -19,9 +19,9 @@ CONTROL_TAGS = 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine bears.
+    """The limits of an engine.
 
-    ``tags`` count from 0 to one below it; a message has ``message_bytes`` at most, and those of about ``chunk_bytes``
+    ``tags`` count from 0 to one below it; a message has ``message_bytes`` at most. Those of about ``chunk_bytes``
     go through quickest. ``rails``: over how many network ports of a host messages spread, by ``tag % rails``.
     ``is_death_fatal``: whether the engine ends all ranks when one dies. ``needs_calls``: whether messages move only
     while this process is within a call of the channel.
@@ -112,7 +112,7 @@ class Channel(abc.ABC):
         return None
 
     def without(self, ranks: Collection[int], deadline: float) -> Channel:  # noqa: ARG002 - for engines with a store
-        """Return a channel between all ranks but these, whose own numbers close up; all others call it alike.
+        """Return a channel between all ranks but these, with numbers that close up; all others call it alike.
 
         For engines with a store, which decides once: of two parts that leave each other out, one goes on at most. This
         channel may be closed.

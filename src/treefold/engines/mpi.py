@@ -1,4 +1,4 @@
-"""Channels over MPI, by mpi4py: a communicator of our own, whose requests one loop tests."""
+"""Channels over MPI, by mpi4py: a communicator of our own, with requests that one loop tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MpiChannel(Channel):
     """
 
     def __init__(self, communicator: Any) -> None:
-        """Take a duplicate of a communicator, whose ranks all call this, and wait for each other without a deadline."""
+        """Take a duplicate of a communicator. All its ranks call this, and wait for each other without a deadline."""
         self._comm = communicator.Dup()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         tags = min(self._comm.Get_attr(MPI.TAG_UB), _MOST_TAGS)
@@ -103,7 +103,7 @@ class MpiChannel(Channel):
             done = MPI.Request.Testsome([one.handle for one in begun]) if begun else None
             return [begun[index] for index in sorted(done or ())]
         except MPI.Exception:
-            pass  # it does not say whose request it was
+            pass  # it does not say which request has failed
         ended = []
         for transfer in begun:
             if transfer.handle == MPI.REQUEST_NULL:  # done by the call that failed, whether well is not known

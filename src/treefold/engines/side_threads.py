@@ -16,7 +16,7 @@ from treefold.engines.times import CLOSE_S
 
 T = TypeVar("T")
 
-#: What ends each thread that is under way.
+#: The threads that are under way, each with a function that ends it.
 _under_way: dict[threading.Thread, Callable[[], object]] = {}
 
 

@@ -39,7 +39,7 @@ def _send_part(connection: socket.socket, data: bytes, descriptors: Sequence[int
             # The kernel holds the descriptors until they are received, so the sender may close its own at once.
             socket.send_fds(connection, [data], list(descriptors))
         except OSError as error:
-            # A user may only have so many descriptors on their way; the others receive theirs in the meantime.
+            # The system bounds the descriptors of a user on their way; the others receive theirs in the meantime.
             if error.errno != errno.ETOOMANYREFS or time.monotonic() > until:
                 raise
             time.sleep(RETRY_S)
@@ -117,7 +117,7 @@ _lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    # The child may live longer than the parent, whose end would then go unnoticed.
+    # The child may live longer than the parent, and would hide that it has ended.
     for lifeline in list(_lifelines):
         lifeline.cut()
 

@@ -45,7 +45,7 @@ class Waiting:
 
 
 class Met(NamedTuple):
-    """What a rank has after the rendezvous.
+    """The memory and the other ranks, as a rank has them after the rendezvous.
 
     ``fd``: of the shared memory. ``lifelines``: the others' by rank, -1 for this rank. ``pids``: by rank, 0 where this
     process cannot see it.
@@ -177,7 +177,7 @@ class Listener:
         self._tell(_refusal(self._waiting.numbers[0], error))
 
     def _hear(self, rank: int, seconds: float) -> None:
-        """Raise what a rank says, or that it does not in so many seconds."""
+        """Raise what a rank says, or that it says nothing within this time."""
         connection, number = self._members[rank][0], self._waiting.numbers[rank]
         connection.settimeout(max(seconds, RETRY_S))
         try:

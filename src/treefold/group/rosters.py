@@ -1,4 +1,4 @@
-"""What knows the ranks of a job before there is a group: a store of PyTorch's, or a channel between all of them."""
+"""Rosters know the ranks of a job before there is a group: by a store of PyTorch's, or a channel between all ranks."""
 
 from __future__ import annotations
 
