@@ -6,6 +6,7 @@ import pytest
 import treefold
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionToOneDevice
 from treefold.dtypes import REDUCIBLE
+from treefold.execution.gpus import CHOICES, VARIABLE
 from treefold.testing import assert_same_bits, owned
 from treefold.testing.inputs import mixed_values
 
@@ -38,23 +39,26 @@ def both(dtype, size, count=4, *, is_owned=True):
 
 @pytest.mark.parametrize("dtype", REDUCIBLE)
 @pytest.mark.parametrize("op", list(ReduceOp))
-def test_gives_the_bits_of_the_host(op, dtype):
-    """Every dtype, op and size, special values among them, new results and in place."""
+@pytest.mark.parametrize("executor", CHOICES)
+def test_gives_the_bits_of_the_host(executor, op, dtype, monkeypatch):
+    """Every dtype, op and size, special values among them, new results and in place; 7 divides nothing evenly."""
+    monkeypatch.setenv(VARIABLE, executor)
     if dtype.startswith("complex") and op in {ReduceOp.MIN, ReduceOp.MAX}:
         pytest.skip("complex numbers have no order")
     ops = ReductionToOneDevice()
     for size in SIZES:
-        host, gpu = both(dtype, size, is_owned=False)
-        value, expected = PerReplica(gpu, ["gpu:0"] * 4), PerReplica(host)
+        host, gpu = both(dtype, size, count=7, is_owned=False)
+        value, expected = PerReplica(gpu, ["gpu:0"] * 7), PerReplica(host)
         made = ops.reduce(op, value, value)
         wants = ops.reduce(op, expected, expected)
-        assert made.plan.executor == "cuda"
+        assert made.plan.executor == executor
         for tensor, want in zip(made.values, wants.values, strict=True):
             assert tensor.is_cuda
             assert_same_bits(on_host(tensor), on_host(want))
         if made.values[0].dtype is gpu[0].dtype:
             ops.reduce(op, value, value, out=value)
-            assert all(torch.equal(one.view(torch.uint8), made.values[0].view(torch.uint8)) for one in gpu)
+            for tensor in gpu:
+                assert_same_bits(on_host(tensor), on_host(made.values[0]))
 
 
 def test_more_than_two_to_the_31_bytes():

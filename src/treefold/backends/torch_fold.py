@@ -42,8 +42,13 @@ def scale_on_device(part: Any, divisor: int, result: Any) -> Any:
     """Return a 1-d tensor, of integers of at most 32 bits or of floats, divided and rounded once to ``result``."""
     with torch.no_grad():
         if part.is_complex():
-            return _as_complex(_as_real(part).double() / divisor, result)
-        return _rounded(part.double() / divisor, result)
+            return _as_complex(_divided(_as_real(part).double(), divisor), result)
+        return _rounded(_divided(part.double(), divisor), result)
+
+
+def _divided(values: Any, divisor: float) -> Any:
+    # By a tensor: on GPUs PyTorch divides by a number as it multiplies with its reciprocal, which rounds twice.
+    return values / torch.full((), divisor, dtype=values.dtype, device=values.device)
 
 
 def _as_real(part: Any) -> Any:
@@ -66,7 +71,7 @@ def _sum(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None) -
     if mean_of is not None:
         # int64 holds the sum of 2^31 contributions of 32 bits, and native 16-bit sums cannot hold the count itself.
         wide = torch.float64 if dtype in INTEGERS else torch.float32 if total.dtype in _HALVES else total.dtype
-        total = total.to(wide) / mean_of
+        total = _divided(total.to(wide), mean_of)
     if fold.accumulate == "wide" and dtype in OVERFLOWING:
         total = _refolded(total, parts, mean_of)
         # Parts may be partial sums, which say nothing of the hull.
@@ -88,19 +93,19 @@ def _refolded(total: Any, parts: Sequence[Any], mean_of: int | None) -> Any:
         return total
     scale = headroom(len(parts))
     small = _accumulate([part.double() / scale for part in parts], torch.float64)
-    again = (small if mean_of is None else small / mean_of) * scale
+    again = (small if mean_of is None else _divided(small, mean_of)) * scale
     return torch.where(where, _halfway_float32(again) if total.dtype is torch.float32 else again, total)
 
 
 def _weighted_mean(chosen: Sequence[tuple[float, Any]], weight_sum: float) -> Any:
     """Σwᵢxᵢ/Σwᵢ of float64 contributions, none of weight 0 and none of weight 2 or more."""
     values = [part for _, part in chosen]
-    total = _accumulate([weight * part for weight, part in chosen], torch.float64) / weight_sum
+    total = _divided(_accumulate([weight * part for weight, part in chosen], torch.float64), weight_sum)
     where = ~torch.isfinite(total)
     if where.any():
         scale = 2 * headroom(len(chosen))
         small = _accumulate([weight * (part / scale) for weight, part in chosen], torch.float64)
-        total = torch.where(where, small / weight_sum * scale, total)
+        total = torch.where(where, _divided(small, weight_sum) * scale, total)
     return clamp(total, values, namespace=torch)
 
 
