@@ -26,10 +26,6 @@ from treefold.bench.machine import describe_versions
 from treefold.errors import BenchError
 
 _RESULTS = Path(__file__).parent / "results"
-_EMPTY = (
-    "no GPU was at hand: `make test-gpu` runs the tests that need one, and `make bench-gpu` writes this table with"
-    " figures, as gpu-<date>.md"
-)
 
 
 def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -40,17 +36,14 @@ def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "--shrink", type=int, default=1, help="divide the length of every tensor, to try it quickly (1)"
     )
     parser.add_argument("--output", type=Path, default=_RESULTS, help="folder of the page and its data")
-    parser.add_argument("--write-empty", action="store_true", help="write gpu.md, the table without figures, and end")
     return parser.parse_args(words)
 
 
 def measured(asked: argparse.Namespace) -> tuple[GpuRun, str]:
-    """Measure what is asked for, or nothing, and return the run and the name of its files."""
+    """Measure, and return the run and the name of its files."""
     for option, number in (("--rounds", asked.rounds), ("--shrink", asked.shrink)):
         if number < 1:
             raise BenchError.least(option, number, 1)
-    if asked.write_empty:
-        return GpuRun("", notes=(_EMPTY,)), "gpu"
     machine = CudaMachine()
     if len(machine.gpus) > 1:
         print(importlib.import_module("treefold").verify_links())

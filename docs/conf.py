@@ -115,7 +115,7 @@ BORROWED = {
     "how/host-memory": newest("20*.md"),
     "how/ranks-measured": newest("ranks-*.md"),
     "how/hosts-measured": newest("hosts-*.md"),
-    "how/gpus-measured": "benchmarks/results/gpu.md",
+    "how/gpus-measured": "benchmarks/results/gpu-2026-11-26.md",
     "contributing": "CONTRIBUTING.md",
     "changelog": "CHANGELOG.md",
 }

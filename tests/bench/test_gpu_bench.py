@@ -294,14 +294,6 @@ class TestProgram:
         assert "reports no GPU" in capsys.readouterr().err
         assert not list(tmp_path.iterdir())
 
-    def test_writes_the_table_without_figures(self, program, tmp_path):
-        """Every cell says so, and the page says which commands fill it."""
-        assert program.main(["--write-empty", "--output", str(tmp_path)]) == 0
-        text = (tmp_path / "gpu.md").read_text()
-        assert text.count(f" {NOT_MEASURED} ") == 3 * len(make_figures())
-        assert "`make bench-gpu`" in text
-        assert "`make test-gpu`" in text
-
     @pytest.mark.parametrize("option", ["--rounds", "--shrink"])
     def test_refuses_numbers_below_one(self, program, option, capsys):
         """In the words of the other benchmark."""

@@ -1,9 +1,7 @@
 import json
 import os
-import pathlib
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
@@ -87,12 +85,14 @@ class TestRun:
         assert done.stderr.count("DeadlineError: Rank 1 had not come by the deadline") == 2
         assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "treefold run: rank 0 exited with code 1")
 
-    def test_leaves_no_folder(self, script):
+    def test_leaves_no_folder(self, script, tmp_path, monkeypatch):
         """Whether the ranks connect or not."""
-        before = set(pathlib.Path(tempfile.gettempdir()).glob("treefold-*"))
+        folder = tmp_path / "temporary"
+        folder.mkdir()
+        monkeypatch.setenv("TMPDIR", str(folder))
         run("run", "-n", "2", script("pass"))
         run("run", "-n", "2", "-m", "this")
-        assert set(pathlib.Path(tempfile.gettempdir()).glob("treefold-*")) <= before
+        assert not list(folder.glob("treefold-*"))
 
     def test_ranks_agree_in_functions_that_lie_elsewhere_in_each(self, script):
         """Static data of a pytree, such as a model's, may be functions: of one name they are one."""

@@ -13,6 +13,7 @@ from treefold.backends.torch import TorchBackend
 from treefold.dtypes import COMPLEX, REDUCIBLE
 from treefold.errors import OutputError
 from treefold.execution.cuda import repeat
+from treefold.execution.gpus import gpu_executor
 from treefold.testing import assert_same_bits, mixed_values
 
 COUNT = 3
@@ -178,6 +179,13 @@ def test_asks_for_the_executor_again(gpus, slow_calls, monkeypatch):
         executors.append(ops.reduce("sum", replicas, replicas).plan.executor)
     assert executors == ["cuda", "cuda", "local", "cuda"]
     assert len(slow_calls) == 2
+
+
+def test_is_the_choice_on_one_gpu_only(monkeypatch):
+    """Nobody asks: one GPU, and one with the host, are what this executor has run on; several are not."""
+    monkeypatch.delenv("TREEFOLD_GPU_EXECUTOR", raising=False)
+    devices = (["gpu:0", "gpu:0"], ["gpu:0", "cpu:0"], ["gpu:0", "gpu:1"])
+    assert [gpu_executor(each) for each in devices] == ["cuda", "cuda", "local"]
 
 
 def test_leaves_little_memory_to_the_slow_path(gpus, slow_calls, monkeypatch):

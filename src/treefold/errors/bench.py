@@ -75,8 +75,7 @@ class BenchError(CommandError):
     def no_gpu(cls, version: str) -> Self:
         return cls(
             f"PyTorch {version} reports no GPU, so there is nothing to measure. Run this where there are a GPU, its"
-            " driver and PyTorch's build for it (python -m pip install --upgrade torch); --write-empty writes the table"
-            " without figures."
+            " driver and PyTorch's build for it (python -m pip install --upgrade torch)."
         )
 
 

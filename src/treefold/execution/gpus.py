@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from treefold.backends import ArrayBackend
 from treefold.devices import device_type
@@ -31,7 +31,7 @@ class CudaExecutor(Executor):
     manner = "chunks of all steps in flight together"
 
     def refusal(self, call: CallSummary) -> str:
-        """Refuse what is not PyTorch's or not on a GPU, and whatever ``TREEFOLD_GPU_EXECUTOR`` does not ask for.
+        """Refuse what is not PyTorch's or not on a GPU, and what ``TREEFOLD_GPU_EXECUTOR`` leaves to another.
 
         Raises:
             ArgumentError: it asks for something else.
@@ -44,7 +44,7 @@ class CudaExecutor(Executor):
             return "it runs on GPUs, and the host beside them"
         if len(call.devices) > 1 and call.accumulate == "callback":
             return "its streams call no accumulation_fn"
-        return "" if gpu_executor() == self.name else f"{VARIABLE} does not ask for it"
+        return "" if gpu_executor(call.devices) == self.name else f"{VARIABLE} does not ask for it"
 
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
         """Run it by PyTorch's streams and Triton's kernels.
@@ -70,23 +70,24 @@ class CudaExecutor(Executor):
         """Repeat what one launch of the kernel did."""
         from treefold.execution.cuda.repeat import repeater  # noqa: PLC0415 - imports PyTorch
 
-        return repeater(plan, fold, lambda: gpu_executor() == self.name)
+        return repeater(plan, fold, lambda: gpu_executor(plan.devices) == self.name)
 
 
 #: The values of the variable.
 CHOICES = (CudaExecutor.name, STEP_BY_STEP)
 
 
-def gpu_executor() -> str:
-    """Return what ``TREEFOLD_GPU_EXECUTOR`` asks for; ``"local"`` if it is not set.
+def gpu_executor(devices: Collection[str] = ()) -> str:
+    """Return what runs plans between these devices: what ``TREEFOLD_GPU_EXECUTOR`` asks for.
 
-    ``"cuda"`` is not the automatic choice before it has been run on every kind of machine that it is for.
+    If it is not set, ``"cuda"`` with one GPU, and ``"local"`` with several: between those, ``"cuda"`` has never run.
 
     Raises:
         ArgumentError: it is set to something else.
 
     """
-    asked = os.environ.get(VARIABLE, STEP_BY_STEP)
+    num_gpus = sum(device_type(device) == "gpu" for device in set(devices))
+    asked = os.environ.get(VARIABLE, CudaExecutor.name if num_gpus < 2 else STEP_BY_STEP)  # noqa: PLR2004
     if asked not in CHOICES:
-        raise ArgumentError.setting(asked, '"local" (the default) or "cuda"', name=VARIABLE)
+        raise ArgumentError.setting(asked, '"local" or "cuda"', name=VARIABLE)
     return asked
