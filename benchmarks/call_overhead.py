@@ -15,7 +15,7 @@ import numpy as np
 from treefold import HierarchicalCopyAllReduce, PerReplica
 from treefold.backends import loaded_backends
 from treefold.calls.reader import read_pair
-from treefold.execution import host_fold, native
+from treefold.execution import native
 from treefold.report.tables import plain_table
 
 NUMPY = loaded_backends()[0]
@@ -41,7 +41,7 @@ def main() -> None:
     pair = read_pair(value, value, value)
     (known,) = ops._calls._known._entries.values()
     rows: list[Any] = [pair.value]
-    fold = native.RowFold((native.DTYPES["float32"],), native.OPS["SUM"], native.ACCUMULATIONS["wide"], native.level())
+    fold = native.RowFold((native.DTYPES["float32"],), native.OPS["SUM"], native.ACCUMULATIONS["exact"], native.level())
     parts = {
         "hold the arrays: PerReplica": lambda: PerReplica(arrays),
         "read the arrays, and make the key of the call": lambda: read_pair(value, value, value),
@@ -53,7 +53,7 @@ def main() -> None:
     }
     table = [(name, f"{microseconds(part):.1f}") for name, part in parts.items()]
     threads = native.num_threads()
-    print(f"8 x 64 KiB float32, SUM in place, {threads} threads, {host_fold.KERNEL} kernel")
+    print(f"8 x 64 KiB float32, SUM in place, {threads} threads, {native.kernel()} kernel")
     print(plain_table(["part", "us"], table))
 
 

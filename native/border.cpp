@@ -1,6 +1,7 @@
 #include "border.hpp"
 
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <thread>
 
@@ -66,6 +67,14 @@ Item item_of(int dtype, const Request& request) {
   item.source_bytes = treefold::element_bytes[dtype];
   item.target_bytes = target_bytes(dtype, request.op);
   return item;
+}
+
+std::vector<std::uint32_t> words_of(const nb::bytes& weights, std::size_t words_each) {
+  const std::size_t nbytes = weights.size();
+  if (words_each == 0 || nbytes % (4 * words_each) != 0) refuse("These are not the bytes of weights.");
+  std::vector<std::uint32_t> words(nbytes / 4);
+  std::memcpy(words.data(), weights.c_str(), nbytes);
+  return words;
 }
 
 void run(const std::vector<Item>& items, const treefold::Manner& manner) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "batch.hpp"
+#include "exact.hpp"
 
 // Raises ValueError.
 [[noreturn]] void refuse(const std::string& sentence);
@@ -15,8 +16,7 @@
 struct Request {
   int op, accumulate;
   const treefold::Level* level;
-  const std::vector<double>* weights = nullptr;
-  double weight_sum = 0;
+  const treefold::Weights* weights = nullptr;
 };
 
 const treefold::Level& level_at(int index);
@@ -24,5 +24,7 @@ const treefold::Level& level_at(int index);
 Request fold_request(int op, int accumulate, int level);
 // Returns an item without memory, length and number of contributions. Raises ValueError for a dtype that the op lacks.
 treefold::Item item_of(int dtype, const Request& request);
+// Reads weights as Python passes them: whole numbers of so many 32-bit words each. Raises ValueError for other bytes.
+std::vector<std::uint32_t> words_of(const nanobind::bytes& weights, std::size_t words_each);
 // Folds, without the GIL unless the batch is too small for that to pay. Raises what a Python signal handler raised.
 void run(const std::vector<treefold::Item>& items, const treefold::Manner& manner = {});

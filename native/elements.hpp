@@ -15,7 +15,7 @@ namespace treefold {
   X(boolean, "bool", 1)
 #define TREEFOLD_OPS(X) \
   X(sum, "SUM", 0) X(mean, "MEAN", 0) X(min, "MIN", 0) X(max, "MAX", 0) X(product, "PRODUCT", 0)
-#define TREEFOLD_ACCUMULATIONS(X) X(wide, "wide", 0) X(native, "native", 0)
+#define TREEFOLD_ACCUMULATIONS(X) X(exact, "exact", 0) X(native, "native", 0)
 
 #define TREEFOLD_ENUMERATOR(name, text, nbytes) name,
 #define TREEFOLD_NAME(name, text, nbytes) text,
@@ -38,11 +38,13 @@ constexpr int accumulation_count = sizeof accumulation_names / sizeof *accumulat
 #undef TREEFOLD_NAME
 #undef TREEFOLD_NBYTES
 
+class Weights;
+enum class Certificate : int;
+
 // How one array is folded: everything but the pointers.
 struct Arithmetic {
-  std::size_t count = 0;            // contributions; MEAN divides by it
-  const double* weights = nullptr;  // one per contribution, above 0 and below 2; MEAN divides by their sum instead
-  double weight_sum = 0;
+  std::size_t count = 0;             // contributions; MEAN divides by it
+  const Weights* weights = nullptr;  // one per contribution; MEAN divides by their sum instead
 };
 
 // Folds elements [begin, end) of `count` sources and writes the result into `target_count` targets. `stream`: write
@@ -55,6 +57,7 @@ struct Level {
   const char* name;
   Loop loops[dtype_count][op_count][accumulation_count];
   Loop weighted_mean[dtype_count];
+  Certificate (*certificate)();  // what proves that additions were exact
   Loop traffic;  // the same reads and writes on bytes, arithmetic left out: the limit that folds are measured against
 };
 

@@ -70,8 +70,10 @@ struct Half {
   static Lanes<N> load(const Element* p) {
 #if TREEFOLD_VECTORS && defined(__AVX512F__)
     if constexpr (N == 16) return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-#elif TREEFOLD_VECTORS && defined(__F16C__)
+#endif
+#if TREEFOLD_VECTORS && defined(__F16C__)
     if constexpr (N == 8) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    if constexpr (N == 4) return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 #endif
     if constexpr (N == 1) {
       return half_to_float(*p);
@@ -85,8 +87,15 @@ struct Half {
   static Vector<Element, N> pack(Lanes<N> v) {
 #if TREEFOLD_VECTORS && defined(__AVX512F__)
     if constexpr (N == 16) return bits_as<Vector<Element, N>>(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
-#elif TREEFOLD_VECTORS && defined(__F16C__)
+#endif
+#if TREEFOLD_VECTORS && defined(__F16C__)
     if constexpr (N == 8) return bits_as<Vector<Element, N>>(_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+    if constexpr (N == 4) {
+      Vector<Element, N> out;
+      const __m128i halves = _mm_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+      std::memcpy(&out, &halves, sizeof out);
+      return out;
+    }
 #endif
     if constexpr (N == 1) {
       return float_to_half(v);

@@ -38,7 +38,7 @@ struct Form {
        const std::vector<std::pair<int, std::size_t>>& leaves, int op,
        int accumulate, int level, bool is_weighted) {
     call.description = description;
-    const std::vector<double> some_weights;
+    const treefold::Weights some_weights({1}, 1);
     Request request = fold_request(op, accumulate, level);
     if (is_weighted) request.weights = &some_weights;
     for (const auto& [dtype, length] : leaves) {
@@ -107,7 +107,7 @@ class HostGroup {
   HostGroup& operator=(const HostGroup&) = delete;
 
   nb::object fold(const Form& form, const nb::list& rows, const nb::object& targets, bool wants_lease,
-                  const std::vector<double>& weights, double weight_sum, std::uint64_t plan, double seconds,
+                  const nb::bytes& weights, std::size_t weight_words, std::uint64_t plan, double seconds,
                   const nb::object& warn, const std::vector<std::vector<std::size_t>>& counts) {
     tg::Call call = form.call;
     if (rows.size() != call.leaves.size()) refuse("A call of other leaves than its form.");
@@ -144,8 +144,8 @@ class HostGroup {
     if (!are_disjoint(extents)) return nb::none();
     if (call.leaves.empty()) call.replicas = 1;
     call.wants_lease = wants_lease;
-    call.weights = weights;
-    call.weight_sum = weight_sum;
+    call.weights = words_of(weights, weight_words);
+    call.weight_words = weight_words;
     call.plan = plan;
     call.counts = counts;
     return nb::cast(run(call, seconds, warn));
@@ -368,7 +368,7 @@ void define_groups(nb::module_& module) {
            nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("result_bytes"), nb::arg("arena_bytes"),
            nb::arg("peers"), nb::arg("spins"), "Own the descriptors of `peers`, by which ranks see each other end; `fd` stays the caller's.")
       .def("fold", &HostGroup::fold, nb::arg("form"), nb::arg("rows"), nb::arg("targets").none(), nb::arg("wants_lease"),
-           nb::arg("weights"), nb::arg("weight_sum"), nb::arg("plan"), nb::arg("seconds"), nb::arg("warn").none(),
+           nb::arg("weights"), nb::arg("weight_words"), nb::arg("plan"), nb::arg("seconds"), nb::arg("warn").none(),
            nb::arg("counts") = std::vector<std::vector<std::size_t>>{},
            "Fold the rows of all ranks into the one array of each target, where there is one; None, with nothing done and no\n"
            "other rank told, if targets cannot be written or share memory with another array of the call.")

@@ -1,10 +1,12 @@
 // One vector level: compiled several times, each time with other flags and another TREEFOLD_LEVEL.
+#include <cfloat>
 #include <cstring>
 #include <limits>
 #include <type_traits>
 #include <utility>
 
 #include "elements.hpp"
+#include "exact.hpp"
 #include "overflow.hpp"
 
 #if defined(__SSE2__) || defined(__x86_64__)
@@ -17,6 +19,9 @@ namespace treefold::TREEFOLD_LEVEL {
 #include "vectors.hpp"
 #include "formats.hpp"
 #include "loops.hpp"
+#include "window.hpp"
+#include "exact_rounding.hpp"
+#include "exact_loops.hpp"
 #include "special.hpp"
 #include "table.hpp"
 

@@ -83,14 +83,9 @@ struct Policy {
   using Value = typename Format::Value;
   static constexpr Dtype dtype = dtype_;
   static constexpr Op op = op_;
-  static constexpr bool is_wide = accumulate_ == Accumulate::wide;
-  static constexpr bool adds = op == Op::sum || op == Op::mean;
-  static constexpr bool is_float64 = dtype == Dtype::float64 || dtype == Dtype::complex128;
-  static constexpr bool clamps = is_wide && op == Op::mean && is_float64;
-  static constexpr bool multiplies = is_wide && op == Op::product && is_real<Value>;
-  // Sums of float16 fit float32 and sums of float32 fit float64: only these can overflow before they are rounded.
-  static constexpr bool settles =
-      multiplies || (is_wide && is_real<Value> && adds && (is_float64 || dtype == Dtype::bfloat16));
+  static constexpr bool is_exact = accumulate_ == Accumulate::exact;
+  // A product of floats is accumulated wide, and may leave the accumulator's range before it is rounded.
+  static constexpr bool multiplies = is_exact && op == Op::product && is_real<Value>;
 };
 
 // Narrows a float64 with a sticky last bit ("round to odd"), so that rounding the result again equals rounding once.
@@ -118,7 +113,7 @@ inline void settle_block(Vector<typename P::Value, N> (&total)[U], const void* c
     store<Value, N>(lanes, total[u]);
     for (int i = 0; i < N; ++i) {
       if (!(lanes[i] - lanes[i] == 0)) {
-        lanes[i] = round_to_odd<Value>(settle(P::dtype, P::op, sources, fold, at + u * N + i));
+        lanes[i] = round_to_odd<Value>(settle_product(P::dtype, sources, fold.count, at + u * N + i));
       }
     }
     total[u] = load<Value, N>(lanes);
@@ -141,10 +136,10 @@ inline void finish_block(Vector<typename P::Value, N> (&total)[U], const void* c
       const Value divisor = static_cast<Value>(fold.count);
       each<U>([&](auto u) { total[u] = total[u] / divisor; });
     }
-    if constexpr (P::settles) {
+    if constexpr (P::multiplies) {
       if (any_not_finite<Value, N, U>(total)) settle_block<P, N, U>(total, sources, fold, at);
     }
-    if constexpr (!P::clamps) each<U>([&](auto u) { out[u] = P::Result::template pack<N>(total[u]); });
+    each<U>([&](auto u) { out[u] = P::Result::template pack<N>(total[u]); });
   }
 }
 
@@ -156,15 +151,12 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
   using Lanes = Vector<Value, N>;
   using Element = typename Format::Element;
   using Written = typename P::Result::Element;
-  // Of a MEAN, the hull of the contributions; of a PRODUCT, `low` is the smallest partial one of no zero.
-  Lanes total[U], low[P::clamps || P::multiplies ? U : 1], high[P::clamps ? U : 1];
+  Lanes total[U], low[P::multiplies ? U : 1];  // the smallest partial product of no zero
   constexpr std::size_t block_bytes = U > 1 ? sizeof(Element) * N * U : 0;
   const Element* first = static_cast<const Element*>(sources[0]) + at;
   prefetch_ahead<block_bytes>(first);
   each<U>([&](auto u) {
     total[u] = Format::template load<N>(first + u * N);
-    // float64 has no wider accumulator, so the roundings of a sum can carry the mean out of this hull.
-    if constexpr (P::clamps) low[u] = high[u] = total[u];
     if constexpr (P::multiplies) low[u] = Lanes{} + std::numeric_limits<Value>::infinity();
   });
   for (std::size_t r = 1; r < fold.count; ++r) {
@@ -174,11 +166,7 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
       const Lanes value = Format::template load<N>(source + u * N);
       [[maybe_unused]] const Lanes before = total[u];
       total[u] = combine<P::op, Value, N>(total[u], value);
-      if constexpr (!P::is_wide && sizeof(Value) != sizeof(Element)) total[u] = Format::template narrow<N>(total[u]);
-      if constexpr (P::clamps) {
-        low[u] = smaller(low[u], value);
-        high[u] = larger(high[u], value);
-      }
+      if constexpr (!P::is_exact && sizeof(Value) != sizeof(Element)) total[u] = Format::template narrow<N>(total[u]);
       if constexpr (P::multiplies) {
         const Lanes size = magnitude<Value, N>(total[u]);
         low[u] = (size < low[u]) & (before != Lanes{}) & (value != Lanes{}) ? size : low[u];
@@ -192,12 +180,6 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
   }
   Vector<Written, N> out[U];
   finish_block<P, N, U>(total, sources, fold, at, out);
-  if constexpr (P::clamps) {
-    each<U>([&](auto u) {
-      const Lanes lowered = total[u] > high[u] ? high[u] : total[u];
-      out[u] = P::Result::template pack<N>(total[u] < low[u] ? low[u] : lowered);
-    });
-  }
   write_block<Vector<Written, N>, U>(out, targets, target_count, at * sizeof(Written), stream_out);
 }
 

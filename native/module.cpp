@@ -16,6 +16,7 @@
 
 #include "border.hpp"
 #include "dispatch.hpp"
+#include "exact.hpp"
 #include "graph_module.hpp"
 #include "group_module.hpp"
 #include "memory.hpp"
@@ -75,14 +76,11 @@ class Batch {
     Item item = item_of(dtype, request);
     add_memory(item, entry[1], entry[2]);
     item.arithmetic.count = nb::len(nb::handle(entry[1]));
-    if (request.weights != nullptr) {
-      if (request.weights->size() != item.arithmetic.count) {
-        refuse("fold got " + std::to_string(request.weights->size()) + " weights for " +
-               std::to_string(item.arithmetic.count) + " sources.");
-      }
-      item.arithmetic.weights = request.weights->data();
-      item.arithmetic.weight_sum = request.weight_sum;
+    if (request.weights != nullptr && request.weights->count() != item.arithmetic.count) {
+      refuse("fold got " + std::to_string(request.weights->count()) + " weights for " +
+             std::to_string(item.arithmetic.count) + " sources.");
     }
+    item.arithmetic.weights = request.weights;
     items_.push_back(item);
   }
 
@@ -119,16 +117,22 @@ class Batch {
   std::vector<std::unique_ptr<void*[]>> pointers_;
 };
 
-void fold(const nb::list& items, int op, int accumulate, int level, nb::object weights, double weight_sum) {
+void fold(const nb::list& items, int op, int accumulate, int level, const std::optional<nb::bytes>& weights,
+          std::size_t words_each) {
   Request request = fold_request(op, accumulate, level);
-  if (!weights.is_none() && op != static_cast<int>(treefold::Op::mean)) refuse("fold takes weights with MEAN only.");
-  std::vector<double> numbers;
-  if (!weights.is_none()) {
-    for (nb::handle weight : weights) numbers.push_back(nb::cast<double>(weight));
-  }
-  if (!weights.is_none()) request.weights = &numbers;
-  request.weight_sum = weight_sum;
+  if (!weights) return run(Batch(items, request).items());
+  if (op != static_cast<int>(treefold::Op::mean)) refuse("fold takes weights with MEAN only.");
+  const treefold::Weights numbers(words_of(*weights, words_each), words_each);
+  if (numbers.has_zero()) refuse("A weight is 0; its contribution is to be left out.");
+  request.weights = &numbers;
   run(Batch(items, request).items());
+}
+
+void set_certificate(int number) {
+  if (number < 0 || number >= treefold::certificate_count) {
+    refuse("There is no certificate " + std::to_string(number) + ".");
+  }
+  treefold::asked_certificate = static_cast<treefold::Certificate>(number);
 }
 
 // More than any memory, and far from where sums of sizes would wrap.
@@ -185,10 +189,16 @@ NB_MODULE(_native, module) {
   module.attr("DTYPES") = tuple_of(treefold::dtype_names);
   module.attr("OPS") = tuple_of(treefold::op_names);
   module.attr("ACCUMULATIONS") = tuple_of(treefold::accumulation_names);
+  module.attr("CERTIFICATES") = tuple_of(treefold::certificate_names);
   module.def("fold", &fold, nb::arg("items"), nb::arg("op"), nb::arg("accumulate"), nb::arg("level"),
-             nb::arg("weights").none() = nb::none(), nb::arg("weight_sum") = 0.0,
+             nb::arg("weights").none() = nb::none(), nb::arg("words_each") = 1,
              "Fold a batch of (dtype, sources, targets): row-major NumPy arrays of one length each, in replica order.\n\n"
-             "A target is exactly one source's memory or disjoint from all of them; the caller has checked that.");
+             "A target is exactly one source's memory or disjoint from all of them; the caller has checked that.\n"
+             "weights: whole numbers above 0, one per source, of words_each 32-bit words each, little-endian.");
+  module.def("set_certificate", &set_certificate, nb::arg("certificate"),
+             "Choose what proves that additions were exact, by its number in CERTIFICATES, for all folds from now on.");
+  module.def("certificate", [](int level) { return static_cast<int>(level_at(level).certificate()); }, nb::arg("level"),
+             "Return the number of the certificate that a level uses: not the one asked for where its test failed.");
   module.def("traffic", &traffic, nb::arg("items"), nb::arg("level"), nb::arg("task_bytes") = 0,
              nb::arg("stream").none() = nb::none(),
              "Read and write as fold does, with one exclusive or per byte: the limit that folds are measured against.\n\n"

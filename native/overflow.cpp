@@ -12,15 +12,6 @@ namespace treefold {
 
 namespace {
 
-// Returns the power of two by which `count` values are divided so that their sum cannot overflow.
-double headroom(std::size_t count) {
-  // A power of two, so that dividing by it and multiplying again is exact but for denormals, which a sum near overflow
-  // does not notice.
-  double scale = 1;
-  while (scale < static_cast<double>(count)) scale *= 2;
-  return scale;
-}
-
 // Returns (whole·count + rest) / count, rounded once.
 double rounded_quotient(std::uint64_t whole, std::uint64_t rest, std::uint64_t count) {
   constexpr std::uint64_t exact = std::uint64_t{1} << 53;
@@ -68,14 +59,6 @@ struct Contributions {
   double operator[](std::size_t r) const { return element(dtype, sources[r], at); }
 };
 
-double rescaled_sum(const Contributions& values, double divisor) {
-  const double scale = headroom(values.count);
-  double total = values[0] / scale;
-  for (std::size_t r = 1; r < values.count && !std::isnan(total); ++r) total += values[r] / scale;
-  if (divisor != 0) total /= divisor;
-  return total * scale;
-}
-
 // A number mantissa · 2^exponent whose exponent has no bounds; the mantissa is 0.5 to 1, or 0, infinite or NaN.
 struct Scaled {
   double mantissa;
@@ -117,18 +100,8 @@ double scaled_product(const Contributions& values) {
 
 }  // namespace
 
-double settle(Dtype dtype, Op op, const void* const* sources, const Arithmetic& fold, std::size_t at) {
-  const Contributions values{dtype, sources, fold.count, at};
-  if (op == Op::product) return scaled_product(values);
-  return rescaled_sum(values, op == Op::mean ? static_cast<double>(fold.count) : 0);
-}
-
-double settle_weighted(Dtype dtype, const void* const* sources, const Arithmetic& fold, std::size_t at) {
-  const Contributions values{dtype, sources, fold.count, at};
-  const double scale = 2 * headroom(fold.count);  // weights are below 2
-  double total = fold.weights[0] * (values[0] / scale);
-  for (std::size_t r = 1; r < fold.count; ++r) total += fold.weights[r] * (values[r] / scale);
-  return total / fold.weight_sum * scale;
+double settle_product(Dtype dtype, const void* const* sources, std::size_t count, std::size_t at) {
+  return scaled_product({dtype, sources, count, at});
 }
 
 Parts settle_complex_product(Dtype real, const void* const* sources, std::size_t count, std::size_t at) {

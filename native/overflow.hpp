@@ -1,5 +1,5 @@
-// Elements that the fast loops cannot finish, because a sum overflows or a product overflows or underflows before its
-// last factor. These functions are scalar and shared by all vector levels; docs/adr/0027 has their rules.
+// Products whose partial results leave the range of their accumulator, and means of 64-bit integers. These functions are
+// scalar and shared by all vector levels.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,9 @@
 
 namespace treefold {
 
-// Repeats the fold of element `at` of float contributions with bounds so wide that no intermediate value overflows.
-// The result is infinite or NaN only if a contribution is, or if the exact result does not fit.
-double settle(Dtype dtype, Op op, const void* const* sources, const Arithmetic& fold, std::size_t at);
-
-// Returns element `at` of a weighted MEAN, computed without intermediate overflow.
-double settle_weighted(Dtype dtype, const void* const* sources, const Arithmetic& fold, std::size_t at);
+// Returns element `at` of a PRODUCT of floats with bounds so wide that no intermediate value overflows. The result is
+// infinite or NaN only if a contribution is, or if the exact result does not fit.
+double settle_product(Dtype dtype, const void* const* sources, std::size_t count, std::size_t at);
 
 // Returns element `at` of a PRODUCT of complex numbers whose parts have the dtype `real`, no intermediate overflowing.
 struct Parts {

@@ -16,42 +16,43 @@ void of_pairs(const void* const* sources, const Arithmetic& fold, void* const* t
   loop(sources, fold, targets, target_count, 2 * begin, 2 * end, stream_out);
 }
 
-inline void fill(Level& level, Dtype dtype, Op op, Loop wide, Loop native) {
+inline void fill(Level& level, Dtype dtype, Op op, Loop exact, Loop native) {
   auto& loops = level.loops[static_cast<int>(dtype)][static_cast<int>(op)];
-  loops[static_cast<int>(Accumulate::wide)] = wide;
+  loops[static_cast<int>(Accumulate::exact)] = exact;
   loops[static_cast<int>(Accumulate::native)] = native;
 }
 
+template <Dtype dtype, class Format, Op op, bool is_weighted = false>
+constexpr Loop exact_of = &exact_loop<Exact<dtype, Format, op, is_weighted>>;
+
 template <Dtype dtype, class Wide, class Native>
 void fill_float(Level& level) {
-  constexpr auto wide = Accumulate::wide, native = Accumulate::native;
-  constexpr Loop least = loop_of<dtype, Native, Native, Op::min, wide>;
-  constexpr Loop most = loop_of<dtype, Native, Native, Op::max, wide>;
-  fill(level, dtype, Op::sum, loop_of<dtype, Wide, Wide, Op::sum, wide>,
-       loop_of<dtype, Native, Native, Op::sum, native>);
-  fill(level, dtype, Op::mean, loop_of<dtype, Wide, Wide, Op::mean, wide>,
-       loop_of<dtype, Native, Native, Op::mean, native>);
+  constexpr auto exact = Accumulate::exact, native = Accumulate::native;
+  constexpr Loop least = loop_of<dtype, Native, Native, Op::min, exact>;
+  constexpr Loop most = loop_of<dtype, Native, Native, Op::max, exact>;
+  fill(level, dtype, Op::sum, exact_of<dtype, Native, Op::sum>, loop_of<dtype, Native, Native, Op::sum, native>);
+  fill(level, dtype, Op::mean, exact_of<dtype, Native, Op::mean>, loop_of<dtype, Native, Native, Op::mean, native>);
   // MIN and MAX round nothing, so both ways of accumulating are one loop.
   fill(level, dtype, Op::min, least, least);
   fill(level, dtype, Op::max, most, most);
-  fill(level, dtype, Op::product, loop_of<dtype, Wide, Wide, Op::product, wide>,
+  fill(level, dtype, Op::product, loop_of<dtype, Wide, Wide, Op::product, exact>,
        loop_of<dtype, Native, Native, Op::product, native>);
-  level.weighted_mean[static_cast<int>(dtype)] = &weighted_mean<dtype, Native, Native>;
+  level.weighted_mean[static_cast<int>(dtype)] = exact_of<dtype, Native, Op::mean, true>;
 }
 
 // Sums and products of integers wrap, so that they need no sign.
 template <Dtype dtype, class T, class Unsigned, class Mean>
 void fill_integer(Level& level) {
-  constexpr auto wide = Accumulate::wide;
-  constexpr Loop sum = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::sum, wide>;
-  constexpr Loop least = loop_of<dtype, Plain<T>, Plain<T>, Op::min, wide>;
-  constexpr Loop most = loop_of<dtype, Plain<T>, Plain<T>, Op::max, wide>;
-  constexpr Loop product = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::product, wide>;
+  constexpr auto exact = Accumulate::exact;
+  constexpr Loop sum = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::sum, exact>;
+  constexpr Loop least = loop_of<dtype, Plain<T>, Plain<T>, Op::min, exact>;
+  constexpr Loop most = loop_of<dtype, Plain<T>, Plain<T>, Op::max, exact>;
+  constexpr Loop product = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::product, exact>;
   fill(level, dtype, Op::sum, sum, sum);
   if constexpr (sizeof(T) < 8) {
     // Up to 2^20 contributions of 32 bits, the sum is exact in float64, too, in which it is divided; 64-bit integers
     // need the quotients of `integer_mean`.
-    constexpr Loop mean = loop_of<dtype, Widened<T, std::int64_t>, Mean, Op::mean, wide>;
+    constexpr Loop mean = loop_of<dtype, Widened<T, std::int64_t>, Mean, Op::mean, exact>;
     fill(level, dtype, Op::mean, mean, mean);
   } else {
     fill(level, dtype, Op::mean, &wide_integer_mean<std::is_signed_v<T>>, &wide_integer_mean<std::is_signed_v<T>>);
@@ -59,7 +60,7 @@ void fill_integer(Level& level) {
   fill(level, dtype, Op::min, least, least);
   fill(level, dtype, Op::max, most, most);
   fill(level, dtype, Op::product, product, product);
-  level.weighted_mean[static_cast<int>(dtype)] = &weighted_mean<dtype, Plain<T>, Mean>;
+  level.weighted_mean[static_cast<int>(dtype)] = &exact_integer_mean<dtype, typename Mean::Element>;
 }
 
 // Reads and writes bytes as a fold does, with one exclusive or for the arithmetic.
@@ -105,15 +106,14 @@ inline void traffic(const void* const* sources, const Arithmetic& fold, void* co
 
 template <Dtype dtype, Dtype real, class Real, class Wide>
 void fill_complex(Level& level) {
-  constexpr auto wide = Accumulate::wide, native = Accumulate::native;
-  using Format = std::conditional_t<std::is_same_v<Real, Wide>, Plain<Real>, Widened<Real, Wide>>;
-  fill(level, dtype, Op::sum, &of_pairs<loop_of<real, Format, Format, Op::sum, wide>>,
+  constexpr auto exact = Accumulate::exact, native = Accumulate::native;
+  fill(level, dtype, Op::sum, &of_pairs<exact_of<real, Plain<Real>, Op::sum>>,
        &of_pairs<loop_of<real, Plain<Real>, Plain<Real>, Op::sum, native>>);
-  fill(level, dtype, Op::mean, &of_pairs<loop_of<real, Format, Format, Op::mean, wide>>,
+  fill(level, dtype, Op::mean, &of_pairs<exact_of<real, Plain<Real>, Op::mean>>,
        &of_pairs<loop_of<real, Plain<Real>, Plain<Real>, Op::mean, native>>);
-  fill(level, dtype, Op::product, &complex_product<real, Real, Wide, wide>,
+  fill(level, dtype, Op::product, &complex_product<real, Real, Wide, exact>,
        &complex_product<real, Real, Real, native>);
-  level.weighted_mean[static_cast<int>(dtype)] = &of_pairs<&weighted_mean<real, Plain<Real>, Plain<Real>>>;
+  level.weighted_mean[static_cast<int>(dtype)] = &of_pairs<exact_of<real, Plain<Real>, Op::mean, true>>;
 }
 
 Level make_level(const char* name) {
@@ -133,11 +133,12 @@ Level make_level(const char* name) {
   fill_integer<Dtype::uint64, std::uint64_t, std::uint64_t, F64>(level);
   fill_complex<Dtype::complex64, Dtype::float32, float, double>(level);
   fill_complex<Dtype::complex128, Dtype::float64, double, double>(level);
-  constexpr Loop all = loop_of<Dtype::boolean, Truth, Truth, Op::min, Accumulate::wide>;
-  constexpr Loop any = loop_of<Dtype::boolean, Truth, Truth, Op::max, Accumulate::wide>;
+  constexpr Loop all = loop_of<Dtype::boolean, Truth, Truth, Op::min, Accumulate::exact>;
+  constexpr Loop any = loop_of<Dtype::boolean, Truth, Truth, Op::max, Accumulate::exact>;
   fill(level, Dtype::boolean, Op::min, all, all);
   fill(level, Dtype::boolean, Op::max, any, any);
   level.traffic = &traffic;
+  level.certificate = &certificate;
   return level;
 }
 

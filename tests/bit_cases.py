@@ -41,7 +41,7 @@ class Case:
         self.replicas = [pick((1, 1, 2, 3)) for _ in range(size)]
         if pick((0, 1)):
             self.replicas = self.replicas[:1] * size
-        self.accumulate = pick(("wide", "wide", "native"))
+        self.accumulate = pick(("exact", "exact", "native"))
         self.op = pick(OPS)
         self.method = pick((*["all_reduce"] * 6, "reduce", "reduce_scatter", "broadcast", "gather", "batch", "sparse"))
         self.root = self.random.randrange(size)
@@ -179,7 +179,7 @@ def ops_of(group):
     kinds = (ReductionToOneDevice, AllReduceCrossDeviceOps, HierarchicalCopyAllReduce)
     return {
         mode: ([kind(accumulate=mode, group=group) for kind in kinds], HierarchicalCopyAllReduce(accumulate=mode))
-        for mode in ("wide", "native")
+        for mode in ("exact", "native")
     }
 
 
@@ -221,13 +221,13 @@ class _Calls:
             got = self.call(own, weights=mine, out=out)
             got = got if out is None else out
         self.assert_alike(got, expected)
-        if form == "new" and weights is None and case.accumulate == "wide":
+        if form == "new" and weights is None and case.accumulate == "exact":
             assert bits_of(group.all_reduce(self.brought(own), case.op)) == bits_of(got)
 
     def call(self, own, *, weights=None, out=None):
         """Reduce by the group itself, or by an ops object that accumulates as the case says."""
         case = self.case
-        if case.accumulate == "wide":
+        if case.accumulate == "exact":
             return self.group.all_reduce(self.brought(own, out), case.op, out=out, weights=weights)
         ends = None if out is None else treefold.PerReplica([out])
         weights = [weights] if isinstance(weights, float) else weights
@@ -242,7 +242,7 @@ class _Calls:
         if self.rank != case.root:
             assert got is None
         else:
-            assert folded_bits_of(got) == folded_bits_of(self.expected(everyone, accumulate="wide"))
+            assert folded_bits_of(got) == folded_bits_of(self.expected(everyone, accumulate="exact"))
 
     def reduce_scatter(self):
         """A part for each rank, along any axis."""
@@ -257,7 +257,7 @@ class _Calls:
         case.replicas = [1] * size
         own, everyone = self.values(specs, "row_major")
         got = self.group.reduce_scatter(own[0], case.op, axis)
-        whole = flatten(self.expected(everyone, accumulate="wide"))[0]
+        whole = flatten(self.expected(everyone, accumulate="exact"))[0]
         parts = structured([np.split(leaf, size, axis)[self.rank] for leaf in whole])
         assert folded_bits_of(got) == folded_bits_of(parts)
 
@@ -308,7 +308,7 @@ class _Calls:
             everyone.append([sparse, contribution(case.seed, replica, 1, *dense)])
         own = everyone[self.first() : self.first() + case.replicas[self.rank]]
         got = self.group.all_reduce(self.brought(own), case.op)
-        expected = self.expected(everyone, accumulate="wide")
+        expected = self.expected(everyone, accumulate="exact")
         alike = [[one.values, one.indices, dense] for one, dense in (got, expected)]
         self.assert_alike(*alike)
 
@@ -351,4 +351,4 @@ class _Calls:
         return alone.reduce(self.case.op, value, "cpu:0", weights=weights).values[0]
 
 
-_ALONE = {mode: HierarchicalCopyAllReduce(accumulate=mode) for mode in ("wide", "native")}
+_ALONE = {mode: HierarchicalCopyAllReduce(accumulate=mode) for mode in ("exact", "native")}

@@ -9,7 +9,7 @@ from treefold.group.links.rounds import Rounds
 from treefold.group.plans import Layout
 
 
-def run(size, body, *, seed=1, guarantee="replica_order", chunk_bytes=1 << 12, is_prompt=False):
+def run(size, body, *, seed=1, guarantee="exact", chunk_bytes=1 << 12, is_prompt=False):
     """Call ``body(group)`` on every rank; return the network, and what each call has returned."""
     limits = Limits(tags=1024, message_bytes=1 << 31, chunk_bytes=chunk_bytes)
     network = FakeNetwork(size, seed, limits=limits, is_prompt=is_prompt)

@@ -143,7 +143,7 @@ PEERS = {
 NEEDS = {"variables": "torch", "mpiexec": "mpi4py"}
 
 
-def _treefold(source: Any, rank: Rank, guarantee: str = "replica_order") -> AllReduce:
+def _treefold(source: Any, rank: Rank, guarantee: str = "exact") -> AllReduce:
     """Return treefold's all-reduce, which is told the speeds of ports where they differ."""
     connect = importlib.import_module("treefold").connect
     groups: dict[tuple[float, ...], Any] = {}

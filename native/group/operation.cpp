@@ -293,6 +293,7 @@ bool Operation::find_lanes(Run& run) const {
   if (run.call.leaves.empty()) return true;
   if (!has_counts(run)) return false;
   run.offsets.resize(layout_.ranks);
+  std::vector<std::uint32_t> words;
   for (std::size_t rank = 0; rank < layout_.ranks; ++rank) {
     const Descriptor& said = run.descriptors[rank];
     if (said.replicas > most_replicas) return false;
@@ -304,16 +305,18 @@ bool Operation::find_lanes(Run& run) const {
     }
     for (std::size_t index = 0; index < said.replicas; ++index) {
       const std::size_t number = run.lane_count++;
-      const bool is_weighted = !run.call.weights.empty();
-      if (is_weighted && number >= run.call.weights.size()) return false;
-      if (is_weighted && run.call.weights[number] == 0) continue;
+      if (const std::size_t each = run.call.weight_words; !run.call.weights.empty()) {
+        if (number >= run.call.weights.size() / each) return false;
+        const auto begin = run.call.weights.begin() + static_cast<std::ptrdiff_t>(number * each);
+        const auto end = begin + static_cast<std::ptrdiff_t>(each);
+        if (std::all_of(begin, end, [](std::uint32_t word) { return word == 0; })) continue;
+        words.insert(words.end(), begin, end);
+      }
       run.lanes.push_back({rank, index});
-      if (is_weighted) run.weights.push_back(run.call.weights[number]);
     }
   }
   run.arithmetic.count = run.lanes.size();
-  run.arithmetic.weights = run.weights.empty() ? nullptr : run.weights.data();
-  run.arithmetic.weight_sum = run.call.weight_sum;
+  if (!words.empty()) run.arithmetic.weights = &run.weights.emplace(std::move(words), run.call.weight_words);
   return !run.lanes.empty();  // Python lets no call through whose weights are all 0
 }
 

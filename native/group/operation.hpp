@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "../elements.hpp"
+#include "../exact.hpp"
 #include "areas.hpp"
 #include "meeting.hpp"
 
@@ -45,8 +47,9 @@ struct Call {
   bool is_mixed = false;              // some have
   // Rank by rank, leaf by leaf, of a fold for which some rank is mixed: how many contributions there are.
   std::vector<std::vector<std::size_t>> counts;
-  std::vector<double> weights;        // of all replicas of the group, if weighted; those of weight 0 are left out
-  double weight_sum = 0;
+  // Of all replicas of the group, if weighted: whole numbers, as Weights has them; those of weight 0 are left out.
+  std::vector<std::uint32_t> weights;
+  std::size_t weight_words = 1;       // of each
   std::vector<Piece> pieces_in, pieces_out;  // what is copied into the area, if it is not folded, and out of it
   std::string description, blob;        // what the others are told, of a call that only agrees or is refused
 };
@@ -94,7 +97,7 @@ class Operation {
     std::vector<std::vector<std::uint64_t>> offsets{};  // by rank, where its values are mapped: leaf by leaf
     std::size_t lane_count = 0;                         // of all replicas
     std::vector<Lane> lanes{};                          // the contributions, in replica order
-    std::vector<double> weights{};
+    std::optional<Weights> weights{};
     Arithmetic arithmetic{};
     std::size_t chunk = 0;
     std::unique_ptr<std::byte[]> folded{};  // of a small call: made while the call can still be given up

@@ -10,15 +10,18 @@ _Item: TypeAlias = tuple[int, Sequence[_Array], Sequence[_Array]]
 DTYPES: tuple[str, ...]
 OPS: tuple[str, ...]
 ACCUMULATIONS: tuple[str, ...]
+CERTIFICATES: tuple[str, ...]
 
 def fold(
     items: list[_Item],
     op: int,
     accumulate: int,
     level: int,
-    weights: Sequence[float] | None = None,
-    weight_sum: float = 0.0,
+    weights: bytes | None = None,
+    words_each: int = 1,
 ) -> None: ...
+def set_certificate(certificate: int) -> None: ...
+def certificate(level: int) -> int: ...
 def traffic(items: list[_Item], level: int, task_bytes: int = 0, stream: bool | None = None) -> None: ...
 
 class Row:
@@ -124,8 +127,8 @@ class HostGroup:
         rows: list[Row],
         targets: Sequence[Row | None] | None,
         wants_lease: bool,
-        weights: Sequence[float],
-        weight_sum: float,
+        weights: bytes,
+        weight_words: int,
         plan: int,
         seconds: float,
         warn: _Warn,

@@ -14,15 +14,16 @@ from treefold.reduce_op import ReduceOp
 _NAMES: dict[str, tuple[str, ...]] = {
     "DTYPES": FOLDABLE,
     "OPS": tuple(op.name for op in ReduceOp),
-    "ACCUMULATIONS": ("wide", "native"),
+    "ACCUMULATIONS": ("exact", "native"),
+    "CERTIFICATES": ("flag", "integers", "none"),
 }
 
 #: What is taken from the module, here, in ``backends`` and in ``cost``.
 _FUNCTIONS = (
     *("HAS_SHARED_MEMORY", "TENSORFLOW_FUNCTIONS"),
-    *("Row", "RowFold", "empty", "empty_cache", "fold", "level_names", "memory_info", "new_arrays"),
+    *("Row", "RowFold", "certificate", "empty", "empty_cache", "fold", "level_names", "memory_info", "new_arrays"),
     *("new_tensors", "num_threads", "read_arrays", "read_tensors", "register_fold", "run_pipeline"),
-    *("set_memory_limit", "set_num_threads", "traffic"),
+    *("set_certificate", "set_memory_limit", "set_num_threads", "traffic"),
 )
 
 
@@ -55,6 +56,6 @@ _module = _load()
 #: Whether it is there. Only then may anything be imported from ``treefold._native``.
 HAS_NATIVE = _module is not None
 #: The numbers by which it knows dtypes, ops and ways to accumulate; empty without it.
-DTYPES, OPS, ACCUMULATIONS = (
+DTYPES, OPS, ACCUMULATIONS, CERTIFICATES = (
     {name: number for number, name in enumerate(getattr(_module, table, ()))} for table in _NAMES
 )

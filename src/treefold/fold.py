@@ -1,14 +1,14 @@
 """The arithmetic of a reduction as data: which op, in which precision, with which weights.
 
-MEAN, accumulators and result dtypes are decided here, by the table of dtypes, and nowhere else. The rule is the same
-for all: accumulate wide, in replica order, and round once.
+MEAN, accumulators and result dtypes are decided here, by the table of dtypes, and nowhere else. Sums and means are the
+exact value, rounded once. Where that is not to be had (products, GPUs), contributions are accumulated in the next wider
+dtype, in replica order, and rounded once.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +18,7 @@ from treefold.errors import DtypeError
 from treefold.reduce_op import ReduceOp
 
 _SMALLEST = 5e-324  # the smallest float64 above 0
+_DOUBLE_BITS = 53  # of its significand
 
 AccumulationFn = Callable[[Sequence[Any]], Any]
 
@@ -26,27 +27,44 @@ AccumulationFn = Callable[[Sequence[Any]], Any]
 class Fold:
     """How the contributions to one element become its result.
 
-    ``accumulate``: ``"wide"`` accumulates in the next wider dtype and rounds once, ``"native"`` in the dtype itself.
-    Integers are exact either way: SUM and PRODUCT modulo 2^w, MEAN of the true sum. ``weights``: one per replica, MEAN
-    only. ``accumulation_fn``: replaces the fold; gets the list of arrays in replica order.
+    ``accumulate``: ``"exact"``, or ``"native"``, which accumulates in the dtype itself. Integers are exact either way:
+    SUM and PRODUCT modulo 2^w, MEAN of the true sum. ``weights``: whole numbers in the ratio of the weights, one per
+    replica, MEAN only. ``accumulation_fn``: replaces the fold; gets the list of arrays in replica order.
     """
 
     op: ReduceOp
-    accumulate: str = "wide"
-    weights: tuple[float, ...] | None = None
+    accumulate: str = "exact"
+    weights: tuple[int, ...] | None = None
     accumulation_fn: AccumulationFn | None = None
 
     @property
-    def scaled_weights(self) -> tuple[float, ...]:
-        """The weights times the power of two that brings the largest into [1, 2); empty without weights.
+    def manner(self) -> str:
+        """How contributions are accumulated where their arithmetic is at its best, as plans call it."""
+        if self.accumulation_fn is not None:
+            return "callback"
+        return "wide" if self.op is ReduceOp.PRODUCT and self.accumulate == "exact" else self.accumulate
 
-        A mean does not depend on their unit, but products with huge or tiny weights would overflow or underflow. A
-        weight that float64 cannot hold beside the largest becomes the smallest number: only 0 leaves a replica out.
+    @property
+    def divisor(self) -> int | None:
+        """What a weighted MEAN divides by; None without weights."""
+        return None if self.weights is None else sum(self.weights)
+
+    @property
+    def are_weights_long(self) -> bool:
+        """Whether a weight has more bits, without its factors of two, than float64: then folds are slow."""
+        odd = (weight // (weight & -weight) for weight in self.weights or () if weight)
+        return any(weight.bit_length() > _DOUBLE_BITS for weight in odd)
+
+    @property
+    def scaled_weights(self) -> tuple[float, ...]:
+        """The weights as floats, the largest in [1, 2), for devices that have no exact sums; empty without weights.
+
+        A weight that float64 cannot hold beside the largest becomes the smallest number: only 0 leaves a replica out.
         """
         if not self.weights:
             return ()
-        shift = 1 - math.frexp(max(self.weights))[1]
-        return tuple([max(math.ldexp(weight, shift), _SMALLEST) if weight else 0.0 for weight in self.weights])
+        unit = 1 << (max(self.weights).bit_length() - 1)
+        return tuple([max(weight / unit, _SMALLEST) if weight else 0.0 for weight in self.weights])
 
     @property
     def weight_sum(self) -> float:
@@ -76,7 +94,7 @@ class Fold:
 
     def accumulator_dtype(self, dtype: str) -> str:
         """Return the dtype in which contributions of ``dtype`` are accumulated."""
-        is_wide = self.op not in {ReduceOp.MIN, ReduceOp.MAX} and (self.accumulate == "wide" or dtype in INTEGERS)
+        is_wide = self.op not in {ReduceOp.MIN, ReduceOp.MAX} and (self.accumulate == "exact" or dtype in INTEGERS)
         return (is_wide and DTYPES[dtype].accumulator) or dtype
 
     def has_any_order(self, dtype: str) -> bool:

@@ -320,7 +320,7 @@ MISTAKES = [
     (
         lambda: HierarchicalCopyAllReduce(accumulate="x"),
         ArgumentError,
-        'accumulate is \'x\'. It takes "wide" (the default) or "native".',
+        'accumulate is \'x\'. It takes "exact" (the default) or "native".',
     ),
     (
         lambda: HierarchicalCopyAllReduce(topology=3),

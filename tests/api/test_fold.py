@@ -26,7 +26,7 @@ class TestAccumulator:
     @pytest.mark.parametrize("op", SUMS)
     def test_of_integers_has_64_bits(self, op, dtype):
         """Signed or not as they are, either way."""
-        for accumulate in ("wide", "native"):
+        for accumulate in ("exact", "native"):
             assert Fold(op, accumulate).accumulator_dtype(dtype) == ("uint64" if dtype[0] == "u" else "int64")
 
     @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
@@ -86,15 +86,24 @@ class TestMeaning:
 
 
 class TestWeights:
-    def test_are_added_one_by_one(self):
-        """None make 0, and three of them their sum."""
+    def test_are_floats_for_devices(self):
+        """The largest in [1, 2); none make 0, and three of them their sum."""
         assert Fold(ReduceOp.MEAN).weight_sum == 0
-        assert Fold(ReduceOp.MEAN, weights=(1.0, 0.5, 0.25)).weight_sum == 1.75
+        assert Fold(ReduceOp.MEAN, weights=(4, 2, 1)).scaled_weights == (1.0, 0.5, 0.25)
+        assert Fold(ReduceOp.MEAN, weights=(4, 2, 1)).weight_sum == 1.75
+        assert Fold(ReduceOp.MEAN, weights=(1 << 4000, 0, 1)).scaled_weights == (1.0, 0.0, 5e-324)
+
+    @pytest.mark.parametrize(
+        ("weights", "are_long"), [((3, 7), False), ((2**53 - 1, 2**900), False), ((2**53 + 1, 2), True)]
+    )
+    def test_of_many_bits_are_known(self, weights, are_long):
+        """Factors of two do not count."""
+        assert Fold(ReduceOp.MEAN, weights=weights).are_weights_long == are_long
 
     def test_are_none_by_default(self):
-        """As is the function in place of the fold; and accumulation is wide."""
+        """As is the function in place of the fold; and sums are exact."""
         fold = Fold(ReduceOp.MEAN)
-        assert (fold.accumulate, fold.weights, fold.accumulation_fn) == ("wide", None, None)
+        assert (fold.accumulate, fold.weights, fold.accumulation_fn) == ("exact", None, None)
 
 
 class TestHeadroom:

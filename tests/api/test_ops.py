@@ -308,7 +308,7 @@ class TestReductionToOneDevice:
         mean = ReductionToOneDevice(accumulation_fn=keep_first).reduce("mean", value, value)
         assert calls == [[([2.0, 4.0], False), ([6.0, 8.0], False)]]
         assert np.array_equal(mean[1]["a"], [1.0, 2.0])
-        assert mean.plan.guarantee == "callback"
+        assert mean.plan.guarantee == "replica_order"
         assert not np.shares_memory(mean[0]["a"], value[0]["a"])
 
     def test_concatenates_sparse_rows_without_accumulation_fn(self):

@@ -1,8 +1,8 @@
-"""What a reduction may return, from the exact result in fractions and the roundings that the accumulator is allowed.
+"""What a reduction may return, from the exact result in fractions and the roundings that products are allowed.
 
-Nothing of treefold is used here. A result is not compared with a second implementation but with an interval: the exact
-number, more or less what the roundings on the way can amount to, rounded to the dtype at both ends. Where every partial
-result fits the accumulator nothing is allowed for, and the interval is one number.
+Nothing of treefold is used here. A result is not compared with a second implementation but with an interval. Of sums
+and means it is one number: the exact one, rounded. Of products it is the exact number, more or less what the roundings
+on the way can amount to, rounded to the dtype at both ends.
 """
 
 import functools
@@ -86,13 +86,14 @@ def allowed_number(numbers, op, dtype, accumulate, weights):
     if op in {"MIN", "MAX"}:
         return _extreme(numbers, op)
     if weights is not None:
-        return _weighted([float(number) for number in numbers], weights, _mean_format(dtype))
+        return _exact_mean(numbers, weights, sum(map(Fraction, weights)), _mean_format(dtype))
     if dtype in INTEGERS:
         return _integer(numbers, op, dtype)
     if accumulate == "native":
         return _stepwise(numbers, op, FORMATS[dtype])
-    fold = _product if op == "PRODUCT" else _sum
-    return fold(numbers, op, FORMATS[dtype], WIDER[dtype])
+    if op == "PRODUCT":
+        return _product(numbers, FORMATS[dtype], WIDER[dtype])
+    return _exact_mean(numbers, [1] * len(numbers), len(numbers) if op == "MEAN" else 1, FORMATS[dtype])
 
 
 def _mean_format(dtype):
@@ -106,7 +107,7 @@ def allowed_complex(numbers, op, dtype, accumulate, weights):
     if op != "PRODUCT":
         parts = [number.real for number in numbers], [number.imag for number in numbers]
         return tuple(allowed_number(each, op, part, accumulate, weights) for each in parts)
-    wide = WIDER[part] if accumulate == "wide" else FORMATS[part]
+    wide = WIDER[part] if accumulate == "exact" else FORMATS[part]
     if not all(math.isfinite(number.real) and math.isfinite(number.imag) for number in numbers):
         return ANY, ANY  # parts of infinities cancel as the order of multiplication has it
     real, imaginary, size = Fraction(numbers[0].real), Fraction(numbers[0].imag), Fraction(1)
@@ -159,41 +160,18 @@ def _special_sum(numbers):
     return None
 
 
-def _sum(numbers, op, form, wide):
-    special = _special_sum(numbers)
-    if special is not None:
-        return special
-    total, slack = Fraction(0), Fraction(0)
-    for number in numbers:
-        total += Fraction(number)
-        slack += _one_rounding(total, slack, wide)
-    if op == "SUM":
-        return _around(total, slack, form)
-    mean, slack = total / len(numbers), slack / len(numbers)
-    return _in_hull(_around(mean, slack + _one_rounding(mean, slack, wide), form), numbers)
-
-
-def _one_rounding(exact, slack, form):
-    """Return what rounding a number, known up to ``slack``, can add to that: nothing if the format holds it."""
-    return 0 if slack == 0 and form.holds(exact) else max(form.half_ulp * (abs(exact) + slack), form.smallest / 2)
-
-
-def _weighted(numbers, weights, form):
-    """Σwᵢxᵢ/Σwᵢ in float64: two roundings for each term and each addition, and a few more if scaled down."""
+def _exact_mean(numbers, weights, divisor, form):
+    """Σwᵢxᵢ over a divisor, rounded once: one number. A weight of 0 leaves its number out."""
     chosen = [(Fraction(weight), number) for weight, number in zip(weights, numbers, strict=True) if weight]
-    values = [number for _, number in chosen]
-    special = _special_sum(values)
+    special = _special_sum([number for _, number in chosen])
     if special is not None:
         return special
-    scale = sum(weight for weight, _ in chosen)
-    mean = sum(weight * Fraction(number) for weight, number in chosen) / scale
-    size = sum(weight * abs(Fraction(number)) for weight, number in chosen) / scale
-    roundings = 4 * len(chosen) + 4
-    slack = roundings * (size * FLOAT64.half_ulp + FLOAT64.smallest * (1 + 1 / scale))
-    return _in_hull(_around(mean, slack, form), values)
+    exact = sum(weight * Fraction(number) for weight, number in chosen) / divisor
+    result = math.copysign(form.rounded(exact), -1 if exact < 0 else 1)
+    return result, result
 
 
-def _product(numbers, _op, form, wide):
+def _product(numbers, form, wide):
     if any(math.isnan(number) for number in numbers):
         return NAN
     sign = math.prod(math.copysign(1, number) for number in numbers)
@@ -232,8 +210,3 @@ def _float_rounded(number, form):
 
 def _around(exact, slack, form):
     return form.rounded(exact - slack), form.rounded(exact + slack)
-
-
-def _in_hull(interval, numbers):
-    """Return what of an interval lies between the contributions, which no mean leaves."""
-    return max(interval[0], min(numbers)), min(interval[1], max(numbers))

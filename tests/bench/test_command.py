@@ -38,7 +38,7 @@ class TestBenchCommand:
         names = [line.partition(":")[0] for line in header]
         assert names[-6:] == ["versions", "work", "plain copy", "time", "% of limit", "#wrong"]
         assert names[:-6] == list(describe_machine())
-        assert "work:         3 replicas, 1 thread, accumulate=wide, sizes per replica" in header
+        assert "work:         3 replicas, 1 thread, accumulate=exact, sizes per replica" in header
 
     def test_json_has_the_derived_bandwidths(self, tmp_path):
         """For those who read it without treefold."""

@@ -2,7 +2,6 @@
 
 import fractions
 import json
-import math
 import os
 import stat
 import sys
@@ -19,11 +18,13 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
 
+from treefold.calls.weights import read_weights
 from treefold.cli.average.arithmetic import rounded_mean
 from treefold.cli.average.run import Run
 from treefold.cli.average.stream import _MOST_BLOCK_BYTES
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
+from treefold.testing import rounded
 
 ASKED = os.environ.get("TREEFOLD_CASES", "60")
 CASES = 600 if ASKED == "full" else int(ASKED)
@@ -237,16 +238,6 @@ class TestFiles:
             assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"two{suffix}").read_bytes()
 
 
-def rounded(value, dtype, accumulator):
-    """Round an exact number to a float dtype as it is documented: in the accumulator, and then once."""
-    wide = float(np.array(float(value)).astype(accumulator))
-    if dtype != "bfloat16":
-        return float(np.array(wide).astype(dtype))
-    # By hand: from float64, ml_dtypes would round twice.
-    exponent = math.frexp(wide)[1] - 8
-    return math.ldexp(round(math.ldexp(wide, -exponent)), exponent)
-
-
 @st.composite
 def models(draw):
     """Draw the tensors of one to four files as lists of whole numbers, whose sums every accumulator holds."""
@@ -282,7 +273,7 @@ class TestNumbers:
             for replica, path in enumerate(paths):
                 save_torch({n: as_torch(d, s, c[replica]) for n, (d, s, c) in tensors.items()}, path)
             output = Path(folder) / "mean.safetensors"
-            with Run(paths, output, Fold(op, weights=tuple(map(float, weights)) if weights else None)) as run:
+            with Run(paths, output, Fold(op, weights=read_weights(weights, op))) as run:
                 run.write(lambda _: None)
             found = load_torch(output)
         shares = [fractions.Fraction(w, sum(weights)) for w in weights] if weights else None
@@ -299,8 +290,7 @@ class TestNumbers:
                     bits
                 )
             else:
-                accumulator = "float32" if dtype.endswith("16") and not weights else "float64"
-                assert values == [rounded(x, dtype, accumulator) for x in exact]
+                assert values == [rounded(fractions.Fraction(x), dtype) for x in exact]
 
     @settings(max_examples=CASES, deadline=None)
     @given(st.data())

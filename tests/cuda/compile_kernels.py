@@ -35,14 +35,14 @@ KINDS = {
 }
 
 
-def compiled(target, element, op, accumulate="wide", count=8, *, is_plain=True):
+def compiled(target, element, op, accumulate="exact", count=8, *, is_plain=True):
     """Return what Triton makes of the kernel. ``is_plain``: aligned arrays, whole blocks."""
     constants = {
         "N": count,
         "D": 2,
         "ELEMENT": element,
         "OP": op.name.lower(),
-        "WIDE": accumulate == "wide" or element in INTEGERS,
+        "WIDE": accumulate == "exact" or element in INTEGERS,
         "UP": 2 ** math.ceil(math.log2(count)),
         "BLOCK": fused._BLOCK,
         "UNROLLED": count <= kernels.MOST_UNROLLED,

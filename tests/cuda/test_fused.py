@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from wide_reference import fold_block
 
 from treefold import ReduceOp
-from treefold.backends.numpy_fold import fold_block
 from treefold.backends.torch import TorchBackend
 from treefold.bounded_cache import BoundedCache
 from treefold.dtypes import REDUCIBLE
@@ -31,7 +31,7 @@ FORMS = tuple(itertools.product((1, 2, 3, 8, 17), (1, 1000, 2500), (False, True)
 FORMS = FORMS if IS_FULL else ((3, 1100, False), (17, 100, True))
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BACKEND = TorchBackend()
-FOLDS = [Fold(op, accumulate) for op in ReduceOp for accumulate in ("wide", "native")]
+FOLDS = [Fold(op, accumulate) for op in ReduceOp for accumulate in ("exact", "native")]
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes overflows with NumPy
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pretended import pretended_gpus
+from wide_reference import fold_block
 
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionToOneDevice
 from treefold.backends.torch import TorchBackend
@@ -14,6 +15,7 @@ from treefold.dtypes import COMPLEX, REDUCIBLE
 from treefold.errors import OutputError
 from treefold.execution.cuda import repeat
 from treefold.execution.gpus import gpu_executor
+from treefold.fold import Fold
 from treefold.testing import assert_same_bits, mixed_values
 
 COUNT = 3
@@ -64,11 +66,10 @@ def test_gives_what_the_first_call_gave(op, dtype, gpus, slow_calls):
     ops = ReductionToOneDevice()
     for _ in range(3):
         replicas = value(gpus, [mixed_values(replica, (33, 2), dtype) for replica in range(COUNT)])
-        host = PerReplica([tensor.clone() for tensor in replicas], ["cpu:0"] * COUNT)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(sys.modules["treefold.backends.registry"]._loaded, "torch", HOST)
-            patch.setitem(sys.modules["treefold.backends.registry"]._of_rows, torch.Tensor, HOST)
-            expected = on_host(ReductionToOneDevice().reduce(op, host, host)[0])
+        parts, fold = [on_host(tensor).copy() for tensor in replicas], Fold(op)
+        result = fold.result_dtype(dtype)
+        flat = fold_block([part.reshape(-1) for part in parts], fold, dtype=dtype, divisor=COUNT, result=result)
+        expected = flat.reshape(parts[0].shape)
         slow_calls.clear()
         made = ops.reduce(op, replicas, replicas)
         assert made.plan.executor == "cuda"

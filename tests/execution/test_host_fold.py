@@ -1,4 +1,5 @@
 import json
+import math
 import subprocess
 import sys
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 
 from treefold import HierarchicalCopyAllReduce, PerReplica
-from treefold.execution import KERNEL
+from treefold.execution import native
 
 REDUCE = """
 import hashlib, json, sys, warnings
@@ -49,7 +50,7 @@ def reports():
 class TestKernel:
     def test_is_native_here(self):
         """The tests run on an installation with its native core."""
-        assert KERNEL == "native"
+        assert native.kernel() == "native-flag"
 
     def test_gives_the_same_bits_without_the_native_core(self, reports):
         """The NumPy kernel is the reference; the native one is only faster."""
@@ -57,9 +58,10 @@ class TestKernel:
 
     def test_is_named_in_the_plan(self, reports):
         """What will run is said before it runs."""
-        assert [report[1] for report in reports] == ["native", "numpy"]
-        for report, name in zip(reports, ("native", "numpy"), strict=True):
-            assert report[2].splitlines()[1].startswith(f"executor:  host ({name} kernel), one pass")
+        assert [report[1] for report in reports] == ["native-flag", "numpy"]
+        words = ("native kernel, proved exact by the processor's flag", "numpy kernel")
+        for report, kernel in zip(reports, words, strict=True):
+            assert report[2].splitlines()[1] == f"executor:  host ({kernel}), one pass"
 
     def test_warns_once_where_it_is_not_native(self, reports):
         """A slower fallback is never silent, and says so once."""
@@ -74,14 +76,12 @@ class TestHost:
     @pytest.mark.parametrize("num_packs", [0, 1, 3, "auto"])
     @pytest.mark.parametrize("num_replicas", range(1, 10))
     def test_gives_the_same_bits_whatever_the_packing(self, num_replicas, num_packs):
-        """Every element is folded once, in replica order, whatever the plan draws."""
+        """Every element is the exact value, rounded once, whatever the plan draws."""
         rng = np.random.default_rng(num_replicas)
         value = PerReplica([(rng.normal(size=1000) * 2.0 ** rng.integers(-9, 9, 1000)) for _ in range(num_replicas)])
-        total = value[0].copy()
-        for array in value.values[1:]:
-            total += array
+        total = np.array([math.fsum(numbers) for numbers in zip(*value.values, strict=True)])
         result = HierarchicalCopyAllReduce(num_packs).reduce("sum", value, value)
-        assert result.plan.guarantee == "replica_order"
+        assert result.plan.guarantee == "exact"
         assert {component.tobytes() for component in result} == {total.tobytes()}
 
 

@@ -263,7 +263,7 @@ class TestAccumulationFn:
         value = PerReplica([[fake.array(owned(r, s), d) for s in shapes] for r, d in enumerate(fake.devices[:3])])
         result = ReductionToOneDevice("gpu:2", accumulation_fn=largest).reduce("mean", value, value)
         assert calls == [[("gpu:2", shape, 2**r) for r in range(3)] for shape in ((2, 2), (3,))]
-        assert result.plan.guarantee == "callback"
+        assert result.plan.guarantee == "replica_order"
         for component, device in zip(result, fake.devices, strict=False):
             assert {array.device for array in component} == {device}
             np.testing.assert_allclose(component[0].data, owned(2, (2, 2)) / 3, rtol=1e-7)

@@ -91,7 +91,7 @@ def on_host(tensor):
 
 
 class TestResults:
-    @pytest.mark.parametrize("accumulate", ["wide", "native"])
+    @pytest.mark.parametrize("accumulate", ["exact", "native"])
     @pytest.mark.parametrize("dtype", [*REDUCIBLE, "bool"])
     @pytest.mark.parametrize("op", list(ReduceOp))
     def test_are_the_hosts(self, op, dtype, accumulate, gpus, nccl):

@@ -90,7 +90,7 @@ def draw(seed: int, number: int) -> Case:
         number,
         dtype,
         op,
-        rng.choice(["wide", "native"]) if path.startswith("ops") else "wide",
+        rng.choice(["exact", "native"]) if path.startswith("ops") else "exact",
         replicas,
         tuple(_lengths(rng, dtype, shape, replicas, is_cut=path == "scatter")),
         layout,

@@ -50,7 +50,7 @@ def give_up(me, *, victim, error):
 
 def connect_with_guarantees(me):
     """Connect, rank 1 with another guarantee."""
-    me.group = connect(me.ticket, connect_timeout_seconds=30, guarantee="per_plan" if me.rank == 1 else "replica_order")
+    me.group = connect(me.ticket, connect_timeout_seconds=30, guarantee="per_plan" if me.rank == 1 else "exact")
 
 
 class TestRanksThatDoNotCome:
@@ -84,5 +84,5 @@ class TestRanksThatDoNotCome:
     def test_other_options_are_named_on_all_ranks(self, ranks):
         """Both values are shown."""
         ended = ranks.run(World(connect_with_guarantees, 2, timeout_seconds=None))
-        sentence = "The group did not form: rank 1 has guarantee 'per_plan' where rank 0 has 'replica_order'."
+        sentence = "The group did not form: rank 1 has guarantee 'per_plan' where rank 0 has 'exact'."
         assert [one.error for one in ended] == [("ConnectError", sentence)] * 2

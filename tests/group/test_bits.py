@@ -97,7 +97,7 @@ class Caller:
         """Make the ops objects that last as long as the group."""
         self.group = group
         make = treefold.HierarchicalCopyAllReduce
-        self.ops = {mode: make(group=group, accumulate=mode) for mode in ("wide", "native")}
+        self.ops = {mode: make(group=group, accumulate=mode) for mode in ("exact", "native")}
 
     def values(self, case):
         """Return this rank's replicas, each a list of arrays."""

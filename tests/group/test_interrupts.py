@@ -84,7 +84,7 @@ class Halves:
     """Makes a call of two parts."""
 
     def __init__(self, group):
-        self._link, self._reductions = group._link, group.reductions_with("wide")
+        self._link, self._reductions = group._link, group.reductions_with("exact")
 
     @link.one_call
     def all_reduce(self, value, between):

@@ -23,7 +23,7 @@ _NOBODY = 65534
 
 def hello(ticket, **changes):
     """Return what rank 2 says of itself, but for some changes."""
-    agreed = connecting._agreed("replica_order")
+    agreed = connecting._agreed("exact")
     said = {"token": ticket.token, "rank": 2, "size": _SIZE, "namespace": "", "agreed": agreed, "descriptors": 0}
     return json.dumps({**said, **changes}).encode()
 

@@ -24,7 +24,7 @@ def joined(me, store, timeout_seconds, job="job", host=None):
     joining.host_key = lambda: f"host {me.rank if host is None else host}"
     if isinstance(store, int):
         store = distributed.TCPStore("127.0.0.1", store, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
-    terms = joining.Terms("replica_order", None, 1 << 30, _CONNECT_S, timeout_seconds)
+    terms = joining.Terms("exact", None, 1 << 30, _CONNECT_S, timeout_seconds)
     agreed = connecting._agreed(terms.guarantee)
     return Group(
         joining.join(

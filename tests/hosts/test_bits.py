@@ -92,37 +92,24 @@ class TestFrameworks:
         assert answers == [wanted] * 3
 
 
-class TestEngine:
-    """``guarantee="engine"``."""
-
-    def test_is_refused_between_hosts(self):
-        """No engine's own all-reduce is used, and nothing else is given for it."""
-        answers = run(hosts.refused, 3, ((0, 1), (2,)), backend="gloo", environment=ON_LOOPBACK)
-        sentence = (
-            "The group did not form: guarantee='engine' is asked for over 2 hosts, between which treefold folds values "
-            "itself. Take 'replica_order' or 'per_plan', or call the engine's own all-reduce."
-        )
-        assert answers == [Raised("ConnectError", sentence)] * 3
-
-
 class TestPlan:
     """``print(group.plan(value))``."""
 
     @staticmethod
-    def plans(value, op, *, size=3, guarantee="replica_order"):
+    def plans(value, op, *, size=3, guarantee="exact"):
         """Return the plan of a group in which every rank brings this value."""
         return fake_groups.run(size, lambda group: group.plan(value, op), guarantee=guarantee)[1][0]
 
     @pytest.mark.parametrize(
         ("replicas", "op", "dtype", "guarantee", "times"),
         [
-            (1, "sum", "float32", "replica_order", "1"),
-            (2, "sum", "float32", "replica_order", "1.5"),
-            (3, "mean", "float64", "replica_order", "2"),
-            (3, "min", "float32", "replica_order", "1"),
-            (3, "sum", "int32", "replica_order", "1"),
-            (3, "product", "uint8", "replica_order", "1"),
-            (3, "mean", "int32", "replica_order", "1.67"),
+            (1, "sum", "float32", "exact", "1"),
+            (2, "sum", "float32", "exact", "1.5"),
+            (3, "mean", "float64", "exact", "2"),
+            (3, "min", "float32", "exact", "1"),
+            (3, "sum", "int32", "exact", "1"),
+            (3, "product", "uint8", "exact", "1"),
+            (3, "mean", "int32", "exact", "1.67"),
         ],
     )
     def test_says_what_travels(self, replicas, op, dtype, guarantee, times):
@@ -144,7 +131,7 @@ class TestPlan:
     def test_of_small_values(self):
         """They cross at once, each to all."""
         plan = self.plans(np.zeros(10), "sum", guarantee="per_plan")
-        assert (plan.algorithm, plan.guarantee, plan.notes) == ("one shot", "replica_order", ())
+        assert (plan.algorithm, plan.guarantee, plan.notes) == ("one shot", "exact", ())
 
     def test_warns_once_of_much_more_than_must(self):
         """More than twice the least, of three ranks in one process once; it names what needs less."""
@@ -195,7 +182,7 @@ class TestPerPlan:
             return group.plan(value, op).guarantee, group.all_reduce(value, op).tobytes()
 
         _, outcomes = fake_groups.run(2, call, guarantee="per_plan")
-        assert outcomes == [("replica_order", expected)] * 2
+        assert outcomes == [("exact", expected)] * 2
 
     def test_weights_are_those_of_replicas(self):
         """A weighted mean does not travel in parts."""

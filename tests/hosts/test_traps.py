@@ -72,7 +72,7 @@ class TestConnect:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
-            ({"guarantee": "per_plan"}, "rank 1 has guarantee 'per_plan' where rank 0 has 'replica_order'."),
+            ({"guarantee": "per_plan"}, "rank 1 has guarantee 'per_plan' where rank 0 has 'exact'."),
             ({"version": "0.0"}, "rank 1 has treefold '0.0' where rank 0 has "),
         ],
         ids=["guarantee", "version"],

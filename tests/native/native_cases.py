@@ -10,6 +10,8 @@ import numpy as np
 
 from treefold import _native
 from treefold.backends.numpy_fold import fold_block
+from treefold.calls.weights import read_weights
+from treefold.execution.native import packed_weights
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.testing import mixed_values, special_values
@@ -63,7 +65,7 @@ def fold_of(rng, op):
         return Fold(ReduceOp(op), ACCUMULATIONS[rng.integers(2)]), count
     extremes = [5e-324, 1e-308, 1e-3, 0.1, 1.0, 2.0, 3.0, 1e300]
     weights = rng.choice(extremes[2:7] if rng.random() < 0.8 else extremes, count)
-    return Fold(ReduceOp.MEAN, weights=tuple(weights.tolist())), count
+    return Fold(ReduceOp.MEAN, weights=read_weights(weights.tolist(), ReduceOp.MEAN)), count
 
 
 def reference(sources, fold, dtype):
@@ -76,7 +78,8 @@ def fold_natively(items, fold, dtype, level=0):
     """Fold (sources, targets) of one dtype in one native call, at a vector level."""
     numbered = [(DTYPES.index(dtype), sources, targets) for sources, targets in items]
     op, accumulate = OPS.index(fold.op.name), ACCUMULATIONS.index(fold.accumulate)
-    _native.fold(numbered, op, accumulate, level, fold.scaled_weights or None, fold.weight_sum)
+    packed = () if fold.weights is None else packed_weights(fold.weights)
+    _native.fold(numbered, op, accumulate, level, *packed)
 
 
 def bits(array):

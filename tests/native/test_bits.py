@@ -105,7 +105,7 @@ class TestStreaming:
         """Results too large for the caches are written around them, wherever they begin, at every level."""
         rng = np.random.default_rng(FOLDS.index((op, dtype)))
         fold, _ = fold_of(rng, op)
-        fold = Fold(fold.op, fold.accumulate, fold.weights and (0.5, 3.0))
+        fold = Fold(fold.op, fold.accumulate, fold.weights and (1, 6))
         itemsize = np.dtype(fold.result_dtype(dtype)).itemsize
         length = STREAMED_BYTES // itemsize // 2 + int(rng.integers(100))
         sources = contributions(rng, dtype, 2, length)

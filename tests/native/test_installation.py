@@ -65,4 +65,4 @@ class TestNames:
         """Every dtype, op and way to accumulate has one number, which is the place of its name in the module."""
         assert sorted(DTYPES) == sorted([*REDUCIBLE, "bool"])
         assert sorted(OPS) == sorted(op.name for op in ReduceOp)
-        assert sorted(ACCUMULATIONS) == ["native", "wide"]
+        assert sorted(ACCUMULATIONS) == ["exact", "native"]

@@ -6,7 +6,7 @@ from native_cases import DTYPES, OPS
 
 from treefold import _native
 
-FLOAT32, SUM, MEAN, WIDE, WIDEST = DTYPES.index("float32"), OPS.index("SUM"), OPS.index("MEAN"), 0, 0
+FLOAT32, SUM, MEAN, EXACT, WIDEST = DTYPES.index("float32"), OPS.index("SUM"), OPS.index("MEAN"), 0, 0
 FOUR = np.zeros(4, np.float32)
 
 
@@ -17,7 +17,7 @@ def read_only():
     return array
 
 
-def fold(items, op=SUM, accumulate=WIDE, level=WIDEST, *weights):
+def fold(items, op=SUM, accumulate=EXACT, level=WIDEST, *weights):
     """Call the core."""
     return _native.fold(items, op, accumulate, level, *weights)
 
@@ -37,7 +37,7 @@ REFUSED = {
     "no op": ((one([FOUR], [FOUR]), 5), "fold knows no op 5."),
     "traffic": ((one([FOUR], [FOUR]), -1), "fold knows no op -1."),
     "no accumulation": ((one([FOUR], [FOUR]), SUM, 2), "fold knows no accumulation 2."),
-    "no level": ((one([FOUR], [FOUR]), SUM, WIDE, 99), "There is no vector level 99 on this machine."),
+    "no level": ((one([FOUR], [FOUR]), SUM, EXACT, 99), "There is no vector level 99 on this machine."),
     "sum of bool": ((one([FOUR], [FOUR], 14),), "fold has no meaning for this op and dtype 14."),
     "minimum of complex": ((one([FOUR], [FOUR], 13), 2), "fold has no meaning for this op and dtype 13."),
     "no sources": ((one([], [FOUR]),), "fold got item 0 without a source."),
@@ -61,8 +61,16 @@ REFUSED = {
         (one([np.zeros(17, np.uint8)[1:].view(np.float32)], [FOUR]),),
         f"fold got source 0 of item 0 that {LAYOUT}.",
     ),
-    "weights": ((one([FOUR], [FOUR]), MEAN, WIDE, WIDEST, [1.0, 2.0], 3.0), "fold got 2 weights for 1 sources."),
-    "weighted sum": ((one([FOUR], [FOUR]), SUM, WIDE, WIDEST, [1.0], 1.0), "fold takes weights with MEAN only."),
+    "weights": (
+        (one([FOUR], [FOUR]), MEAN, EXACT, WIDEST, bytes(4 * [1, 0, 0, 0]), 2),
+        "fold got 2 weights for 1 sources.",
+    ),
+    "weighted sum": ((one([FOUR], [FOUR]), SUM, EXACT, WIDEST, b"\1\0\0\0"), "fold takes weights with MEAN only."),
+    "a weight of 0": (
+        (one([FOUR, FOUR], [FOUR]), MEAN, EXACT, WIDEST, b"\1\0\0\0\0\0\0\0"),
+        "A weight is 0; its contribution is to be left out.",
+    ),
+    "half a weight": ((one([FOUR], [FOUR]), MEAN, EXACT, WIDEST, b"\1"), "These are not the bytes of weights."),
 }
 
 

@@ -20,8 +20,11 @@ BROKEN = r"^The plan does not hold: out0\.0 does not end up with its 8 elements 
 WORDS = [
     ({"collective": "scatter"}, 'collective \'scatter\' is not "all_reduce", "reduce", "broadcast" or "gather".'),
     ({"executor": "moon"}, 'executor \'moon\' is not "host", "local", "cuda", "nccl", "shared_memory" or "hosts".'),
-    ({"kernel": "fast"}, 'kernel \'fast\' is not "native", "numpy" or "".'),
-    ({"accumulate": "narrow"}, 'accumulate \'narrow\' is not "wide", "native" or "callback".'),
+    (
+        {"kernel": "fast"},
+        'kernel \'fast\' is not "native", "native-flag", "native-integers", "native-none", "numpy" or "".',
+    ),
+    ({"accumulate": "narrow"}, 'accumulate \'narrow\' is not "exact", "wide", "native" or "callback".'),
     ({"paths": ("a", "b")}, "the number of paths is 2, that of leaves 1."),
     ({"accumulate": "callback"}, "accumulation_fn takes the whole arrays of all replicas at once."),
 ]

@@ -30,7 +30,7 @@ class TestPlan:
         value = PerReplica([owned(r, (8,)) for r in range(40)])
         assert repr(HierarchicalCopyAllReduce(num_packs=7).plan(value, value)) == (
             "<Plan: all_reduce by HierarchicalCopyAllReduce(num_packs=7): 1 array per replica, 40 replicas, on cpu:0, "
-            "cpu:1, cpu:2, cpu:3, cpu:4, cpu:5 … and 34 more; one pass, replica_order>"
+            "cpu:1, cpu:2, cpu:3, cpu:4, cpu:5 … and 34 more; one pass, exact>"
         )
 
     def test_is_drawn_in_a_notebook(self, plan):

@@ -9,12 +9,11 @@ from treefold import (
     ReductionToOneDevice,
 )
 from treefold.backends import additional_backend
-from treefold.execution import KERNEL
 from treefold.testing import FakeBackend, owned
 
-HOST = f"""\
-executor:  host ({KERNEL} kernel), one pass in replica order
-guarantee: replica_order - every element is folded once, in replica order: the same bits whatever the packing or plan
+HOST = """\
+executor:  host (native kernel, proved exact by the processor's flag), one pass
+guarantee: exact - every element is the exact value, rounded once: the same bits in any order, packing and plan
 """
 ORDERED = """\
 executor:  local, step by step
@@ -190,5 +189,5 @@ class TestStr:
     def test_of_an_accumulation_fn(self):
         """What a callback promises is the callback's business."""
         assert on_hosts(ReductionToOneDevice(accumulation_fn=sum), 2).splitlines()[2] == (
-            "guarantee: callback - what accumulation_fn returns, copied to every destination"
+            "guarantee: replica_order - what accumulation_fn returns, copied to every destination"
         )

@@ -59,7 +59,7 @@ shapes = st.one_of(
     st.sampled_from([(), (0,), (1,), (7,), (97,), (3, 0, 2), (5, 11), (2, 3, 5), (2, 1, 3, 2)]),
     st.lists(st.integers(0, 5), max_size=4).map(tuple),
 )
-accumulations = st.sampled_from(["wide", "native"])
+accumulations = st.sampled_from(["exact", "native"])
 op_dtypes = st.sampled_from(OP_DTYPES)
 
 
@@ -87,7 +87,7 @@ num_packs = st.one_of(st.integers(0, 20), st.just("auto"))
 
 
 @st.composite
-def all_ops(draw, accumulate="wide"):
+def all_ops(draw, accumulate="exact"):
     """Draw an ops object: any class, any packing that its constructor takes."""
     kind = draw(st.sampled_from(["star", "rooted", "hierarchical", "nccl", "aggregating", "any"]))
     if kind == "star":

@@ -33,11 +33,6 @@ def in_little_room(rank, size, hosts, length):
         return np.unique(group.all_reduce(np.full(length, 2.0**rank, np.float32))).tolist()
 
 
-def refused(rank, size, hosts):
-    """Ask for a guarantee that no group over hosts gives."""
-    connected(rank, hosts, guarantee="engine")
-
-
 def train(rank, size, hosts):
     """Train under DDP over gloo, with the hook; return what was learnt."""
     return training.train(rank, size, {}, "all_reduce_hook", state=connected(rank, hosts))

@@ -13,6 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from treefold.dtypes import numpy_dtype
+from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
+
 Array = npt.NDArray[Any]
 
 _LIMB, _MASK = 32, (1 << 32) - 1
@@ -108,21 +112,22 @@ class _Numbers(NamedTuple):
 def exact_fold(parts: Sequence[Array], dtype: str, *, weights: Sequence[int] | None, divisor: int) -> Array:
     """Return the sum of weighted contributions over ``divisor``, correctly rounded to their dtype.
 
-    ``parts``: flat arrays of ``dtype``, at least one. ``weights``: whole numbers, one for each, not all 0; None: all
-    are 1. A weight of 0 leaves its contribution out. ``divisor``: above 0; the count for a mean, the sum of weights for
-    a weighted one.
+    ``parts``: flat arrays of ``dtype``, at least one; a mean of integers is rounded to ``Fold.result_dtype``.
+    ``weights``: whole numbers, one for each, not all 0; None: all are 1. A weight of 0 leaves its contribution out.
+    ``divisor``: above 0; the count for a mean, the sum of weights for a weighted one.
 
     Infinities and NaN are as IEEE 754 has them, and NaN is the canonical one. A zero is -0 if all contributions are, or
     if a negative value is rounded to it, as for a quotient.
     """
-    form = FORMATS[dtype]
+    result_dtype = Fold(ReduceOp.MEAN).result_dtype(dtype)
+    form = FORMATS[result_dtype]
     chosen = [(part, weight) for part, weight in zip(parts, weights or [1] * len(parts), strict=True) if weight]
-    result = np.empty_like(parts[0])
+    result = np.empty_like(parts[0], dtype=numpy_dtype(result_dtype))
     for begin in range(0, len(result), _BLOCK):
         block = [part[begin : begin + _BLOCK] for part, _ in chosen]
-        folded = _fold_alike(block, form, divisor) if weights is None else None
+        folded = _fold_alike(block, form, divisor) if weights is None and dtype in FORMATS else None
         if folded is None:
-            folded = _fold_any(block, [weight for _, weight in chosen], form, divisor)
+            folded = _fold_any(block, [weight for _, weight in chosen], form, divisor).view(result.dtype)
         result[begin : begin + _BLOCK] = folded
     return result
 
@@ -186,7 +191,7 @@ def _fold_any(parts: Sequence[Array], weights: Sequence[int], form: Format, divi
     most = max((int(shift.max()) for shift in shifts if shift.size), default=0)
     # Below the point: bits enough that a quotient has all that decide its rounding.
     below = 0 if divisor == 1 else -(-(divisor.bit_length() + form.precision + 2) // _LIMB)
-    room = most - least + form.precision + sum(weights).bit_length() + 1
+    room = most - least + 2 * _LIMB + sum(weights).bit_length() + 1
     total = _Limbs(below + -(-room // _LIMB) + _REACH, len(parts[0]))
     for one, weight in zip(numbers, weights, strict=True):
         places = np.clip(one.shifts - least, 0, most - least) + below * _LIMB
@@ -197,10 +202,15 @@ def _fold_any(parts: Sequence[Array], weights: Sequence[int], form: Format, divi
     bits = _round(total, is_left, form.least_unit + least - below * _LIMB, form)
     are_negative |= np.logical_and.reduce([one.are_negative & (one.significands == 0) for one in numbers])
     bits |= are_negative.astype(np.uint64) << np.uint64(form.bits - 1)
-    return _with_specials(bits, numbers, form).astype(form.word).view(parts[0].dtype)
+    return _with_specials(bits, numbers, form).astype(form.word)
 
 
 def _read(part: Array, form: Format) -> _Numbers:
+    if part.dtype.kind in "iu":
+        is_negative, none = part < 0, np.zeros(part.shape, bool)
+        bits = part.astype(np.int64).view(np.uint64)
+        magnitudes = np.where(is_negative, ~bits + np.uint64(1), bits)
+        return _Numbers(magnitudes, np.full(part.shape, -form.least_unit), is_negative, none, none)
     words = part.view(form.word).astype(np.uint64)
     fields = ((words >> np.uint64(form.precision - 1)) & np.uint64(form.most)).astype(np.int64)
     hidden = np.uint64(1 << (form.precision - 1))

@@ -1,7 +1,8 @@
 """The arithmetic of a fold on NumPy arrays: the reference for every other kernel, bit for bit.
 
-One call folds one block: 1-d arrays of equal length, one per contribution, in replica order. Nothing is ever started
-from +0.0, so -0.0 survives; there is one rounding, at the end.
+One call folds one block: 1-d arrays of equal length, one per contribution, in replica order. Sums and means of whole
+contributions are exact, rounded once (``numpy_exact``); partial folds are rounded to their accumulator. Nothing is ever
+started from +0.0, so -0.0 survives.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from treefold.backends.numpy_exact import exact_fold
 from treefold.backends.numpy_product import product
 from treefold.backends.numpy_rounding import put, rounded
 from treefold.dtypes import COMPLEX, INTEGERS, OVERFLOWING, REAL
@@ -28,6 +30,7 @@ def fold_block(parts: Sequence[Array], fold: Fold, *, dtype: str, divisor: int |
 
     ``dtype`` is that of the contributions. ``divisor`` is their number once all are there, None for a partial fold.
     A MEAN divides by it; with ``fold.weights`` it divides by their sum, and ``parts`` must be all contributions.
+    Weights, too, make an exact mean.
     """
     parts = [np.ascontiguousarray(part, part.dtype.newbyteorder("=")) for part in parts]
     with np.errstate(all="ignore"):  # overflow and NaN are values here, not accidents
@@ -35,6 +38,9 @@ def fold_block(parts: Sequence[Array], fold: Fold, *, dtype: str, divisor: int |
             return _extreme(parts, fold.op).astype(result, copy=False)
         if fold.op is ReduceOp.PRODUCT:
             return rounded(product(parts, fold, dtype), result)
+        is_sum = divisor is None and result == dtype
+        if (is_sum or divisor == len(parts)) and parts[0].dtype.name == dtype and _is_exact(fold, dtype):
+            return _exact(parts, fold, dtype, divisor or 1)
         if dtype in COMPLEX:
             real = [part.view(REAL[part.dtype.name]) for part in parts]
             folded = _sum(real, fold, dtype=REAL[dtype], divisor=divisor)
@@ -77,11 +83,22 @@ def add_rows(rows: Array, indices: Array, shape: tuple[int, ...]) -> Array:
         return rounded(dense, dtype)
 
 
+def _is_exact(fold: Fold, dtype: str) -> bool:
+    return fold.weights is not None or (fold.accumulate == "exact" and dtype not in INTEGERS)
+
+
+def _exact(parts: list[Array], fold: Fold, dtype: str, count: int) -> Array:
+    """SUM, MEAN or weighted MEAN of all contributions."""
+    divisor = count if fold.op is ReduceOp.MEAN else 1
+    if dtype in COMPLEX:
+        real = [part.view(REAL[dtype]) for part in parts]
+        return exact_fold(real, REAL[dtype], weights=fold.weights, divisor=fold.divisor or divisor).view(dtype)
+    return exact_fold(parts, dtype, weights=fold.weights, divisor=fold.divisor or divisor)
+
+
 def _sum(parts: list[Array], fold: Fold, *, dtype: str, divisor: int | None) -> Array:
     """SUM, MEAN, or the partial sum of a MEAN, still in the accumulator's dtype."""
     mean_of = divisor if fold.op is ReduceOp.MEAN else None
-    if mean_of and fold.weights is not None:
-        return _weighted_mean(parts, fold)
     if dtype in INTEGERS:
         return _accumulate(parts, fold.accumulator_dtype(dtype)) if mean_of is None else _integer_mean(parts, mean_of)
     total = _accumulate(parts, fold.accumulator_dtype(dtype))
@@ -125,22 +142,6 @@ def clamp(mean: Any, parts: Sequence[Any], *, namespace: Any = np) -> Any:
     for part in parts[1:]:
         low, high = namespace.minimum(low, part), namespace.maximum(high, part)
     return namespace.where(mean < low, low, namespace.where(mean > high, high, mean))
-
-
-def _weighted_mean(parts: list[Array], fold: Fold) -> Array:
-    """Σwᵢxᵢ/Σwᵢ in float64. A weight of 0 leaves its replica out, NaN and all."""
-    # The parts of a complex array come as twice as many reals, so weights go by part, not by element.
-    pairs = zip(fold.scaled_weights, parts, strict=True)
-    chosen = [(weight, part.astype("float64")) for weight, part in pairs if weight]
-    values = [part for _, part in chosen]
-    total = _accumulate([weight * part for weight, part in chosen], "float64") / fold.weight_sum
-    where = np.flatnonzero(~np.isfinite(total))
-    if where.size:  # as sums that overflow; weights are below 2
-        scale = 2 * headroom(len(chosen))
-        small = _accumulate([weight * (part[where] / scale) for weight, part in chosen], "float64")
-        total[where] = small / fold.weight_sum * scale
-    mean: Array = clamp(total, values)
-    return mean
 
 
 def _integer_mean(parts: list[Array], count: int) -> Array:

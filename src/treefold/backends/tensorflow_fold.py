@@ -38,7 +38,7 @@ def fold_tensors(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int |
     if fold.op is ReduceOp.MEAN and divisor is not None:
         return rounded(_mean(parts, fold, dtype, divisor), result)
     total = _accumulated(parts, accumulator, _added)
-    return rounded(_refolded(total, parts, dtype, 1) if fold.accumulate == "wide" else total, result)
+    return rounded(_refolded(total, parts, dtype, 1) if fold.accumulate == "exact" else total, result)
 
 
 def scale_tensor(part: Any, divisor: int, result: str) -> Any:

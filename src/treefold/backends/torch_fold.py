@@ -72,7 +72,7 @@ def _sum(parts: Sequence[Any], fold: Fold, *, dtype: str, divisor: int | None) -
         # int64 holds the sum of 2^31 contributions of 32 bits, and native 16-bit sums cannot hold the count itself.
         wide = torch.float64 if dtype in INTEGERS else torch.float32 if total.dtype in _HALVES else total.dtype
         total = _divided(total.to(wide), mean_of)
-    if fold.accumulate == "wide" and dtype in OVERFLOWING:
+    if fold.accumulate == "exact" and dtype in OVERFLOWING:
         total = _refolded(total, parts, mean_of)
         # Parts may be partial sums, which say nothing of the hull.
         return clamp(total, parts, namespace=torch) if mean_of == len(parts) and dtype == "float64" else total

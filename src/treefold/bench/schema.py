@@ -50,7 +50,7 @@ class Row:
     op: str = "sum"
     devices: int = 8
     placement: str = "in-place"
-    accumulate: str = "wide"
+    accumulate: str = "exact"
     threads: int = 2
     calls: int = 1
     limit_by: str = ""

@@ -12,7 +12,7 @@ from treefold.reduce_op import ReduceOp, ReduceOpName
 
 #: Where results go: into the inputs, into given arrays, into new arrays, or one new array that all replicas share.
 PLACEMENTS = ("in-place", "out-of-place", "new", "shared")
-ACCUMULATIONS = ("wide", "native")
+ACCUMULATIONS = ("exact", "native")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Work:
     dtype: str = "float32"
     devices: int = 8
     placement: str = "in-place"
-    accumulate: str = "wide"
+    accumulate: str = "exact"
     threads: int = 2
 
     @property

@@ -80,6 +80,19 @@ def read_pairs(pairs: object) -> list[tuple[Any, Any]]:
     return read
 
 
+def check_accumulate(accumulate: object) -> None:
+    """Refuse what is no way to accumulate.
+
+    Raises:
+        ArgumentError: saying which there are.
+
+    """
+    if is_word(accumulate, ("wide",)):
+        raise ArgumentError.wide_accumulation()
+    if not is_word(accumulate, ("exact", "native")):
+        raise ArgumentError.option(accumulate=accumulate)
+
+
 def is_word(value: object, words: Container[str]) -> bool:
     """Tell whether a value is one of these words. Arrays, which compare element by element, are none."""
     return isinstance(value, str) and value in words

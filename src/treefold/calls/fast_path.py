@@ -86,7 +86,11 @@ class KnownCalls:
         """Keep what the slow path found out, with what ``out`` was; beyond a bound the oldest is forgotten."""
         backends = [part.operand.backend for entry in entries for part in entry.parts]
         # Repeating is one pass in replica order: it stands for the plan only where that gives the plan's own bits.
-        if plan.guarantee != "replica_order" or not _are_reached(plan, backends, targets or []):
+        if (
+            plan.guarantee == "per_plan"
+            or plan.accumulate == "callback"
+            or not _are_reached(plan, backends, targets or [])
+        ):
             return
         repeat = repeater(plan, fold, backends)
         if repeat is not None:

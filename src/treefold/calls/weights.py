@@ -6,7 +6,10 @@ import decimal
 import math
 import numbers
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, TypeGuard
+
+import numpy as np
 
 from treefold.backends import ArrayBackend, backend_of
 from treefold.dtypes import FLOATS, INTEGERS
@@ -14,13 +17,36 @@ from treefold.errors import ArgumentError
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 
+_MOST_BITS = 4096
 
-def read_weights(weights: object, op: ReduceOp) -> tuple[float, ...] | None:
-    """Return the weights of a MEAN as floats in the ratio of the given ones.
+
+def read_weights(weights: object, op: ReduceOp) -> tuple[int, ...] | None:
+    """Return the weights of a MEAN as whole numbers without a common divisor, exactly in the ratio of the given ones.
 
     Raises:
         ArgumentError: the op is not MEAN; they are no sequence or one-dimensional array of real numbers; one of them is
-            negative or not finite, or all are 0.
+            negative or not finite, or all are 0; as whole numbers they have more than 4,096 bits.
+
+    """
+    exact = read_fractions(weights, op)
+    if exact is None:
+        return None
+    if not any(exact):
+        raise ArgumentError.option(weights=weights)
+    scale = math.lcm(*(weight.denominator for weight in exact))
+    whole = [int(weight * scale) for weight in exact]
+    common = math.gcd(*whole)
+    read = tuple([weight // common for weight in whole])
+    if max(read).bit_length() > _MOST_BITS:
+        raise ArgumentError.long_weights(max(read).bit_length(), _MOST_BITS)
+    return read
+
+
+def read_fractions(weights: object, op: ReduceOp) -> tuple[Fraction, ...] | None:
+    """Return the weights of a MEAN, or of some of its replicas, as the numbers that they are.
+
+    Raises:
+        ArgumentError: as ``read_weights``, but all may be 0.
 
     """
     if weights is None:
@@ -31,13 +57,11 @@ def read_weights(weights: object, op: ReduceOp) -> tuple[float, ...] | None:
         raise ArgumentError.option(weights=weights)
     try:
         read = tuple(_read_number(weights[replica]) for replica in range(len(weights)))
-    except (TypeError, ValueError, OverflowError):  # no number; too large for a float; more than fit into memory
+    except (TypeError, ValueError, OverflowError):  # no number; not finite; more than fit into memory
         raise ArgumentError.option(weights=weights) from None
-    if any(weight < 0 for weight in read) or not 0 < sum(read) < math.inf:
+    if any(weight < 0 for weight in read):
         raise ArgumentError.option(weights=weights)
-    # Only ratios count, and the products of tiny weights and values would vanish. Powers of two change nothing else.
-    exponent = min(0, math.frexp(sum(read))[1])
-    return tuple(math.ldexp(weight, -exponent) for weight in read)
+    return read
 
 
 def check_weight_count(fold: Fold, num_replicas: int) -> None:
@@ -59,19 +83,28 @@ def _is_row(values: object) -> TypeGuard[Sequence[Any]]:
     return backend is not None and len(backend.shape_dtype(values)[0]) == 1
 
 
-def _read_number(weight: Any) -> float:
-    """Return one weight as a float.
+def _read_number(weight: Any) -> Fraction:
+    """Return one weight as the number that it is: of a float, its binary value.
 
     Raises:
-        TypeError: it is no real number. Text, which ``float`` would read, is none.
-        OverflowError: it is larger than any float.
+        TypeError: it is no real number. Text, which ``Fraction`` would read, is none.
+        ValueError: it is NaN.
+        OverflowError: it is infinite, or a ``Decimal`` that would fill the memory.
 
     """
-    if not isinstance(weight, numbers.Real | decimal.Decimal):
+    if isinstance(weight, decimal.Decimal):
+        if weight.is_finite() and weight and abs(weight.adjusted()) > _MOST_BITS:  # digits have 3 bits and more
+            raise OverflowError
+        return Fraction(weight)
+    if isinstance(weight, numbers.Rational | float):
+        return Fraction(weight)
+    if not isinstance(weight, numbers.Real):
         backend = _backend_of(weight)
         if backend is None or backend.shape_dtype(weight) not in _SCALARS:
             raise TypeError
-    return float(weight)
+        # An element of an array: a whole number, which may be larger than a float holds exactly, or a float.
+        weight = np.asarray(backend.host_view(weight)).item()
+    return Fraction(weight) if isinstance(weight, int) else Fraction(float(weight))
 
 
 _SCALARS = frozenset(((), dtype) for dtype in (*FLOATS, *INTEGERS, "bool"))

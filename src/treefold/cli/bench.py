@@ -57,7 +57,7 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     new: options.New = False,
     shared: options.Shared = False,
     model: options.Model = None,
-    accumulate: options.Accumulate = "wide",
+    accumulate: options.Accumulate = "exact",
     threads: options.Threads = None,
     against: options.Against = "",
     ranks: options.Ranks = None,

@@ -29,7 +29,7 @@ Model = Annotated[
         autocompletion=completion.model,
     ),
 ]
-Accumulate = Annotated[str, typer.Option(help="wide or native.", autocompletion=completion.accumulate)]
+Accumulate = Annotated[str, typer.Option(help="exact or native.", autocompletion=completion.accumulate)]
 Threads = Annotated[int | None, typer.Option(help="Threads of one call; default: as treefold has them.")]
 Against = Annotated[str, typer.Option(metavar="PEERS", help=_PEERS, autocompletion=completion.peers)]
 

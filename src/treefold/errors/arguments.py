@@ -18,7 +18,7 @@ _DESTINATION_FORMS = (
 )
 #: The values that options take, for one sentence.
 _ALLOWED = {
-    "accumulate": '"wide" (the default) or "native"',
+    "accumulate": '"exact" (the default) or "native"',
     "accumulation_fn": "a function of the list of arrays, or None",
     "bytes_per_pack": "a whole number of bytes; 0 leaves packing to num_packs",
     "nbytes": "the bytes that each replica brings: a whole number, 1 or more",
@@ -136,6 +136,20 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def weights_with_callback(cls) -> Self:
         return cls("weights and accumulation_fn both say how to combine. Leave one of them out.")
+
+    @classmethod
+    def long_weights(cls, bits: int, most: int) -> Self:
+        return cls(
+            f"weights, as whole numbers in their ratio, have up to {bits:,} bits, and {most:,} are taken. Round them,"
+            " or leave out those that count for nothing."
+        )
+
+    @classmethod
+    def wide_accumulation(cls) -> Self:
+        return cls(
+            'accumulate="wide" is gone: sums and means are exact now, and rounded once. Leave accumulate out, or take'
+            ' "native", which rounds every addition.'
+        )
 
     @classmethod
     def weight_count(cls, num_weights: int, num_replicas: int) -> Self:

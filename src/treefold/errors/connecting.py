@@ -55,14 +55,6 @@ class ConnectError(GroupError, ConnectionError):
         return cls(f"The group did not form: rank {rank} has {name} {got!r} where rank {first} has {own!r}.")
 
     @classmethod
-    def no_engine_sums(cls, hosts: int) -> Self:
-        """The guarantee of results that an engine makes is asked for, and engines only carry values."""
-        return cls(
-            f"The group did not form: guarantee='engine' is asked for over {hosts} hosts, between which treefold folds "
-            "values itself. Take 'replica_order' or 'per_plan', or call the engine's own all-reduce."
-        )
-
-    @classmethod
     def unknown_source(cls, source: object) -> Self:
         """``connect`` got something else than it takes."""
         return cls(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from treefold.backends import ArrayBackend
 from treefold.errors import PlanError
-from treefold.execution.host_fold import KERNEL
 from treefold.execution.interface import CallSummary, Executor, Repeat
 from treefold.execution.operands import Operand, Results
 from treefold.execution.registry import HOST, LOCAL, NCCL, additional_executor, choose_executor, executor_of
@@ -15,7 +14,6 @@ from treefold.plan import Plan
 
 __all__ = [
     "HOST",
-    "KERNEL",
     "LOCAL",
     "NCCL",
     "CallSummary",

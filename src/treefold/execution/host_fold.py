@@ -15,9 +15,6 @@ from treefold.backends.numpy_fold import fold_block
 from treefold.execution import native
 from treefold.fold import Fold
 
-#: The kernel of this installation; plans name it.
-KERNEL = "native" if native.HAS_NATIVE else "numpy"
-
 #: Elements that NumPy folds at a time: a block of each replica and its accumulator stay in the second-level cache.
 _BLOCK = 1 << 15
 #: Above this many contributions, the core's sums of 32-bit integers in float64 may be inexact; NumPy's are exact.
@@ -80,13 +77,11 @@ def _fold_natively(jobs: Sequence[Job], fold: Fold) -> None:
     if fold.weights is None:
         items = [(native.DTYPES[job.dtype], job.sources, job.targets) for job in jobs]
         return native.fold(items, op, accumulate, level)
-    # A weight of 0 leaves its replica out.
-    scaled = fold.scaled_weights
-    # Left out, not multiplied by 0: infinite or NaN times 0 would be NaN, from a replica that does not count.
-    kept = [index for index, weight in enumerate(scaled) if weight]
+    # A weight of 0 leaves its replica out, NaN and all.
+    kept = [index for index, weight in enumerate(fold.weights) if weight]
     items = [(native.DTYPES[job.dtype], [job.sources[index] for index in kept], job.targets) for job in jobs]
-    weights = [scaled[index] for index in kept]
-    return native.fold(items, op, accumulate, level, weights, fold.weight_sum)
+    packed = native.packed_weights([fold.weights[index] for index in kept])
+    return native.fold(items, op, accumulate, level, *packed)
 
 
 def _in_memory_order(job: Job) -> Job:

@@ -18,7 +18,7 @@ from treefold.backends.numpy import NumpyBackend
 from treefold.errors import ArgumentError
 from treefold.execution import native
 from treefold.execution.actions import LeafActions, leaf_actions
-from treefold.execution.host_fold import KERNEL, UNFINISHED, Job, fold_batch, folds_natively
+from treefold.execution.host_fold import UNFINISHED, Job, fold_batch, folds_natively
 from treefold.execution.interface import CallSummary, Executor, Repeat
 from treefold.execution.native import new_result
 from treefold.execution.operands import Operand, Results
@@ -36,7 +36,11 @@ class HostExecutor(Executor):
     name = "host"
     shares_memory = True
     most_devices_in_one_pass = math.inf
-    kernel = KERNEL
+
+    @property
+    def kernel(self) -> str:
+        """The native core, and what proves its sums exact, or NumPy."""
+        return native.kernel()
 
     def refusal(self, call: CallSummary) -> str:
         """Refuse what lies on other memory."""

@@ -49,14 +49,17 @@ class Executor(ExecutorTraits, abc.ABC):
 
     #: Whether it runs those calls only whose ops class asks for it.
     is_on_request: bool = False
-    #: What does the arithmetic, if plans are to name it: "native" or "numpy".
-    kernel: str = ""
     #: Whether there is ``run_within``, for calls with ``timeout_seconds``; elsewhere the option is refused.
     honours_timeout: bool = False
     #: The values of a call's ``implementation`` that it honours; others are refused.
     implementations: frozenset[CommunicationImplementation] = frozenset({CommunicationImplementation.AUTO})
     #: Whether a library all-reduces whole packs for it. In such a plan every device gets every contribution.
     reduces_packs: bool = False
+
+    @property
+    def kernel(self) -> str:
+        """What does the arithmetic, if plans are to name it, as of host memory."""
+        return ""
 
     @abc.abstractmethod
     def refusal(self, call: CallSummary) -> str:

@@ -1,8 +1,9 @@
 """The native core for the rest of treefold: whether it is installed, its vector level, threads and result memory.
 
 Environment: ``TREEFOLD_NUM_THREADS``, threads that work on one call; ``TREEFOLD_VECTOR_LEVEL``, one of the names that
-``vector_levels()`` returns; ``TREEFOLD_HOST_CACHE_BYTES``, the bound of the cache of result memory. They are read once,
-strictly, when the first reduction runs.
+``vector_levels()`` returns; ``TREEFOLD_HOST_CACHE_BYTES``, the bound of the cache of result memory;
+``TREEFOLD_CERTIFICATE``, what proves that additions were exact. They are read once, strictly, when the first reduction
+runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from treefold.backends import HostArray
-from treefold.compiled import ACCUMULATIONS, DTYPES, HAS_NATIVE, OPS
+from treefold.compiled import ACCUMULATIONS, CERTIFICATES, DTYPES, HAS_NATIVE, OPS
 from treefold.errors import ArgumentError
 
 if HAS_NATIVE:
@@ -26,9 +27,11 @@ if HAS_NATIVE:
         fold,
         level_names,
         memory_info,
+        set_certificate,
         set_memory_limit,
         traffic,
     )
+    from treefold._native import certificate as _certificate
     from treefold._native import empty_cache as _empty_cache
     from treefold._native import num_threads as _num_threads
     from treefold._native import set_num_threads as _set_num_threads
@@ -37,6 +40,7 @@ if HAS_NATIVE:
 __all__ = ["ACCUMULATIONS", "DTYPES", "HAS_NATIVE", "OPS", "RowFold", "fold", "traffic"]
 
 _LEVEL = "TREEFOLD_VECTOR_LEVEL"
+_CERTIFICATE = "TREEFOLD_CERTIFICATE"
 _MOST_DIGITS = len(str(sys.maxsize)) + 1
 
 
@@ -55,7 +59,27 @@ def level() -> int:
     # Two threads may both come here the first time; they read the same environment, and set the same twice.
     _from_environment("TREEFOLD_NUM_THREADS", 1, _set_num_threads)
     _from_environment("TREEFOLD_HOST_CACHE_BYTES", 0, set_memory_limit)
+    asked = os.environ.get(_CERTIFICATE)
+    if asked is not None and asked not in CERTIFICATES:
+        raise ArgumentError.setting(asked, f"one of {', '.join(CERTIFICATES)}", name=_CERTIFICATE)
+    if asked is not None:
+        set_certificate(CERTIFICATES[asked])
     return names.index(wanted)
+
+
+def kernel() -> str:
+    """Return what folds in host memory, as plans name it: NumPy, or the core and what proves that its sums are exact.
+
+    ``"native-flag"``: by the processor's flag. ``"native-integers"``: by the exponents of what is added, where the flag
+    failed its test or ``TREEFOLD_CERTIFICATE`` asks for it. ``"native-none"``: by nothing, so that slower tiers do all.
+    """
+    return f"native-{tuple(CERTIFICATES)[_certificate(level())]}" if HAS_NATIVE else "numpy"
+
+
+def packed_weights(weights: Sequence[int]) -> tuple[bytes, int]:
+    """Return weights as the core takes them: the bytes of whole numbers, and the number of 32-bit words of each."""
+    words = max(1, -(-max(weights).bit_length() // 32))
+    return b"".join([weight.to_bytes(4 * words, "little") for weight in weights]), words
 
 
 def set_num_threads(count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from treefold.calls.entry import Entry, LeafForm, LeafReader, Part, read_entry
@@ -44,7 +45,7 @@ class Batch:
 
 def read_value(
     value: Any, reading: Reading | None, fold: Fold, weights: Any, device: str, *, is_planned: bool = False
-) -> tuple[tuple[float, ...] | None, Entry]:
+) -> tuple[tuple[Fraction, ...] | None, Entry]:
     """Return this rank's weights, and its value validated by itself, as in one process. ``reading``: None of a batch.
 
     Raises:
@@ -56,7 +57,8 @@ def read_value(
     own = None
     if weights is not None:
         own, *_ = [own_weights(weights, count, fold.op) for count in sorted(counts)]  # no batch gets further
-    weighted = replace(fold, weights=own)
+    # Those of the other ranks are not known yet; that there are weights is all that reading asks for.
+    weighted = replace(fold, weights=None if own is None else (1,) * len(own))
 
     def read_leaf(path: str, leaves: list[Brought]) -> tuple[LeafForm, list[Part]]:
         return read_folded_leaf(path, leaves, weighted)

@@ -22,7 +22,7 @@ from treefold.group.rendezvous import Client, Listener, Met, Waiting
 from treefold.group.ticket import Ticket
 from treefold.group.timeouts import checked_seconds
 
-_GUARANTEES = ("replica_order", "per_plan", "engine")
+_GUARANTEES = ("exact", "per_plan")
 
 
 def connect(
@@ -30,7 +30,7 @@ def connect(
     *,
     timeout_seconds: float = 600.0,
     connect_timeout_seconds: float = 60.0,
-    guarantee: str = "replica_order",
+    guarantee: str = "exact",
     topology: Any = None,
 ) -> Group:
     """Join the other ranks, all of which call this, and return the group of them.
@@ -40,11 +40,10 @@ def connect(
     ``source``: a PyTorch ``ProcessGroup``, an mpi4py communicator, a ``Ticket`` or its text. None asks the environment:
     ``treefold run``, then PyTorch's initialised default group, ``torchrun``'s variables, and those of MPI's launchers.
     ``timeout_seconds``: how long a call waits for ranks that do not come. ``connect_timeout_seconds``: the same for
-    this one. ``guarantee``: what results promise: ``"replica_order"``, the bits of one process; ``"per_plan"``, the
-    same bits whenever the plan is the same, and fewer bytes between hosts with several replicas; ``"engine"``, what the
-    engine's own all-reduce gives, which is refused over several hosts: engines carry values only. On one host all give
-    the bits of one process. ``topology``: of the cluster, a ``Topology`` or the path of its file, with a device for
-    each host in their order, or for each rank; without one all hosts are taken to be alike.
+    this one. ``guarantee``: what sums and means promise: ``"exact"``, the exact value, rounded once, however many ranks
+    and hosts there are; ``"per_plan"``, the same bits whenever the plan is the same, and fewer bytes between hosts with
+    several replicas. On one host both are exact. ``topology``: of the cluster, a ``Topology`` or the path of its file,
+    with a device for each host in their order, or for each rank; without one all hosts are taken to be alike.
 
     Raises:
         ConnectError: nothing says who the others are, some did not come, or they do not fit together.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import decimal
 import hashlib
 import numbers
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from treefold.backends import HostArray, Row
 from treefold.backends.rows import read_arrays
 from treefold.calls.entry import Entry, LeafForm, Part, at
 from treefold.calls.reader import Reading, Tree, read_shape
-from treefold.calls.weights import read_weights
+from treefold.calls.weights import read_fractions
 from treefold.errors import ArgumentError, DeviceError, DtypeError
 from treefold.fold import Fold
 from treefold.group.links.protocol import MOST_DESCRIBED
@@ -89,23 +91,20 @@ def check_movable(entry: Entry) -> None:
             raise DtypeError.of_objects(part.dtype)
 
 
-def own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[float, ...]:
+def own_weights(weights: Any, replicas: int, op: ReduceOp) -> tuple[Fraction, ...]:
     """Return this rank's weights: one number, or one for each of its replicas.
 
     Raises:
         ArgumentError: they are something else.
 
     """
-    if isinstance(weights, numbers.Real) and replicas == 1:
+    if isinstance(weights, numbers.Real | decimal.Decimal) and replicas == 1:
         weights = [weights]
     # The weights of one rank may all be 0; those of all ranks are checked when they have met.
-    if isinstance(weights, list | tuple):
-        read_weights([*weights, 1.0], op)
-    else:
-        read_weights(weights, op)
-    if len(weights) != replicas:
-        raise ArgumentError.weight_count(len(weights), replicas)
-    return tuple(float(weight) for weight in weights)
+    read = read_fractions(weights, op) or ()
+    if len(read) != replicas:
+        raise ArgumentError.weight_count(len(read), replicas)
+    return read
 
 
 def layout_of(entry: Entry, destinations: str = "", *, with_shapes: bool = True) -> bytes:

@@ -63,7 +63,7 @@ class Group:
 
     @property
     def guarantee(self) -> str:
-        """What results promise: ``"replica_order"``, the bits of one process, or ``"per_plan"``."""
+        """What sums and means promise: ``"exact"`` or ``"per_plan"``."""
         return self._link.layout.guarantee
 
     @as_written

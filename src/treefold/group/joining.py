@@ -76,8 +76,6 @@ def _joined(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
     hosts = _hosts([one["host"] for one in said])
     if len(hosts) > 1 and terms.is_one_host:
         raise ConnectError.other_host(hosts[1][0])
-    if len(hosts) > 1 and terms.guarantee == "engine":
-        raise ConnectError.no_engine_sums(len(hosts))
     shares = None if cluster is None else _shares(cluster, hosts, terms.guarantee)
     layout = Layout(hosts, terms.guarantee, shares)
     local = _meet_on_host(roster, layout, Waiting(deadline, terms.connect_seconds), meet)

@@ -41,7 +41,7 @@ class Layout:
     """
 
     hosts: tuple[tuple[int, ...], ...]
-    guarantee: str = "replica_order"
+    guarantee: str = "exact"
     shares: tuple[Fraction, ...] | None = None
 
     @property
@@ -170,7 +170,7 @@ def plan_of(reduction: Reduction, replicas: Sequence[Counts], layout: Layout) ->
         paths=tuple(part.path for part in reduction.entry.parts),
         executor=executor.name,
         kernel=executor.kernel,
-        accumulate=reduction.fold.accumulate,
+        accumulate=reduction.fold.manner,
         notes=notes,
         is_exact=is_exact,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import struct
 from collections.abc import Callable, Hashable, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -103,7 +103,7 @@ Join = Callable[[Entry, str, int, int | None], Joined | None]
 class Reductions(TracedCalls):
     """The all-reduces of one group, with what is known of the calls so far."""
 
-    def __init__(self, link: Link, join: Join, accumulate: str = "wide") -> None:
+    def __init__(self, link: Link, join: Join, accumulate: str = "exact") -> None:
         """Start without knowing any call. ``join``: lays the ranks' sparse rows behind each other."""
         super().__init__(link)
         self._join, self._accumulate = join, accumulate
@@ -310,11 +310,11 @@ class Reductions(TracedCalls):
         plans = GroupPlans(reduction, self._link.layout, self._link.rank)
         return KnownCall(form, fold, results, bare, plans, is_private)
 
-    def _with_weights(self, fold: Fold, own: Sequence[float]) -> Fold:
+    def _with_weights(self, fold: Fold, own: Sequence[Fraction]) -> Fold:
         """Return the fold with the weights of all ranks, which they tell each other."""
         kind = call_key(CallKind.WEIGHTS)
-        said = self._link.agree(kind, struct.pack(f"<{len(own)}d", *own), description="the weights of a mean")
-        everyone = [weight for part in said for weight in struct.unpack(f"<{len(part) // 8}d", part)]
+        said = self._link.agree(kind, " ".join(map(str, own)).encode(), description="the weights of a mean")
+        everyone = [Fraction(weight) for part in said for weight in part.decode().split()]
         try:
             return Fold(fold.op, fold.accumulate, read_weights(everyone, fold.op))
         except TreefoldError as error:

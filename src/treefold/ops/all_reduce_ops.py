@@ -48,7 +48,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         agg_small_grads_max_bytes: int = 0,
         agg_small_grads_max_group: int = 10,
         *,
-        accumulate: str = "wide",
+        accumulate: str = "exact",
         topology: object = None,
         group: object = None,
     ) -> None:
@@ -126,7 +126,7 @@ class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
     """
 
     def __init__(
-        self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None, group: object = None
+        self, num_packs: int | str = 1, *, accumulate: str = "exact", topology: object = None, group: object = None
     ) -> None:
         """Check ``num_packs``."""
         super().__init__("hierarchical_copy", num_packs, accumulate=accumulate, topology=topology, group=group)
@@ -149,7 +149,7 @@ class NcclAllReduce(AllReduceCrossDeviceOps):
     """
 
     def __init__(
-        self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None, group: object = None
+        self, num_packs: int | str = 1, *, accumulate: str = "exact", topology: object = None, group: object = None
     ) -> None:
         """Check ``num_packs``."""
         super().__init__("nccl", num_packs, accumulate=accumulate, topology=topology, group=group)

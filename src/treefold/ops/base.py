@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from treefold.backends.tracing import as_written
 from treefold.bounded_cache import BoundedCache
-from treefold.calls.arguments import NO_OPTIONS, check_honoured, is_word, read_options, read_pairs
+from treefold.calls.arguments import NO_OPTIONS, check_accumulate, check_honoured, read_options, read_pairs
 from treefold.calls.entry import Entry, as_distributed, check_devices, read_entry
 from treefold.calls.fast_path import KnownCalls
 from treefold.calls.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from treefold.ops.grouped import GroupedOps
 
 _MOST_PLANS = 64
+_LONG_WEIGHTS = "weights of more than 53 bits: every element is folded in whole numbers, which is slow"
 
 
 class CrossDeviceOps(abc.ABC):
     """Combines one value per replica into one value on every destination.
 
     Subclasses say how dense values are packed and along which trees they travel; everything else is the same for all.
-    ``accumulate``: ``"wide"`` (the default) accumulates in the next wider dtype and rounds once, ``"native"`` adds in
+    ``accumulate``: ``"exact"`` (the default): sums and means are the exact value, rounded once; ``"native"`` adds in
     the dtype itself. ``group``: a ``Group``, or a ProcessGroup or communicator whose ranks are to be connected; values
     are then this rank's replicas, and all ranks make the same calls; only ``broadcast`` stays within this process.
     ``topology``: the machine whose links plans are to follow, a ``Topology`` or what ``load_topology`` and
@@ -53,10 +54,9 @@ class CrossDeviceOps(abc.ABC):
 
     """
 
-    def __init__(self, *, accumulate: str = "wide", topology: object = None, group: object = None) -> None:
+    def __init__(self, *, accumulate: str = "exact", topology: object = None, group: object = None) -> None:
         """Check what all ops take."""
-        if not is_word(accumulate, ("wide", "native")):
-            raise ArgumentError.option(accumulate=accumulate)
+        check_accumulate(accumulate)
         if topology is not None and not self._follows_topology():
             raise ArgumentError.no_topology(type(self).__name__)
         self._topology = read_topology(topology)
@@ -210,7 +210,7 @@ class CrossDeviceOps(abc.ABC):
 
         >>> from treefold import HierarchicalCopyAllReduce
         >>> print(HierarchicalCopyAllReduce().plan(PerReplica([1.0, 2.0]), ["cpu:0", "cpu:1"]).guarantee)
-        replica_order
+        exact
         """
         is_batch = destinations is None and isinstance(per_replica_value, list | tuple)
         pairs = read_pairs(per_replica_value) if is_batch else [(per_replica_value, destinations)]
@@ -282,12 +282,12 @@ class CrossDeviceOps(abc.ABC):
         """Return what a user should know about the plan, such as a fallback."""
         return ()
 
-    def _fold(self, op: ReduceOp, weights: tuple[float, ...] | None) -> Fold:
+    def _fold(self, op: ReduceOp, weights: tuple[int, ...] | None) -> Fold:
         """Return the arithmetic of a call."""
         return Fold(op, self._accumulate, weights)
 
     def _accumulate_words(self) -> list[str]:
-        return [] if self._accumulate == "wide" else [f"accumulate={self._accumulate!r}"]
+        return [] if self._accumulate == "exact" else [f"accumulate={self._accumulate!r}"]
 
     def __repr__(self) -> str:
         """Show the constructor call that made it."""
@@ -323,8 +323,7 @@ class CrossDeviceOps(abc.ABC):
         for part in (part for entry in entries for part in entry.parts):
             check_devices(part.operand.backend, self._own_devices, self._own_word)
         matches = all(entry.matches for entry in entries)
-        accumulate = "callback" if fold.accumulation_fn is not None else fold.accumulate
-        call = summarise(entries, accumulate, self._own_devices)
+        call = summarise(entries, fold.manner, self._own_devices)
         return Request(
             collective="all_reduce" if matches else "reduce",
             algorithm=repr(self),
@@ -333,7 +332,7 @@ class CrossDeviceOps(abc.ABC):
             options=options,
             policy=self._policy(options),
             is_weighted=fold.weights is not None,
-            notes=self._notes(call),
+            notes=(*self._notes(call), *([_LONG_WEIGHTS] if fold.are_weights_long else [])),
             asked=self._asked_executor(),
         )
 

@@ -34,7 +34,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         reduce_to_device: str | None = None,
         accumulation_fn: Any = None,
         *,
-        accumulate: str = "wide",
+        accumulate: str = "exact",
         topology: object = None,
         group: object = None,
     ) -> None:
@@ -57,7 +57,7 @@ class ReductionToOneDevice(CrossDeviceOps):
     def _add_pack(self, builder: PlanBuilder, pack: Pack, index: int) -> None:  # noqa: ARG002
         add_star(builder, pack, self._root(builder.work[pack.fragments[0].leaf].destinations))
 
-    def _fold(self, op: ReduceOp, weights: tuple[float, ...] | None) -> Fold:
+    def _fold(self, op: ReduceOp, weights: tuple[int, ...] | None) -> Fold:
         if weights is not None and self._accumulation_fn is not None:
             raise ArgumentError.weights_with_callback()
         return Fold(op, self._accumulate, weights, self._accumulation_fn)

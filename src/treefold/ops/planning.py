@@ -124,6 +124,7 @@ def make_plan(request: Request, router: Router) -> Plan:
     one, meet on its root of their destinations.
     """
     builder = PlanBuilder(request.work)
+    executor, accumulate = request.executor, request.call.accumulate
     if request.is_on_one_memory:
         for index in range(len(request.work)):
             add_one_pass(builder, index)
@@ -135,9 +136,10 @@ def make_plan(request: Request, router: Router) -> Plan:
         steps=builder.steps,
         collective=request.collective,
         algorithm=request.algorithm,
-        executor=request.executor.name,
-        kernel=request.executor.kernel,
-        accumulate=request.call.accumulate,
+        executor=executor.name,
+        kernel=executor.kernel,
+        # Devices have no exact sums: theirs are accumulated wide.
+        accumulate="wide" if accumulate == "exact" and not executor.kernel else accumulate,
         paths=request.paths,
         notes=request.notes,
     )

@@ -28,15 +28,20 @@ _VERSION = 1  # of the form in JSON
 _HEAD = ("collective", "algorithm", "executor", "kernel", "accumulate")  # as it stands in JSON
 _CHOICES = {
     "collective": ("all_reduce", "reduce", "broadcast", "gather"),
-    "kernel": ("native", "numpy", ""),
-    "accumulate": ("wide", "native", "callback"),
+    "kernel": ("native", "native-flag", "native-integers", "native-none", "numpy", ""),
+    "accumulate": ("exact", "wide", "native", "callback"),
 }
 _GUARANTEES = {
+    "exact": "every element is the exact value, rounded once: the same bits in any order, packing and plan",
     "replica_order": "every element is folded once, in replica order: the same bits whatever the packing or plan",
     "per_plan": "the same bits on every destination and on every run of this plan",
-    "callback": "what accumulation_fn returns, copied to every destination",
 }
-_EXACT = "no order of these folds changes a bit: the same bits whatever the packing or plan"
+_OWN = "what accumulation_fn returns, copied to every destination"
+_KERNELS = {
+    "native-flag": "native kernel, proved exact by the processor's flag",
+    "native-integers": "native kernel, proved exact by exponents",
+    "native-none": "native kernel, without its first tier",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +49,10 @@ class Plan(Movement):
     """A movement that is proved, and how it runs here.
 
     ``collective``: ``"all_reduce"``, ``"reduce"``, ``"broadcast"`` or ``"gather"``. ``algorithm``: what planned it, in
-    words. ``executor``: by its name. ``kernel``: what does the arithmetic on host memory, ``"native"`` or ``"numpy"``,
-    else empty. ``accumulate``: ``"wide"``, ``"native"`` or ``"callback"``. ``is_exact``: whether no order of the folds
-    changes a bit, as of MIN, MAX, and sums of integers.
+    words. ``executor``: by its name. ``kernel``: what does the arithmetic on host memory, ``"numpy"`` or ``"native"``,
+    with what proves its sums exact (``"native-flag"``), else empty. ``accumulate``: ``"exact"``, ``"wide"`` (in the
+    next wider dtype), ``"native"`` or ``"callback"``. ``is_exact``: whether no order of the folds changes a bit, as of
+    MIN, MAX, and sums of integers.
     ``paths``: where each leaf stands in the caller's structure. ``notes``: sentences a user should see, such as a
     fallback and its reason. ``print(plan)`` shows what runs: one line per step, or, where one memory holds everything,
     what its one pass does.
@@ -102,19 +108,21 @@ class Plan(Movement):
     def guarantee(self) -> str:
         """Which promise about bits the plan keeps.
 
-        ``"replica_order"`` where all contributions to an element meet at once, in replica order, so that every plan
-        gives the same bits, or where no order changes any; ``"per_plan"`` where partial folds travel, so that the same
-        plan gives the same bits on every destination and every run (with NCCL: if it chooses the same algorithm);
-        ``"callback"`` where an ``accumulation_fn`` decides.
+        ``"exact"`` where results are the exact value, rounded once, or where no order changes a bit;
+        ``"replica_order"`` where all contributions to an element meet at once, in replica order, and are rounded on the
+        way, so that every plan gives the same bits; ``"per_plan"`` where partial folds are rounded on their way, so
+        that the same plan gives the same bits on every destination and every run (with NCCL: if it chooses the same
+        algorithm).
         """
-        if self.accumulate == "callback":
-            return "callback"
+        whole = "exact" if self.accumulate == "exact" else "replica_order"
         if self.is_one_pass:
-            return "replica_order"
+            return whole
         own_promise = executor_traits(self.executor).own_promise
         if own_promise and any(isinstance(action, Combine) for step in self.steps for action in step.actions):
             return "per_plan"  # the executor chooses the order of the fold
-        return "replica_order" if self.proof.is_flat or self.is_exact else "per_plan"
+        if self.is_exact:
+            return "exact"
+        return whole if self.proof.is_flat else "per_plan"
 
     @property
     def hops(self) -> tuple[Hop, ...]:
@@ -162,15 +170,17 @@ class Plan(Movement):
 
     def _describe_executor(self) -> str:
         if self.is_one_pass:
-            name = f"{self.executor} ({self.kernel} kernel)" if self.kernel else self.executor
-            is_fold = any(leaf.goal is Goal.FOLD for leaf in self.leaves)
-            return f"{name}, one pass in replica order" if is_fold else f"{self.executor}, one pass"
+            kernel = _KERNELS.get(self.kernel, f"{self.kernel} kernel")
+            name = f"{self.executor} ({kernel})" if self.kernel else self.executor
+            if not any(leaf.goal is Goal.FOLD for leaf in self.leaves):
+                return f"{self.executor}, one pass"
+            return f"{name}, one pass" if self.accumulate == "exact" else f"{name}, one pass in replica order"
         return f"{self.executor}, {executor_traits(self.executor).manner}"
 
     def _describe_guarantee(self) -> str:
         own_promise = executor_traits(self.executor).own_promise
-        if self.is_exact:
-            return _EXACT
+        if self.accumulate == "callback":
+            return _OWN
         return own_promise if own_promise and self.guarantee == "per_plan" else _GUARANTEES[self.guarantee]
 
 

@@ -198,7 +198,7 @@ class ReductionToOneDevice(CrossDeviceOps):
     """``treefold.ReductionToOneDevice`` for ``tf.distribute``; ``accumulation_fn`` takes and returns tensors."""
 
     def __init__(
-        self, reduce_to_device: str | None = None, accumulation_fn: Any = None, *, accumulate: str = "wide"
+        self, reduce_to_device: str | None = None, accumulation_fn: Any = None, *, accumulate: str = "exact"
     ) -> None:
         """Take what ``tf.distribute.ReductionToOneDevice`` takes, and treefold's ``accumulate``."""
         device = local_device(reduce_to_device) if isinstance(reduce_to_device, str) else reduce_to_device
@@ -215,7 +215,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         agg_small_grads_max_bytes: int = 0,
         agg_small_grads_max_group: int = 10,
         *,
-        accumulate: str = "wide",
+        accumulate: str = "exact",
         topology: object = None,
     ) -> None:
         """Take what TensorFlow's class of this name takes or took, and treefold's ``accumulate`` and ``topology``."""
@@ -227,7 +227,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
 class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
     """``treefold.HierarchicalCopyAllReduce`` for ``tf.distribute``: right for odd numbers of devices, too."""
 
-    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide", topology: object = None) -> None:
+    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "exact", topology: object = None) -> None:
         """Take what TensorFlow's class of this name takes, and treefold's ``accumulate`` and ``topology``."""
         ops = treefold.ops.HierarchicalCopyAllReduce(num_packs, accumulate=accumulate, topology=topology)
         CrossDeviceOps.__init__(self, ops)  # ops of their own, not of the class in between
@@ -236,7 +236,7 @@ class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
 class NcclAllReduce(AllReduceCrossDeviceOps):
     """``treefold.NcclAllReduce`` for ``tf.distribute``: its documented fallback, for NCCL is run through PyTorch."""
 
-    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "wide") -> None:
+    def __init__(self, num_packs: int | str = 1, *, accumulate: str = "exact") -> None:
         """Take what ``tf.distribute.NcclAllReduce`` takes, and treefold's ``accumulate``."""
         CrossDeviceOps.__init__(self, treefold.ops.NcclAllReduce(num_packs, accumulate=accumulate))
 

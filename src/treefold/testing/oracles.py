@@ -1,8 +1,7 @@
 """The oracle of reductions, computed one element at a time in plain Python: no kernel, no vector code.
 
-Slow and obvious. Sums that a dtype's rules make exact are exact here (``int``, ``fractions.Fraction``); others are
-rounded in the same places as the kernels round: accumulate in replica order in the accumulator's precision, divide
-once, round once.
+Slow and obvious. Sums and means are ``fractions.Fraction``, rounded once; others are rounded in the same places as the
+kernels round, in replica order.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ def fold_arrays(
     arrays: Sequence[Array],
     op: ReduceOpLike,
     *,
-    accumulate: str = "wide",
-    weights: Sequence[float] | None = None,
+    accumulate: str = "exact",
+    weights: Sequence[float | Fraction] | None = None,
 ) -> Array:
     """Return the reduction of arrays of one shape and dtype, by ``fold_numbers`` for each element."""
     op, first = ReduceOp.parse(op), np.asarray(arrays[0])
@@ -90,8 +89,8 @@ def fold_numbers(
     op: ReduceOp,
     dtype: str,
     *,
-    accumulate: str = "wide",
-    weights: Sequence[float] | None = None,
+    accumulate: str = "exact",
+    weights: Sequence[float | Fraction] | None = None,
 ) -> Any:
     """Return the reduction of one element's contributions, Python numbers in replica order."""
     if dtype in COMPLEX:
@@ -99,8 +98,8 @@ def fold_numbers(
     if op in {ReduceOp.MIN, ReduceOp.MAX}:
         return _extreme(numbers, op)
     if weights is not None:
-        values = [float(number) for number in numbers]
-        return rounded(_weighted_mean(values, weights), result_dtype(op, dtype))
+        divisor = sum((Fraction(weight) for weight in weights), Fraction(0))
+        return _exact(numbers, weights, divisor, result_dtype(op, dtype))
     if dtype in INTEGERS:
         return _fold_integers(numbers, op, dtype)
     return _fold_floats(numbers, op, dtype, accumulate)
@@ -142,14 +141,21 @@ def _fold_floats(numbers: Sequence[float], op: ReduceOp, dtype: str, accumulate:
         return rounded(total / len(numbers), dtype) if op is ReduceOp.MEAN else total
     if op is ReduceOp.PRODUCT:
         return rounded(_product(numbers, _WIDER[dtype]), dtype)
-    total = _accumulate(numbers, _STEP[op], _WIDER[dtype])
-    if op is ReduceOp.MEAN:
-        total = rounded(total / len(numbers), _WIDER[dtype])
-    if not math.isfinite(total):
-        total = _sum_on_a_smaller_scale(numbers, op)
-    if op is ReduceOp.MEAN and dtype == "float64":
-        total = _clamped(total, numbers)
-    return rounded(total, dtype)
+    count = len(numbers)
+    return _exact(numbers, [1] * count, Fraction(count if op is ReduceOp.MEAN else 1), dtype)
+
+
+def _exact(numbers: Sequence[float], weights: Sequence[float | Fraction], divisor: Fraction, dtype: str) -> float:
+    """Return Σwᵢxᵢ over a divisor as a number, rounded once; a weight of 0 leaves its number out."""
+    chosen = [(Fraction(weight), number) for weight, number in zip(weights, numbers, strict=True) if weight]
+    decisive = [number for _, number in chosen if not math.isfinite(number)]
+    if decisive:
+        return sum(decisive)
+    exact = sum(weight * Fraction(number) for weight, number in chosen) / divisor
+    if exact:
+        return rounded(exact, dtype)
+    # A sum of zeros, or of what cancels: negative only if all are.
+    return -0.0 if all(number == 0 and math.copysign(1, number) < 0 for _, number in chosen) else 0.0
 
 
 _STEP: dict[ReduceOp, Callable[[float, float], float]] = {
@@ -163,18 +169,6 @@ def _accumulate(numbers: Sequence[float], step: Callable[[float, float], float],
     """Fold from the first number on, never from 0, rounding every step to ``dtype``."""
     # Rounding to float64 first changes nothing: 53 bits are at least twice 24, and two more (Figueroa, 1995).
     return functools.reduce(lambda total, number: rounded(step(total, number), dtype), numbers)
-
-
-def _sum_on_a_smaller_scale(numbers: Sequence[float], op: ReduceOp) -> float:
-    """Repeat a sum that is not finite in a range where nothing overflows, so that only infinities and NaN remain so."""
-    headroom = _headroom(len(numbers))
-    total = _accumulate([number / headroom for number in numbers], operator.add, "float64")
-    return (total / len(numbers) if op is ReduceOp.MEAN else total) * headroom
-
-
-def _headroom(count: int) -> float:
-    """Return the power of two by which so many numbers are divided so that their sum cannot overflow."""
-    return 2.0 ** math.ceil(math.log2(count))
 
 
 def _product(numbers: Sequence[float], dtype: str) -> float:
@@ -232,42 +226,15 @@ def _to_53_bits(exact: Fraction) -> Fraction:
     return round(exact / step) * step
 
 
-def _weighted_mean(numbers: Sequence[float], weights: Sequence[float]) -> float:
-    """Σwᵢxᵢ/Σwᵢ in float64, within the hull of what has a weight; on a smaller scale if it overflows.
-
-    Weights are scaled by the power of two that brings the largest into [1, 2), and only 0 is no weight.
-    """
-    shift = 1 - math.frexp(max(weights))[1]
-    chosen = [(max(math.ldexp(w, shift), 5e-324), x) for w, x in zip(weights, numbers, strict=True) if w]
-    scale = _accumulate([weight for weight, _ in chosen], operator.add, "float64")
-    values = [number for _, number in chosen]
-    mean = _accumulate([weight * number for weight, number in chosen], operator.add, "float64") / scale
-    if not math.isfinite(mean):
-        decisive = [number for number in values if not math.isfinite(number)]
-        if decisive:
-            return sum(decisive)
-        headroom = 2 * _headroom(len(chosen))  # scaled weights are below 2
-        terms = [weight * (number / headroom) for weight, number in chosen]
-        mean = _accumulate(terms, operator.add, "float64") / scale * headroom
-    return _clamped(mean, values)
-
-
-def _clamped(mean: float, numbers: Sequence[float]) -> float:
-    if any(math.isnan(number) for number in numbers):
-        return mean
-    low, high = min(numbers), max(numbers)
-    return low if mean < low else min(mean, high)
-
-
 def _fold_complex(
-    numbers: Sequence[complex], op: ReduceOp, dtype: str, *, accumulate: str, weights: Sequence[float] | None
+    numbers: Sequence[complex], op: ReduceOp, dtype: str, *, accumulate: str, weights: Sequence[float | Fraction] | None
 ) -> complex:
     part = _PART[dtype]
     if op is not ReduceOp.PRODUCT:
         parts = ([number.real for number in numbers], [number.imag for number in numbers])
         folded = [fold_numbers(p, op, part, accumulate=accumulate, weights=weights) for p in parts]
         return complex(*folded)
-    wide = _WIDER[part] if accumulate == "wide" else part
+    wide = _WIDER[part] if accumulate == "exact" else part
     real, imaginary = _complex_product(numbers, wide, is_bounded=accumulate == "native")
     return complex(rounded(real, part), rounded(imaginary, part))
 

@@ -32,7 +32,7 @@ def average_models(models: Iterable[Any], weights: Weights | None = None) -> Any
 
     ``models``: a list or an iterator of ``torch.nn.Module``, or of what their ``state_dict()`` gives. Of modules, a
     deep copy of the first is returned with averaged parameters and buffers. Floating-point and complex entries are the
-    (weighted) MEAN, accumulated wide and rounded once. Whole numbers, such as ``num_batches_tracked``, keep their
+    (weighted) MEAN, the exact value rounded once. Whole numbers, such as ``num_batches_tracked``, keep their
     dtype: what all models agree on stays, else the nearest whole number to the mean, halves to even. Flags (bool) must
     agree.
     ``weights``: one per model, such as the number of examples that each has seen.

@@ -12,7 +12,7 @@ from treefold.torch.process_group import TreefoldProcessGroup
 
 
 def all_reduce_hook(group: Group, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Make the gradients of a bucket their mean over the ranks of a ``Group``, accumulated wide and rounded once.
+    """Make the gradients of a bucket their mean over the ranks of a ``Group``, exact and rounded once.
 
     For DDP over gloo, also between hosts: ``ddp.register_comm_hook(treefold.connect(dist.group.WORLD),
     all_reduce_hook)``. DDP's own process group carries nothing but the first parameters then.
@@ -27,7 +27,7 @@ def all_reduce_hook(group: Group, bucket: distributed.GradBucket) -> torch.futur
 
 
 def mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Make the gradients of a bucket their mean over the ranks, accumulated wide and rounded once.
+    """Make the gradients of a bucket their mean over the ranks, exact and rounded once.
 
     Without a hook DDP divides every rank's gradients by their number and sums the quotients: each quotient is rounded,
     and small ones of 16 bits become zero. Register it as ``ddp.register_comm_hook(group, mean_hook)``; ``group`` is the

@@ -37,7 +37,7 @@ def average(
 ) -> None:
     """Write the mean or the sum of checkpoints, tensor by tensor, in constant memory.
 
-    Floats are accumulated wide and rounded once. Integers keep their dtype: their mean is rounded to the nearest whole
+    Floats are summed exactly and rounded once. Integers keep their dtype: their mean is rounded to the nearest whole
     number, halves to even. Flags (bool) and 8-bit floats must be the same in all files. Nothing is unpickled.
     The output appears when it is whole; exit code 2 means that there is none, and why is said.
     """

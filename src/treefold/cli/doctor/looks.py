@@ -25,7 +25,9 @@ _BUILD = "pip install --force-reinstall --no-deps --no-cache-dir treefold (in a 
 _GET_TORCH = "pip install --upgrade torch, or what pytorch.org/get-started/locally says for this system"
 #: What a user may set; what begins with one of ``_INTERNAL`` is for tests and benchmarks.
 _THREADS, _LEVEL = "TREEFOLD_NUM_THREADS", "TREEFOLD_VECTOR_LEVEL"
-_VARIABLES = (_THREADS, _LEVEL, "TREEFOLD_HOST_CACHE_BYTES", gpus.VARIABLE)
+_CERTIFICATE = "TREEFOLD_CERTIFICATE"
+_VARIABLES = (_THREADS, _LEVEL, "TREEFOLD_HOST_CACHE_BYTES", _CERTIFICATE, gpus.VARIABLE)
+_PROOFS = {"native-flag": "the processor's flag", "native-integers": "exponents", "native-none": "nothing"}
 _INTERNAL = ("TREEFOLD_CASE", "TREEFOLD_BENCH_")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 #: By their modules: names, and the packages that bring them.
@@ -68,7 +70,7 @@ def _environment(findings: Findings) -> None:
             nearest = difflib.get_close_matches(name, _VARIABLES, 1)
             meant = f"; {nearest[0]} may be meant" if nearest else ""
             findings.to_mend.append(Problem(f"treefold knows no variable {name}{meant}.", _unset(name)))
-    for setting, names in ((native.num_threads, _VARIABLES[:3]), (gpus.gpu_executor, _VARIABLES[3:])):
+    for setting, names in ((native.num_threads, _VARIABLES[:4]), (gpus.gpu_executor, _VARIABLES[4:])):
         try:
             setting()
         except ArgumentError as error:
@@ -121,6 +123,21 @@ def _vector_level(findings: Findings) -> None:
         findings.to_mend.append(
             Problem(f"{_LEVEL} keeps the native core at {level}; this machine can run {levels[0]}.", _unset(_LEVEL))
         )
+
+
+def _certificate(findings: Findings) -> None:
+    """Look at what proves that sums are exact."""
+    try:
+        proof = _PROOFS.get(native.kernel())
+    except ArgumentError:  # a variable, which is reported
+        return
+    if proof is None:
+        return
+    findings.facts["sums proved exact"] = f"by {proof}"
+    if proof != _PROOFS["native-flag"]:
+        flag = "The processor's flag for inexact results is not used, so sums are slower, and the same."
+        mend = _unset(_CERTIFICATE) if _CERTIFICATE in os.environ else "nothing to do: the flag does not work here"
+        findings.to_mend.append(Problem(flag, mend))
 
 
 def _threads(findings: Findings, *, quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> None:
@@ -237,6 +254,7 @@ _LOOKS: tuple[Callable[[Findings], None], ...] = (
     _machine,
     _native_core,
     _vector_level,
+    _certificate,
     _threads,
     _shared_memory,
     _frameworks,

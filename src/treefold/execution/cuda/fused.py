@@ -140,7 +140,7 @@ def _launch(
             D=num_targets,
             ELEMENT=element,
             OP=fold.op.name.lower(),
-            WIDE=fold.accumulate == "wide" or element in INTEGERS,
+            WIDE=fold.accumulate == "exact" or element in INTEGERS,
             UP=headroom(count),
             BLOCK=_BLOCK,
             UNROLLED=count <= MOST_UNROLLED,

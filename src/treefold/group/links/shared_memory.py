@@ -20,6 +20,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
+from treefold.execution import native
 from treefold.group import native_core
 from treefold.group.links.link import Link, NeedsPlan, Piece, mismatch, needed_plan
 from treefold.group.plans import GroupPlans, Layout
@@ -65,7 +66,7 @@ class SharedMemoryLink(Link):
         """Fold the rows of all ranks: each element once, by the rank that owns its slice."""
         if form.result_bytes > self.result_bytes:
             raise GroupError.too_large(form.result_bytes, self.result_bytes)
-        weights, weight_sum = (fold.scaled_weights, fold.weight_sum) if fold.weights else ((), 0.0)
+        weights, words_each = (b"", 1) if fold.weights is None else native.packed_weights(fold.weights)
         self._operate("a reduction")
         outcome: GroupOutcome | None = self._native.fold(
             form,
@@ -73,7 +74,7 @@ class SharedMemoryLink(Link):
             targets,
             wants_lease,
             weights,
-            weight_sum,
+            words_each,
             plans.number,
             self.timeout_seconds,
             self._warn,

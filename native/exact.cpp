@@ -1,0 +1,378 @@
+#include "exact.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+namespace treefold {
+
+namespace {
+
+constexpr int limb_bits = 32;
+constexpr std::uint64_t limb_mask = 0xffffffffu;
+
+int bit_length(std::uint64_t number) {
+  int length = 0;
+  for (int step = 32; step > 0; step /= 2) {
+    if (number >> step != 0) {
+      length += step;
+      number >>= step;
+    }
+  }
+  return length + (number != 0);
+}
+
+// Numbers of any size, without sign: words of 32 bits, the lowest first, none of the highest ones 0.
+using Natural = std::vector<std::uint32_t>;
+
+void trim(Natural& number) {
+  while (!number.empty() && number.back() == 0) number.pop_back();
+}
+
+std::int64_t bit_length(const Natural& number) {
+  if (number.empty()) return 0;
+  return static_cast<std::int64_t>(number.size() - 1) * limb_bits + bit_length(number.back());
+}
+
+Natural shifted_left(const Natural& number, std::size_t bits) {
+  Natural result(number.size() + bits / limb_bits + 1);
+  for (std::size_t i = 0; i < number.size(); ++i) {
+    const std::uint64_t both = static_cast<std::uint64_t>(number[i]) << bits % limb_bits;
+    result[i + bits / limb_bits] |= static_cast<std::uint32_t>(both);
+    result[i + bits / limb_bits + 1] |= static_cast<std::uint32_t>(both >> limb_bits);
+  }
+  trim(result);
+  return result;
+}
+
+void halve(Natural& number) {
+  for (std::size_t i = 0; i < number.size(); ++i) {
+    const std::uint64_t above = i + 1 < number.size() ? number[i + 1] : 0;
+    number[i] = static_cast<std::uint32_t>((above << limb_bits | number[i]) >> 1);
+  }
+  trim(number);
+}
+
+bool is_less(const Natural& a, const Natural& b) {
+  if (a.size() != b.size()) return a.size() < b.size();
+  return std::lexicographical_compare(a.rbegin(), a.rend(), b.rbegin(), b.rend());
+}
+
+void subtract(Natural& a, const Natural& b) {  // a >= b
+  std::int64_t borrow = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const std::int64_t difference = static_cast<std::int64_t>(a[i]) - (i < b.size() ? b[i] : 0) + borrow;
+    a[i] = static_cast<std::uint32_t>(difference);
+    borrow = difference >> limb_bits;
+  }
+  trim(a);
+}
+
+// A binary format: its bits, and those of its significand with the hidden one.
+struct Format {
+  int bits, precision;
+  int special() const { return (1 << (bits - precision)) - 1; }  // the exponent field of infinities and NaN
+  int least_unit() const { return 3 - precision - (1 << (bits - precision - 1)); }  // log2 of the least number
+  std::uint64_t infinity() const { return static_cast<std::uint64_t>(special()) << (precision - 1); }
+  std::uint64_t nan() const { return infinity() | std::uint64_t{1} << (precision - 2); }
+  std::uint64_t sign() const { return std::uint64_t{1} << (bits - 1); }
+};
+
+bool is_float(Dtype dtype) { return dtype <= Dtype::float64; }
+
+Format result_format(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::float16: return {16, 11};
+    case Dtype::bfloat16: return {16, 8};
+    case Dtype::float32:
+    case Dtype::int8:
+    case Dtype::int16:
+    case Dtype::uint8:
+    case Dtype::uint16: return {32, 24};
+    default: return {64, 53};
+  }
+}
+
+// A contribution: significand · 2^exponent, or infinite, or NaN.
+struct Number {
+  std::uint64_t significand = 0;
+  int exponent = 0;
+  bool is_negative = false, is_infinite = false, is_nan = false;
+};
+
+template <class T>
+T read(const void* source, std::size_t at) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(source) + at * sizeof(T), sizeof value);
+  return value;
+}
+
+Number of_signed(std::int64_t value) {
+  Number number;
+  number.is_negative = value < 0;
+  number.significand = value < 0 ? ~static_cast<std::uint64_t>(value) + 1 : static_cast<std::uint64_t>(value);
+  return number;
+}
+
+Number of_unsigned(std::uint64_t value) {
+  Number number;
+  number.significand = value;
+  return number;
+}
+
+Number of_float(std::uint64_t bits, const Format& format) {
+  Number number;
+  const std::uint64_t hidden = std::uint64_t{1} << (format.precision - 1);
+  const int field = static_cast<int>(bits >> (format.precision - 1)) & format.special();
+  number.is_negative = (bits & format.sign()) != 0;
+  if (field == format.special()) {
+    number.is_nan = (bits & (hidden - 1)) != 0;
+    number.is_infinite = !number.is_nan;
+  } else {
+    number.significand = (bits & (hidden - 1)) | (field > 0 ? hidden : 0);
+    number.exponent = std::max(field, 1) - 1 + format.least_unit();
+  }
+  return number;
+}
+
+Number number_of(Dtype dtype, const void* source, std::size_t at) {
+  switch (dtype) {
+    case Dtype::float16:
+    case Dtype::bfloat16: return of_float(read<std::uint16_t>(source, at), result_format(dtype));
+    case Dtype::float32: return of_float(read<std::uint32_t>(source, at), result_format(dtype));
+    case Dtype::float64: return of_float(read<std::uint64_t>(source, at), result_format(dtype));
+    case Dtype::int8: return of_signed(read<std::int8_t>(source, at));
+    case Dtype::int16: return of_signed(read<std::int16_t>(source, at));
+    case Dtype::int32: return of_signed(read<std::int32_t>(source, at));
+    case Dtype::int64: return of_signed(read<std::int64_t>(source, at));
+    case Dtype::uint8: return of_unsigned(read<std::uint8_t>(source, at));
+    case Dtype::uint16: return of_unsigned(read<std::uint16_t>(source, at));
+    case Dtype::uint32: return of_unsigned(read<std::uint32_t>(source, at));
+    default: return of_unsigned(read<std::uint64_t>(source, at));
+  }
+}
+
+// A sum, in limbs of 32 bits that are kept in 64 with a sign: carries wait until all is added.
+class Sum {
+ public:
+  // Room for numbers below 2^bits, and for those that are added, wherever they begin.
+  explicit Sum(std::size_t bits) : limbs_(bits / limb_bits + 4) {}
+
+  void add(std::uint64_t number, std::size_t shift, bool is_negative) {
+    const std::size_t limb = shift / limb_bits, offset = shift % limb_bits;
+    const std::uint64_t low = (number & limb_mask) << offset, high = (number >> limb_bits) << offset;
+    const std::uint64_t middle = (low >> limb_bits) + (high & limb_mask);
+    const std::int64_t parts[] = {static_cast<std::int64_t>(low & limb_mask), static_cast<std::int64_t>(middle),
+                                  static_cast<std::int64_t>(high >> limb_bits)};
+    for (std::size_t i = 0; i < 3; ++i) limbs_[limb + i] += is_negative ? -parts[i] : parts[i];
+  }
+
+  // Returns the magnitude and whether the sum is negative.
+  Natural magnitude(bool& is_negative) {
+    is_negative = carry() < 0;
+    if (is_negative) {
+      // What the limbs hold of a negative number is a power of two more than it.
+      for (std::int64_t& limb : limbs_) limb = -limb;
+      carry();
+    }
+    Natural number(limbs_.begin(), limbs_.end());
+    trim(number);
+    return number;
+  }
+
+ private:
+  std::int64_t carry() {
+    std::int64_t carried = 0;
+    for (std::int64_t& limb : limbs_) {
+      const std::int64_t total = limb + carried;
+      limb = total & static_cast<std::int64_t>(limb_mask);
+      carried = total >> limb_bits;
+    }
+    return carried;
+  }
+
+  std::vector<std::int64_t> limbs_;
+};
+
+// A quotient: 63 or 64 bits, times 2^exponent; `is_more`: there is more below.
+struct Quotient {
+  std::uint64_t bits;
+  std::int64_t exponent;
+  bool is_more;
+};
+
+Quotient divide(const Natural& number, const Natural& divisor) {
+  // Both are moved so far that the quotient has 63 or 64 bits.
+  const std::int64_t shift = 63 - (bit_length(number) - bit_length(divisor));
+  Natural rest = shift > 0 ? shifted_left(number, static_cast<std::size_t>(shift)) : number;
+  Natural part = shifted_left(divisor, static_cast<std::size_t>(63 + std::max<std::int64_t>(-shift, 0)));
+  std::uint64_t bits = 0;
+  for (int i = 63; i >= 0; --i) {
+    if (!is_less(rest, part)) {
+      subtract(rest, part);
+      bits |= std::uint64_t{1} << i;
+    }
+    halve(part);
+  }
+  return {bits, -shift, !rest.empty()};
+}
+
+// The same by a divisor of one word: the highest five words of the number decide all but whether there is more.
+Quotient divide(const Natural& number, std::uint32_t divisor) {
+  constexpr std::size_t length = 5;
+  std::array<std::uint32_t, length> words{};  // of the quotient, the highest first
+  std::uint64_t rest = 0;
+  for (std::size_t i = 0; i < length; ++i) {
+    const std::uint32_t word = i < number.size() ? number[number.size() - 1 - i] : 0;
+    rest = rest << limb_bits | word;
+    words[i] = static_cast<std::uint32_t>(rest / divisor);
+    rest %= divisor;
+  }
+  bool is_more = rest != 0;
+  for (std::size_t i = length; i < number.size(); ++i) is_more |= number[number.size() - 1 - i] != 0;
+  // The first word may be 0, because it was less than the divisor; the second then is not, or the third.
+  std::size_t top = 0;
+  while (words[top] == 0) ++top;
+  const std::uint64_t high = static_cast<std::uint64_t>(words[top]) << limb_bits | words[top + 1];
+  const std::uint64_t next = words[top + 2];
+  const int up = limb_bits - bit_length(words[top]);
+  for (std::size_t i = top + 3; i < length; ++i) is_more |= words[i] != 0;
+  is_more |= (next << up & limb_mask) != 0;
+  const auto below = static_cast<std::int64_t>(number.size()) - static_cast<std::int64_t>(top + 2);
+  return {high << up | next >> (limb_bits - up), below * limb_bits - up, is_more};
+}
+
+// Rounds to nearest, ties to even; what is too large becomes infinite.
+std::uint64_t rounded(const Quotient& value, const Format& format) {
+  const std::int64_t unit = std::max<std::int64_t>(
+      value.exponent + bit_length(value.bits) - format.precision, format.least_unit());
+  const std::int64_t cut = unit - value.exponent;  // bits that are cut off, 9 at least
+  std::uint64_t kept = 0;
+  if (cut <= 64) {
+    kept = cut < 64 ? value.bits >> cut : 0;
+    const std::uint64_t half = value.bits >> (cut - 1) & 1;
+    const bool is_more = value.is_more || (value.bits & ((std::uint64_t{1} << (cut - 1)) - 1)) != 0;
+    kept += half & static_cast<std::uint64_t>(is_more || (kept & 1) != 0);
+  }
+  const std::int64_t field = unit - format.least_unit();
+  if (field >= format.special() - 1) return format.infinity();
+  // A carry out of the significand makes the next exponent, and the largest one infinity.
+  return (static_cast<std::uint64_t>(field) << (format.precision - 1)) + kept;
+}
+
+}  // namespace
+
+Weights::Weights(std::vector<std::uint32_t> words, std::size_t words_each)
+    : words_(std::move(words)), words_each_(words_each) {
+  Sum total(words_each * limb_bits);
+  for (std::size_t i = 0; i < words_.size(); ++i) total.add(words_[i], i % words_each * limb_bits, false);
+  bool is_negative = false;
+  sum_ = total.magnitude(is_negative);
+  are_small_ = bit_length(sum_) <= 29;
+  if (are_small_) {
+    for (std::size_t i = 0; i < count(); ++i) numbers_.push_back((*this)[i][0]);
+  }
+  split();
+}
+
+bool Weights::has_zero() const {
+  for (std::size_t i = 0; i < count(); ++i) {
+    const std::uint32_t* const words = (*this)[i];
+    if (std::all_of(words, words + words_each_, [](std::uint32_t word) { return word == 0; })) return true;
+  }
+  return count() == 0;
+}
+
+void Weights::split() {
+  const std::int64_t length = bit_length(sum_);
+  const auto scaled = [&](const Natural& number, double& value) {
+    // Correct rounding to 53 bits tells whether they were enough: nothing is left then.
+    Natural rest = number;
+    trim(rest);
+    const std::int64_t excess = std::max<std::int64_t>(bit_length(rest) - 53, 0);
+    std::uint64_t top = 0;
+    for (std::int64_t bit = 0; bit < std::min<std::int64_t>(bit_length(rest), 53); ++bit) {
+      const std::int64_t at = excess + bit;
+      top |= static_cast<std::uint64_t>(rest[static_cast<std::size_t>(at / limb_bits)] >> at % limb_bits & 1) << bit;
+    }
+    Natural cut(rest);
+    value = std::ldexp(static_cast<double>(top), static_cast<int>(excess - length));
+    const std::size_t whole = static_cast<std::size_t>(excess / limb_bits);
+    for (std::size_t i = 0; i < whole; ++i) if (cut[i] != 0) return false;
+    return whole >= cut.size() || (cut[whole] & ((std::uint64_t{1} << excess % limb_bits) - 1)) == 0;
+  };
+  constexpr double least = 0x1p-300;
+  for (std::size_t i = 0; i < count(); ++i) {
+    double value = 0;
+    if (!scaled(Natural((*this)[i], (*this)[i] + words_each_), value) || value < least) return;
+    // Two halves of 26 bits, the lower with a sign (Veltkamp).
+    const double far = value * 134217729.0;
+    const double upper = far - (far - value);
+    high_.push_back(upper);
+    low_.push_back(value - upper);
+  }
+  scaled(sum_, sum_high_);
+  // What is left of the sum, if 53 bits hold that.
+  Natural rest = sum_;
+  const std::int64_t excess = std::max<std::int64_t>(length - 53, 0);
+  rest.resize(static_cast<std::size_t>((excess + limb_bits - 1) / limb_bits));
+  if (!rest.empty() && excess % limb_bits != 0) rest.back() &= (1u << excess % limb_bits) - 1;
+  trim(rest);
+  are_split_ = scaled(rest, sum_low_);
+}
+
+std::uint64_t exact_bits(Dtype dtype, Op op, const void* const* sources, const Arithmetic& fold, std::size_t at) {
+  const Format format = result_format(dtype);
+  bool has_plus = false, has_minus = false, has_nan = false, are_negative_zeros = is_float(dtype);
+  int least = 1 << 20, most = -(1 << 20);
+  for (std::size_t r = 0; r < fold.count; ++r) {
+    const Number number = number_of(dtype, sources[r], at);
+    has_nan |= number.is_nan;
+    has_plus |= number.is_infinite && !number.is_negative;
+    has_minus |= number.is_infinite && number.is_negative;
+    are_negative_zeros &= number.is_negative && number.significand == 0;
+    if (number.significand != 0) {
+      least = std::min(least, number.exponent);
+      most = std::max(most, number.exponent + 64);
+    }
+  }
+  if (has_nan || (has_plus && has_minus)) return format.nan();
+  if (has_plus) return format.infinity();
+  if (has_minus) return format.infinity() | format.sign();
+  if (least > most) return are_negative_zeros ? format.sign() : 0;
+  const Weights* const weights = fold.weights;
+  const std::size_t weight_bits = weights != nullptr ? weights->sum().size() * limb_bits : 0;
+  Sum total(static_cast<std::size_t>(most - least) + weight_bits + bit_length(std::uint64_t{fold.count}));
+  for (std::size_t r = 0; r < fold.count; ++r) {
+    const Number number = number_of(dtype, sources[r], at);
+    if (number.significand == 0) continue;
+    const auto shift = static_cast<std::size_t>(number.exponent - least);
+    if (weights == nullptr) {
+      total.add(number.significand, shift, number.is_negative);
+      continue;
+    }
+    for (std::size_t word = 0; word < weights->words_each(); ++word) {
+      const std::uint64_t weight = (*weights)[r][word];
+      const std::size_t place = shift + word * limb_bits;
+      total.add((number.significand & limb_mask) * weight, place, number.is_negative);
+      total.add((number.significand >> limb_bits) * weight, place + limb_bits, number.is_negative);
+    }
+  }
+  bool is_negative = false;
+  const Natural magnitude = total.magnitude(is_negative);
+  if (magnitude.empty()) return 0;
+  Natural divisor{1};
+  if (weights != nullptr) {
+    divisor = weights->sum();
+  } else if (op == Op::mean) {
+    divisor = {static_cast<std::uint32_t>(fold.count), static_cast<std::uint32_t>(std::uint64_t{fold.count} >> limb_bits)};
+    trim(divisor);
+  }
+  Quotient quotient = divisor.size() == 1 ? divide(magnitude, divisor[0]) : divide(magnitude, divisor);
+  quotient.exponent += least;
+  return rounded(quotient, format) | (is_negative ? format.sign() : 0);
+}
+
+}  // namespace treefold

@@ -1,0 +1,65 @@
+// What proves that sums are exact, the weights of a MEAN as whole numbers, and the last tier of exact sums: whole numbers
+// of any size. Shared by all vector levels; docs/how/numbers.md explains the tiers.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "elements.hpp"
+
+namespace treefold {
+
+// How the first tier proves that its additions were exact: by the processor's flag, by the exponents of what is added, or
+// not at all, so that the other tiers do all (tests ask for that).
+#define TREEFOLD_CERTIFICATES(X) X(flag, "flag") X(integers, "integers") X(none, "none")
+#define TREEFOLD_ENUMERATOR(name, text) name,
+#define TREEFOLD_NAME(name, text) text,
+enum class Certificate : int { TREEFOLD_CERTIFICATES(TREEFOLD_ENUMERATOR) };
+constexpr const char* certificate_names[] = {TREEFOLD_CERTIFICATES(TREEFOLD_NAME)};
+constexpr int certificate_count = sizeof certificate_names / sizeof *certificate_names;
+#undef TREEFOLD_ENUMERATOR
+#undef TREEFOLD_NAME
+
+// What is asked for. A level whose flag fails its test takes integers for it.
+inline std::atomic<Certificate> asked_certificate{Certificate::flag};
+
+// Weights of a MEAN: whole numbers above 0, one per contribution, of one number of 32-bit words each, the lowest first.
+class Weights {
+ public:
+  Weights(std::vector<std::uint32_t> words, std::size_t words_each);
+
+  std::size_t count() const { return words_.size() / words_each_; }
+  std::size_t words_each() const { return words_each_; }
+  const std::uint32_t* operator[](std::size_t index) const { return words_.data() + index * words_each_; }
+  bool has_zero() const;
+  const std::vector<std::uint32_t>& sum() const { return sum_; }  // as many words as it needs
+
+  // Few bits: the sum is below 2^29, so that quotients by it can be rounded twice, and these are the weights.
+  bool are_small() const { return are_small_; }
+  // At most 53 bits each, without its factors of two, and near enough to each other: high + low is the weight times one
+  // power of two for all, in 26 bits each.
+  bool are_split() const { return are_split_; }
+  const double* numbers() const { return numbers_.data(); }
+  const double* high() const { return high_.data(); }
+  const double* low() const { return low_.data(); }
+  double sum_high() const { return sum_high_; }
+  double sum_low() const { return sum_low_; }
+
+ private:
+  void split();
+
+  std::vector<std::uint32_t> words_;
+  std::size_t words_each_;
+  std::vector<std::uint32_t> sum_;
+  std::vector<double> numbers_, high_, low_;
+  double sum_high_ = 0, sum_low_ = 0;
+  bool are_small_ = false, are_split_ = false;
+};
+
+// Returns the bits of element `at` of an exact SUM or MEAN, correctly rounded: of the dtype itself for floats, of float32
+// for the MEAN of integers of 8 and 16 bits, of float64 for that of longer ones.
+std::uint64_t exact_bits(Dtype dtype, Op op, const void* const* sources, const Arithmetic& fold, std::size_t at);
+
+}  // namespace treefold

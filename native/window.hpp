@@ -1,0 +1,39 @@
+// The processor's sticky flag "inexact" as a proof that additions were exact. Included once per vector level, in its
+// namespace.
+//
+// This is the only place that reads the flag. A compiler knows nothing of it: whatever it moves out of the window is not
+// seen, and a wrong sum would pass for an exact one. So the window is one function, the sums go to a scratch in memory,
+// and the scratch is an operand of both asm statements: "memory" alone does not cover a local array whose address stays
+// here, which may then live in registers.
+
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__aarch64__))
+#define TREEFOLD_HAS_FLAG 1
+static_assert(FLT_EVAL_METHOD == 0, "additions are made in their own precision");
+#else
+#define TREEFOLD_HAS_FLAG 0
+#endif
+
+// Runs `add`, which writes sums into the scratch, and tells whether each of its operations was exact. Infinities are; an
+// operation that is invalid (infinity less infinity) is not.
+template <class Scratch, class Add>
+inline bool adds_exactly([[maybe_unused]] Scratch& scratch, [[maybe_unused]] Add&& add) {
+#if TREEFOLD_HAS_FLAG && defined(__x86_64__)
+  const unsigned plain = 0x1f80;  // no flag set; all exceptions masked, nearest, no flushing
+  unsigned after;
+  asm volatile("ldmxcsr %1" : "+m"(scratch) : "m"(plain) : "memory");
+  add();
+  asm volatile("stmxcsr %0" : "=m"(after), "+m"(scratch) : : "memory");
+  constexpr unsigned inexact = 0x20, overflow = 0x08, invalid = 0x01;
+  return (after & (inexact | overflow | invalid)) == 0;
+#elif TREEFOLD_HAS_FLAG
+  const std::uint64_t none = 0;
+  std::uint64_t after;
+  asm volatile("msr fpsr, %1" : "+m"(scratch) : "r"(none) : "memory");
+  add();
+  asm volatile("mrs %0, fpsr" : "=r"(after), "+m"(scratch) : : "memory");
+  constexpr std::uint64_t inexact = 0x10, overflow = 0x04, invalid = 0x01;
+  return (after & (inexact | overflow | invalid)) == 0;
+#else
+  return false;
+#endif
+}
