@@ -1,4 +1,7 @@
-"""Runs plans whose devices belong to the ranks of a group on one host: each rank folds its share in shared memory."""
+"""Executors of plans whose devices belong to the ranks of a group, which runs them.
+
+Such a plan alone cannot be run here: no rank has the values of the others. ``treefold.group`` runs it, on all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,7 @@ from treefold.plan import Plan
 
 
 class SharedMemoryExecutor(Executor):
-    """Shared memory: every element is folded once, by the rank that owns its slice, from where all ranks can read it.
-
-    A plan alone cannot be run here: no rank has the values of the others. ``treefold.group`` runs it, on all of them.
-    """
+    """One host: every element is folded once, by the rank that owns its slice, from where all ranks can read it."""
 
     name = "shared_memory"
     shares_memory = True
@@ -31,3 +31,12 @@ class SharedMemoryExecutor(Executor):
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
         """Do nothing: a rank has its own values only."""
         raise NotImplementedError(plan, inputs, fold, out)
+
+
+class HostsExecutor(SharedMemoryExecutor):
+    """Several hosts: each rank walks its program, over channels between hosts and shared memory within them."""
+
+    name = "hosts"
+    shares_memory = False
+    most_devices_in_one_pass = 0
+    manner = "chunk by chunk, over the channels between hosts"
