@@ -10,17 +10,21 @@ from typing import Any
 
 from treefold.errors import ArgumentError, GroupError, SharedMemoryError
 from treefold.errors.words import listed
-from treefold.group import memory_limits, native_core
+from treefold.group import memory_limits
 from treefold.group.descriptor_passing import Lifeline, close_all
 from treefold.group.group import Group
 from treefold.group.joining import Terms, join
 from treefold.group.links.link import Link
 from treefold.group.links.shared_memory import SharedMemoryLink
+from treefold.group.native_core import HAS_SHARED_MEMORY
 from treefold.group.plans import Layout
 from treefold.group.rank_sources import find_ranks
 from treefold.group.rendezvous import Client, Listener, Met, Waiting
 from treefold.group.ticket import Ticket
 from treefold.group.timeouts import checked_seconds
+
+if HAS_SHARED_MEMORY:
+    from treefold._native import HostGroup, create_segment
 
 _GUARANTEES = ("replica_order", "per_plan", "engine")
 
@@ -76,7 +80,7 @@ def connect_link(
     """
     checked_seconds("connect", timeout_seconds=timeout_seconds)
     seconds = checked_seconds("connect", connect_timeout_seconds=connect_timeout_seconds)
-    if not native_core.HAS_SHARED_MEMORY:
+    if not HAS_SHARED_MEMORY:
         system = f"{sys.platform} has no memory that can be shared and sealed without a name"
         raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")
     agreed = _agreed(guarantee)  # before the others can find this rank: it may refuse what is set here
@@ -120,7 +124,7 @@ def _gathered(listener: Listener, ticket: Ticket) -> Met:
     """Wait for the other ranks, and share memory with them."""
     listener.gather()
     try:
-        fd = native_core.create_segment(ticket.size, *_sizes(ticket))
+        fd = create_segment(ticket.size, *_sizes(ticket))
     except OSError as error:
         raise SharedMemoryError.of_system(error) from None
     return listener.share(fd)
@@ -139,7 +143,7 @@ def _link(ticket: Ticket, met: Met, lifeline: Lifeline, guarantee: str, timeout_
     peers = list(zip(met.lifelines, met.pids, strict=True))
     spins = ticket.size <= memory_limits.usable_cores()
     try:
-        native = native_core.HostGroup(met.fd, ticket.rank, ticket.size, *_sizes(ticket), peers, spins)
+        native = HostGroup(met.fd, ticket.rank, ticket.size, *_sizes(ticket), peers, spins)
     except OSError as error:
         close_all(met.lifelines)
         raise SharedMemoryError.of_system(error) from None
