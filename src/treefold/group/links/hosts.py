@@ -11,8 +11,9 @@ import numpy as np
 
 from treefold.backends import HostArray, Row
 from treefold.bounded_cache import BoundedCache
+from treefold.calls.overlap import check_overlaps
 from treefold.engines.interface import Channel
-from treefold.errors import DeadlineError, GroupError, PeerLostError
+from treefold.errors import DeadlineError, GroupError, OutputError, PeerLostError
 from treefold.execution import native
 from treefold.execution.host_fold import Job, fold_batch
 from treefold.execution.program import program_of
@@ -316,35 +317,19 @@ def _hand_over(pairs: list[tuple[HostArray, HostArray]]) -> None:
         raise
 
 
-def _are_apart(contributions: Sequence[Sequence[HostArray]], outputs: Sequence[HostArray | None]) -> bool:
+def _are_apart(contributions: Sequence[list[HostArray]], outputs: Sequence[HostArray | None]) -> bool:
     """Tell whether results may be written: into memory of their own, or exactly onto a contribution to them."""
-    spans = []
-    for leaf, (arrays, output) in enumerate(zip(contributions, outputs, strict=True)):
-        own = {(array.ctypes.data, array.nbytes) for array in arrays}
-        # Contributions may overlap each other, because they are only read.
-        spans += [(at, nbytes, 0, leaf) for at, nbytes in own]
-        if output is not None and (output.ctypes.data, output.nbytes) not in own:
-            spans.append((output.ctypes.data, output.nbytes, 1, leaf))
-        elif output is not None:
-            spans = [(at, n, int(is_output or at == output.ctypes.data), leaf) for at, n, is_output, leaf in spans]
-    return _no_output_overlaps(sorted(spans))
+    try:
+        check_overlaps([("", [*some]) for some in contributions], [[one] for one in outputs], [False] * len(outputs))
+    except OutputError:
+        return False
+    return True
 
 
 def _is_writable(row: Row) -> bool:
     """Tell whether a target may be written; only NumPy's arrays may not."""
     view = (row.views or row.arrays)[0]
     return not isinstance(view, np.ndarray) or view.flags.writeable
-
-
-def _no_output_overlaps(spans: Sequence[tuple[int, int, int, int]]) -> bool:
-    """Tell whether no span that is written overlaps another."""
-    reach, reach_of_outputs = 0, 0
-    for at, nbytes, is_output, _ in spans:
-        if nbytes and at < (reach if is_output else reach_of_outputs):
-            return False
-        reach = max(reach, at + nbytes)
-        reach_of_outputs = max(reach_of_outputs, at + nbytes) if is_output else reach_of_outputs
-    return True
 
 
 def _inline(contributions: Sequence[Sequence[HostArray]]) -> bytes:
