@@ -129,13 +129,10 @@ class Reductions(TracedCalls):
 
         """
         op = op if type(op) is str else ReduceOp.parse(op)  # another library's, or what cannot be hashed
-        if isinstance(value, Batch):
-            into = None if out is None else _read_target(out)
-            return self._first(None, Call(value, op, None, out, into, weights, root, destinations, cut))
-        reading = read_components(value.values if isinstance(value, DistributedValues) else (value,))
-        into = None if out is None else reading if out is value else _read_target(out)
+        reading = None if isinstance(value, Batch) else _reading_of(value)
+        into = None if out is None else reading if out is value else _reading_of(out)
         key = None
-        if weights is None and reading.key is not None and (into is None or into.key is not None):
+        if weights is None and reading and reading.key is not None and (into is None or into.key is not None):
             key = (op, reading.key, _ITSELF if into is reading else into and into.key, root, destinations, cut)
             known = self._known.get(key)
             if known is not None:
@@ -381,8 +378,8 @@ def _read_out(out: Any, into: Reading, entry: Entry, fold: Fold) -> list[Any]:
     return [arrays[0] for arrays in read_out([target], [into], [entry], fold)]
 
 
-def _read_target(out: Any) -> Reading:
-    return read_components(out.values if isinstance(out, DistributedValues) else (out,))
+def _reading_of(value: Any) -> Reading:
+    return read_components(value.values if isinstance(value, DistributedValues) else (value,))
 
 
 def _result(backend: ArrayBackend, dtype: str, shape: tuple[int, ...], fold: Fold, at: int) -> Result:
