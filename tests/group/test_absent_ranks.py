@@ -5,13 +5,9 @@ import time
 import pytest
 from rank_processes import World
 
-from treefold import _native
 from treefold.errors import GroupError
 from treefold.group import connect
 from treefold.group.rendezvous import Client, Listener
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 
 def heard(me, seconds):

@@ -15,9 +15,6 @@ from treefold.execution import native
 from treefold.group import collectives
 from treefold.group.links import link
 
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
-
 
 def interrupt_where_it_waits(me, *, path, stage):
     """Interrupt rank 1 while it waits in a meeting for rank 0, which comes when rank 1 was interrupted."""

@@ -10,12 +10,8 @@ import numpy as np
 import pytest
 from rank_processes import World
 
-from treefold import _native
 from treefold.group import Ticket, connect
 from treefold.group.descriptor_passing import new_socket
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 _SIZE = 3
 _NOBODY = 65534

@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 from rank_processes import World
 
-from treefold import _native
 from treefold.errors import ConnectError, GroupError
 from treefold.group import Ticket, connect
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 
 def finish(me):
