@@ -135,18 +135,6 @@ def replace_a_dead_rank(me):
     return float(me.group.all_reduce(np.float32(2**me.rank)))
 
 
-def call_after_an_interrupt(me):
-    """Interrupt rank 1 in a call; return what all ranks are told of that call, and of the next."""
-    group = connect(me.ticket, connect_timeout_seconds=30)
-    if me.rank == 1:
-        threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
-    else:
-        time.sleep(0.5)
-    stories = told(group.barrier), told(group.barrier)
-    group.close()
-    return stories, told(group.barrier)
-
-
 def come_late(me):
     """Connect without rank 2, in vain; then again, with it."""
     if me.rank == 2:
@@ -210,20 +198,3 @@ class TestWithTickets:
         """It has missed an attempt, and waits for the next."""
         ended = ranks.run(World(come_late, 3, timeout_seconds=None))
         assert [one.value for one in ended] == [7.0] * 3, ended
-
-
-class TestErrors:
-    def test_of_a_group_that_an_interrupt_has_ended_say_to_connect_again(self, ranks):
-        """On all ranks, and again of a group that is closed."""
-        ended = ranks.run(World(call_after_an_interrupt, 2, timeout_seconds=None))
-        lost = (
-            "PeerLostError",
-            "Rank 1 was interrupted, so this call did not happen: outputs are as they were. This group is over; "
-            "connect again on all ranks: `treefold.connect()`, or `init_process_group` for PyTorch's process groups.",
-        )
-        closed = (
-            "GroupError",
-            "This group is closed. After close(), or an error or Ctrl-C in a call, connect again on all ranks: "
-            "`group = treefold.connect()`.",
-        )
-        assert [one.value for one in ended] == [((lost, lost), closed), (("KeyboardInterrupt", closed), closed)], ended
