@@ -22,7 +22,10 @@ from treefold.values import flatten
 
 OPS = ("sum", "mean", "min", "max", "product")
 #: Layouts of single arrays; targets that are written are the first ones.
-_LAYOUTS = ("row_major", "strided", "reversed", "column_major", "unaligned", "read_only", "broadcast")
+_LAYOUTS = (
+    *("row_major", "strided", "reversed", "column_major", "unaligned", "read_only", "broadcast"),
+    *("in the group's memory", "one array as all replicas"),
+)
 _WRITABLE = _LAYOUTS[:4]
 _PERIOD = 4099
 _CANCELLING = {"float32": 1e30, "float64": 1e30, "bfloat16": 1e30, "float16": 6e4}
@@ -41,6 +44,8 @@ class Case:
         self.replicas = [pick((1, 1, 2, 3)) for _ in range(size)]
         if pick((0, 1)):
             self.replicas = self.replicas[:1] * size
+        if pick([0] * 15 + [1]):
+            self.replicas[self.random.randrange(size)] = self.random.randrange(10, 40)
         self.accumulate = pick(("exact", "exact", "native"))
         self.op = pick(OPS)
         self.method = pick((*["all_reduce"] * 6, "reduce", "reduce_scatter", "broadcast", "gather", "batch", "sparse"))
@@ -67,7 +72,7 @@ class Case:
                 1,
                 self.random.randrange(2, 40),
                 _INLINE // itemsize_ // most,
-                self.size * chunk * self.random.randrange(1, 4),
+                self.size * chunk * self.random.randrange(1, 4) // self.random.choice((1, most)),
                 self.random.randrange(_INLINE // itemsize_, 3 * _INLINE // itemsize_),
             )
         )
@@ -206,7 +211,7 @@ class _Calls:
         own, everyone = self.values(specs, layout)
         expected = self.expected(everyone, weights)
         mine = None if weights is None else weights[self.first() : self.first() + case.replicas[self.rank]]
-        group = self.group
+        group, before = self.group, bits_of(list(own))
         if form == "new":
             got = self.call(own, weights=mine)
         elif form == "out":
@@ -221,6 +226,7 @@ class _Calls:
             got = self.call(own, weights=mine, out=out)
             got = got if out is None else out
         self.assert_alike(got, expected)
+        assert form == "in place" or bits_of(list(own)) == before, "an input has changed"
         if form == "new" and weights is None and case.accumulate == "exact":
             assert bits_of(group.all_reduce(self.brought(own), case.op)) == bits_of(got)
 
@@ -315,15 +321,26 @@ class _Calls:
     def values(self, specs, layout, salt=0):
         """Return this rank's values and those of all replicas."""
         case = self.case
-        everyone = []
-        for replica in range(sum(case.replicas)):
+        everyone, replicas = [], range(sum(case.replicas))
+        if layout == "one array as all replicas":
+            replicas = [sum(case.replicas[:rank]) for rank, count in enumerate(case.replicas) for _ in range(count)]
+        for replica in replicas:
             made = [contribution(case.seed + salt, replica, leaf, *spec) for leaf, spec in enumerate(specs)]
             if layout == "broadcast":
                 made = [np.full(one.shape, one.reshape(-1)[0]) if one.size else one for one in made]
             everyone.append(structured(made))
         own = everyone[self.first() : self.first() + case.replicas[self.rank]]
-        laid = [structured([Hostile(leaf, layout).array for leaf in flatten(value)[0]]) for value in own]
-        return laid, everyone
+        if layout == "one array as all replicas":
+            return own[:1] * len(own), everyone
+        return [structured([self.laid_out(leaf, layout) for leaf in flatten(value)[0]]) for value in own], everyone
+
+    def laid_out(self, leaf, layout):
+        """Return an array of these values that lies in memory as the layout says."""
+        if layout != "in the group's memory":
+            return Hostile(leaf, layout).array
+        array = self.group.empty(leaf.shape, leaf.dtype)
+        array[...] = leaf
+        return array
 
     def first(self):
         """Return the number of this rank's first replica."""

@@ -9,15 +9,26 @@ from treefold.group.links.rounds import Rounds
 from treefold.group.plans import Layout
 
 
+def group_on(channel, guarantee="exact", *, timeout_seconds=60.0):
+    """Return a group over a channel; so are those that go on without some of its ranks."""
+    link = ChannelLink(
+        Rounds(channel),
+        Layout(tuple((rank,) for rank in range(channel.size)), guarantee),
+        None,
+        lambda onward, _: group_on(onward, guarantee, timeout_seconds=timeout_seconds)._link,
+        result_bytes=1 << 30,
+        timeout_seconds=timeout_seconds,
+    )
+    return Group(link)
+
+
 def run(size, body, *, seed=1, guarantee="exact", chunk_bytes=1 << 12, is_prompt=False):
     """Call ``body(group)`` on every rank; return the network, and what each call has returned."""
     limits = Limits(tags=1024, message_bytes=1 << 31, chunk_bytes=chunk_bytes)
     network = FakeNetwork(size, seed, limits=limits, is_prompt=is_prompt)
 
     def live(channel):
-        layout = Layout(tuple((rank,) for rank in range(size)), guarantee)
-        link = ChannelLink(Rounds(channel), layout, None, None, result_bytes=1 << 30, timeout_seconds=60.0)
-        with Group(link) as group:
+        with group_on(channel, guarantee) as group:
             return body(group)
 
     outcomes = network.run(live)

@@ -132,7 +132,7 @@ class TestNames:
             "execution/host_memory.py",
             "execution/gpus.py",
             "execution/nccl.py",
-            "execution/group_on_one_host.py",
+            "execution/group_executors.py",
             "plan/executor_traits.py",
         }
         texts = {

@@ -25,6 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+# Bodies of ranks use what tests of several folders share.
+sys.path.append(str(Path(__file__).parent.parent))
+
 _LENGTH = struct.Struct("<Q")
 _TIME = struct.Struct("<q")
 #: How long after the last rank that ended by itself a stopped one is let go on, and one that does not end is killed.

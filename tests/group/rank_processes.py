@@ -21,7 +21,7 @@ from typing import Any
 
 import rank_parent
 
-from treefold.errors import GroupError
+from treefold.errors import TreefoldError
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,14 @@ class RankProcesses:
         shutil.rmtree(self._temp, ignore_errors=True)
 
 
-def told(action: Callable[..., Any], *arguments: Any) -> Any:
-    """Return "done", or the class and the sentence of the group's error that the action raises, or its interrupt."""
+def told(action: Callable[..., Any], *arguments: Any, also: tuple[type[Exception], ...] = (), **options: Any) -> Any:
+    """Return "done", or the class and the sentence of treefold's error that the action raises, or its interrupt.
+
+    ``also``: other errors that are told.
+    """
     try:
-        action(*arguments)
-    except GroupError as error:
+        action(*arguments, **options)
+    except (TreefoldError, *also) as error:
         return type(error).__name__, str(error)
     except KeyboardInterrupt:
         return "KeyboardInterrupt"

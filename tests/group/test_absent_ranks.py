@@ -5,13 +5,9 @@ import time
 import pytest
 from rank_processes import World
 
-from treefold import _native
 from treefold.errors import GroupError
-from treefold.group import connect, connecting
-from treefold.group.rendezvous import Client
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
+from treefold.group import connect
+from treefold.group.rendezvous import Client, Listener
 
 
 def heard(me, seconds):
@@ -38,13 +34,13 @@ def give_up(me, *, victim, error):
         raise {"KeyboardInterrupt": KeyboardInterrupt, "MemoryError": MemoryError("no room")}[error]
 
     if me.rank == victim == 0:
-        admit = connecting.Listener._admit
-        connecting.Listener._admit = lambda self, *given: (admit(self, *given), len(self._members) == 2 and fail())
+        admit = Listener._admit
+        Listener._admit = lambda self, *given: (admit(self, *given), len(self._members) == 2 and fail())
     elif me.rank == victim:
-        Client.join = fail
+        Client._next = fail
     elif me.rank == 2:
-        join = Client.join
-        Client.join = lambda self: (me.flag(2, 1), join(self))[1]
+        next_message = Client._next
+        Client._next = lambda self: (me.flag(2, 1), next_message(self))[1]
     return None if me.rank == 3 else heard(me, 20)
 
 
@@ -61,7 +57,7 @@ class TestRanksThatDoNotCome:
         sentence = "Ranks 1, 3 did not connect within 500 ms. Start all ranks, or give connect a larger "
         sentence += "connect_timeout_seconds."
         assert ended[0].value == ("ConnectError", sentence, (1, 3))
-        assert ended[2].value == ("ConnectError", f"The group did not form: {sentence}", (1, 3))
+        assert ended[2].value == ("ConnectError", f"The group did not form: rank 0 has given up: {sentence}", (1, 3))
 
     def test_rank_0_is_named_where_it_does_not_come(self, ranks):
         """The others have nobody to connect to."""

@@ -12,11 +12,8 @@ import pytest
 from rank_processes import RankProcesses, World
 
 import treefold
-from treefold import IndexedSlices, PerReplica, _native
+from treefold import IndexedSlices, PerReplica
 from treefold.execution.native import vector_levels
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 _LARGE = 40_000
 

@@ -1,10 +1,7 @@
 """Ranks connect again, under every source: after they have closed a group, and after one of them has ended it."""
 
-import importlib.util
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -12,23 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from launchers import MPIEXEC, TORCHRUN, launch, skip_without
 from rank_processes import World, told
 
-from treefold import _native
 from treefold.errors import ConnectError, GroupError
 from treefold.group import connect
 
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
-
-_MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-_TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
 _LAUNCHERS = {
     "treefold run": [sys.executable, "-m", "treefold.cli", "run", "-n", "3"],
-    "torchrun": _TORCHRUN,
-    "a process group": _TORCHRUN,
-    "mpiexec": [_MPIEXEC, "-n", "3", sys.executable],
-    "a communicator": [_MPIEXEC, "-n", "3", sys.executable],
+    "torchrun": [*TORCHRUN, "3"],
+    "a process group": [*TORCHRUN, "3"],
+    "mpiexec": [MPIEXEC, "-n", "3", sys.executable],
+    "a communicator": [MPIEXEC, "-n", "3", sys.executable],
 }
 _SETUP = {
     "a process group": "from torch import distributed; distributed.init_process_group('gloo')\n"
@@ -36,12 +28,6 @@ _SETUP = {
     "a communicator": "from mpi4py import MPI; source = MPI.COMM_WORLD",
 }
 _NEEDS = {"torchrun": "torch", "a process group": "torch", "mpiexec": "mpi4py", "a communicator": "mpi4py"}
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 _SCRIPT = """
 import pathlib, sys
 sys.path.append({folder!r})
@@ -118,11 +104,11 @@ def connect_often(me, *, times):
     return totals
 
 
-def connect_without_a_dead_rank(me, *, victim):
-    """Connect, lose a rank, and connect again, where nobody replaces it; return both errors."""
+def connect_without_a_dead_rank(me):
+    """Connect, lose rank 0, and connect again, where nobody replaces it; return both errors."""
     group = connect(me.ticket, connect_timeout_seconds=30)
     group.barrier()
-    if me.rank == victim:
+    if me.rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     lost = told(group.barrier)[0]
     group.close()
@@ -134,12 +120,12 @@ def connect_without_a_dead_rank(me, *, victim):
     return None
 
 
-def replace_a_dead_rank(me, *, victim):
-    """Let a child be the victim first, which is killed in a call; then connect again, as the victim in its stead."""
-    if me.rank == victim and os.fork() == 0:
+def replace_a_dead_rank(me):
+    """Let a child be rank 1 first, which is killed in a call; then connect again, as rank 1 in its stead."""
+    if me.rank == 1 and os.fork() == 0:
         connect(me.ticket, connect_timeout_seconds=30).barrier()
         os.kill(os.getpid(), signal.SIGKILL)
-    if me.rank == victim:
+    if me.rank == 1:
         os.wait()
     else:
         with connect(me.ticket, connect_timeout_seconds=30) as group:
@@ -147,18 +133,6 @@ def replace_a_dead_rank(me, *, victim):
             told(group.barrier)
     me.group = connect(me.ticket, connect_timeout_seconds=30)
     return float(me.group.all_reduce(np.float32(2**me.rank)))
-
-
-def call_after_an_interrupt(me):
-    """Interrupt rank 1 in a call; return what all ranks are told of that call, and of the next."""
-    group = connect(me.ticket, connect_timeout_seconds=30)
-    if me.rank == 1:
-        threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
-    else:
-        time.sleep(0.5)
-    stories = told(group.barrier), told(group.barrier)
-    group.close()
-    return stories, told(group.barrier)
 
 
 def come_late(me):
@@ -175,19 +149,11 @@ def come_late(me):
     return float(me.group.all_reduce(np.float32(2**me.rank)))
 
 
-def launch(script, folder, launcher):
+def written(script, folder, launcher):
     """Start three ranks; return what each has written into the folder."""
     path = folder / "script.py"
     path.write_text(script)
-    done = subprocess.run(
-        [*launcher, path, folder],
-        env=os.environ | _ENVIRONMENT,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    launch(*launcher, path, folder)
     return [(folder / str(rank)).read_text() for rank in range(3)]
 
 
@@ -195,18 +161,16 @@ class TestUnderALauncher:
     @pytest.mark.parametrize("source", _LAUNCHERS)
     def test_ranks_connect_after_each_end_of_a_group(self, source, tmp_path):
         """They have closed it, one has raised, or one was interrupted in a call; all sums are right."""
-        if source in _NEEDS and importlib.util.find_spec(_NEEDS[source]) is None:
-            pytest.skip(f"{_NEEDS[source]} is not installed")
-        if None in _LAUNCHERS[source]:
-            pytest.skip("no mpiexec is installed")
+        if source in _NEEDS:
+            skip_without(_NEEDS[source])
         script = _SCRIPT.format(folder=str(Path(__file__).parent), setup=_SETUP.get(source, ""))
-        said = launch(script, tmp_path, _LAUNCHERS[source])
+        said = written(script, tmp_path, _LAUNCHERS[source])
         assert said == [repr(expected(rank)) for rank in range(3)]
 
-    @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
     def test_pytorchs_process_groups_follow_each_other(self, tmp_path):
         """Those of treefold's backend, which leave their tickets in one store under one key."""
-        assert launch(_BACKEND, tmp_path, _TORCHRUN) == ["[7.0, 70.0, 700.0]"] * 3
+        skip_without("torch")
+        assert written(_BACKEND, tmp_path, [*TORCHRUN, "3"]) == ["[7.0, 70.0, 700.0]"] * 3
 
 
 class TestWithTickets:
@@ -220,36 +184,17 @@ class TestWithTickets:
         ended = ranks.run(World(connect_often, 4, {"times": 100}, timeout_seconds=None))
         assert [one.value for one in ended] == [{15.0}] * 4, ended
 
-    @pytest.mark.parametrize("victim", [0])
-    def test_a_dead_rank_that_nobody_replaces_is_named_at_the_deadline(self, ranks, victim):
+    def test_a_dead_rank_that_nobody_replaces_is_named_at_the_deadline(self, ranks):
         """What it leaves behind keeps the others no longer."""
-        ended = ranks.run(World(connect_without_a_dead_rank, 3, {"victim": victim}, timeout_seconds=None))
-        assert [one.value for one in ended if one.rank != victim] == [("PeerLostError", (victim,), True)] * 2, ended
+        ended = ranks.run(World(connect_without_a_dead_rank, 3, timeout_seconds=None))
+        assert [one.value for one in ended[1:]] == [("PeerLostError", (0,), True)] * 2, ended
 
-    @pytest.mark.parametrize("victim", [1])
-    def test_a_new_process_takes_the_place_of_a_dead_rank(self, ranks, victim):
+    def test_a_new_process_takes_the_place_of_a_dead_rank(self, ranks):
         """It has never connected before, and the others have."""
-        ended = ranks.run(World(replace_a_dead_rank, 3, {"victim": victim}, timeout_seconds=None))
+        ended = ranks.run(World(replace_a_dead_rank, 3, timeout_seconds=None))
         assert [one.value for one in ended] == [7.0] * 3, ended
 
     def test_a_rank_that_was_late_meets_those_that_connect_again(self, ranks):
         """It has missed an attempt, and waits for the next."""
         ended = ranks.run(World(come_late, 3, timeout_seconds=None))
         assert [one.value for one in ended] == [7.0] * 3, ended
-
-
-class TestErrors:
-    def test_of_a_group_that_an_interrupt_has_ended_say_to_connect_again(self, ranks):
-        """On all ranks, and again of a group that is closed."""
-        ended = ranks.run(World(call_after_an_interrupt, 2, timeout_seconds=None))
-        lost = (
-            "PeerLostError",
-            "Rank 1 was interrupted, so this call did not happen: outputs are as they were. This group is over; "
-            "connect again on all ranks: `treefold.connect()`, or `init_process_group` for PyTorch's process groups.",
-        )
-        closed = (
-            "GroupError",
-            "This group is closed. After close(), or an error or Ctrl-C in a call, connect again on all ranks: "
-            "`group = treefold.connect()`.",
-        )
-        assert [one.value for one in ended] == [((lost, lost), closed), (("KeyboardInterrupt", closed), closed)], ended

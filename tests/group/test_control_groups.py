@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 from rank_processes import World, told
 
-from treefold import _native
 from treefold.group import connect, memory_limits
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 _MIB = 1 << 20
 _PATH = "/docker/0123"

@@ -11,13 +11,10 @@ import statistics
 
 import numpy as np
 import pytest
-from rank_processes import World
+from rank_processes import World, told
 
 from treefold import _native
 from treefold.errors import GroupError
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 #: What a call does, for the protocol: its program. With the numbers of elements below, a staged call has three chunks.
 PATHS = ("agree", "small", "staged", "mapped", "placed")
@@ -88,17 +85,6 @@ def call(me, path, seed):
     return mine.tobytes()
 
 
-def told(action):
-    """Return "done", or the class and the sentence of the group's error that the action raises."""
-    try:
-        action()
-    except GroupError as error:
-        return type(error).__name__, str(error)
-    except RuntimeError as error:
-        return "its own", str(error)
-    return "done"
-
-
 def call_with_fault(me, *, path, kind, stage, moment, chunk, seed, victim):
     """Make two calls, in the second of which one rank fails, and a barrier; return how the last two ended."""
     right = expected(path, seed, me.size)
@@ -116,7 +102,7 @@ def call_with_fault(me, *, path, kind, stage, moment, chunk, seed, victim):
         assert call(me, path, seed) == right
 
     _native.set_stage_hook(hook)
-    how = told(the_call)
+    how = told(the_call, also=(RuntimeError,))
     me.settle()
     _native.set_stage_hook(None)
     return how, told(me.group.barrier)
@@ -136,7 +122,7 @@ def check(world, ended, kind, *, is_decided):
     """Assert that the ranks of a world have told one story, and that the fault has happened."""
     what = f"{world.size} ranks, {world.arguments}"
     assert all(one.error is None for one in ended), (what, ended)
-    victims = [one.rank for one in ended if one.value is None or one.value[0][0] == "its own"]
+    victims = [one.rank for one in ended if one.value is None or one.value[0][0] == "RuntimeError"]
     stories = {one.value for one in ended if one.value is not None and one.rank not in victims}
     assert len(stories) == 1, (what, stories)
     ((how, after),) = stories

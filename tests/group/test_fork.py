@@ -6,13 +6,7 @@ import signal
 import time
 
 import numpy as np
-import pytest
 from rank_processes import World, told
-
-from treefold import _native
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 _LARGE = 40_000
 

@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import torch
-from rank_processes import RankProcesses, World
+from rank_processes import RankProcesses, World, told
 
 import treefold
 import treefold.tensorflow
-from treefold import IndexedSlices, PerReplica, _native
-from treefold.errors import TreefoldError
+from treefold import IndexedSlices, PerReplica
 from treefold.testing import owned, owned_sum
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 _SMALL, _LARGE = 12, 40_008  # elements: one meeting, and staged; 2 and 3 ranks divide both
 _DTYPES = ("float32", "bfloat16", "int64")
@@ -106,15 +102,6 @@ def weigh(me, *, kind):
     mine = _MAKE[kind](np.full(5, np.nan if me.rank == 0 else 2.0**me.rank))
     mean = me.group.all_reduce(mine, "mean", weights=[0.0, 1.0, 3.0][me.rank])
     return to_numpy(mean).tolist(), told(lambda: me.group.all_reduce(mine, "mean", weights=0))
-
-
-def told(action):
-    """Return "done", or the class and the sentence of the error that an action raises."""
-    try:
-        action()
-    except TreefoldError as error:
-        return type(error).__name__, str(error)
-    return "done"
 
 
 def rows_of(kind, rank, count):

@@ -34,7 +34,3 @@ class TestHugePages:
             *sums, is_shared, huge = ended.value
             assert (sums, is_shared) == ([3.0, 3.0], False)
             assert huge >= 8 * MEBIBYTE // 1024
-
-    def test_change_no_number(self, ranks):
-        """The same call where there are none."""
-        assert [ended.value[:2] for ended in ranks.run(World(sum_in_shared_memory, 2))] == [(3.0, 3.0)] * 2

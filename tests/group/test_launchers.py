@@ -1,29 +1,14 @@
-"""Groups under the launchers of others. MPI: ``make test`` brings MPICH; any other on PATH serves as well."""
+"""Groups under the launchers of others."""
 
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from treefold import _native
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
+from launchers import MPIEXEC, TORCHRUN, launch, skip_without
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "ranks.py"
-_MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-_TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    # What Open MPI needs where tests run: as root, with more ranks than cores.
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 _SCRIPT = """
 import pathlib, sys
 import numpy as np
@@ -50,35 +35,33 @@ os._exit(0)
 """
 
 
-def launch(*command):
-    """Run a launcher; return what is printed."""
-    done = subprocess.run(
-        command, env=os.environ | _ENVIRONMENT, capture_output=True, encoding="utf-8", timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
-@pytest.mark.skipif(_MPIEXEC is None, reason="no mpiexec is installed")
 class TestMpi:
+    @pytest.fixture(autouse=True)
+    def needs_mpi(self):
+        """Skip where it is missing."""
+        skip_without("mpi4py")
+
     def test_the_ranks_of_a_communicator_reduce_together(self, tmp_path):
         """Every other one of all, of which rank r brings 2**r."""
         script = tmp_path / "script.py"
         script.write_text(_SCRIPT)
-        launch(_MPIEXEC, "-n", "4", sys.executable, script, tmp_path)
+        launch(MPIEXEC, "-n", "4", sys.executable, script, tmp_path)
         assert [(tmp_path / str(rank)).read_text() for rank in range(4)] == ["5.0", "10.0", "5.0", "10.0"]
 
     def test_the_example_runs_as_it_stands(self):
         """It does not import mpi4py itself."""
-        assert "all ranks hold the same bits: True" in launch(_MPIEXEC, "-n", "3", sys.executable, _EXAMPLE)
+        assert "all ranks hold the same bits: True" in launch(MPIEXEC, "-n", "3", sys.executable, _EXAMPLE)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 class TestTorchrun:
+    @pytest.fixture(autouse=True)
+    def needs_torch(self):
+        """Skip where it is missing."""
+        skip_without("torch")
+
     def test_the_example_runs_as_it_stands(self):
         """It does not import PyTorch itself."""
-        assert "all ranks hold the same bits: True" in launch(*_TORCHRUN, "3", _EXAMPLE)
+        assert "all ranks hold the same bits: True" in launch(*TORCHRUN, "3", _EXAMPLE)
 
     def test_a_store_that_nobody_holds(self):
         """Ctrl-C is heard while a rank waits for it, and so is the deadline."""

@@ -1,17 +1,17 @@
 """Ranks that call different things: all hear both sides at once, nothing has moved, and the group goes on."""
 
+import functools
+
 import numpy as np
 import pytest
+import rank_processes
 from rank_processes import World
 
-from treefold import IndexedSlices, PerReplica, _native
-from treefold.errors import TreefoldError
+from treefold import IndexedSlices, PerReplica
 from treefold.group import reductions
 from treefold.group.plans import GroupPlans
 
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
-
+told = functools.partial(rank_processes.told, also=(TypeError, ValueError))
 _FLOATS = np.arange(6, dtype=np.float32)
 _MANY = np.arange(60_000, dtype=np.float32)
 
@@ -56,17 +56,6 @@ def _shared(group):
     shared = group.empty(_MANY.shape, np.float32)
     shared[:] = _MANY
     return shared
-
-
-def told(action, *arguments):
-    """Return "done", or the class and the sentence of the error that the action raises."""
-    try:
-        action(*arguments)
-    except TreefoldError as error:
-        return type(error).__name__, str(error)
-    except (TypeError, ValueError) as error:
-        return type(error).__name__, str(error)
-    return "done"
 
 
 def call_differently(me, *, usual, other, odd):

@@ -2,26 +2,14 @@
 
 import numpy as np
 import pytest
-from rank_processes import World
+from rank_processes import World, told
 
 import treefold
-from treefold import IndexedSlices, PerReplica, _native
+from treefold import IndexedSlices, PerReplica
 from treefold.errors import TreefoldError
 from treefold.testing import owned, owned_sum
 
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
-
 _LARGE = 200_001
-
-
-def told(action, *arguments, **options):
-    """Return "done", or the class and the sentence of the error that the action raises."""
-    try:
-        action(*arguments, **options)
-    except TreefoldError as error:
-        return type(error).__name__, str(error)
-    return "done"
 
 
 def is_usable(me):

@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 from rank_processes import World
 
-from treefold import _native
 from treefold.errors import GroupError, SharedMemoryError
 from treefold.group import Ticket, connect
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 _LARGE = 40_000
 

@@ -9,12 +9,9 @@ import pytest
 from rank_processes import World
 
 import treefold
-from treefold import PerReplica, _native
+from treefold import PerReplica
 from treefold.errors import CallMismatchError, GroupError, TreefoldError
 from treefold.group import Ticket
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 _SEEDS = range(150 if os.environ.get("TREEFOLD_CASES") == "full" else 8)
 _STEPS = 40

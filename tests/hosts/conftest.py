@@ -8,8 +8,9 @@ import pytest
 
 import lab
 
-_FOLDER = Path(__file__).parent
-sys.path += [str(_FOLDER), str(_FOLDER.parent / "group")]
+sys.path.extend([str(Path(__file__).parent), str(Path(__file__).parents[1] / "group")])
+
+from gloo_processes import gloo, stores  # noqa: F401 - fixtures
 
 
 @pytest.fixture

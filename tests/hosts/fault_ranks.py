@@ -10,7 +10,7 @@ import pytest
 from torch import distributed
 
 from treefold.errors import GroupError, PeerLostError
-from treefold.group import connecting, joining
+from treefold.group import joining
 from treefold.group.group import Group
 from treefold.group.rosters import StoreRoster
 
@@ -25,15 +25,7 @@ def joined(me, store, timeout_seconds, job="job", host=None):
     if isinstance(store, int):
         store = distributed.TCPStore("127.0.0.1", store, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
     terms = joining.Terms("exact", None, 1 << 30, _CONNECT_S, timeout_seconds)
-    agreed = connecting._agreed(terms.guarantee)
-    return Group(
-        joining.join(
-            StoreRoster(store, me.rank, me.size, job),
-            terms,
-            time.monotonic() + _CONNECT_S,
-            lambda ticket, waiting: connecting.meet(ticket, agreed, timeout_seconds, waiting),
-        )
-    )
+    return Group(joining.join(StoreRoster(store, me.rank, me.size, job), terms, time.monotonic() + _CONNECT_S))
 
 
 def call_with_fault(me, *, port, kind, at, victim, length, busy_s, timeout_seconds):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_groups import group_on
 from fake_network import Cut, FakeNetwork, Kill, Stop
 
 from treefold import IndexedSlices, PerReplica
@@ -19,11 +20,8 @@ from treefold.engines.interface import Limits
 from treefold.engines.times import GRACE_S
 from treefold.errors import CallMismatchError, GroupError, PeerLostError
 from treefold.group.group import Group
-from treefold.group.links.hosts import ChannelLink
 from treefold.group.links.link import Link, one_call
 from treefold.group.links.protocol import VALUE_TAGS
-from treefold.group.links.rounds import Rounds
-from treefold.group.plans import Layout
 
 TIMEOUT_S = 10.0
 #: How much longer than its deadline a call may take: one grace for the words of others, one for its own to leave; and
@@ -107,24 +105,6 @@ class Told:
     onward: Any = None
 
 
-def layout_of(size: int) -> Layout:
-    """Return a layout of one rank per host."""
-    return Layout(tuple((rank,) for rank in range(size)))
-
-
-def group_on(channel: Any) -> Group:
-    """Return a group over a channel."""
-    link = ChannelLink(
-        Rounds(channel),
-        layout_of(channel.size),
-        None,
-        lambda onward, _: group_on(onward)._link,
-        result_bytes=1 << 30,
-        timeout_seconds=TIMEOUT_S,
-    )
-    return Group(link)
-
-
 def run(scene: Scene, *, is_prompt: bool) -> tuple[FakeNetwork, list[Any]]:
     """Play a scene; return what each rank tells, or the fault that has ended it."""
     limits = Limits(tags=1024, message_bytes=1 << 31, chunk_bytes=scene.chunk_bytes)
@@ -133,7 +113,7 @@ def run(scene: Scene, *, is_prompt: bool) -> tuple[FakeNetwork, list[Any]]:
 
 
 def _live(scene: Scene, network: FakeNetwork, channel: Any) -> Told:
-    group, told, rank = group_on(channel), Told(), channel.rank
+    group, told, rank = group_on(channel, timeout_seconds=TIMEOUT_S), Told(), channel.rank
     is_odd = rank == scene.who
     if scene.trouble == "interrupt" and is_odd:
         _interrupt(channel, scene.at // 8)

@@ -3,18 +3,12 @@
 import random
 import signal
 import statistics
-from datetime import timedelta
 
 import fault_ranks
 import pytest
-from rank_processes import RankProcesses, World
-from torch import distributed
+from rank_processes import World
 
-from treefold import _native
 from treefold.engines.times import GRACE_S
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
 
 FAULTS = 10  # of each kind
 #: For ranks that wait for one that is stopped: more than ranks that are only slow on a busy machine take.
@@ -22,30 +16,6 @@ _DEADLINE_S = 5.0
 #: Worlds at once: those with a stopped rank mostly wait.
 _STOPPED_AT_ONCE = 6
 _OWN = {"raise": "RuntimeError", "interrupt": "KeyboardInterrupt"}
-
-
-@pytest.fixture(scope="module")
-def gloo():
-    """What starts ranks whose channels are on this machine's loopback."""
-    # Threads of the native core are the process's, and none are to be left.
-    loopback = {"GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
-    processes = RankProcesses({**loopback, "TREEFOLD_NUM_THREADS": "1"})
-    yield processes
-    processes.close()
-
-
-@pytest.fixture
-def stores():
-    """Return a function that makes a store of this process, which outlives the ranks, and returns its port."""
-    kept = []
-
-    def make():
-        kept.append(
-            distributed.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60), wait_for_workers=False)
-        )
-        return kept[-1].port
-
-    return make
 
 
 def worlds_of(kind, stores):

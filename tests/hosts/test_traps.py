@@ -3,41 +3,20 @@
 import os
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torchrun_ranks
 import trap_ranks
-from rank_processes import RankProcesses, World
-from torch import distributed
-
-from treefold import _native
-
-if not _native.HAS_SHARED_MEMORY:
-    pytest.skip("this system has no shared memory of the kind that groups need", allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def gloo():
-    """What starts ranks whose channels are on this machine's loopback."""
-    loopback = {"GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
-    processes = RankProcesses({**loopback, "TREEFOLD_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"})
-    yield processes
-    processes.close()
+from rank_processes import World
 
 
 @pytest.fixture
-def run(gloo):
+def run(gloo, stores):
     """Return a function that runs ranks on a store of this process, and returns what they return."""
-    stores = []
 
     def run_body(body, size=3, **arguments):
-        stores.append(
-            distributed.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60), wait_for_workers=False)
-        )
-        port = arguments.pop("port", stores[-1].port)
-        given = {**arguments, "port": port}
+        given = {"port": stores(), **arguments}
         ended = gloo.run(World(body, size, given, timeout_seconds=None, may_leave=("folder",), seconds=90))
         assert [(one.error, one.stack) for one in ended if one.error] == []
         return [one.value for one in ended]
@@ -86,12 +65,12 @@ class TestConnect:
 
 
 class TestANewProcess:
-    def test_of_an_elastic_job_that_grows_and_shrinks(self, run):
+    def test_of_an_elastic_job_that_grows_and_shrinks(self, run, stores):
         """Its ranks meet at once, whatever those of other numbers have left in the store."""
-        store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        port = stores()
         for size in (2, 3, 2, 3):
             total = 2.0**size - 1
-            assert run(torchrun_ranks.connect_in_a_run, size=size, port=store.port) == [total] * size
+            assert run(torchrun_ranks.connect_in_a_run, size=size, port=port) == [total] * size
 
 
 class TestGlooConnects:

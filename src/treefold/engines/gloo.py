@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import wait
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import ProcessGroupGloo, Store
@@ -55,22 +55,20 @@ class GlooChannel(Channel):
         self._group = _connected(meeting, self._keys, deadline)
         self.limits = Limits(_TAGS, _MESSAGE_BYTES, chunk_bytes=_CHUNK_BYTES, rails=len(interfaces()) or 1)
         self._receives = GlooReceives()
-        self._sent: list[Transfer] = []
+        self._connections = _Connections(self._group, self.rank, self.size, self.limits.rails, [])
         #: Whether all connections are closed, and whether this rank has asked which ranks go on.
         self._is_over = self._has_decided = False
         # None of these may hold the channel, or it would never be dropped.
-        self._drop = weakref.finalize(
-            self, _let_go, self._group, self.rank, self.size, self.limits.rails, self._receives, self._sent, os.getpid()
-        )
+        self._drop = weakref.finalize(self, _let_go, self._connections, self._receives, os.getpid())
         self._drop.atexit = False
 
     def send(self, peer: int, tag: int, buffer: HostArray) -> Transfer:
         """Begin to send, and return at once."""
         transfer = Transfer(peer, tag, buffer, is_send=True)
         try:
-            # The tensor is a view: ``transfer`` holds the array, and ``_sent`` the transfer, until it is flushed.
+            # The tensor is a view: ``transfer`` holds the array, and ``sent`` the transfer, until it is flushed.
             transfer.handle = self._group.send([torch.from_numpy(buffer)], peer, tag)
-            self._sent.append(transfer)
+            self._connections.sent.append(transfer)
         except RuntimeError as error:
             self._receives.end(transfer, error)
         return transfer
@@ -95,8 +93,8 @@ class GlooChannel(Channel):
     def flush(self, deadline: float) -> None:
         """Wait for gloo's own thread, which writes to the sockets, unless they are closed."""
         if not self._is_over:
-            _flush(self._sent, deadline)
-            self._sent.clear()
+            self._connections.flush(deadline)
+            self._connections.sent.clear()
 
     def now(self) -> float:
         """Return the time of the monotonic clock."""
@@ -123,7 +121,7 @@ class GlooChannel(Channel):
             with contextlib.suppress(ConnectError):
                 asked(write, deadline)
         finally:
-            _disconnect(self._group, self.rank, self.size, self.limits.rails)
+            self._connections.end()
             self._is_over = True
 
     def without(self, ranks: Collection[int], deadline: float) -> Channel:
@@ -216,40 +214,41 @@ def _not_connected(problem: str) -> ConnectError:
     return ConnectError.gloo(problem, ", ".join(interfaces()))
 
 
-def _flush(sent: Sequence[Transfer], deadline: float) -> None:
-    for transfer in sent:
-        left = max(deadline - time.monotonic(), 1e-3)
-        with contextlib.suppress(RuntimeError):  # a rank that has gone needs nothing any more
-            transfer.handle.wait(timedelta(seconds=left))
+class _Connections(NamedTuple):
+    """What a channel is connected by, to be ended when nobody holds the channel any more."""
+
+    group: Any
+    rank: int
+    size: int
+    rails: int
+    sent: list[Transfer]
+
+    def flush(self, deadline: float) -> None:
+        """Wait until everything that was sent is written to the sockets, or has failed."""
+        for transfer in self.sent:
+            left = max(deadline - time.monotonic(), 1e-3)
+            with contextlib.suppress(RuntimeError):  # a rank that has gone needs nothing any more
+                transfer.handle.wait(timedelta(seconds=left))
+
+    def end(self) -> None:
+        """Break all connections: gloo does so when a receive expires, and nothing else does.
+
+        One from a rank that is gone does not expire, so each is tried; once all are broken, the rest fail at once.
+        """
+        nowhere = torch.empty(1, dtype=torch.uint8)
+        for rail in range(self.rails):
+            for peer in range(self.size):
+                if peer != self.rank:
+                    with contextlib.suppress(RuntimeError):
+                        self.group.recv([nowhere], peer, _NOBODYS + rail).wait(timedelta(milliseconds=1))
 
 
-def _disconnect(group: Any, rank: int, size: int, rails: int) -> None:
-    """Break all connections: gloo does so when a receive expires, and nothing else does.
-
-    One from a rank that is gone does not expire, so each is tried; once all are broken, the rest fail at once.
-    """
-    nowhere = torch.empty(1, dtype=torch.uint8)
-    for rail in range(rails):
-        for peer in range(size):
-            if peer != rank:
-                with contextlib.suppress(RuntimeError):
-                    group.recv([nowhere], peer, _NOBODYS + rail).wait(timedelta(milliseconds=1))
-
-
-def _let_go(
-    group: Any,
-    rank: int,
-    size: int,
-    rails: int,
-    receives: GlooReceives,
-    sent: Sequence[Transfer],
-    owner: int,
-) -> None:
+def _let_go(connections: _Connections, receives: GlooReceives, owner: int) -> None:
     """Do for a channel that was dropped what its user has not done by ``close``."""
 
     def end() -> None:
-        _flush(sent, time.monotonic() + CLOSE_S)
-        _disconnect(group, rank, size, rails)
+        connections.flush(time.monotonic() + CLOSE_S)
+        connections.end()
         receives.close(are_broken=True)
 
     if os.getpid() == owner:

@@ -23,15 +23,13 @@ class Limits:
 
     ``tags`` count from 0 to one below it; a message has ``message_bytes`` at most. Those of about ``chunk_bytes``
     go through quickest. ``rails``: over how many network ports of a host messages spread, by ``tag % rails``.
-    ``is_death_fatal``: whether the engine ends all ranks when one dies. ``needs_calls``: whether messages move only
-    while this process is within a call of the channel.
+    ``needs_calls``: whether messages move only while this process is within a call of the channel.
     """
 
     tags: int
     message_bytes: int
     chunk_bytes: int = 1 << 20
     rails: int = 1
-    is_death_fatal: bool = False
     needs_calls: bool = False
 
 

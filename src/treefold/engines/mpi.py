@@ -32,7 +32,7 @@ class MpiChannel(Channel):
         self._comm = communicator.Dup()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         tags = min(self._comm.Get_attr(MPI.TAG_UB), _MOST_TAGS)
-        self.limits = Limits(tags, _MESSAGE_BYTES, _CHUNK_BYTES, is_death_fatal=True, needs_calls=True)
+        self.limits = Limits(tags, _MESSAGE_BYTES, _CHUNK_BYTES, needs_calls=True)
         # With their requests. They hold the buffers, where MPI may write until a request is done.
         self._open: list[Transfer] = []
         self._ended: collections.deque[Transfer] = collections.deque()

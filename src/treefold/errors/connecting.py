@@ -124,20 +124,10 @@ class ConnectError(GroupError, ConnectionError):
         ).blaming(*ranks)
 
     @classmethod
-    def refused(cls, sentence: str) -> Self:
-        """Rank 0 turned this rank away, or turned all away."""
-        return cls(f"The group did not form: {sentence}")
-
-    @classmethod
-    def turned_away(cls, first: int) -> Self:
-        """The rank that listens, the first of its host, has ended the connection without a word."""
-        sentence = f"The group did not form: rank {first} has turned this rank away, or has ended."
-        return cls(sentence).blaming(first)
-
-    @classmethod
     def gone(cls, rank: int) -> Self:
-        """A rank of this host has ended the connection without a word."""
-        return cls(f"The group did not form: rank {rank} has gone.").blaming(rank)
+        """A rank of this host has ended its connection to this one without a word."""
+        sentence = f"The group did not form: rank {rank} has ended, or has turned this rank away."
+        return cls(sentence).blaming(rank)
 
     @classmethod
     def folder(cls, folder: str, problem: str) -> Self:

@@ -103,15 +103,3 @@ class PlanError(TreefoldError, ValueError):
     @classmethod
     def across_ranks(cls, rank: int) -> Self:
         return cls(f"Rank {rank} is to fold or concatenate what other ranks hold: copy it to one device of it first.")
-
-    @classmethod
-    def programs(cls, count: int, ranks: Sequence[int], lengths: Sequence[int]) -> Self:
-        return cls(
-            f"There are programs of the ranks {short(list(ranks))}, with {short(list(lengths))} steps. Each of the "
-            f"{count} ranks needs one, in their order, and all have the plan's number of steps."
-        )
-
-    @classmethod
-    def in_programs(cls, step: int, rank: int, problem: str) -> Self:
-        """Name a part of a rank's program that does not fit the others."""
-        return cls(f"The programs of the ranks do not fit together: in step {step}, rank {rank} {problem}.")

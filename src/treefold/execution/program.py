@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from treefold.devices import rank_of
 from treefold.errors import PlanError
-from treefold.plan.ir import Action, Buffer, Copy, Range, Step
+from treefold.plan.ir import Action, Buffer, Copy, Range
 from treefold.plan.movement import Movement
 from treefold.planners.direct import Hosts
 
@@ -87,61 +87,6 @@ def program_of(movement: Movement, rank: int, hosts: Hosts) -> Program:
     return Program(rank, tuple(steps))
 
 
-def put_together(programs: Sequence[Program], buffers: Sequence[Buffer], hosts: Hosts) -> tuple[Step, ...]:
-    """Return the steps of the movement that the programs of all ranks make, which proves it again.
-
-    Every part must be one that its rank can do: on its own devices, or on those of its host as ``program_of`` says.
-    Every number is sent once and received once, in one step, by the ranks that name each other, with one length and
-    pack.
-
-    Raises:
-        PlanError: the programs are not those of all ranks, or do not fit together.
-
-    """
-    group = _Group(buffers, hosts)
-    ranks, lengths = [program.rank for program in programs], [len(program.steps) for program in programs]
-    if ranks != sorted(group.host_of) or len(set(lengths)) != 1:
-        raise PlanError.programs(len(group.host_of), ranks, lengths)
-    known: set[int] = set()
-    return tuple(
-        Step(_join(step, [(program.rank, program.steps[step - 1]) for program in programs], group, known))
-        for step in range(1, len(programs[0].steps) + 1)
-    )
-
-
-def _join(step: int, held: Sequence[tuple[int, Sequence[Part]]], group: _Group, known: set[int]) -> tuple[Action, ...]:
-    """Return the actions of a step, whose parts are ``held`` by rank; ``known``: the numbers of earlier steps."""
-    actions = dict[Action, None]()
-    sends, receives = dict[int, tuple[int, Send]](), dict[int, tuple[int, Receive]]()
-    for rank, part in ((rank, part) for rank, parts in held for part in parts):
-        if not group.can_do(part, rank):
-            raise PlanError.in_programs(step, rank, f"cannot do {part}")
-        if isinstance(part, Perform | Share):
-            is_new = part.action not in actions
-            actions[part.action] = None
-        elif isinstance(part, Send):
-            is_new = part.number not in sends.keys() | known
-            sends[part.number] = rank, part
-        else:
-            is_new = part.number not in receives
-            receives[part.number] = rank, part
-        if not is_new:
-            raise PlanError.in_programs(step, rank, f"does again {part}")
-    # A message with one end would leave a rank waiting until the deadline, so it is found here.
-    for number in sorted(sends.keys() ^ receives.keys()):
-        rank, alone = sends[number] if number in sends else receives[number]
-        raise PlanError.in_programs(step, rank, f"finds no other end of {alone}")
-    for number, (rank, send) in sends.items():
-        receiver, receive = receives[number]
-        expected = Receive(number, receive.target, rank, send.pack)
-        if (send.peer, receive, send.source.length) != (receiver, expected, receive.target.length):
-            raise PlanError.in_programs(step, rank, f"has {send}, for which rank {receiver} has {receive}")
-        actions[Copy(send.source, receive.target, send.pack)] = None
-    # Numbers are unique over the whole movement: a message of a later step must not be taken for this one.
-    known.update(sends)
-    return tuple(actions)
-
-
 class _Group:
     """Which ranks hold a movement's buffers, and which ranks share a host."""
 
@@ -176,9 +121,10 @@ class _Group:
 
     def crosses(self, action: Action) -> bool:
         """Tell whether an action is a copy from one host to another."""
-        return isinstance(action, Copy) and not self._share_host(
-            self._holder(action.source), self._holder(action.target)
-        )
+        if not isinstance(action, Copy):
+            return False
+        sender, receiver = self._holder(action.source), self._holder(action.target)
+        return self.host_of[sender] != self.host_of[receiver]
 
     def turn(self, rank: int, part: Part) -> tuple[int, int, int]:
         """Return when a part's turn is in a rank's step: sends to the next host first, receipts from the one before."""
@@ -189,33 +135,5 @@ class _Group:
             return 1, (own - self.host_of[part.peer]) % count, part.number
         return 2, 0, 0
 
-    def can_do(self, part: Part, rank: int) -> bool:
-        """Tell whether a rank can do a part, whatever the others do."""
-        match part:
-            case Send(source=source, peer=peer):
-                return self._is_elsewhere(peer, rank) and self._holds(rank, source)
-            case Receive(target=target, peer=peer):
-                return self._is_elsewhere(peer, rank) and self._holds(rank, target)
-            case Perform(action=action):
-                return self._holds(rank, action.target, *action.sources)
-            case Share(action=action):
-                has = self._holds(rank, action.target) and self._has(action.source)
-                return has and self._is_beside(self._holder(action.source), rank)
-
-    def _has(self, where: Range) -> bool:
-        return 0 <= where.buffer < len(self._holders)
-
     def _holder(self, where: Range) -> int:
         return self._holders[where.buffer]
-
-    def _holds(self, rank: int, *wheres: Range) -> bool:
-        return all(self._has(where) and self._holder(where) == rank for where in wheres)
-
-    def _share_host(self, one: int, other: int) -> bool:
-        return self.host_of[one] == self.host_of[other]
-
-    def _is_beside(self, other: int, rank: int) -> bool:
-        return other != rank and self._share_host(other, rank)
-
-    def _is_elsewhere(self, other: int, rank: int) -> bool:
-        return other in self.host_of and not self._share_host(other, rank)

@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from treefold.execution.gpus import CudaExecutor
-from treefold.execution.group_between_hosts import HostsExecutor
-from treefold.execution.group_on_one_host import SharedMemoryExecutor
+from treefold.execution.group_executors import HostsExecutor, SharedMemoryExecutor
 from treefold.execution.host_memory import HostExecutor
 from treefold.execution.interface import CallSummary, Executor
 from treefold.execution.local import LocalExecutor

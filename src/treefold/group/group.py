@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from treefold.backends import ArrayBackend, HostArray
+from treefold.backends import HostArray
 from treefold.backends.tracing import Like, as_written
 from treefold.calls.reader import read_shape
 from treefold.errors import ArgumentError, DtypeError
@@ -105,7 +105,14 @@ class Group:
         """
         backend = tracing_backend(value)
         if backend is not None:
-            return self._scatter_later(backend, value, ReduceOp.parse(op), axis)
+            like = Fold(ReduceOp.parse(op))
+            later: T = call_later(
+                backend,
+                value,
+                lambda given: self.reduce_scatter(given, like.op, axis),
+                lambda array, _: Like(array, like, axis),
+            )
+            return later
         leaves, structure = flatten(value)
         columns = [cut_equally(array, axis, self.size) for array in leaves]
         parts = [[column[rank] for column in columns] for rank in range(self.size)]
@@ -235,15 +242,6 @@ class Group:
 
     def __repr__(self) -> str:
         return f"<treefold.Group: rank {self.rank} of {self.size}>"
-
-    def _scatter_later(self, backend: ArrayBackend, value: T, op: ReduceOp, axis: int) -> T:
-        result: T = call_later(
-            backend,
-            value,
-            lambda given: self.reduce_scatter(given, op, axis),
-            lambda array, _: Like(array, Fold(op), axis),
-        )
-        return result
 
     def _checked_root(self, root: object) -> int:
         if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < self.size:

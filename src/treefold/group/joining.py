@@ -6,36 +6,41 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from treefold.engines.interface import Channel
-from treefold.errors import ConnectError, TopologyError, TreefoldError
+from treefold.errors import ConnectError, SharedMemoryError, TopologyError, TreefoldError
+from treefold.group import memory_limits
+from treefold.group.descriptor_passing import Lifeline, close_all
 from treefold.group.links.hosts import ChannelLink
 from treefold.group.links.link import Link
 from treefold.group.links.shared_memory import SharedMemoryLink
+from treefold.group.native_core import HAS_SHARED_MEMORY
 from treefold.group.plans import Layout
 from treefold.group.rank_sources import host_key
-from treefold.group.rendezvous import Waiting
+from treefold.group.rendezvous import Client, Listener, Met, Waiting
 from treefold.group.rosters import ChannelRoster, Roster
 from treefold.group.ticket import Ticket
 from treefold.planners.host_shares import host_shares
 from treefold.topology import Topology
 from treefold.topology.load import load_topology
 
+if HAS_SHARED_MEMORY:
+    from treefold._native import HostGroup, create_segment
+
 #: Of what a rank says of an error, in characters.
 _MOST_WORDS = 1000
-#: Joins the ranks of one host.
-Meet = Callable[[Ticket, Waiting], SharedMemoryLink]
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a group over hosts is to be: its guarantee, its cluster if it is known, its bytes for results, deadlines.
+    """What a group is to be: its guarantee, its cluster if it is known, its bytes for results, deadlines.
 
     ``is_one_host``: whether ranks of several hosts are refused.
     """
@@ -48,7 +53,7 @@ class Terms:
     is_one_host: bool = False
 
 
-def join(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
+def join(roster: Roster, terms: Terms, deadline: float) -> Link:
     """Find out which ranks share a host, and join all of them by a moment of the monotonic clock.
 
     Raises:
@@ -57,18 +62,25 @@ def join(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
     """
     roster.began = deadline - terms.connect_seconds  # before the roster: PyTorch and MPI may take seconds to make one
     try:
-        return _joined(roster, terms, deadline, meet)
+        return _joined(roster, terms, deadline)
     except BaseException as error:
         roster.give_up(error)
         raise
 
 
-def _joined(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
+def _joined(roster: Roster, terms: Terms, deadline: float) -> Link:
     try:
         cluster, refusal = _read(terms.topology), None
     except TreefoldError as error:  # the others wait for this rank's words
         cluster, refusal = None, error
-    own = {**_own(roster, terms, cluster), "refusal": str(refusal or "")[:_MOST_WORDS]}
+    own = {
+        **_agreed(terms),
+        "size": roster.size,
+        "topology": None if cluster is None else _digest(cluster),
+        "host": host_key() or f"rank {roster.rank}",
+        "bytes for results": terms.result_bytes,
+        "refusal": str(refusal or "")[:_MOST_WORDS],
+    }
     said = [json.loads(one) for one in roster.exchange(json.dumps(own).encode(), deadline)]
     if refusal is not None:
         raise refusal
@@ -78,18 +90,23 @@ def _joined(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
         raise ConnectError.other_host(hosts[1][0])
     shares = None if cluster is None else _shares(cluster, hosts, terms.guarantee)
     layout = Layout(hosts, terms.guarantee, shares)
-    local = _meet_on_host(roster, layout, Waiting(deadline, terms.connect_seconds), meet)
+    waiting = Waiting(deadline, terms.connect_seconds, layout.host_of(roster.rank))
+    local = _meet_on_host(roster, terms, waiting)
     if len(hosts) == 1:
         roster.close()
-        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), Waiting(deadline, terms.connect_seconds))
-    # A cluster's topology names the ranks that there were; hosts that are left fold equal parts.
-    rest = dataclasses.replace(terms, topology=None)
+        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), terms, waiting)
+
+    def rejoin(channel: Channel, seconds: float) -> Link:
+        # A cluster's topology names the ranks that there were; hosts that are left fold equal parts.
+        rest = dataclasses.replace(terms, topology=None, connect_seconds=seconds)
+        return join(ChannelRoster(channel), rest, time.monotonic() + seconds)
+
     try:
         return ChannelLink(
             roster.open(deadline),
             layout,
             local,
-            lambda channel, left: _rejoin(channel, dataclasses.replace(rest, connect_seconds=left), meet),
+            rejoin,
             result_bytes=min(one["bytes for results"] for one in said),
             timeout_seconds=terms.timeout_seconds,
         )
@@ -99,27 +116,18 @@ def _joined(roster: Roster, terms: Terms, deadline: float, meet: Meet) -> Link:
         raise
 
 
-def _rejoin(channel: Channel, terms: Terms, meet: Meet) -> Link:
-    """Join the ranks of a channel that go on without some."""
-    return join(ChannelRoster(channel), terms, time.monotonic() + terms.connect_seconds, meet)
-
-
-def _own(roster: Roster, terms: Terms, cluster: Topology | None) -> dict[str, Any]:
-    """Return what the other ranks are told of this one."""
+def _agreed(terms: Terms) -> dict[str, object]:
+    """Return what must be the same on all ranks, wherever they are."""
     return {
-        "size": roster.size,
         "treefold": sys.modules["treefold"].__version__,
         "byte order": sys.byteorder,
         "guarantee": terms.guarantee,
-        "topology": None if cluster is None else _digest(cluster),
-        "host": host_key() or f"rank {roster.rank}",
-        "bytes for results": terms.result_bytes,
     }
 
 
-def _meet_on_host(roster: Roster, layout: Layout, waiting: Waiting, meet: Meet) -> SharedMemoryLink | None:
+def _meet_on_host(roster: Roster, terms: Terms, waiting: Waiting) -> SharedMemoryLink | None:
     """Join the ranks of this rank's host; None if it is alone there."""
-    own = layout.host_of(roster.rank)
+    own = waiting.numbers
     with contextlib.ExitStack() as made:
         text = ""
         if len(own) > 1 and roster.rank == own[0]:
@@ -131,10 +139,68 @@ def _meet_on_host(roster: Roster, layout: Layout, waiting: Waiting, meet: Meet) 
         first = Ticket.read(tickets[own[0]].decode())
         ticket = Ticket(first.folder, first.token, own.index(roster.rank), len(own))
         try:
-            return meet(ticket, Waiting(waiting.deadline, waiting.seconds, own))
+            return meet(ticket, terms, waiting)
         except BaseException:
             ticket.discard()  # the first rank, which does that else, may have been killed
             raise
+
+
+def meet(ticket: Ticket, terms: Terms, waiting: Waiting) -> SharedMemoryLink:
+    """Join the other ranks of a host, which all have tickets of one kind.
+
+    Raises:
+        ConnectError: some did not come, or they do not fit together.
+        SharedMemoryError: the system has no memory or no descriptors left.
+
+    """
+    sizes = terms.result_bytes, memory_limits.arena_bytes(ticket.size)
+    agreed = {**_agreed(terms), "bytes for results": sizes[0], "memory": memory_limits.arena_bytes(1)}
+    with _in_words(), contextlib.ExitStack() as ends:
+        side = (Client if ticket.rank else Listener)(ticket, agreed, waiting)
+        ends.callback(side.close)
+        try:
+            with _in_words():  # before the others are told
+                lifeline = Lifeline()
+                ends.callback(os.close, lifeline.other_end)
+                met = side.meet(lifeline.other_end, lambda: create_segment(ticket.size, *sizes))
+                link = _link(met, ticket, terms, sizes, lifeline)
+                try:
+                    side.settle()
+                except BaseException as error:
+                    link.close(error)  # others may have heard that the group has formed
+                    raise
+        except BaseException as error:
+            side.give_up(error)
+            raise
+        return link
+
+
+def _link(met: Met, ticket: Ticket, terms: Terms, sizes: tuple[int, int], lifeline: Lifeline) -> SharedMemoryLink:
+    """Map the shared memory."""
+    peers = list(zip(met.lifelines, met.pids, strict=True))
+    spins = ticket.size <= memory_limits.usable_cores()
+    try:
+        native = HostGroup(met.fd, ticket.rank, ticket.size, *sizes, peers, spins)
+    except OSError:
+        close_all(met.lifelines)
+        raise
+    finally:
+        os.close(met.fd)
+    layout = Layout((tuple(range(ticket.size)),), terms.guarantee)
+    return SharedMemoryLink(
+        native, lifeline, layout, ticket.rank, result_bytes=sizes[0], timeout_seconds=terms.timeout_seconds
+    )
+
+
+@contextlib.contextmanager
+def _in_words() -> Iterator[None]:
+    """Raise as a SharedMemoryError what the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # not the system's: treefold's own, or raised by a handler of the user's
+            raise
+        raise SharedMemoryError.of_system(error) from None
 
 
 def _check(said: Sequence[dict[str, Any]]) -> None:

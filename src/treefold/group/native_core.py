@@ -1,4 +1,4 @@
-"""What the native core has for groups; only where ``HAS_SHARED_MEMORY`` may the rest be used."""
+"""Whether the native core is there, with what groups need of it; only then may that be imported."""
 
 from __future__ import annotations
 
@@ -9,24 +9,4 @@ if HAS_NATIVE:
 else:
     HAS_SHARED_MEMORY = False
 
-if HAS_SHARED_MEMORY:
-    from treefold._native import (
-        BLOB_BYTES,
-        MOST_REPLICAS,
-        SMALL_BYTES,
-        GroupForm,
-        GroupOutcome,
-        HostGroup,
-        create_segment,
-    )
-
-__all__ = [
-    "BLOB_BYTES",
-    "HAS_SHARED_MEMORY",
-    "MOST_REPLICAS",
-    "SMALL_BYTES",
-    "GroupForm",
-    "GroupOutcome",
-    "HostGroup",
-    "create_segment",
-]
+__all__ = ["HAS_SHARED_MEMORY"]

@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,11 +25,11 @@ from treefold.calls.wrap import component
 from treefold.errors import ArgumentError, CallMismatchError, DeviceError, TreefoldError
 from treefold.execution import native
 from treefold.fold import Fold
-from treefold.group import native_core
 from treefold.group.batches import Batch, read_value, without_arrays
 from treefold.group.contributions import address_of, dense_shape_of, description_of, layout_of, plain_rows, rows_of
 from treefold.group.links.link import Link, NeedsPlan, Outcome
 from treefold.group.links.protocol import CallKind, call_key
+from treefold.group.native_core import HAS_SHARED_MEMORY
 from treefold.group.plans import Counts, GroupPlans, Reduction, plan_of
 from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
 from treefold.plan import Plan
@@ -37,8 +37,8 @@ from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, PerReplica
 
-if TYPE_CHECKING:
-    from treefold._native import GroupForm
+if HAS_SHARED_MEMORY:
+    from treefold._native import MOST_REPLICAS, SMALL_BYTES, GroupForm
 
 _DEVICE = "cpu:0"
 _DEVICES = (_DEVICE,)
@@ -129,13 +129,10 @@ class Reductions(TracedCalls):
 
         """
         op = op if type(op) is str else ReduceOp.parse(op)  # another library's, or what cannot be hashed
-        if isinstance(value, Batch):
-            into = None if out is None else _read_target(out)
-            return self._first(None, Call(value, op, None, out, into, weights, root, destinations, cut))
-        reading = read_components(value.values if isinstance(value, DistributedValues) else (value,))
-        into = None if out is None else reading if out is value else _read_target(out)
+        reading = None if isinstance(value, Batch) else _reading_of(value)
+        into = None if out is None else reading if out is value else _reading_of(out)
         key = None
-        if weights is None and reading.key is not None and (into is None or into.key is not None):
+        if weights is None and reading and reading.key is not None and (into is None or into.key is not None):
             key = (op, reading.key, _ITSELF if into is reading else into and into.key, root, destinations, cut)
             known = self._known.get(key)
             if known is not None:
@@ -292,19 +289,19 @@ class Reductions(TracedCalls):
         for part in entry.parts:
             if not part.is_in_host_memory:
                 raise DeviceError.not_on_host(part.path)
-            if len(part.lengths) > native_core.MOST_REPLICAS:
-                raise ArgumentError.replicas_of_rank(len(part.lengths), native_core.MOST_REPLICAS)
+            if len(part.lengths) > MOST_REPLICAS:
+                raise ArgumentError.replicas_of_rank(len(part.lengths), MOST_REPLICAS)
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
         layout = layout_of(entry, cut or destinations)
         kind = call_key(collective, how=how, root=root, digest=layout)
         name = "reduce_scatter" if collective == CallKind.REDUCE_SCATTER else "all_reduce" if root is None else "reduce"
         description = description_of(name if root is None else f"reduce to rank {root}", fold, entry, destinations)
         leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]
-        form = native_core.GroupForm(kind, description, leaves, *how, native.level(), collective == CallKind.WEIGHTED)
+        form = GroupForm(kind, description, leaves, *how, native.level(), collective == CallKind.WEIGHTED)
         pairs = zip(entry.parts, form.results_at, strict=True)
         results = [_result(part.operand.backend, part.dtype, part.operand.shape, fold, at) for part, at in pairs]
         needs_copies = any(not one.backend.takes_read_only or one.dtype != one.narrow for one in results)
-        is_private = form.stream_bytes <= native_core.SMALL_BYTES or needs_copies
+        is_private = form.stream_bytes <= SMALL_BYTES or needs_copies
         bare = without_arrays(entry)
         reduction = Reduction(bare, fold, name, root or 0, is_weighted=collective == CallKind.WEIGHTED)
         plans = GroupPlans(reduction, self._link.layout, self._link.rank)
@@ -381,8 +378,8 @@ def _read_out(out: Any, into: Reading, entry: Entry, fold: Fold) -> list[Any]:
     return [arrays[0] for arrays in read_out([target], [into], [entry], fold)]
 
 
-def _read_target(out: Any) -> Reading:
-    return read_components(out.values if isinstance(out, DistributedValues) else (out,))
+def _reading_of(value: Any) -> Reading:
+    return read_components(value.values if isinstance(value, DistributedValues) else (value,))
 
 
 def _result(backend: ArrayBackend, dtype: str, shape: tuple[int, ...], fold: Fold, at: int) -> Result:

@@ -15,14 +15,14 @@ import selectors
 import socket
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from treefold.engines.times import CLOSE_S, GRACE_S, RETRY_S
-from treefold.errors import ConnectError, GroupError, SharedMemoryError
-from treefold.group.descriptor_passing import Lifeline, close_all, new_socket, peer, receive, send
+from treefold.errors import ConnectError, SharedMemoryError
+from treefold.group.descriptor_passing import close_all, new_socket, peer, receive, send
 from treefold.group.ticket import MOST_RANKS, Ticket
 
 _NONE = -1
@@ -60,22 +60,20 @@ class Listener:
     """Rank 0's side: it listens, lets the others in, and sends them what they need."""
 
     def __init__(self, ticket: Ticket, agreed: Mapping[str, object], waiting: Waiting) -> None:
-        """Be ready for ``gather``. ``agreed``: what must be the same on all ranks."""
+        """Be ready for ``meet``. ``agreed``: what must be the same on all ranks."""
         self._ticket, self._agreed, self._waiting = ticket, agreed, waiting
-        #: Of each rank that is in: its connection, its process as [number, namespace], and its lifeline.
-        self._members: dict[int, tuple[socket.socket, list[object], list[int]]] = {}
-        #: The other end of this rank's lifeline, until it is sent away.
-        self._other_end: list[int] = []
+        #: Of each rank that is in: its connection, the number of its process, and its lifeline, until that is shared.
+        self._members: dict[int, tuple[socket.socket, int, list[int]]] = {}
         self._open = contextlib.ExitStack()
         # Registered before the socket exists: whatever fails in between, the folder is taken away.
         self._open.callback(ticket.discard)
 
-    def gather(self) -> None:
-        """Wait until all ranks have come.
+    def meet(self, lifeline: int, new_memory: Callable[[], int]) -> Met:
+        """Wait until all ranks have come, and share new memory with them. ``lifeline``: the end that is for them.
 
         Raises:
             ConnectError: some did not come in time, or one does not fit or has gone again.
-            SharedMemoryError: a process has no room for descriptors.
+            OSError: a process has no room for descriptors, or there is no memory.
 
         """
         self._listen()
@@ -90,13 +88,17 @@ class Listener:
                     self._admit(key.fileobj)  # type: ignore[arg-type] # all of them are sockets
                 else:  # a rank that is in says nothing yet, but why it gives up
                     self._hear(key.data, 0.0)
+        members = [self._members[rank] for rank in range(1, self._ticket.size)]
+        fd, pids = new_memory(), [os.getpid(), *(pid for _, pid, _ in members)]
+        # Taken out of the members: from here on the result owns them, and ``close`` must not close them again.
+        lifelines = [descriptors.pop() for *_, descriptors in members]
+        for connection, *_ in members:
+            with contextlib.suppress(OSError):  # it has gone, as will show
+                send(connection, {"members": pids}, [fd, lifeline, *lifelines])
+        return Met(fd, [_NONE, *lifelines], pids)
 
     def _listen(self) -> None:
-        if self._waiting.is_kept:
-            _make_folder(self._ticket.folder)
-        _check_folder(self._ticket.folder)
-        self.lifeline = Lifeline()
-        self._other_end.append(self.lifeline.other_end)
+        _check_folder(self._ticket.folder, is_kept=self._waiting.is_kept)
         self._selector = self._open.enter_context(selectors.DefaultSelector())
         self._open.callback(self._drop_strangers)
         self._listener = self._open.enter_context(new_socket())
@@ -126,7 +128,7 @@ class Listener:
         self._selector.unregister(connection)
         try:
             said, descriptors = receive(connection)
-            rank, process = said["rank"], [peer(connection)[0], said["namespace"]]
+            rank, (pid, _) = said["rank"], peer(connection)
             is_right = hmac.compare_digest(said["token"], self._ticket.token)
         except (OSError, ValueError, KeyError, TypeError):
             connection.close()
@@ -136,9 +138,8 @@ class Listener:
             close_all(descriptors)
             return
         connection.settimeout(self._waiting.seconds)
-        self._members[rank] = connection, process, descriptors
+        self._members[rank] = connection, pid, descriptors
         self._selector.register(connection, selectors.EVENT_READ, rank)
-        _raise_refusal(said)
         for name, own in self._agreed.items():
             if said["agreed"].get(name) != own:
                 number, first = self._waiting.numbers[rank], self._waiting.numbers[0]
@@ -148,17 +149,6 @@ class Listener:
         for key in self._selector.get_map().values():
             if key.data is None:
                 key.fileobj.close()  # type: ignore[union-attr] # as above
-
-    def share(self, fd: int) -> Met:
-        """Send all ranks the shared memory and all processes."""
-        members = [self._members[rank] for rank in range(1, self._ticket.size)]
-        known = [[os.getpid(), _namespace()], *(process for _, process, _ in members)]
-        # Taken out of the members: from here on the result owns them, and ``close`` must not close them again.
-        lifelines = [self._other_end.pop(), *(descriptors.pop() for *_, descriptors in members)]
-        for connection, *_ in members:
-            with contextlib.suppress(OSError):  # it has gone, as will show
-                send(connection, {"members": known}, [fd, *lifelines])
-        return _met(0, fd, known, lifelines)
 
     def settle(self) -> None:
         """Wait until all ranks have mapped the memory, and tell them so.
@@ -198,7 +188,6 @@ class Listener:
     def close(self) -> None:
         """End all connections, and take the folder away."""
         self._open.close()
-        close_all(self._other_end)
         for connection, _, descriptors in self._members.values():
             connection.close()
             close_all(descriptors)
@@ -208,36 +197,29 @@ class Client:
     """The side of all other ranks."""
 
     def __init__(self, ticket: Ticket, agreed: Mapping[str, object], waiting: Waiting) -> None:
-        """Show the token at rank 0's door."""
-        self._rank, self._waiting = ticket.rank, waiting
+        """Go to rank 0's door."""
+        self._ticket, self._agreed, self._waiting = ticket, agreed, waiting
         self._number, self._first = waiting.numbers[ticket.rank], waiting.numbers[0]
         self._connection = _knock(ticket, waiting)
-        hello = {"token": ticket.token, "rank": ticket.rank, "size": ticket.size, "namespace": _namespace()}
-        descriptors: list[int] = []
-        refusal: Mapping[str, object] = {}
-        try:
-            self.lifeline = Lifeline()
-            descriptors.append(self.lifeline.other_end)
-        except OSError as error:
-            refusal = _refusal(self._number, SharedMemoryError.of_system(error))
-        try:
-            send(self._connection, {**hello, **refusal, "agreed": agreed}, descriptors)
-        except OSError:
-            self.close()
-            raise ConnectError.turned_away(self._first) from None
-        finally:
-            close_all(descriptors)
 
-    def join(self) -> Met:
-        """Wait for the shared memory.
+    def meet(self, lifeline: int, _: Callable[[], int]) -> Met:
+        """Show the token, hand in the end of the lifeline for the others, and wait for the first rank's memory.
 
         Raises:
             ConnectError: the first rank has turned this rank away, or has ended.
-            SharedMemoryError: a process has no room for descriptors.
+            OSError: this process has no room for descriptors.
 
         """
-        reply, descriptors = self._next()
-        return _met(self._rank, descriptors[0], reply["members"], descriptors[1:])
+        own = self._ticket
+        hello = {"token": own.token, "rank": own.rank, "size": own.size, "agreed": self._agreed}
+        try:
+            send(self._connection, hello, [lifeline])
+        except OSError:
+            raise ConnectError.gone(self._first) from None
+        reply, (fd, *lifelines) = self._next()
+        os.close(lifelines[own.rank])
+        lifelines[own.rank] = _NONE
+        return Met(fd, lifelines, reply["members"])
 
     def settle(self) -> None:
         """Say that this rank has mapped the memory, and wait for the others.
@@ -265,9 +247,7 @@ class Client:
         except TimeoutError:
             raise ConnectError.out_of_time(self._number, self._waiting.seconds) from None
         except ConnectionError:
-            raise ConnectError.turned_away(self._first) from None
-        except OSError as error:
-            raise SharedMemoryError.of_system(error) from None
+            raise ConnectError.gone(self._first) from None
         _raise_refusal(reply)
         return reply, descriptors
 
@@ -289,7 +269,7 @@ def _knock(ticket: Ticket, waiting: Waiting) -> socket.socket:
             raise ConnectError.folder(ticket.folder, "has a socket of another user")
         except ConnectionRefusedError:
             connection.close()
-            raise ConnectError.turned_away(first) from None
+            raise ConnectError.gone(first) from None
         except ConnectError:
             connection.close()
             raise
@@ -305,46 +285,23 @@ def _knock(ticket: Ticket, waiting: Waiting) -> socket.socket:
 
 def _refusal(rank: int, error: BaseException) -> dict[str, object]:
     """Return the message by which the others of a host hear why a rank gives up."""
-    why = error if isinstance(error, GroupError) else ConnectError.told(*ConnectError.reason(rank, error))
-    problem = str(why).removeprefix(str(ConnectError.refused("")))
-    return {"problem": problem, "is_memory": isinstance(why, SharedMemoryError), "ranks": list(why.ranks)}
+    return {"refusal": ConnectError.reason(rank, error), "is_memory": isinstance(error, SharedMemoryError)}
 
 
 def _raise_refusal(reply: Mapping[str, Any]) -> None:
     """Raise what a message says of a rank that gives up, if it does."""
-    if problem := str(reply.get("problem") or ""):
-        error = SharedMemoryError(problem) if reply.get("is_memory") else ConnectError.refused(problem)
-        raise error.blaming(*reply.get("ranks", ()))
+    if reply.get("refusal"):
+        error = ConnectError.told(*reply["refusal"])
+        raise SharedMemoryError(str(error)).blaming(*error.ranks) if reply["is_memory"] else error
 
 
-def _namespace() -> str:
-    """Return the name of the space in which this process's number means something; empty if it is not to be had."""
+def _check_folder(folder: str, *, is_kept: bool) -> None:
+    """Refuse a folder that others can read; make it again, if it is kept, where the last group has taken it away."""
     try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
-
-
-def _met(rank: int, fd: int, known: Sequence[Sequence[Any]], lifelines: Sequence[int]) -> Met:
-    """Return what a rank has after the rendezvous; the other end of its own lifeline is closed."""
-    own = _namespace()
-    pids = [pid if place == own else 0 for pid, place in known]
-    os.close(lifelines[rank])
-    return Met(fd, [*lifelines[:rank], _NONE, *lifelines[rank + 1 :]], pids)
-
-
-def _make_folder(folder: str) -> None:
-    """Make the folder again, which the last group has taken away."""
-    try:
-        Path(folder).mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise ConnectError.folder(folder, f"cannot be made ({error.strerror})") from None
-
-
-def _check_folder(folder: str) -> None:
-    try:
+        if is_kept:
+            Path(folder).mkdir(mode=0o700, exist_ok=True)
         found = os.lstat(folder)
     except OSError as error:
-        raise ConnectError.folder(folder, f"cannot be read ({error.strerror})") from None
+        raise ConnectError.folder(folder, f"cannot be made or read ({error.strerror})") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ConnectError.folder(folder, "is not this user's alone")

@@ -62,7 +62,7 @@ class Ticket:
         except (TypeError, ValueError, RecursionError):
             raise ConnectError.ticket(str(text)) from None
         is_right = isinstance(folder, str) and isinstance(token, str) and type(rank) is int and type(size) is int
-        if not is_right or not 0 <= rank < size <= MOST_RANKS or not _is_path(folder):
+        if not is_right or not 0 <= rank < size <= MOST_RANKS:
             raise ConnectError.ticket(text)
         return cls(folder, token, rank, size)
 
@@ -82,13 +82,6 @@ class Ticket:
     def __str__(self) -> str:
         """Return the text that ``read`` reads."""
         return json.dumps([self.folder, self.token, self.rank, self.size])
-
-
-def _is_path(text: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
 
 
 def _parent() -> str:

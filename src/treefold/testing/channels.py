@@ -36,7 +36,7 @@ class Run(Protocol):
 class ChannelCase(NamedTuple):
     """One promise of ``Channel``; ``check(run)`` raises ``ConformanceError`` where it does not hold.
 
-    ``needs_survivors``: for engines whose other ranks survive the death of one (not ``Limits.is_death_fatal``).
+    ``needs_survivors``: for engines whose other ranks survive the death of one.
     ``needs_store``: for engines with a store, where ranks leave words, and with connections that break.
     """
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from treefold.backends import HostArray, Row
 from treefold.bounded_cache import BoundedCache
+from treefold.calls.overlap import check_overlaps
 from treefold.engines.interface import Channel
-from treefold.errors import DeadlineError, GroupError, PeerLostError
+from treefold.errors import DeadlineError, GroupError, OutputError, PeerLostError
 from treefold.execution import native
 from treefold.execution.host_fold import Job, fold_batch
 from treefold.execution.program import program_of
@@ -27,7 +28,6 @@ from treefold.group.links.rounds import Rounds
 from treefold.group.links.shared_memory import SharedMemoryLink
 from treefold.group.plans import Counts, GroupPlans, Layout, padded
 from treefold.group.timeouts import MOST_SECONDS, checked_seconds
-from treefold.plan import Plan
 from treefold.plan.ir import Copy
 
 if TYPE_CHECKING:
@@ -126,10 +126,10 @@ class ChannelLink(Link):
         needed = needed_plan(outcome)
         if needed is not None:
             return needed
-        if plans.is_inline:
+        if memory is None:
             results = _folded_here(outcome.frames, rows, fold, plans.counts)
         else:
-            results = self._walked(plans, memory, until)
+            results = self._walked(memory, until)
         if targets is None and wants_lease:
             outcome.results = dict(zip(form.results_at, results, strict=True))
         # Every rank has received everything: it has voted, or the values were in its frame. So no send reads the
@@ -228,36 +228,31 @@ class ChannelLink(Link):
         self._rounds.tell(Frame(VOTE, "the end of a call"), until, self._warn)
 
     def _memory_for(self, plans: GroupPlans, fold: Fold, contributions: list[list[HostArray]]) -> CallMemory | None:
-        """Return memory for a call whose plan is walked, before anything is told."""
-        if plans.plan is None or not plans.number or plans.is_inline:
+        """Return memory for a call whose plan is walked, before anything is told; None for any other."""
+        plan, number = plans.plan, plans.number
+        if plan is None or not number or plans.is_inline:
             return None
-        return CallMemory(plans.plan, self._walk_of(plans.plan, plans.number), self.rank, fold, contributions)
-
-    def _walk_of(self, plan: Plan, number: int) -> Walk:
         walk = self._walks.get(number)
         if walk is None:
             programs = [program_of(plan, rank, self.layout.hosts) for rank in self._host]
             tags = self._channel.limits.tags - VALUE_TAGS
             walk = Walk(plan, programs, self.rank, chunk_bytes=self._channel.limits.chunk_bytes, num_tags=tags)
             self._walks.put(number, walk)
-        return walk
+        return CallMemory(plan, walk, self.rank, fold, contributions)
 
-    def _walked(self, plans: GroupPlans, memory: CallMemory | None, until: float) -> list[HostArray]:
+    def _walked(self, memory: CallMemory, until: float) -> list[HostArray]:
         """Return this rank's results, once every rank has all of its own."""
-        if memory is None or plans.plan is None:
-            raise AssertionError(plans)  # without plans, fold has returned NeedsPlan
-        walk = self._walk_of(plans.plan, plans.number)
-        walk.run(
+        memory.walk.run(
             memory.flat,
             self._channel,
             VALUE_TAGS,
             lambda waiting: self._rounds.arrivals(waiting, until, self._warn),
-            lambda copies: self._share(copies, memory, walk, until),
+            lambda copies: self._share(copies, memory, until),
         )
         self._vote(until)
         return memory.results
 
-    def _share(self, copies: Sequence[Copy], memory: CallMemory, walk: Walk, until: float) -> None:
+    def _share(self, copies: Sequence[Copy], memory: CallMemory, until: float) -> None:
         """Hand copies to the ranks of this host, through its shared memory, as many at a time as it has room for."""
         if self._local is None:
             raise AssertionError(copies)
@@ -269,7 +264,7 @@ class ChannelLink(Link):
                 self._place_on_host(self._local, sources, targets, used, until)
                 sources, targets, at = [], [], 0
             for part, own in ((copy.source, sources), (copy.target, targets)):
-                if walk.holder(part.buffer) == self.rank:
+                if memory.walk.holder(part.buffer) == self.rank:
                     own.append((at, address_of(memory.flat.part(part)), nbytes))
             used = at + nbytes
             at = -(-used // _LINE) * _LINE
@@ -316,35 +311,19 @@ def _hand_over(pairs: list[tuple[HostArray, HostArray]]) -> None:
         raise
 
 
-def _are_apart(contributions: Sequence[Sequence[HostArray]], outputs: Sequence[HostArray | None]) -> bool:
+def _are_apart(contributions: Sequence[list[HostArray]], outputs: Sequence[HostArray | None]) -> bool:
     """Tell whether results may be written: into memory of their own, or exactly onto a contribution to them."""
-    spans = []
-    for leaf, (arrays, output) in enumerate(zip(contributions, outputs, strict=True)):
-        own = {(array.ctypes.data, array.nbytes) for array in arrays}
-        # Contributions may overlap each other, because they are only read.
-        spans += [(at, nbytes, 0, leaf) for at, nbytes in own]
-        if output is not None and (output.ctypes.data, output.nbytes) not in own:
-            spans.append((output.ctypes.data, output.nbytes, 1, leaf))
-        elif output is not None:
-            spans = [(at, n, int(is_output or at == output.ctypes.data), leaf) for at, n, is_output, leaf in spans]
-    return _no_output_overlaps(sorted(spans))
+    try:
+        check_overlaps([("", [*some]) for some in contributions], [[one] for one in outputs], [False] * len(outputs))
+    except OutputError:
+        return False
+    return True
 
 
 def _is_writable(row: Row) -> bool:
     """Tell whether a target may be written; only NumPy's arrays may not."""
     view = (row.views or row.arrays)[0]
     return not isinstance(view, np.ndarray) or view.flags.writeable
-
-
-def _no_output_overlaps(spans: Sequence[tuple[int, int, int, int]]) -> bool:
-    """Tell whether no span that is written overlaps another."""
-    reach, reach_of_outputs = 0, 0
-    for at, nbytes, is_output, _ in spans:
-        if nbytes and at < (reach if is_output else reach_of_outputs):
-            return False
-        reach = max(reach, at + nbytes)
-        reach_of_outputs = max(reach_of_outputs, at + nbytes) if is_output else reach_of_outputs
-    return True
 
 
 def _inline(contributions: Sequence[Sequence[HostArray]]) -> bytes:

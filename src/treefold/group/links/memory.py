@@ -58,7 +58,7 @@ class CallMemory:
             MemoryError: there is none.
 
         """
-        self._plan, self._rank = plan, rank
+        self.walk, self._plan = walk, plan
         self.leaves = [
             LeafActions(leaf, 0, _NUMPY, (-1,), path, fold, None)
             for leaf, path in zip(plan.leaves, plan.paths, strict=True)

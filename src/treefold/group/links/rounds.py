@@ -43,8 +43,8 @@ class Rounds:
     def __init__(self, channel: Channel) -> None:
         """Use a channel, alone."""
         self.channel = channel
-        #: Lets go the ranks of this host, which may wait for this one in its memory.
-        self.leave_host: Callable[[], None] = _nothing
+        #: Lets go the ranks of this host, which may wait for this one in its memory. By default there are none.
+        self.leave_host: Callable[[], None] = lambda: None
         #: The rounds that have begun, and up to which one the call under way needs the other ranks.
         self.sequence = self._needed = 0
         #: Whether this rank has begun to stop; and the error for which it has, which what is under way raises.
@@ -232,10 +232,6 @@ class Rounds:
             self.channel.stop(word.encode(), until)
             self.channel.close()
         return error
-
-
-def _nothing() -> None:
-    """Do nothing: there is nobody else on this host."""
 
 
 def _error_of(peer: int, words: Mapping[int, Word], own: int) -> PeerLostError:

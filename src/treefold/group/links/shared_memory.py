@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING
 
 from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
 from treefold.execution import native
-from treefold.group import native_core
 from treefold.group.links.link import Link, NeedsPlan, Piece, mismatch, needed_plan
+from treefold.group.native_core import HAS_SHARED_MEMORY
 from treefold.group.plans import GroupPlans, Layout
 
+if HAS_SHARED_MEMORY:
+    from treefold._native import BLOB_BYTES
 if TYPE_CHECKING:
     import numpy as np
 
@@ -130,7 +132,7 @@ class SharedMemoryLink(Link):
         """Return what each rank says, by rank: in as many operations as the longest of it needs."""
         said, most = [b""] * self.size, 1
         while max(map(len, said)) < most:
-            part = blob[len(said[self.rank]) :][: native_core.BLOB_BYTES - _LENGTH.size]
+            part = blob[len(said[self.rank]) :][: BLOB_BYTES - _LENGTH.size]
             parts = super().agree(key, _LENGTH.pack(len(blob)) + part, description=description)
             most = max(_LENGTH.unpack_from(one)[0] for one in parts)
             said = [one + more[_LENGTH.size :] for one, more in zip(said, parts, strict=True)]

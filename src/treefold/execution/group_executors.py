@@ -1,7 +1,11 @@
-"""Runs plans whose devices belong to the ranks of several hosts: each rank walks its program over a channel."""
+"""Executors of plans whose devices belong to the ranks of a group, which runs them.
+
+Such a plan alone cannot be run here: no rank has the values of the others. ``treefold.group`` runs it, on all of them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from treefold.execution.interface import CallSummary, Executor
@@ -10,16 +14,14 @@ from treefold.fold import Fold
 from treefold.plan import Plan
 
 
-class HostsExecutor(Executor):
-    """Channels between hosts, shared memory within them.
+class SharedMemoryExecutor(Executor):
+    """One host: every element is folded once, by the rank that owns its slice, from where all ranks can read it."""
 
-    A plan alone cannot be run here: no rank has the values of the others. ``treefold.group`` runs it, on all of them.
-    """
-
-    name = "hosts"
+    name = "shared_memory"
+    shares_memory = True
     joins_ranks = True
+    most_devices_in_one_pass = math.inf
     is_on_request = True
-    manner = "chunk by chunk, over the channels between hosts"
 
     @property
     def kernel(self) -> str:
@@ -33,3 +35,12 @@ class HostsExecutor(Executor):
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
         """Do nothing: a rank has its own values only."""
         raise NotImplementedError(plan, inputs, fold, out)
+
+
+class HostsExecutor(SharedMemoryExecutor):
+    """Several hosts: each rank walks its program, over channels between hosts and shared memory within them."""
+
+    name = "hosts"
+    shares_memory = False
+    most_devices_in_one_pass = 0
+    manner = "chunk by chunk, over the channels between hosts"
