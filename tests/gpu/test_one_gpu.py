@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from wide_reference import fold_block
 
 import treefold
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionToOneDevice
 from treefold.dtypes import REDUCIBLE
 from treefold.execution.gpus import CHOICES, VARIABLE
+from treefold.fold import Fold
 from treefold.testing import assert_same_bits, owned
 from treefold.testing.inputs import mixed_values
 
@@ -41,20 +43,24 @@ def both(dtype, size, count=4, *, is_owned=True):
 @pytest.mark.parametrize("op", list(ReduceOp))
 @pytest.mark.parametrize("executor", CHOICES)
 def test_gives_the_bits_of_the_host(executor, op, dtype, monkeypatch):
-    """Every dtype, op and size, special values among them, new results and in place; 7 divides nothing evenly."""
+    """Of sums accumulated wide, in replica order: every dtype, op and size, special values among them; also in place.
+
+    7 divides nothing evenly.
+    """
     monkeypatch.setenv(VARIABLE, executor)
     if dtype.startswith("complex") and op in {ReduceOp.MIN, ReduceOp.MAX}:
         pytest.skip("complex numbers have no order")
     ops = ReductionToOneDevice()
     for size in SIZES:
         host, gpu = both(dtype, size, count=7, is_owned=False)
-        value, expected = PerReplica(gpu, ["gpu:0"] * 7), PerReplica(host)
+        value, fold = PerReplica(gpu, ["gpu:0"] * 7), Fold(op)
         made = ops.reduce(op, value, value)
-        wants = ops.reduce(op, expected, expected)
+        parts, result = [on_host(tensor) for tensor in host], fold.result_dtype(dtype)
+        want = fold_block(parts, fold, dtype=dtype, divisor=7, result=result)
         assert made.plan.executor == executor
-        for tensor, want in zip(made.values, wants.values, strict=True):
+        for tensor in made.values:
             assert tensor.is_cuda
-            assert_same_bits(on_host(tensor), on_host(want))
+            assert_same_bits(on_host(tensor), want)
         if made.values[0].dtype is gpu[0].dtype:
             ops.reduce(op, value, value, out=value)
             for tensor in gpu:
