@@ -1,4 +1,4 @@
-"""The arithmetic of a fold on NumPy arrays: the reference for every other kernel, bit for bit.
+"""The arithmetic of a fold on NumPy arrays: the reference for every other kernel in host memory, bit for bit.
 
 One call folds one block: 1-d arrays of equal length, one per contribution, in replica order. Sums and means of whole
 contributions are exact, rounded once (``numpy_exact``); partial folds are rounded to their accumulator. Nothing is ever
@@ -30,7 +30,6 @@ def fold_block(parts: Sequence[Array], fold: Fold, *, dtype: str, divisor: int |
 
     ``dtype`` is that of the contributions. ``divisor`` is their number once all are there, None for a partial fold.
     A MEAN divides by it; with ``fold.weights`` it divides by their sum, and ``parts`` must be all contributions.
-    Weights, too, make an exact mean.
     """
     parts = [np.ascontiguousarray(part, part.dtype.newbyteorder("=")) for part in parts]
     with np.errstate(all="ignore"):  # overflow and NaN are values here, not accidents

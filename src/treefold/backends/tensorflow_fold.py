@@ -1,7 +1,8 @@
 """The arithmetic of a fold as TensorFlow ops: for traced graphs, XLA and GPUs, where NumPy cannot look.
 
-The accumulators, order and rounding of ``numpy_fold``, which remains the reference. What TensorFlow decides is left to
-it: whether denormals are flushed, and, for the MEAN of 64-bit integers beyond 2^53, the last bit.
+Sums and means are accumulated wide, in replica order, and rounded once; they are not exact as those of ``numpy_fold``,
+which is the reference of all else. TensorFlow decides whether denormals are flushed, and the last bit of the MEAN of
+64-bit integers beyond 2^53.
 """
 
 from __future__ import annotations

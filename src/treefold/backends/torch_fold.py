@@ -1,6 +1,7 @@
-"""The arithmetic of a fold in PyTorch's operations, for tensors on devices; the reference is ``numpy_fold``.
+"""The arithmetic of a fold in PyTorch's operations, for tensors on devices.
 
-Same accumulators, same order, one rounding. What ``folds_on_device`` is not true of (PRODUCT, the MEAN of 64-bit
+Sums and means are accumulated wide, in replica order, and rounded once; they are not exact as those of ``numpy_fold``,
+which is the reference of all else. What ``folds_on_device`` is not true of (PRODUCT, the MEAN of 64-bit
 integers, MIN and MAX of uint64) is folded by the reference itself, in host memory.
 """
 
