@@ -41,10 +41,11 @@ def measure(ranks: list[int], rounds: int, against: list[str]) -> list[str]:
 
 
 _EXPLANATION = (
-    "float32, accumulated wide. Milliseconds per call, medians over rounds in which all take turns in the same "
-    "processes; CPU time summed over ranks, wall time of the slowest rank. Ratios: how many times as long the peer "
-    "takes for the same work. Peers reduce several arrays by a call each, or as one flat array of as many bytes. Every "
-    "element was checked on every rank. One process: `treefold.all_reduce` in place on as many arrays."
+    "float32; treefold's sums are exact, its peers' are rounded on the way. Milliseconds per call, medians over "
+    "rounds in which all take turns in the same processes; CPU time summed over ranks, wall time of the slowest "
+    "rank. Ratios: how many times as long the peer takes for the same work. Peers reduce several arrays by a call "
+    "each, or as one flat array of as many bytes. Every element was checked on every rank. One process: "
+    "`treefold.all_reduce` in place on as many arrays."
 )
 
 
