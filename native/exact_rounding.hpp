@@ -75,12 +75,6 @@ inline Vector<float, N> narrow_to_odd(Vector<double, N> v) {
   return convert<float, N>(static_cast<Vector<double, N>>(v == v ? kept : v));
 }
 
-template <class Value, int N>
-inline Vector<Value, N> canonical(Vector<Value, N> v) {
-  const Vector<Value, N> nan = Vector<Value, N>{} + std::numeric_limits<Value>::quiet_NaN();
-  return v == v ? v : nan;
-}
-
 // Rounds float64 that has been rounded to odd, or whose rounding does not hurt, to the format.
 template <class P, int N>
 inline Vector<typename P::Element, N> rounded_to(Vector<double, N> v) {

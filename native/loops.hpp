@@ -75,6 +75,13 @@ inline Vector<Value, N> magnitude(Vector<Value, N> v) {
   return bits_as<Vector<Value, N>>(static_cast<Vector<Bits, N>>(bits_as<Vector<Bits, N>>(v) & (~Bits{0} >> 1)));
 }
 
+// One NaN of all.
+template <class Value, int N>
+inline Vector<Value, N> canonical(Vector<Value, N> v) {
+  const Vector<Value, N> nan = Vector<Value, N>{} + std::numeric_limits<Value>::quiet_NaN();
+  return v == v ? v : nan;
+}
+
 // What a fold does: Format of the contributions, Result format of what is written, op, and how it accumulates.
 template <Dtype dtype_, class Format_, class Result_, Op op_, Accumulate accumulate_>
 struct Policy {
@@ -138,6 +145,9 @@ inline void finish_block(Vector<typename P::Value, N> (&total)[U], const void* c
     }
     if constexpr (P::multiplies) {
       if (any_not_finite<Value, N, U>(total)) settle_block<P, N, U>(total, sources, fold, at);
+    }
+    if constexpr (is_real<Value> && (P::op == Op::min || P::op == Op::max || P::multiplies)) {
+      each<U>([&](auto u) { total[u] = canonical<Value, N>(total[u]); });
     }
     each<U>([&](auto u) { out[u] = P::Result::template pack<N>(total[u]); });
   }

@@ -34,6 +34,8 @@ void complex_product(const void* const* sources, const Arithmetic& fold, void* c
         real = again.real;
         imaginary = again.imaginary;
       }
+      real = canonical<Wide, 1>(real);
+      imaginary = canonical<Wide, 1>(imaginary);
     }
     for (std::size_t t = 0; t < target_count; ++t) {
       Real* target = static_cast<Real*>(targets[t]) + 2 * at;

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +87,16 @@ class TestNumbers:
         for array in found:
             assert array.dtype == expected.dtype
             assert np.asarray(array).tobytes() == expected.tobytes()
+
+    @pytest.mark.parametrize("weights", [None, (1, 2**40, 3)])
+    def test_means_of_integers_are_rounded_once(self, weights):
+        """Beside a midpoint of float32, nearer than float64 tells: to float32 from the exact value, not by float64."""
+        numbers = [[2**62 + 2**38 + 1], [2**62 + 2**38], [2**62 + 2**38]]
+        [mean, *_] = treefold.all_reduce([put(np.array(n), r) for r, n in enumerate(numbers)], "mean", weights=weights)
+        shares = weights or (1, 1, 1)
+        exact = Fraction(sum(w * n for w, [n] in zip(shares, numbers, strict=True)), sum(shares))
+        assert exact > 2**62 + 2**38
+        assert (mean.dtype, float(mean[0])) == (np.float32, 2.0**62 + 2.0**39)
 
     def test_of_64_bits_stay_so_without_x64(self):
         """What has 64 bits keeps them, whatever jax_enable_x64 says."""

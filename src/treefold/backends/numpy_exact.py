@@ -109,27 +109,30 @@ class _Numbers(NamedTuple):
     are_nan: Array
 
 
-def exact_fold(parts: Sequence[Array], dtype: str, *, weights: Sequence[int] | None, divisor: int) -> Array:
-    """Return the sum of weighted contributions over ``divisor``, correctly rounded to their dtype.
+def exact_fold(
+    parts: Sequence[Array], dtype: str, *, weights: Sequence[int] | None, divisor: int, result: str | None = None
+) -> Array:
+    """Return the sum of weighted contributions over ``divisor``, correctly rounded.
 
-    ``parts``: flat arrays of ``dtype``, at least one; a mean of integers is rounded to ``Fold.result_dtype``.
+    ``parts``: flat arrays of ``dtype``, at least one. ``result``: the dtype that is rounded to; None: that of the
+    contributions, ``Fold.result_dtype`` for a mean of integers; another one for integers only.
     ``weights``: whole numbers, one for each, not all 0; None: all are 1. A weight of 0 leaves its contribution out.
     ``divisor``: above 0; the count for a mean, the sum of weights for a weighted one.
 
     Infinities and NaN are as IEEE 754 has them, and NaN is the canonical one. A zero is -0 if all contributions are, or
     if a negative value is rounded to it, as for a quotient.
     """
-    result_dtype = Fold(ReduceOp.MEAN).result_dtype(dtype)
-    form = FORMATS[result_dtype]
+    result = result or Fold(ReduceOp.MEAN).result_dtype(dtype)
+    form = FORMATS[result]
     chosen = [(part, weight) for part, weight in zip(parts, weights or [1] * len(parts), strict=True) if weight]
-    result = np.empty_like(parts[0], dtype=numpy_dtype(result_dtype))
-    for begin in range(0, len(result), _BLOCK):
+    rounded = np.empty_like(parts[0], dtype=numpy_dtype(result))
+    for begin in range(0, len(rounded), _BLOCK):
         block = [part[begin : begin + _BLOCK] for part, _ in chosen]
         folded = _fold_alike(block, form, divisor) if weights is None and dtype in FORMATS else None
         if folded is None:
-            folded = _fold_any(block, [weight for _, weight in chosen], form, divisor).view(result.dtype)
-        result[begin : begin + _BLOCK] = folded
-    return result
+            folded = _fold_any(block, [weight for _, weight in chosen], form, divisor).view(rounded.dtype)
+        rounded[begin : begin + _BLOCK] = folded
+    return rounded
 
 
 def _fold_alike(parts: Sequence[Array], form: Format, divisor: int) -> Array | None:

@@ -36,10 +36,11 @@ def fold_block(parts: Sequence[Array], fold: Fold, *, dtype: str, divisor: int |
         if fold.op in {ReduceOp.MIN, ReduceOp.MAX}:
             return _extreme(parts, fold.op).astype(result, copy=False)
         if fold.op is ReduceOp.PRODUCT:
-            return rounded(product(parts, fold, dtype), result)
-        is_sum = divisor is None and result == dtype
-        if (is_sum or divisor == len(parts)) and parts[0].dtype.name == dtype and _is_exact(fold, dtype):
-            return _exact(parts, fold, dtype, divisor or 1)
+            whole = rounded(product(parts, fold, dtype), result)
+            return whole if dtype in INTEGERS or fold.accumulate == "native" else _with_one_nan(whole)
+        is_whole = divisor == len(parts) or (divisor is None and result == dtype)
+        if is_whole and parts[0].dtype.name == dtype and _is_exact(fold, dtype, result):
+            return _exact(parts, fold, dtype, divisor or 1, result)
         if dtype in COMPLEX:
             real = [part.view(REAL[part.dtype.name]) for part in parts]
             folded = _sum(real, fold, dtype=REAL[dtype], divisor=divisor)
@@ -82,17 +83,19 @@ def add_rows(rows: Array, indices: Array, shape: tuple[int, ...]) -> Array:
         return rounded(dense, dtype)
 
 
-def _is_exact(fold: Fold, dtype: str) -> bool:
-    return fold.weights is not None or (fold.accumulate == "exact" and dtype not in INTEGERS)
+def _is_exact(fold: Fold, dtype: str, result: str) -> bool:
+    if dtype in INTEGERS:  # whose sums are exact anyway, and their means in float64
+        return fold.weights is not None or result not in {dtype, fold.result_dtype(dtype)}
+    return fold.weights is not None or fold.accumulate == "exact"
 
 
-def _exact(parts: list[Array], fold: Fold, dtype: str, count: int) -> Array:
+def _exact(parts: list[Array], fold: Fold, dtype: str, count: int, result: str) -> Array:
     """SUM, MEAN or weighted MEAN of all contributions."""
-    divisor = count if fold.op is ReduceOp.MEAN else 1
+    divisor = fold.divisor or (count if fold.op is ReduceOp.MEAN else 1)
     if dtype in COMPLEX:
         real = [part.view(REAL[dtype]) for part in parts]
-        return exact_fold(real, REAL[dtype], weights=fold.weights, divisor=fold.divisor or divisor).view(dtype)
-    return exact_fold(parts, dtype, weights=fold.weights, divisor=fold.divisor or divisor)
+        return exact_fold(real, REAL[dtype], weights=fold.weights, divisor=divisor).view(dtype)
+    return exact_fold(parts, dtype, weights=fold.weights, divisor=divisor, result=result)
 
 
 def _sum(parts: list[Array], fold: Fold, *, dtype: str, divisor: int | None) -> Array:
@@ -201,4 +204,11 @@ def _extreme(parts: list[Array], op: ReduceOp) -> Array:
         is_negative = signs[0] | signs[1] if op is ReduceOp.MIN else signs[0] & signs[1]
         best = choose(best, part)
         best[zeros] = np.where(is_negative, -0.0, 0.0)
-    return best
+    return _with_one_nan(best)
+
+
+def _with_one_nan(values: Array) -> Array:
+    """Make every NaN, of complex numbers part by part, the canonical one."""
+    real = values.view(REAL.get(values.dtype.name, values.dtype))
+    real[np.isnan(real)] = np.nan
+    return values

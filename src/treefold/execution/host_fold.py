@@ -12,6 +12,7 @@ import numpy as np
 
 from treefold.backends import HostArray
 from treefold.backends.numpy_fold import fold_block
+from treefold.dtypes import INTEGERS, itemsize
 from treefold.execution import native
 from treefold.fold import Fold
 
@@ -55,11 +56,14 @@ def folds_natively(num_sources: int) -> bool:
 
 def _fold_plain(jobs: Sequence[Job], plain: Sequence[Job], fold: Fold) -> None:
     most = max((len(job.sources) for job in jobs), default=0)
-    if folds_natively(most):
-        _fold_natively(plain, fold)
-    else:
-        for job in plain:
-            _fold_in_blocks(job, fold)
+    by_core, others = [], []
+    for job in plain:
+        serves = folds_natively(most) and _made_dtype(job, fold) == fold.result_dtype(job.dtype)
+        (by_core if serves else others).append(job)
+    if by_core:
+        _fold_natively(by_core, fold)
+    for job in others:
+        _fold_in_blocks(job, fold)
     for job, made in zip(jobs, plain, strict=True):
         if made is not job:
             for target, end in zip(job.targets, made.targets, strict=True):
@@ -104,7 +108,7 @@ def _made_plain(job: Job, fold: Fold) -> Job:
 
     A target of a narrower dtype than the fold's result gets a temporary array too, which is rounded into it later.
     """
-    result = np.dtype(fold.result_dtype(job.dtype))
+    result = np.dtype(_made_dtype(job, fold))
     is_end = [_is_plain(end) and end.dtype == result for end in job.targets]
     if all(is_end) and (job.targets is job.sources or all(map(_is_plain, job.sources))):
         return job
@@ -113,6 +117,18 @@ def _made_plain(job: Job, fold: Fold) -> Job:
         end if is_plain else np.empty(end.shape, result) for end, is_plain in zip(job.targets, is_end, strict=True)
     ]
     return Job(job.dtype, sources, targets)
+
+
+def _made_dtype(job: Job, fold: Fold) -> str:
+    """Return the dtype that the fold is rounded to first: that of the targets where two roundings could show.
+
+    JAX's means of integers are float32 (without x64). A sum of fewer than 2**53 divided in float64, and then rounded to
+    float32, is as good as rounded once (Figueroa); those of 64-bit integers, or with weights, may be larger.
+    """
+    result = fold.result_dtype(job.dtype)
+    is_larger = fold.weights is not None or itemsize(job.dtype) == np.dtype(np.int64).itemsize
+    wanted = job.targets[0].dtype.name if job.targets else result
+    return wanted if is_larger and job.dtype in INTEGERS else result
 
 
 def _is_plain(array: HostArray) -> bool:
@@ -126,7 +142,7 @@ def _plain(array: HostArray) -> HostArray:
 
 
 def _fold_in_blocks(job: Job, fold: Fold) -> None:
-    result = fold.result_dtype(job.dtype)
+    result = _made_dtype(job, fold)
     sources: list[Any] = [source.reshape(-1) for source in job.sources]
     targets = [target.reshape(-1) for target in job.targets]
     for start in range(0, sources[0].size, _BLOCK):

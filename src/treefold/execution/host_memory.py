@@ -84,8 +84,13 @@ class HostExecutor(Executor):
         ]
 
     def repeater(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> Repeat | None:
-        """Return a repeater of one pass by the native core; None without the core, or for too many contributions."""
-        return _Repeater(plan, fold, backends).repeat if folds_natively(len(plan.buffers)) else None
+        """Return a repeater of one pass by the native core; None where the core does not fold, or JAX wants float32."""
+        leaves = zip(backends, plan.leaves, strict=True)
+        is_alike = all(
+            backend.result_dtype(fold, leaf.dtype) == fold.result_dtype(leaf.dtype) for backend, leaf in leaves
+        )
+        serves = is_alike and folds_natively(len(plan.buffers))
+        return _Repeater(plan, fold, backends).repeat if serves else None
 
 
 class _Repeater:
@@ -99,7 +104,7 @@ class _Repeater:
         for backend, leaf, devices in zip(backends, plan.leaves, _devices(plan), strict=True):
             dtype = np.dtype(fold.result_dtype(leaf.dtype))
             self._makers.append((backend.new_row, dtype, len(_memories(backend, devices))))
-            self._adopters.append((backend, np.dtype(backend.result_dtype(fold, leaf.dtype)), devices))
+            self._adopters.append((backend, devices))
         counts_writes = any(type(backend).wrote is not ArrayBackend.wrote for backend in backends)
         self._before = _note_writes if counts_writes else None
 
@@ -118,12 +123,10 @@ class _Repeater:
         if targets is not None:
             return []
         pairs = zip(ends, self._adopters, strict=True)
-        return [_adopted(end, *adopter) if end.backend is None else end.arrays for end, adopter in pairs]
-
-
-def _adopted(end: Row, backend: ArrayBackend, dtype: np.dtype[Any], devices: list[str]) -> tuple[Any, ...]:
-    """Return NumPy's arrays as a backend's, in its dtype: JAX's means of integers may be narrower than the fold's."""
-    return tuple(backend.from_hosts([array.astype(dtype, copy=False) for array in end.arrays], devices))
+        return [
+            tuple(backend.from_hosts(end.arrays, devices)) if end.backend is None else end.arrays
+            for end, (backend, devices) in pairs
+        ]
 
 
 def _note_writes(targets: Sequence[Row]) -> None:
