@@ -1,5 +1,7 @@
 """The ops for ``tf.distribute`` on its own values: eagerly, inside ``tf.function``, and as TensorFlow ops."""
 
+import functools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -127,6 +129,16 @@ class TestReduce:
         ops = ReductionToOneDevice(accumulation_fn=tf.add_n)
         result = way(lambda value: ops.reduce(MEAN, value, "cpu:1"), on_devices(owned(3)))
         assert np.array_equal(result.numpy(), np.full((3, 5), np.float32(7 / 3)))
+
+    def test_accumulation_fn_gets_contributions_in_order(self, way, on_devices):
+        """Permutations are composed, which no other order gives."""
+        permutations = [np.random.default_rng(r).permutation(11) for r in range(4)]
+        right = functools.reduce(lambda first, then: then[first], permutations)
+        ops = ReductionToOneDevice(
+            accumulation_fn=lambda parts: functools.reduce(lambda first, then: tf.gather(then, first), parts)
+        )
+        result = way(lambda value: ops.reduce(SUM, value, "cpu:0"), on_devices(permutations))
+        assert result.numpy().tolist() == right.tolist()
 
     def test_follows_a_topology(self, way, on_devices):
         """Packs travel along the machine's trees, as ops too; the sum is whole."""

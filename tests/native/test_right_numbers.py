@@ -1,0 +1,177 @@
+"""The core's sums and means against whole numbers: 100,000 elements per dtype and op, and 10,000,000 by `math.fsum`."""
+
+import itertools
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from exact_oracle import WIDTHS, bits_of
+from native_cases import IS_FULL, LEVELS, fold_natively
+
+from treefold import _native
+from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
+
+COUNTS = (1, 2, 3, 5, 7, 8, 13, 33, 64)
+ELEMENTS, MANY_REPLICAS = 1_600, 100
+#: Of as many elements, exact by `math.fsum`, in parts.
+LONG, PART = 10_000_000, 250_000
+
+
+@pytest.fixture(autouse=True)
+def _certificates():
+    """Leave what proves sums exact as it was."""
+    yield
+    _native.set_certificate(0)
+
+
+def middle(form):
+    """Return the exponent field of 1."""
+    width, precision = form
+    return (1 << (width - precision - 1)) - 1
+
+
+def floats(rng, form, fields):
+    """Return the bits of numbers of either sign with these exponent fields and any significand."""
+    width, precision = form
+    significands = rng.integers(1 << (precision - 1), size=fields.shape, dtype=np.uint64)
+    signs = rng.integers(2, size=fields.shape, dtype=np.uint64) << np.uint64(width - 1)
+    return signs | fields.astype(np.uint64) << np.uint64(precision - 1) | significands
+
+
+def any_bits(rng, form, shape):
+    """Any exponent, infinities and NaN with payloads."""
+    return rng.integers(1 << 64, size=shape, dtype=np.uint64) >> np.uint64(64 - form[0])
+
+
+def near_one(rng, form, shape):
+    """Exponents that differ by six."""
+    return floats(rng, form, middle(form) + rng.integers(-3, 4, shape))
+
+
+def cancelling(rng, form, shape):
+    """Exponents that differ by twenty or fewer, and half of the contributions cancel but for their last bits."""
+    reach = min(10, middle(form) // 2)
+    bits = floats(rng, form, middle(form) + rng.integers(-reach, reach + 1, shape))
+    half = len(bits) // 2
+    bits[half : 2 * half] = (
+        bits[:half] ^ np.uint64(1 << (form[0] - 1)) ^ rng.integers(2, size=bits[:half].shape).astype(np.uint64)
+    )
+    return rng.permuted(bits, axis=0)
+
+
+def subnormal(rng, form, shape):
+    """Around the least normal number."""
+    return floats(rng, form, rng.integers(0, 3, shape))
+
+
+def huge(rng, form, shape):
+    """Sums overflow on the way."""
+    return floats(rng, form, 2 * middle(form) - rng.integers(0, 2, shape))
+
+
+def ties(rng, form, shape):
+    """Few bits, as far apart as a significand is long: ties, ties with a speck, and zeros of either sign."""
+    precision = form[1]
+    fields = middle(form) + rng.choice([-precision - 1, -precision, -1, 0, 1, precision, -middle(form)], shape)
+    few = rng.integers(2, size=shape, dtype=np.uint64) << np.uint64(precision - 2)
+    bits = floats(rng, form, np.clip(fields, 0, 2 * middle(form)))
+    keep = np.uint64(1 << (form[0] - 1)) | np.uint64(((1 << (form[0] - precision)) - 1) << (precision - 1))
+    return np.where(fields > 0, bits & keep | few, bits & np.uint64(1 << (form[0] - 1)))
+
+
+def at_the_edge(rng, form, shape):
+    """Two exponents, so far apart that additions in the wider dtype just cease to be exact."""
+    precision = form[1]
+    spread = {11: 13, 8: 16, 24: 29, 53: 26}[precision] + rng.integers(-8, 3)
+    low = max(middle(form) - int(spread) // 2, 1)
+    return floats(rng, form, np.minimum(low + int(spread) * rng.integers(0, 2, shape), 2 * middle(form)))
+
+
+KINDS = (any_bits, near_one, cancelling, subnormal, huge, ties, at_the_edge)
+
+
+def fold_of(op, count):
+    """Return the fold, the weights and the divisor of so many contributions."""
+    if op == "weighted MEAN":
+        weights = tuple(
+            [0, 1, 3, 7, 600, (1 << 53) - 1, (1 << 40) + 1, 1023][index % 8] for index in range(1, count + 1)
+        )
+        return Fold(ReduceOp.MEAN, weights=weights), weights, sum(weights)
+    return Fold(ReduceOp(op)), (1,) * count, count if op == "MEAN" else 1
+
+
+def folded(parts, fold, dtype, case):
+    """Return the bits that the core gives, by one certificate and level after the other."""
+    _native.set_certificate(case % len(_native.CERTIFICATES))
+    target = np.empty_like(parts[0])
+    kept = [part for part, weight in zip(parts, fold.weights or (1,) * len(parts), strict=True) if weight]
+    fold_natively(
+        [(kept, [target])],
+        Fold(fold.op, weights=fold.weights and tuple(filter(None, fold.weights))),
+        dtype,
+        case % len(LEVELS),
+    )
+    return target
+
+
+@pytest.mark.parametrize("op", ["SUM", "MEAN", "weighted MEAN"])
+@pytest.mark.parametrize("dtype", WIDTHS)
+def test_every_element_is_right(dtype, op):
+    """Of every kind of value, of 1 to 64 contributions, and of 1,000."""
+    form, rng = WIDTHS[dtype], np.random.default_rng(len(dtype) + len(op))
+    word, elements, wrong = f"u{form[0] // 8}", 0, []
+    works = [(count, ELEMENTS) for count in COUNTS] + [(1000, MANY_REPLICAS)]
+    for case, ((count, length), kind) in enumerate(itertools.product(works, KINDS)):
+        bits = kind(rng, form, (count, length)).astype(word)
+        fold, weights, divisor = fold_of(op, count)
+        found = folded(list(bits.view(np.dtype(dtype))), fold, dtype, case).view(word)
+        right = np.array(
+            [bits_of(dtype, column, weights, divisor) for column in zip(*bits.tolist(), strict=True)], word
+        )
+        wrong += [(kind.__name__, count, hex(found[at]), hex(right[at])) for at in np.flatnonzero(found != right)]
+        elements += length
+    assert not wrong
+    assert elements > 100_000
+
+
+@pytest.mark.skipif(not IS_FULL, reason="takes minutes: `make test-long` runs it")
+@pytest.mark.parametrize("dtype", WIDTHS)
+def test_sums_are_those_of_fsum(dtype):
+    """Ten million elements of 2 to 64 contributions, and 100,000 of 1,000; of no size that overflows."""
+    form, rng, wrong = WIDTHS[dtype], np.random.default_rng(len(dtype)), 0
+    kinds = [kind for kind in KINDS if kind is not any_bits and not (dtype == "float64" and kind is huge)]
+    sizes = [(count, PART) for count, _ in zip(itertools.cycle(COUNTS[1:]), range(LONG // PART), strict=False)]
+    for case, (count, length) in enumerate([*sizes, (1000, 100_000)]):
+        bits = kinds[case % len(kinds)](rng, form, (count, length)).astype(f"u{form[0] // 8}")
+        parts = list(bits.view(np.dtype(dtype)))
+        found = folded(parts, Fold(ReduceOp.SUM), dtype, case // len(kinds))
+        wrong += np.count_nonzero(found.view(np.uint8) != right_sums(parts).view(np.uint8))
+    assert wrong == 0
+
+
+def right_sums(parts):
+    """Return sums by `math.fsum`, which is exact for float64, rounded once to the dtype."""
+    columns = list(zip(*(part.astype(np.float64).tolist() for part in parts), strict=True))
+    doubles = np.array([math.fsum(column) for column in columns])
+    with np.errstate(over="ignore"):
+        sums = doubles.astype(parts[0].dtype)
+    # Python's sum of what cancels is +0, and so is ours; that of zeros that are all negative is not.
+    sums[np.logical_and.reduce([(part == 0) & np.signbit(part) for part in parts])] = -0.0
+    if parts[0].dtype == np.float64:
+        return sums
+    for index in np.flatnonzero(are_halfway(doubles, sums.dtype)):
+        beyond = math.fsum((*columns[index], -doubles[index]))
+        if beyond:
+            sums[index] = np.nextafter(doubles[index], math.copysign(math.inf, beyond)).astype(sums.dtype)
+    return sums
+
+
+def are_halfway(doubles, dtype):
+    """Tell where a float64 is as near to one number of a narrower dtype as to another; infinity is the next power."""
+    beyond = 2.0 ** ml_dtypes.finfo(dtype).maxexp
+    with np.errstate(over="ignore"):
+        ends = [np.nextafter(doubles, end).astype(dtype).astype(np.float64) for end in (-np.inf, np.inf)]
+    low, high = (np.clip(end, -beyond, beyond) for end in ends)
+    return (low != high) & (doubles == (low + high) / 2)
