@@ -17,7 +17,7 @@ class TestDemo:
     def test_holds_its_checks(self, treefold, arguments):
         """However many devices, however dealt, however short."""
         outcome = treefold("demo", *(arguments if "--steps" in arguments else (*arguments, "--steps", 60)))
-        assert re.findall(r"^(ok|failed) ", outcome.out, re.MULTILINE) == ["ok"] * 4
+        assert re.findall(r"^(ok|failed) ", outcome.out, re.MULTILINE) == ["ok"] * 5
         assert outcome.code == 0
 
     def test_ends_with_what_it_proved(self, treefold):
@@ -70,7 +70,7 @@ class TestDemo:
         """If the weights were not those of one device, the line would say so and the exit code be 1."""
         monkeypatch.setattr("treefold.cli.demo.checks.LARGEST_DIFFERENCE", 0.0)
         outcome = treefold("demo", "--steps", 2)
-        assert re.findall(r"^(ok|failed) ", outcome.out, re.MULTILINE) == ["ok", "ok", "failed", "ok"]
+        assert re.findall(r"^(ok|failed) ", outcome.out, re.MULTILINE) == ["ok", "ok", "ok", "failed", "ok"]
         assert outcome.code == 1
 
 
@@ -152,7 +152,7 @@ class TestDemoReport:
         assert page.count('class="tf-bar ') == 2 * 2
         assert page.count('class="tf-lifeline"') == 3
         assert "executor:  host" in page
-        assert page.count('<li class="ok">') == 4
+        assert page.count('<li class="ok">') == 5
 
     def test_is_refused_before_training_where_it_cannot_be_written(self, treefold, tmp_path):
         """A missing folder is found out first, not after the work."""

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from treefold import HierarchicalCopyAllReduce
+from treefold import HierarchicalCopyAllReduce, PerReplica, all_reduce
 from treefold.cli.demo.data import CLASSES, Digits, draw_batches
 from treefold.cli.demo.network import Parameters, copy_parameters, differentiate, digest, draw_parameters, zeros_like
-from treefold.cli.demo.train import BATCH_SIZE, OPTIMIZER, SIZES, deal, digits_of, train_all
+from treefold.cli.demo.train import BATCH_SIZE, OPTIMIZER, PARTS, SIZES, deal, differentiate_parts, digits_of, train_all
 from treefold.errors import CommandError
 from treefold.errors.words import counted
 from treefold.group import Group, connect
@@ -30,6 +30,9 @@ def train_connected(digits: Digits, *, steps: int, seed: int, shuffle: bool) -> 
         parameters, losses = train_rank(digits, group, steps=steps, seed=seed, shuffle=shuffle)
         own = np.frombuffer(bytes.fromhex(digest(parameters)), np.uint8)
         everyone = group.all_gather(own[None])
+        gradients = differentiate_parts(digits, seed)
+        mine = np.array_split(np.arange(PARTS), group.size)[group.rank]
+        total = digest(group.all_reduce(PerReplica([gradients[index] for index in mine])))
     if group.rank:
         return True
     ops = HierarchicalCopyAllReduce()
@@ -40,7 +43,9 @@ def train_connected(digits: Digits, *, steps: int, seed: int, shuffle: bool) -> 
     print(f"{counted(steps, 'step')} on {where}: loss {losses[0]:.4f} at first, {losses[-1]:.4f} at last")
     print(f"{_verdict(holds=same)} All {group.size} processes end with the same bits: {digest(parameters)[:16]}…")
     print(f"{_verdict(holds=equal)} These, and all losses, are those of {group.size} devices of one process")
-    return same and equal
+    divided = total == digest(all_reduce(list(gradients))[0])
+    print(f"{_verdict(holds=divided)} {PARTS} gradients have the sum that they have in one process: {total[:16]}…")
+    return same and equal and divided
 
 
 def train_rank(

@@ -30,6 +30,8 @@ from treefold.plan import Plan
 BATCH_SIZE = 128
 SIZES = (64, 128, 64, CLASSES)
 OPTIMIZER = Momentum(learning_rate=0.1, momentum=0.9)
+#: Parts of one batch, whose gradients are summed in any order and divided among any number of ranks.
+PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,10 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The three trainings. ``digits``: those that each device holds; None where examples are dealt at random."""
+    """The three trainings. ``digits``: those that each device holds; None where examples are dealt at random.
+
+    ``parts``: what ``differentiate_parts`` gives.
+    """
 
     devices: tuple[str, ...]
     digits: tuple[tuple[int, ...], ...] | None
@@ -59,6 +64,7 @@ class DemoResult:
     tensorflow: Training
     plan: Plan
     tree: Plan  # what devices with memories of their own would walk
+    parts: tuple[Parameters, ...]
 
     @property
     def steps(self) -> int:
@@ -104,9 +110,17 @@ def train_all(
         on_step()
     last = held[-1] if held is not None else tuple(range(CLASSES))
     ours, theirs = (team.result(digits.test, last) for team in teams)
+    parts = differentiate_parts(digits, seed)
     return DemoResult(
-        treefold.devices, held, alone.result(digits.test, last), ours, theirs, treefold.plan, treefold.tree
+        treefold.devices, held, alone.result(digits.test, last), ours, theirs, treefold.plan, treefold.tree, parts
     )
+
+
+def differentiate_parts(digits: Digits, seed: int) -> tuple[Parameters, ...]:
+    """Return the gradients of the parts of one batch, at the parameters that a training with this seed begins with."""
+    parameters = draw_parameters(SIZES, np.random.default_rng(seed))
+    parts = deal(digits.train.pick(np.arange(BATCH_SIZE)), PARTS, None)
+    return tuple(differentiate(parameters, part.images, part.labels, batch_size=BATCH_SIZE)[1] for part in parts)
 
 
 def digits_of(devices: int) -> tuple[tuple[int, ...], ...]:
