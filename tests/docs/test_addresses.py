@@ -34,7 +34,7 @@ class TestReadmeOfAPackageIndex:
         links = re.findall(r"\]\(([^)]+)\)", tool.with_absolute_links(paper, ADDRESS, tag))
         assert len(links) == len(re.findall(r"\]\([^)]+\)", paper))
         assert [link for link in links if not link.startswith("https://")] == []
-        assert f"{ADDRESS}/raw/{tag}/docs/pictures/two_level_5.svg" in links
+        assert f"{ADDRESS}/raw/{tag}/docs/pictures/right_numbers.svg" in links
         assert f"{ADDRESS}/tree/{tag}/docs/adr" in links
         assert f"{ADDRESS}/blob/{tag}/docs/start/index.md#without-make" in links
 
