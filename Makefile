@@ -48,7 +48,7 @@ help:
 	@echo 'make demo        train on 3 devices, and show what the rule of TensorFlow loses (DEMO_ARGS="--report demo.html")'
 	@echo 'make test        run every test, counts kept small (PYTEST_ARGS="-k mean")'
 	@echo 'make test-core   run the tests that need NumPy only, in .venv-core: quick to install and to run, for newcomers'
-	@echo 'make test-long   run every test with the full counts: attacks, fuzzing, every fold'
+	@echo 'make test-long   run every test with the full counts: attacks, fuzzing, every fold; then with the other proofs of exact sums'
 	@echo 'make test-gpu    run the tests that need a GPU (a CUDA build of PyTorch in .venv), under compute-sanitizer if it is here'
 	@echo 'make docs        build the documentation into build/docs, any warning being an error'
 	@echo 'make docs-serve  the same, and show it at http://localhost:8000 (DOCS_PORT=8001)'
@@ -78,6 +78,10 @@ test-core: $(CORE)/.test-core
 
 test-long: $(VENV)/.test
 	@TREEFOLD_CASES=full $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+	@for certificate in integers none; do \
+	  echo "test-long: sums proved exact by $$certificate"; \
+	  TREEFOLD_CERTIFICATE=$$certificate $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS) || exit 1; \
+	done
 
 test-gpu: $(VENV)/.test
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \

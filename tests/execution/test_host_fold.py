@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -47,10 +48,14 @@ def reports():
     return run(""), run(WITHOUT_NATIVE)
 
 
+#: `make test-long` runs all tests with each of what proves sums exact.
+CERTIFICATE = os.environ.get("TREEFOLD_CERTIFICATE", "flag")
+
+
 class TestKernel:
     def test_is_native_here(self):
-        """The tests run on an installation with its native core."""
-        assert native.kernel() == "native-flag"
+        """The tests run on an installation with its native core, on a processor whose flag works."""
+        assert native.kernel() == f"native-{CERTIFICATE}"
 
     def test_gives_the_same_bits_without_the_native_core(self, reports):
         """The NumPy kernel is the reference; the native one is only faster."""
@@ -58,10 +63,9 @@ class TestKernel:
 
     def test_is_named_in_the_plan(self, reports):
         """What will run is said before it runs."""
-        assert [report[1] for report in reports] == ["native-flag", "numpy"]
-        words = ("native kernel, proved exact by the processor's flag", "numpy kernel")
-        for report, kernel in zip(reports, words, strict=True):
-            assert report[2].splitlines()[1] == f"executor:  host ({kernel}), one pass"
+        assert [report[1] for report in reports] == [f"native-{CERTIFICATE}", "numpy"]
+        for report, kernel in zip(reports, ("native kernel, ", "numpy kernel)"), strict=True):
+            assert report[2].splitlines()[1].startswith(f"executor:  host ({kernel}")
 
     def test_warns_once_where_it_is_not_native(self, reports):
         """A slower fallback is never silent, and says so once."""

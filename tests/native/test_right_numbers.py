@@ -155,8 +155,7 @@ def right_sums(parts):
     """Return sums by `math.fsum`, which is exact for float64, rounded once to the dtype."""
     columns = list(zip(*(part.astype(np.float64).tolist() for part in parts), strict=True))
     doubles = np.array([math.fsum(column) for column in columns])
-    with np.errstate(over="ignore"):
-        sums = doubles.astype(parts[0].dtype)
+    sums = rounded(doubles, parts[0].dtype)
     # Python's sum of what cancels is +0, and so is ours; that of zeros that are all negative is not.
     sums[np.logical_and.reduce([(part == 0) & np.signbit(part) for part in parts])] = -0.0
     if parts[0].dtype == np.float64:
@@ -164,14 +163,22 @@ def right_sums(parts):
     for index in np.flatnonzero(are_halfway(doubles, sums.dtype)):
         beyond = math.fsum((*columns[index], -doubles[index]))
         if beyond:
-            sums[index] = np.nextafter(doubles[index], math.copysign(math.inf, beyond)).astype(sums.dtype)
+            sums[index] = rounded(np.nextafter(doubles[[index]], math.copysign(math.inf, beyond)), sums.dtype)[0]
     return sums
+
+
+def rounded(doubles, dtype):
+    """Round float64 once. ml_dtypes reaches bfloat16 by float32, so what that loses is kept in its last bit."""
+    if dtype.name == "bfloat16":
+        bits, lost = doubles.view(np.uint64), np.uint64((1 << 29) - 1)
+        doubles = ((((bits & lost) + lost) | bits) & ~lost).view(np.float64)
+    with np.errstate(over="ignore"):
+        return doubles.astype(dtype)
 
 
 def are_halfway(doubles, dtype):
     """Tell where a float64 is as near to one number of a narrower dtype as to another; infinity is the next power."""
     beyond = 2.0 ** ml_dtypes.finfo(dtype).maxexp
-    with np.errstate(over="ignore"):
-        ends = [np.nextafter(doubles, end).astype(dtype).astype(np.float64) for end in (-np.inf, np.inf)]
+    ends = [rounded(np.nextafter(doubles, end), dtype).astype(np.float64) for end in (-np.inf, np.inf)]
     low, high = (np.clip(end, -beyond, beyond) for end in ends)
     return (low != high) & (doubles == (low + high) / 2)
