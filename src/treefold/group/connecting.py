@@ -75,12 +75,10 @@ def connect_link(
     connect_timeout_seconds: float,
     guarantee: str = _GUARANTEES[0],
     topology: Any = None,
-    *,
-    is_one_host: bool = False,
 ) -> Link:
     """Join the other ranks, as ``connect`` does, and return this rank's end of what links them.
 
-    ``source``: also a ``Roster``. ``is_one_host``: whether ranks of several hosts are refused.
+    ``source``: also a ``Roster``.
 
     Raises:
         ConnectError: some did not come, or they do not fit together.
@@ -89,13 +87,23 @@ def connect_link(
     """
     checked_seconds("connect", timeout_seconds=timeout_seconds)
     seconds = checked_seconds("connect", connect_timeout_seconds=connect_timeout_seconds)
-    if not HAS_SHARED_MEMORY:
-        system = f"{sys.platform} has no memory that can be shared and sealed without a name"
-        raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")
+    check_system()
     # Before the others can find this rank: what is set for its memory may be refused.
-    terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds, is_one_host)
+    terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds)
     deadline = time.monotonic() + seconds
     ranks = find_ranks(source, seconds)
     if isinstance(ranks, Ticket):
         return meet(ranks, terms, Waiting(deadline, seconds, is_kept=True))
     return join(ranks, terms, deadline)
+
+
+def check_system() -> None:
+    """Refuse a system on which ranks cannot meet.
+
+    Raises:
+        SharedMemoryError: it has no shared memory of the kind that is needed.
+
+    """
+    if not HAS_SHARED_MEMORY:
+        system = f"{sys.platform} has no memory that can be shared and sealed without a name"
+        raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")
