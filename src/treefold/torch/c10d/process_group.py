@@ -58,9 +58,13 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         self._name, self._store = "", store
         self._seconds, self._pid = timeout.total_seconds(), os.getpid()
         self._ranks = ranks = Ranks(store, rank, size, _NAME, self._seconds)
-        if not distributed.is_initialized():  # later groups may never have a collective
-            ranks.connect()
-        self._messages = message_group(store, ranks.attempt, rank, size, timeout, is_one_host=ranks.is_one_host)
+        try:
+            if not distributed.is_initialized():  # later groups may never have a collective
+                ranks.connect()
+            self._messages = message_group(store, ranks.attempt, rank, size, timeout, is_one_host=ranks.is_one_host)
+        except BaseException as error:  # the others would wait for this rank
+            ranks.leave(error)
+            raise
         self._calls, self._elsewhere = CallQueue(ranks.leave), Elsewhere(_NAME)
         _open.add(self)
 
