@@ -4,13 +4,19 @@
 million parameters makes steps with each backend in turn: forward, backward with DDP's reduction, and the optimizer's
 step, one thread a rank. CPU time is summed over ranks; wall time is the slowest rank's. A ratio is taken within a
 round; medians are shown. In the end the parameters that each backend has trained are compared with gloo's.
+
+``--works fsdp`` shards the network by ``fully_shard`` in place of DDP; ``--works messages`` sends 4 KiB and 64 MiB from
+rank to rank and back. ``--mbit 200 1000`` makes the steps of DDP on two emulated hosts, two ranks on each, behind
+cables of so many Mbit/s, which takes root.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,6 +25,8 @@ from typing import Any
 
 import torch
 from torch import distributed, multiprocessing, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import treefold.torch
@@ -42,14 +50,17 @@ class Trainee:
 
     def __init__(self, backend: str, hook: Callable[..., Any] | None) -> None:
         """Make the same network on every rank and for every backend."""
-        torch.manual_seed(1)
-        layers = [layer for pair in itertools.pairwise(_WIDTHS) for layer in (nn.Linear(*pair), nn.ReLU())]
-        self.network = nn.Sequential(*layers[:-1])
+        self.network = _network()
         group = distributed.new_group(backend=backend)
-        self.model = DistributedDataParallel(self.network, process_group=group)
-        if hook is not None:
-            self.model.register_comm_hook(group, hook)
+        self.model = self.distribute(group, hook)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def distribute(self, group: Any, hook: Callable[..., Any] | None) -> nn.Module:
+        """Return the network as it is trained."""
+        model = DistributedDataParallel(self.network, process_group=group)
+        if hook is not None:
+            model.register_comm_hook(group, hook)
+        return model
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, float]:
         """Return the CPU and wall seconds of a step."""
@@ -59,12 +70,75 @@ class Trainee:
         self.optimizer.step()
         return time.process_time() - cpu, time.perf_counter() - wall
 
+    def parameters(self) -> list[torch.Tensor]:
+        """Return what it has learnt; of shards, this rank's."""
+        return [getattr(one, "_local_tensor", one).detach() for one in self.network.parameters()]
 
-def be_rank(rank: int, ranks: int, rounds: int, folder: str) -> None:
-    """Train on every backend in turn; rank 0 writes every round's seconds, and how far apart the parameters end."""
+
+class Sharded(Trainee):
+    """A network whose parameters are sharded."""
+
+    def distribute(self, group: Any, hook: Callable[..., Any] | None) -> nn.Module:
+        """Return the network as it is trained."""
+        del hook
+        mesh = DeviceMesh.from_group(group, "cpu")
+        for layer in self.network:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        return fully_shard(self.network, mesh=mesh)
+
+
+class Sender:
+    """Messages of one size from each even rank to the next, and back; a step is so many of them."""
+
+    def __init__(self, backend: str, nbytes: int, count: int) -> None:
+        """Connect, and check what arrives."""
+        self.group = distributed.new_group(backend=backend)
+        self.rank, self.count = distributed.get_rank(), count
+        self.sent, self.taken = (
+            torch.full((nbytes,), self.rank, dtype=torch.uint8),
+            torch.zeros(nbytes, dtype=torch.uint8),
+        )
+        self.step(self.sent, self.sent)
+        if self.taken.unique().tolist() != [self.rank ^ 1]:
+            raise AssertionError(self.taken)
+
+    def step(self, *_: torch.Tensor) -> tuple[float, float]:
+        """Return the CPU and wall seconds of a step."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        calls = [(distributed.send, self.sent), (distributed.recv, self.taken)][:: -1 if self.rank % 2 else 1]
+        for _ in range(self.count):
+            for call, tensor in calls:
+                call(tensor, self.rank ^ 1, group=self.group)
+        return time.process_time() - cpu, time.perf_counter() - wall
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return nothing: nothing is learnt."""
+        return []
+
+
+def _network() -> nn.Sequential:
+    torch.manual_seed(1)
+    layers = [layer for pair in itertools.pairwise(_WIDTHS) for layer in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def _works(work: str) -> dict[str, Any]:
+    """Return what makes steps, by name; gloo's is the first, beside which the others are shown."""
+    if work == "ddp":
+        return {name: Trainee(*how) for name, how in _HOOKS.items()}
+    if work == "fsdp":
+        return {name: Sharded(name, None) for name in ("gloo", "treefold")}
+    nbytes, count = {"messages of 4 KiB": (1 << 12, 100), "messages of 64 MiB": (1 << 26, 1)}[work]
+    return {name: Sender(name, nbytes, count) for name in ("gloo", "treefold")}
+
+
+def be_rank(rank: int, ranks: int, rounds: int, folder: str, work: str) -> None:
+    """Make steps on every backend in turn; rank 0 writes every round's seconds, and how far apart parameters end."""
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
-    trainees = {name: Trainee(*how) for name, how in _HOOKS.items()}
+    method = "env://" if "MASTER_ADDR" in os.environ else f"file://{folder}/store"
+    distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=ranks)
+    trainees = _works(work)
     draw = torch.Generator().manual_seed(rank)
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in trainees}
     for turn in range(_WARM_UP + rounds):
@@ -78,9 +152,9 @@ def be_rank(rank: int, ranks: int, rounds: int, folder: str) -> None:
             if turn >= _WARM_UP:
                 seconds[name].append((float(cpu.sum()), float(wall.max())))
     if rank == 0:
-        right = [parameter.detach() for parameter in trainees["gloo"].network.parameters()]
+        right = trainees["gloo"].parameters()
         apart = {
-            name: max(float((a - b.detach()).abs().max()) for a, b in zip(right, one.network.parameters(), strict=True))
+            name: max((float((a - b).abs().max()) for a, b in zip(right, one.parameters(), strict=True)), default=0.0)
             for name, one in trainees.items()
         }
         torch.save((seconds, apart), f"{folder}/seconds")
@@ -88,11 +162,29 @@ def be_rank(rank: int, ranks: int, rounds: int, folder: str) -> None:
     distributed.destroy_process_group()
 
 
-def measure(ranks: int, rounds: int) -> list[list[str]]:
+def measure(ranks: int, rounds: int, work: str = "ddp") -> list[list[str]]:
     """Return a row for each backend: CPU and wall time beside gloo's, and how far its parameters are from gloo's."""
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(be_rank, (ranks, rounds, folder), nprocs=ranks)
-        seconds, apart = torch.load(Path(folder, "seconds"))
+        multiprocessing.spawn(be_rank, (ranks, rounds, folder, work), nprocs=ranks)
+        return _rows(folder, f"{ranks}")
+
+
+def measure_on_hosts(mbit: int, rounds: int) -> list[list[str]]:
+    """Return the rows of DDP on two emulated hosts, two ranks on each, behind cables of so many Mbit/s."""
+    sys.path.append(str(Path(__file__).parents[1] / "tools"))
+    from lab import Lab, launch, star  # noqa: PLC0415 - tools, for this alone
+
+    placement = launch.blocks(2, 2)
+    with Lab(star(mbit, mbit)) as lab, tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--be-rank", folder, "--rounds", str(rounds)]
+        with launch.start(lab, command, placement) as job:
+            if any(job.wait()):
+                raise SystemExit(1)
+        return _rows(folder, f"2 hosts × 2, {mbit} Mbit/s")
+
+
+def _rows(folder: str, where: str) -> list[list[str]]:
+    seconds, apart = torch.load(Path(folder, "seconds"))
     rows = []
     for name, pairs in seconds.items():
         cells = []
@@ -101,7 +193,7 @@ def measure(ranks: int, rounds: int) -> list[list[str]]:
             both = zip(pairs, seconds["gloo"], strict=True)
             ratio = statistics.median(pair[which] / of_gloo[which] for pair, of_gloo in both)
             cells += [f"{1e3 * median:.1f}", f"{ratio:.2f}"]
-        rows.append([name, str(ranks), *cells, f"{apart[name]:.1g}"])
+        rows.append([name, where, *cells, f"{apart[name]:.1g}"])
     return rows
 
 
@@ -110,8 +202,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=40)
-    arguments = parser.parse_args()
-    print(markdown_table(HEADER, [row for ranks in arguments.ranks for row in measure(ranks, arguments.rounds)]))
+    parser.add_argument("--works", nargs="+", choices=["ddp", "fsdp", "messages"], default=["ddp"])
+    parser.add_argument("--mbit", type=int, nargs="+", default=[])
+    parser.add_argument("--be-rank", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.be_rank:
+        be_rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), asked.rounds, asked.be_rank, "ddp")
+        return
+    for mbit in asked.mbit:
+        print(markdown_table(HEADER, measure_on_hosts(mbit, asked.rounds)), flush=True)
+    sizes = ["messages of 4 KiB", "messages of 64 MiB"]
+    for work in (
+        [] if asked.mbit else [one for name in asked.works for one in (sizes if name == "messages" else [name])]
+    ):
+        print(
+            f"{work}:",
+            markdown_table(HEADER, [r for n in asked.ranks for r in measure(n, asked.rounds, work)]),
+            sep="\n\n",
+        )
 
 
 if __name__ == "__main__":

@@ -23,10 +23,10 @@ LARGER: dict[str, tuple[int, int]] = {
     "src/treefold/backends/tensorflow.py:TensorflowBackend": (153, 27),
     "src/treefold/backends/torch.py:TorchBackend": (158, 29),
     "src/treefold/group/links/hosts.py:ChannelLink": (226, 17),
-    "src/treefold/group/group.py:Group": (220, 24),
+    "src/treefold/group/group.py:Group": (260, 25),
     "src/treefold/group/reductions.py:Reductions": (242, 14),
     "src/treefold/ops/base.py:CrossDeviceOps": (305, 24),
-    "src/treefold/torch/process_group.py:TreefoldProcessGroup": (317, 41),
+    "src/treefold/torch/c10d/process_group.py:TreefoldProcessGroup": (315, 40),
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch_ranks import PATIENCE_S, Died, Raised, collectives, launching, mixed, run
+from torch_ranks import PATIENCE_S, Died, collectives, launching, mixed, run
 
 SCRIPT = """
 import torch, treefold.torch
@@ -57,21 +57,19 @@ class TestRendezvous:
         assert [answer.kind for answer in answers[:2]] == ["ConnectError"] * 2
         assert "Rank 2 did not connect within 4" in answers[0].text
 
+    def test_a_rank_does_not_come_to_the_first_collective(self):
+        """That is where ranks are connected; the others name it at the deadline."""
+        answers = run(launching.never_calls, 3)
+        assert [answer.kind for answer in answers[:2]] == ["ConnectError"] * 2
+        assert "Rank 2 did not connect within 4" in answers[0].text
+
     def test_a_rank_fails_when_all_have_come(self):
-        """The others are told at once, though its program goes on."""
-        assert run(launching.fails_when_all_have_come, 3) == ["RuntimeError", "PeerLostError", "PeerLostError"]
+        """The others are told at once, though its program goes on; later calls raise the same."""
+        assert run(launching.fails_when_all_have_come, 3) == [["RuntimeError"] * 2, *[["ConnectError"] * 2] * 2]
 
     def test_ranks_that_are_started_again(self):
         """What processes have left that were killed while they waited leads to nobody."""
         assert run(launching.restarted, 3) == [7] * 3
-
-    def test_another_host(self):
-        """All ranks hear which of them runs on another host than rank 0."""
-        sentence = (
-            "Rank 1 runs on another host than rank 0, and ranks of this backend meet in the memory of one host. "
-            "Between hosts make the process group with gloo, and register treefold.torch.all_reduce_hook with DDP."
-        )
-        assert run(launching.elsewhere, 2) == [Raised("ConnectError", sentence)] * 2
 
 
 class TestStarts:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch_ranks import Raised, collectives, refusals, run
 
-from treefold.torch import flat
+from treefold.torch.c10d import flat
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "complex64", "int32", "int64", "uint8"]
 
@@ -37,8 +37,12 @@ class TestAllReduce:
         assert run(collectives.all_reduce_together, 2) == [([3, 3], [30, 30, 30])] * 2
 
     def test_async(self):
-        """Work is complete when it is returned, and its future holds the tensors."""
-        assert run(collectives.all_reduce_async, 2) == [(True, [3, 3, 3], [3, 3, 3])] * 2
+        """Work is returned at once; it and its futures hold the tensors when all ranks have come."""
+        assert run(collectives.all_reduce_async, 2) == [(False, True, [3, 3, 3], [[3, 3, 3]], [3, 3, 3])] * 2
+
+    def test_async_of_several_groups_in_another_order_on_each_rank(self):
+        """No group waits for another."""
+        assert run(collectives.in_another_order, 2) == [[[3], [30]]] * 2
 
     def test_inference_tensors(self):
         """On one rank; written in inference mode, which PyTorch asks for."""
@@ -96,6 +100,22 @@ class TestFutures:
         first, second = run(collectives.futures, 2)
         assert first == [[1, 2], [1, 2], [1, 2]]
         assert second == [[1, 2], [1, 2], []]
+
+    def test_call_back_where_other_calls_can_be_waited_for(self):
+        """A callback may call the group."""
+        assert run(collectives.callbacks_that_call, 2) == [[[3], [30], [300], [33]]] * 2
+
+    def test_that_fail(self):
+        """Work, and what was made of its future, raise the call's error; the group goes on after a mismatch."""
+        assert run(collectives.failed_future, 2) == [([True, True], "CallMismatchError", [3, 3, 3])] * 2
+
+
+class TestWait:
+    def test_that_is_too_short(self):
+        """The call goes on."""
+        first, second = run(collectives.impatient_wait, 2)
+        assert first == (("DeadlineError", "The call was not over within 0.2 s"), [3, 3, 3])
+        assert second == (None, [3, 3, 3])
 
 
 class TestSharedMean:
@@ -229,13 +249,12 @@ class TestThreads:
         [
             (signal.default_int_handler, "KeyboardInterrupt", "Rank 0 was interrupted"),
             (collectives.raise_timeout, "TimeoutError", "Rank 0 has left the group with an error"),
-            (collectives.reduce_again, "GroupError", "Rank 0 has left the group with an error"),
         ],
     )
     def test_one_is_interrupted(self, handler, kind, told):
-        """As it waits for its turn: the rank leaves the group, so the others do not wait for its call."""
+        """As it waits for its call: the rank leaves the group, so the others do not wait for the next one."""
         first, second = run(collectives.interrupted, 2, handler, seconds=30.0)
-        assert (first[0], first[-1]) == (kind, False)
+        assert first[0] == kind
         assert second[0] == "PeerLostError"
         assert second[1].startswith(told)
 

@@ -17,7 +17,10 @@ import torch
 from torch import distributed
 
 import treefold.torch
+from treefold.group import joining
 
+#: The host that each rank pretends to be on, as a list: then only gloo carries anything between hosts.
+HOSTS = "TREEFOLD_TEST_HOSTS"
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
@@ -65,6 +68,11 @@ def run(body, size, *arguments, backend="treefold", method=None, environment=Non
         return [_answer(Path(folder, str(rank)), child.exitcode) for rank, child in enumerate(children)]
 
 
+def on_hosts(*hosts):
+    """Return the environment in which rank r is on host ``hosts[r]``."""
+    return {HOSTS: ",".join(map(str, hosts)), "GLOO_SOCKET_IFNAME": "lo"}
+
+
 def _answer(path, code):
     return pickle.loads(path.read_bytes()) if path.exists() else Died(code)  # noqa: S301 - our own children's
 
@@ -73,6 +81,9 @@ def _rank(job):
     body, rank, size, arguments, backend, method, environment, seconds, path = job
     os.environ.update(environment)
     torch.set_num_threads(1)
+    if HOSTS in os.environ:
+        host = os.environ[HOSTS].split(",")[rank]
+        joining.host_key = lambda: f"host {host}"
     try:
         timeout = dt.timedelta(seconds=seconds)
         distributed.init_process_group(backend, init_method=method, rank=rank, world_size=size, timeout=timeout)
@@ -85,4 +96,4 @@ def _rank(job):
         distributed.destroy_process_group()
 
 
-__all__ = ["PATIENCE_S", "Died", "Raised", "run", "treefold"]
+__all__ = ["PATIENCE_S", "Died", "Raised", "on_hosts", "run", "treefold"]

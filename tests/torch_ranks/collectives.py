@@ -52,12 +52,77 @@ def all_reduce_together(rank, size):
 
 
 def all_reduce_async(rank, size):
-    """Return whether the work was complete at once, the tensor, and what the future holds."""
-    tensor = own(rank)
+    """Return whether the work was complete before the other rank came, the tensor, and what futures hold."""
+    tensor, said = own(rank), []
+    if rank:
+        distributed.recv(torch.zeros(1), 0)
     work = distributed.all_reduce(tensor, async_op=True)
-    was_completed = work.is_completed()
+    was_completed = rank == 0 and work.is_completed()
+    early = work.get_future().then(lambda future: said.append(future.value()[0].tolist()))
+    if rank == 0:
+        distributed.send(torch.zeros(1), 1)
     work.wait()
-    return was_completed, tensor.tolist(), work.get_future().wait()[0].tolist()
+    early.wait()
+    is_over = work.is_completed() and work.is_success() and work.result()[0] is tensor
+    return was_completed, is_over, tensor.tolist(), said, work.get_future().wait()[0].tolist()
+
+
+def in_another_order(rank, size):
+    """Calls of two groups, whose ranks begin and await them in another order; return the sums."""
+    groups, tensors = [distributed.new_group(), distributed.new_group()], [own(rank), own(rank) * 10]
+    pairs = list(zip(groups, tensors, strict=True))[:: 1 if rank else -1]
+    works = [distributed.all_reduce(tensor, group=group, async_op=True) for group, tensor in pairs]
+    for work in works:
+        work.wait()
+    return [tensor.unique().tolist() for tensor in tensors]
+
+
+def callbacks_that_call(rank, size):
+    """A callback makes another call of the group, and waits for it; return all sums."""
+    first, second, third = own(rank), own(rank) * 10, own(rank) * 100
+
+    def call(future):
+        return distributed.all_reduce(second, async_op=True).get_future().wait()[0] + future.value()[0]
+
+    if rank:
+        distributed.recv(torch.zeros(1), 0)
+    both = distributed.all_reduce(first, async_op=True).get_future().then(call)
+    if rank == 0:
+        distributed.send(torch.zeros(1), 1)
+    total = both.wait()
+    distributed.all_reduce(third)
+    return [one.unique().tolist() for one in (first, second, third, total)]
+
+
+def impatient_wait(rank, size):
+    """Wait too short a time for a call, and then long enough; return what was told, and the sum."""
+    tensor, said = own(rank), None
+    if rank:
+        distributed.recv(torch.zeros(1), 0)
+    work = distributed.all_reduce(tensor, async_op=True)
+    if rank == 0:
+        try:
+            work.wait(dt.timedelta(seconds=0.2))
+        except RuntimeError as error:
+            said = type(error).__name__, str(error).partition(",")[0]
+        distributed.send(torch.zeros(1), 1)
+    work.wait(dt.timedelta(seconds=60))
+    return said, tensor.tolist()
+
+
+def failed_future(rank, size):
+    """Ranks call with other shapes; return what work and a callback's future raise, and the next sum."""
+    work = distributed.all_reduce(torch.zeros(2 + rank), async_op=True)
+    future = work.get_future().then(lambda one: one.value())
+    said = []
+    for wait in (work.wait, future.wait):
+        try:
+            wait()
+        except RuntimeError as error:
+            said.append("while rank 0 calls all_reduce" in str(error))
+    tensor = own(rank)
+    distributed.all_reduce(tensor)
+    return said, type(work.exception()).__name__, tensor.tolist()
 
 
 def version_after(rank, size):
@@ -265,7 +330,8 @@ def futures(rank, size):
 def empty_mean(rank, size):
     """The mean of nothing, and of something behind it."""
     group = distributed.group.WORLD
-    return [group.shared_mean(own(rank, count)[:length]).tolist() for count, length in ((1, 0), (2, 2))]
+    works = [group.shared_mean(own(rank, count)[:length]) for count, length in ((1, 0), (2, 2))]
+    return [work.get_future().wait().tolist() for work in works]
 
 
 def inference(rank, size):
@@ -277,37 +343,25 @@ def inference(rank, size):
 
 
 def interrupted(rank, size, handler):
-    """A signal handler ends rank 0's wait for the turn of another of its threads; return what each rank is told."""
+    """A signal handler ends rank 0's wait for its call, which another thread makes; return what each rank is told."""
     distributed.barrier()
     if rank == 1:
         threading.Event().wait(3)
     else:
         signal.signal(signal.SIGALRM, handler)
-        turns = distributed.group.WORLD._turns
-        last, caller = turns._last, threading.Thread(target=_reduce_quietly)
-        caller.start()
-        while turns._last is last:  # until it is the other thread's turn
-            threading.Event().wait(0.001)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
         if rank == 0:
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            distributed.all_reduce(own(rank), async_op=True)  # a thread of the group makes it, and the next one
         distributed.all_reduce(own(rank))
     except (KeyboardInterrupt, TimeoutError, RuntimeError) as error:
-        said = type(error).__name__, str(error)
-    if rank == 0:
-        caller.join(10)
-        return *said, caller.is_alive()
-    return said
+        return type(error).__name__, str(error)
+    return None
 
 
 def raise_timeout(*_):
     """Handle a signal as programs do that bound a call's time."""
     raise TimeoutError
-
-
-def reduce_again(*_):
-    """Handle a signal by a collective, for which it is not the time."""
-    distributed.all_reduce(torch.zeros(3))
 
 
 def _reduce_quietly():
@@ -343,7 +397,7 @@ def forked_in_a_call(rank, size):
 def absent(rank, size, seconds):
     """The last rank does not come to the second call in time."""
     distributed.group.WORLD.set_timeout(dt.timedelta(seconds=seconds / 4))
-    distributed.group.WORLD.barrier(patient())
+    distributed.group.WORLD.barrier(patient()).wait()
     if rank == size - 1:
         threading.Event().wait(seconds)
     else:
@@ -370,7 +424,7 @@ def impatient(rank, size, seconds):
     if rank == 0:
         opts = distributed.AllreduceOptions()
         opts.timeout = dt.timedelta(seconds=0.2)
-        distributed.group.WORLD.allreduce([own(rank)], opts)
+        distributed.group.WORLD.allreduce([own(rank)], opts).wait()
     threading.Event().wait(seconds)
 
 

@@ -105,7 +105,7 @@ CALLS = {**_REDUCTIONS, **_MOVES}
 def late(rank, size):
     """Rank 1 comes later than rank 0 waits, by a timeout that stands where options may stand, too."""
     if rank == 0:
-        distributed.group.WORLD.allreduce(own(rank), ReduceOp.SUM, _SHORT)
+        distributed.group.WORLD.allreduce(own(rank), ReduceOp.SUM, _SHORT).wait()
     else:
         threading.Event().wait(2)
         distributed.all_reduce(own(rank))

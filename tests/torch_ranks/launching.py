@@ -12,7 +12,7 @@ import torch
 from torch import distributed
 
 from treefold.group import joining
-from treefold.torch import process_group
+from treefold.torch.c10d import process_group
 
 
 def late(rank, size, seconds):
@@ -33,20 +33,31 @@ def never(rank, size):
         distributed.new_group(timeout=dt.timedelta(seconds=4))
 
 
+def never_calls(rank, size):
+    """The last rank comes to a group, and not to its first collective."""
+    group = distributed.new_group(timeout=dt.timedelta(seconds=4))
+    if rank == size - 1:
+        threading.Event().wait(8)
+    else:
+        distributed.barrier(group)
+
+
 def fails_when_all_have_come(rank, size):
-    """Rank 0 fails as a group forms, and its program goes on; return what every rank is told."""
+    """Rank 0 fails as a group is connected, and its program goes on; return what every rank is told, twice."""
     if rank == 0:
 
         def fail(*_):
             raise RuntimeError
 
-        process_group.tell_addresses = fail
-    try:
-        distributed.new_group(timeout=dt.timedelta(seconds=20))
-    except Exception as error:  # noqa: BLE001 - kept until the others have raised theirs
-        kept = error
+        joining.meet = fail
+    group, said = distributed.new_group(timeout=dt.timedelta(seconds=20)), []
+    for _ in range(2):
+        try:
+            distributed.all_reduce(torch.zeros(1), group=group)
+        except Exception as error:  # noqa: BLE001 - kept until the others have raised theirs
+            said.append(type(error).__name__)
     distributed.barrier()
-    return type(kept).__name__
+    return said
 
 
 def killed(rank, size, elements):
@@ -83,15 +94,8 @@ def restarted(rank, size):
         threading.Event().wait(0.5)
     group = process_group.make(store, rank, size, dt.timedelta(seconds=30))
     tensor = torch.full((1,), 2.0**rank)
-    group.allreduce([tensor], distributed.AllreduceOptions())
+    group.allreduce([tensor], distributed.AllreduceOptions()).wait()
     return tensor.item()
-
-
-def elsewhere(rank, size):
-    """Run on a host of this rank's own."""
-    joining.host_key = lambda: f"host {rank}"
-    store = distributed.PrefixStore("elsewhere", distributed.distributed_c10d._get_default_store())
-    process_group.make(store, rank, size, dt.timedelta(seconds=30))
 
 
 def kept_memory(rank, size):

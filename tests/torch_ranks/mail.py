@@ -4,9 +4,9 @@ import contextlib
 import datetime as dt
 import os
 import signal
-import tempfile
 import threading
 import time
+from pathlib import Path
 
 import torch
 from torch import distributed
@@ -62,184 +62,6 @@ def by_tag(rank, size):
     return [value.unique().tolist() for value in values]
 
 
-def strided(rank, size):
-    """Every second column is sent, and received into every second column; also nothing, and bfloat16."""
-    if rank == 0:
-        distributed.send(torch.arange(8.0).view(2, 4)[:, ::2], 1)
-        distributed.send(torch.zeros(0), 1)
-        distributed.send(torch.ones(2, dtype=torch.bfloat16), 1)
-        return None
-    whole, half = torch.full((2, 4), -1.0), torch.zeros(2, dtype=torch.bfloat16)
-    distributed.recv(whole[:, ::2], 0)
-    distributed.recv(torch.zeros(0), 0)
-    distributed.recv(half, 0)
-    return whole.tolist(), half.tolist()
-
-
-def beside_collectives(rank, size, elements):
-    """A large message is under way while both ranks reduce."""
-    tensor, total = torch.full((elements,), 2.0**rank), torch.full((3,), 2.0**rank)
-    if rank == 0:
-        work = distributed.isend(tensor, 1)
-        distributed.all_reduce(total)
-    else:
-        work = distributed.irecv(tensor, 0)
-        work.wait()
-        distributed.all_reduce(total)
-    work.wait()
-    return tensor.unique().tolist(), total.tolist(), work.is_completed()
-
-
-def to_itself(rank, size):
-    """Return what a rank has sent to itself."""
-    taken = torch.zeros(2)
-    work = distributed.irecv(taken, rank)
-    distributed.isend(torch.full((2,), 2.0**rank), rank).wait()
-    work.wait()
-    return taken.tolist()
-
-
-def of_another_size(rank, size):
-    """The receiver expects less than is sent."""
-    if rank == 0:
-        distributed.send(torch.zeros(4), 1)
-    else:
-        distributed.recv(torch.zeros(2), 0)
-
-
-def never_sent(rank, size):
-    """Rank 1 does not send."""
-    try:
-        if rank == 0:
-            distributed.group.WORLD.set_timeout(dt.timedelta(seconds=0.5))
-            distributed.recv(torch.zeros(2), 1)
-    finally:
-        distributed.barrier()
-
-
-def sender_killed(rank, size):
-    """Rank 1 ends after a first message; rank 0 waits for a second one."""
-    if rank == 1:
-        distributed.isend(torch.zeros(1), 0).wait()
-        os.kill(os.getpid(), signal.SIGKILL)
-    distributed.recv(torch.zeros(1), 1)
-    distributed.recv(torch.zeros(4), 1, tag=1)
-
-
-def refused(rank, size, what):
-    """Messages that cannot be sent or received; then one that can."""
-    sent, overlapping, freed = torch.zeros(2), torch.zeros(1).expand(4), torch.zeros(4)
-    freed.untyped_storage().resize_(0)
-    calls = {
-        "tag": lambda: distributed.isend(sent, 1 - rank, tag=1 << 63),
-        "word": lambda: distributed.isend(sent, 1 - rank, tag="a"),
-        "peer": lambda: distributed.isend(sent, 7),
-        "overlapping": lambda: distributed.irecv(overlapping, 1 - rank),
-        "windows": lambda: distributed.irecv(torch.zeros(4).as_strided((3, 2), (1, 1)), 1 - rank),
-        "freed": lambda: distributed.isend(freed, 1 - rank),
-    }
-    try:
-        calls[what]()
-    except Exception as error:  # noqa: BLE001 - returned
-        return type(error).__name__, str(error), ring(rank, size, 2)
-    return None
-
-
-def staged(rank, size):
-    """Rank 0 refills what it has sent before anyone receives it; rank 1 reads its tensor before all has come."""
-    tensor = torch.full((1 << 20,), 2.0**rank)
-    if rank == 0:
-        work = distributed.isend(tensor, 1)
-        tensor.fill_(9.0)
-        distributed.barrier()
-        work.wait()
-    else:
-        distributed.barrier()
-        distributed.recv(tensor, 0)
-    return tensor.unique().tolist()
-
-
-def given_up(rank, size, how):
-    """Rank 1 sends when rank 0 has given up receiving, and refilled its tensor; then both send once more."""
-    tensor = torch.zeros(3)
-    if rank == 0:
-        work = distributed.irecv(tensor, 1)
-        try:
-            if how == "interrupt":
-                signal.signal(signal.SIGALRM, signal.default_int_handler)
-                signal.setitimer(signal.ITIMER_REAL, 0.2)
-            work.wait(dt.timedelta(seconds=60 if how == "interrupt" else 0.2))
-        except (KeyboardInterrupt, TimeoutError) as error:
-            caught = type(error).__name__
-        tensor.fill_(9.0)
-    distributed.barrier()
-    if rank == 0:
-        second = torch.zeros(3)
-        distributed.recv(second, 1)
-        return caught, tensor.tolist(), second.tolist()
-    distributed.send(torch.full((3,), 2.0), 0)
-    return None
-
-
-def torn(rank, size, elements):
-    """Rank 1 is killed in the middle of a message; return whether rank 0's tensor is as it was."""
-    numbers = [None] * size
-    distributed.all_gather_object(numbers, os.getpid())
-    tensor = torch.full((elements,), 9.0)
-    if rank == 1:
-        distributed.isend(tensor, 0)
-        threading.Event().wait(60)
-    work = distributed.irecv(tensor, 1)
-    group = distributed.group.WORLD
-    while not group._mailbox._inbox._asked:
-        time.sleep(0.0001)
-    os.kill(numbers[1], signal.SIGKILL)
-    try:
-        work.wait()
-    except ConnectionError as error:
-        return type(error).__name__, tensor.unique().tolist()
-    return None
-
-
-def callbacks(rank, size):
-    """Callbacks that wait for other messages and for a collective, one that raises, and what comes after them."""
-    if rank == 0:
-        for tag in range(5):
-            distributed.send(torch.full((1,), float(tag)), 1, tag=tag)
-        distributed.all_reduce(torch.ones(1))
-        return None
-    tensors, total, done = torch.zeros(5, 1), torch.ones(1), threading.Event()
-    works = [distributed.irecv(tensor, 0, tag=tag) for tag, tensor in enumerate(tensors[:4])]
-
-    def wait(_):
-        works[1].wait()
-        works[2].get_future().wait()
-        distributed.recv(tensors[4], 0, tag=4)
-        distributed.all_reduce(total)
-        done.set()
-
-    works[0].get_future().add_done_callback(wait)
-    works[0].get_future().add_done_callback(lambda _: 1 / 0)
-    works[3].wait()
-    said = works[3].get_future().wait()[0].item()
-    return done.wait(10), tensors.flatten().tolist(), total.item(), said
-
-
-def failed_future(rank, size):
-    """Rank 1 has ended; return what a callback of rank 0's message gets."""
-    distributed.barrier()
-    if rank == 1:
-        distributed.send(torch.zeros(1), 0)
-        return None
-    work = distributed.irecv(torch.zeros(4), 1, tag=1)
-    future = work.get_future().then(lambda one: one.value())
-    distributed.recv(torch.zeros(1), 1)
-    try:
-        return future.wait()
-    except RuntimeError as error:
-        return str(error)
-
-
 def thousands(rank, size, count):
     """Return whether so many messages at once, of many tags and of one, come right and in time."""
     begin = time.monotonic()
@@ -252,40 +74,67 @@ def thousands(rank, size, count):
     return time.monotonic() - begin < 20
 
 
-def thousands_given_up(rank, size, count):
-    """Nobody receives what rank 0 sends, or sends what it wants; then both send once more."""
-    group = distributed.group.WORLD
-    ring(rank, size, 1)
+def many_before_the_receiver_listens(rank, size, count):
+    """Return whether messages of one tag come in the order in which they were sent."""
     if rank == 0:
-        group.set_timeout(dt.timedelta(seconds=0.2))
-        tensor = torch.zeros(1)
-        works = [call(tensor, 1, tag=tag) for tag in range(1, count) for call in (distributed.isend, distributed.irecv)]
+        works = [distributed.isend(torch.tensor([float(number)]), 1) for number in range(count)]
         for work in works:
-            with contextlib.suppress(TimeoutError):
-                work.wait()
-        mailbox = group._mailbox
-        while mailbox._waiting():
-            time.sleep(0.01)
-        group.set_timeout(dt.timedelta(seconds=20))
-    distributed.barrier()
-    return ring(rank, size, 2), len(group._mailbox._inbox._offers)
+            work.wait()
+        return True
+    time.sleep(0.2)
+    numbers = torch.zeros(count)
+    for number in range(count):
+        distributed.recv(numbers[number : number + 1], 0)
+    return numbers.tolist() == list(range(count))
 
 
-def without_first(rank, size):
-    """Rank 0, which holds PyTorch's store, ends; the others exchange their first message."""
-    distributed.barrier()
+def beside_collectives(rank, size, elements):
+    """A large message is under way while the ranks reduce."""
+    tensor, total = torch.full((elements,), 2.0**rank), torch.full((3,), 2.0**rank)
     if rank == 0:
-        os._exit(0)
-    time.sleep(0.3)
-    tensor = torch.full((2,), 2.0**rank)
-    distributed.send(tensor, 2) if rank == 1 else distributed.recv(tensor, 1)
-    return tensor.tolist()
+        work = distributed.isend(tensor, 1)
+        distributed.all_reduce(total)
+        work.wait()
+    else:
+        distributed.irecv(tensor, 0).wait()
+        distributed.all_reduce(total)
+    return tensor.unique().tolist(), total.tolist()
 
 
-def without_a_folder(rank, size):
-    """There is no folder for temporary files when the ranks first send."""
-    tempfile.tempdir = "/nowhere"
-    return ring(rank, size, 2)
+def from_a_thread(rank, size):
+    """A message goes while another thread of its sender is in a collective."""
+    total, tensor = torch.full((1,), 2.0**rank), torch.full((1,), 2.0**rank)
+    if rank == 0:
+        caller = threading.Thread(target=distributed.all_reduce, args=(total,))
+        caller.start()
+        time.sleep(0.2)
+        distributed.send(tensor, 1)
+        caller.join()
+    else:
+        distributed.recv(tensor, 0)
+        distributed.all_reduce(total)
+    return tensor.tolist(), total.tolist()
+
+
+def never_sent(rank, size):
+    """Rank 1 does not send; return what rank 0 is told, and the sum of a collective afterwards."""
+    said, total = None, torch.full((1,), 2.0**rank)
+    if rank == 0:
+        try:
+            distributed.irecv(torch.zeros(2), 1).wait(dt.timedelta(seconds=0.5))
+        except RuntimeError as error:
+            said = str(error)
+    distributed.all_reduce(total)
+    return said, total.item()
+
+
+def sender_killed(rank, size):
+    """Rank 1 ends after a first message; rank 0 waits for a second one."""
+    if rank == 1:
+        distributed.isend(torch.zeros(1), 0).wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+    distributed.recv(torch.zeros(1), 1)
+    distributed.recv(torch.zeros(4), 1, tag=1)
 
 
 def forked(rank, size):
@@ -304,63 +153,38 @@ def forked(rank, size):
     return os.read(reading, 1000).decode(), before, ring(rank, size, 2)
 
 
-def parent_killed(rank, size):
-    """Rank 1 is killed, and its child lives on; return how long rank 0 took to see it."""
-    ring(rank, size, 2)
+def without_the_others(rank, size):
+    """Ranks 1 and 2 exchange messages in a group whose other ranks never have one."""
+    group = distributed.new_group()
+    tensor = torch.full((2,), 2.0**rank)
     if rank == 1:
-        if os.fork() == 0:
-            time.sleep(20)
-            os._exit(0)
-        os.kill(os.getpid(), signal.SIGKILL)
-    begin = time.monotonic()
-    try:
-        distributed.recv(torch.zeros(2), 1)
-    except ConnectionError:
-        return time.monotonic() - begin < 15
-    return None
-
-
-def from_a_thread(rank, size):
-    """A message goes while another thread of its sender is in a collective."""
-    total, tensor = torch.full((1,), 2.0**rank), torch.full((1,), 2.0**rank)
-    if rank == 0:
-        caller = threading.Thread(target=distributed.all_reduce, args=(total,))
-        caller.start()
-        time.sleep(0.2)
-        distributed.send(tensor, 1)
-        caller.join()
-    else:
-        distributed.recv(tensor, 0)
-        distributed.all_reduce(total)
-    return tensor.tolist(), total.tolist()
-
-
-def many_before_the_receiver_listens(rank, size, count):
-    """Return whether messages of one tag come in the order in which they were sent."""
-    if rank == 0:
-        works = [distributed.isend(torch.tensor([float(number)]), 1) for number in range(count)]
-        for work in works:
-            work.wait()
-        return True
-    time.sleep(0.2)
-    numbers = torch.zeros(count)
-    for number in range(count):
-        distributed.recv(numbers[number : number + 1], 0)
-    return numbers.tolist() == list(range(count))
-
-
-def again_after_giving_up(rank, size):
-    """Rank 0 gives its first message up before rank 1 wants any, and sends another one."""
+        distributed.send(tensor, 2, group=group)
+    elif rank == 2:
+        distributed.recv(tensor, 1, group=group)
     distributed.barrier()
-    tensor = torch.full((3,), -1.0)
-    if rank == 0:
-        distributed.irecv(torch.zeros(1), 1, tag=9)  # so that it listens
-        with contextlib.suppress(TimeoutError):
-            distributed.isend(torch.full((3,), 1.0), 1).wait(dt.timedelta(seconds=0.3))
-        distributed.barrier()
-        distributed.send(torch.full((3,), 2.0), 1)
-        return None
-    distributed.send(torch.zeros(1), 0, tag=9)
-    distributed.barrier()
-    distributed.recv(tensor, 0)
     return tensor.tolist()
+
+
+def from_any_but_a_silent_rank(rank, size):
+    """Rank 0 receives from whoever sends, and rank 1 never does."""
+    tensor, sender = torch.full((1,), 2.0**rank), None
+    if rank == 0:
+        sender = distributed.recv(tensor)
+    elif rank == 2:
+        distributed.send(tensor, 0)
+    distributed.barrier()
+    return sender, tensor.item()
+
+
+def listening(rank, size):
+    """Return the addresses at which this process listens, after a message."""
+    ring(rank, size, 4)
+    distributed.barrier()
+    own = set()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - the folder's own descriptor is gone by then
+        with contextlib.suppress(OSError):
+            own.add(os.readlink(f"/proc/self/fd/{name}"))  # noqa: PTH115 - as above
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
+    found = {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own}
+    distributed.barrier()
+    return sorted(found)

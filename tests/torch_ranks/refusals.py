@@ -104,7 +104,7 @@ _CALLS = {
     "all_gather list": lambda rank, size: distributed.all_gather(_tensors(size if rank else 3), torch.zeros(4)),
     "all_gather rows": lambda rank, size: distributed.group.WORLD.allgather_coalesced(
         [_tensors(1) for _ in range(size)], _tensors(1 if rank else 2), AllgatherOptions()
-    ),
+    ).wait(),
     "gathered layout": lambda rank, _: distributed.all_gather_into_tensor(_sparse_on(rank), torch.zeros(2)),
     "scattered layout": lambda rank, _: distributed.reduce_scatter_tensor(torch.zeros(2), _sparse_on(rank)),
     "exchanged layout": lambda rank, _: distributed.all_to_all_single(torch.zeros(4), _sparse_on(rank)),

@@ -26,7 +26,7 @@ class GlooReceives:
         """Wait for nothing yet."""
         # A queue between the waiting threads and the one that calls: it is also what makes the received bytes visible
         # to it.
-        self._ended = queue.SimpleQueue[Transfer]()
+        self._ended = queue.SimpleQueue[Transfer | None]()
         self._ways = dict[tuple[int, int], _Way]()
 
     def wait_for(self, transfer: Transfer, way: tuple[int, int]) -> None:
@@ -42,7 +42,7 @@ class GlooReceives:
         self._ended.put(transfer)
 
     def next_ended(self, deadline: float) -> Transfer | None:
-        """Return what has ended; None at the deadline."""
+        """Return what has ended; None at the deadline, or when this was closed."""
         with contextlib.suppress(queue.Empty):
             return self._ended.get(timeout=max(deadline - time.monotonic(), 0.0))
         return None
@@ -60,6 +60,7 @@ class GlooReceives:
             for way in ways:
                 way.forget()
             _empty(self._ended)
+            self._ended.put(None)  # wakes a thread in ``next_ended``, if another one has closed this
 
     def _wait_on(self, way: _Way) -> None:
         while way.take():
@@ -99,7 +100,7 @@ class _Way:
         self.under_way = None
 
 
-def _empty(transfers: queue.SimpleQueue[Transfer] | queue.SimpleQueue[Transfer | None]) -> None:
+def _empty(transfers: queue.SimpleQueue[Transfer | None]) -> None:
     with contextlib.suppress(queue.Empty):
         while True:
             transfers.get_nowait()

@@ -101,6 +101,36 @@ class ArgumentError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def traced(cls, call: str) -> Self:
+        """A call of a group that cannot stand in a graph that is being traced."""
+        return cls(f"{call} cannot be traced into a graph. Call it outside of the traced function.")
+
+    @classmethod
+    def unequal_lengths(cls, collective: str, lengths: object, length: int, count: int) -> Self:
+        """Lengths by which an array is to be cut are not as they must be."""
+        return cls(
+            f"{collective} got lengths={short(lengths)}. It takes {count} whole numbers, 0 or more, one for each rank, "
+            f"whose sum is the length of the axis, {length} here."
+        )
+
+    @classmethod
+    def store_of_ranks(cls, **given: object) -> Self:
+        """``connect`` got some of store, rank and size, or a source beside them."""
+        missing = listed([name for name, value in given.items() if value is None], quote=False)
+        return cls(
+            f"connect() got {f'no {missing}' if missing else 'a source beside a store'}. Give store=, rank= and size= "
+            "together, without a source."
+        )
+
+    @classmethod
+    def rank_of_store(cls, rank: object, size: object) -> Self:
+        """A rank or a number of ranks that there cannot be."""
+        return cls(
+            f"connect() got rank={short(rank)} and size={short(size)}. It takes whole numbers: a size of 1 or more, "
+            "and a rank from 0 to size - 1."
+        )
+
+    @classmethod
     def callback_in_group(cls) -> Self:
         return cls("accumulation_fn does not go with group=. Leave it out, or reduce in this process, without a group.")
 
@@ -274,10 +304,12 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"gather got axis={short(axis)}{where}. It takes {allowed}.")
 
     @classmethod
-    def unequal_parts(cls, shape: tuple[int, ...], axis: object, count: int) -> Self:
+    def unequal_parts(
+        cls, shape: tuple[int, ...], axis: object, count: int, collective: str = "reduce_scatter"
+    ) -> Self:
         """An array cannot be cut into one part for each rank."""
         return cls(
-            f"reduce_scatter cannot cut an array of shape {shape} along axis {short(axis)} into {count} equal parts. "
+            f"{collective} cannot cut an array of shape {shape} along axis {short(axis)} into {count} equal parts. "
             f"It takes one of the array's axes, of a length that {count} divides; pad the array, or name another axis."
         )
 

@@ -135,14 +135,6 @@ class ConnectError(GroupError, ConnectionError):
         return cls(f"The group did not form: the folder {folder!r}, where the ranks of this host meet, {problem}.")
 
     @classmethod
-    def other_host(cls, rank: int) -> Self:
-        """Rank 0 runs on another host."""
-        return cls(
-            f"Rank {rank} runs on another host than rank 0, and ranks of this backend meet in the memory of one host. "
-            "Between hosts make the process group with gloo, and register treefold.torch.all_reduce_hook with DDP."
-        ).blaming(rank)
-
-    @classmethod
     def ticket(cls, text: str) -> Self:
         """A ticket that cannot be read."""
         return cls(

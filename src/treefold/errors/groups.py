@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.base import TreefoldError
-from treefold.errors.words import counted
 
 #: What the state letter of a process that is late means to a reader.
 _STATES = {"T": ", which is stopped,", "t": ", which a debugger has stopped,", "Z": ", which has exited,"}
@@ -90,28 +88,11 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
-    def mail_failed(cls, error: Exception) -> Self:
-        """A message failed on this rank, for a reason that is not the group's."""
+    def forked_in_call(cls) -> Self:
+        """A forked child waits for a call of its parent's."""
         return cls(
-            f"This rank could not carry or write a message ({type(error).__name__}: {error}). Nothing was written; "
-            "other messages go on."
-        )
-
-    @classmethod
-    def no_mail(cls, error: OSError | RuntimeError) -> Self:
-        """The system refused what a rank needs for its messages."""
-        why = getattr(error, "strerror", None) or error
-        return cls(
-            f"The system refused a socket or a thread for messages ({why}), so nothing was sent or received. Close "
-            "files, or raise the limits of this process (ulimit -n, ulimit -u) or its container."
-        )
-
-    @classmethod
-    def mail_given_up(cls) -> Self:
-        """Whoever waited for a message was interrupted."""
-        return cls(
-            "This rank was interrupted while it waited for a message, and has given the message up: tensors are as "
-            "they were. Send and receive again."
+            "This process was forked while a call of its parent was under way, and is no rank itself: nothing ends the "
+            "call here. Wait for calls before a fork, or start workers before the group is made."
         )
 
     @classmethod
@@ -160,14 +141,6 @@ class PeerLostError(GroupError, ConnectionError):
     is_alike = True
 
     @classmethod
-    def mail(cls, rank: int) -> Self:
-        """The other end of a send or a receive is gone."""
-        return cls(
-            f"Rank {rank} has ended or left the group, so a message between it and this rank was not delivered. A "
-            "tensor that should have received it is as it was; the ranks that are left can make a new group."
-        ).blaming(rank)
-
-    @classmethod
     def of(cls, cause: str, rank: int) -> Self:
         """Rank ``rank`` is gone, for one of the causes of the protocol."""
         return cls(
@@ -205,19 +178,11 @@ class DeadlineError(GroupError, TimeoutError):
     is_alike = True
 
     @classmethod
-    def mail(cls, rank: int | None, refused: OSError | None = None) -> Self:
-        """The other end of a send or a receive has not come; ``refused``: why there was no connection."""
-        who = "No rank has" if rank is None else f"Rank {rank} has not"
-        advice = (
-            "Every send needs a receive with the same tag; give the group a longer timeout if the other rank is only "
-            "slow."
-        )
-        if refused is not None:
-            has_files = refused.errno not in {errno.EMFILE, errno.ENFILE}
-            hint = "" if has_files else ": close files, or raise its limits (ulimit -n)"
-            advice = f"The system has refused this process a connection ({refused.strerror}){hint}."
-        return cls(f"{who} sent or received what this rank waits for, by the deadline. {advice}").blaming(
-            *([] if rank is None else [rank])
+    def of_wait(cls, seconds: float) -> Self:
+        """A wait for a call has a shorter time than the call."""
+        return cls(
+            f"The call was not over within {seconds:g} s, and goes on: wait for it again, and do not use its tensors "
+            "before. The timeout of the group, or of the call, is when it ends."
         )
 
     @classmethod
@@ -257,15 +222,6 @@ class CallMismatchError(GroupError, ValueError):
             sides = f"Ranks {first} and 0 both call {words[0]}, of other leaves, options or names."
         return cls(f"{sides} All ranks of a group make the same calls in the same order. Nothing was done.").blaming(
             *(rank for rank, kind in enumerate(kinds) if kind != kinds[0])
-        )
-
-    @classmethod
-    def mail(cls, sender: int, receiver: int, nbytes: int, room: int | None) -> Self:
-        """A tensor that is sent has another size than the one that is to receive it."""
-        has = "has another size" if room is None else f"has {counted(room, 'byte')}"
-        return cls(
-            f"Rank {sender} sends a tensor of {counted(nbytes, 'byte')} to rank {receiver}, whose tensor {has}. "
-            "Both need one size and dtype; nothing was written."
         )
 
     @classmethod

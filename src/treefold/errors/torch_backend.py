@@ -38,19 +38,6 @@ class ProcessGroupError(ArgumentError):
         )
 
     @classmethod
-    def tag(cls, tag: object) -> Self:
-        """The tag of a message is no number that a message has room for."""
-        return cls(f"A message got the tag {short(tag)}. Give a whole number of 64 bits, with a sign.")
-
-    @classmethod
-    def network(cls, rank: int) -> Self:
-        """A message is for a rank in another network namespace, or from one."""
-        return cls(
-            f"Rank {rank} is in a container whose network is not this rank's. Messages between single ranks need "
-            "containers that share one (docker run --network); collectives go on."
-        )
-
-    @classmethod
     def overlapping(cls, shape: Sequence[int], strides: Sequence[int]) -> Self:
         """Elements of a tensor that is to be written share memory."""
         return cls(

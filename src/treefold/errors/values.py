@@ -42,11 +42,35 @@ class MismatchError(TreefoldError, ValueError):
         )
 
     @classmethod
-    def gather_ranks(cls, rank: int, where: str, got: str, expected: str, axis: int) -> Self:
-        """Ranks gather arrays that differ in more than their lengths along the axis."""
+    def gather_ranks(cls, rank: int, where: str, got: str, expected: str, axis: int, *, verb: str = "gathers") -> Self:
+        """Ranks gather or exchange arrays that differ in more than their lengths along the axis."""
         return cls(
-            f"Rank {rank} gathers {got}{where} and rank 0 {expected}, both with axis {axis} in front. Dtypes and all "
+            f"Rank {rank} {verb} {got}{where} and rank 0 {expected}, both with axis {axis} in front. Dtypes and all "
             "other lengths must be the same. Nothing was done."
+        )
+
+    @classmethod
+    def room(cls, rank: int, where: str, room: int, length: int, axis: int) -> Self:
+        """The array of ``out`` on a rank is longer or shorter than the result."""
+        return cls(
+            f"Rank {rank} has an out{where} of length {room} along axis {axis}, and the result has {length} there. "
+            "Nothing was done."
+        )
+
+    @classmethod
+    def scattered(cls, rank: int, where: str, got: str, expected: str, axis: int) -> Self:
+        """A rank expects another part than the root has for it."""
+        return cls(
+            f"Rank {rank} expects {got}{where} and the root scatters {expected}, both with axis {axis} in front. "
+            "All other lengths must be the same. Nothing was done."
+        )
+
+    @classmethod
+    def scattered_lengths(cls, where: str, expected: int, length: int, axis: int) -> Self:
+        """The other ranks expect more than the root has."""
+        return cls(
+            f"The other ranks expect parts{where} of {expected} in all along axis {axis}, and the root's value has "
+            f"{length} there. Nothing was done."
         )
 
     @classmethod

@@ -15,6 +15,7 @@ from treefold.group.links.link import Link
 from treefold.group.native_core import HAS_SHARED_MEMORY
 from treefold.group.rank_sources import find_ranks
 from treefold.group.rendezvous import Waiting
+from treefold.group.rosters import StoreRoster
 from treefold.group.ticket import Ticket
 from treefold.group.timeouts import checked_seconds
 
@@ -28,6 +29,9 @@ def connect(
     connect_timeout_seconds: float = 60.0,
     guarantee: str = "exact",
     topology: Any = None,
+    store: Any = None,
+    rank: int | None = None,
+    size: int | None = None,
 ) -> Group:
     """Join the other ranks, all of which call this, and return the group of them.
 
@@ -40,15 +44,29 @@ def connect(
     and hosts there are; ``"per_plan"``, the same bits whenever the plan is the same, and fewer bytes between hosts with
     several replicas. On one host both are exact. ``topology``: of the cluster, a ``Topology`` or the path of its file,
     with a device for each host in their order, or for each rank; without one all hosts are taken to be alike.
+    ``store``, ``rank``, ``size``: in place of a source, one of PyTorch's stores that all ranks share, this rank's
+    number in it, and how many there are. Groups of other ranks need a store of their own: a ``PrefixStore``.
 
     Raises:
+        ArgumentError: arguments do not go together.
         ConnectError: nothing says who the others are, some did not come, or they do not fit together.
         SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
 
     """
     if guarantee not in _GUARANTEES:
         raise ArgumentError.connect(listed(_GUARANTEES), guarantee=guarantee)
+    if store is not None or rank is not None or size is not None:
+        source = _roster(source, store, rank, size)
     return Group(connect_link(source, timeout_seconds, connect_timeout_seconds, guarantee, topology))
+
+
+def _roster(source: Any, store: Any, rank: Any, size: Any) -> StoreRoster:
+    given = {"store": store, "rank": rank, "size": size}
+    if source is not None or None in given.values():
+        raise ArgumentError.store_of_ranks(**given)
+    if type(rank) is not int or type(size) is not int or not 0 <= rank < size:
+        raise ArgumentError.rank_of_store(rank, size)
+    return StoreRoster(store, rank, size, "treefold")
 
 
 def connect_link(
@@ -57,12 +75,10 @@ def connect_link(
     connect_timeout_seconds: float,
     guarantee: str = _GUARANTEES[0],
     topology: Any = None,
-    *,
-    is_one_host: bool = False,
 ) -> Link:
     """Join the other ranks, as ``connect`` does, and return this rank's end of what links them.
 
-    ``source``: also a ``Roster``. ``is_one_host``: whether ranks of several hosts are refused.
+    ``source``: also a ``Roster``.
 
     Raises:
         ConnectError: some did not come, or they do not fit together.
@@ -71,13 +87,23 @@ def connect_link(
     """
     checked_seconds("connect", timeout_seconds=timeout_seconds)
     seconds = checked_seconds("connect", connect_timeout_seconds=connect_timeout_seconds)
-    if not HAS_SHARED_MEMORY:
-        system = f"{sys.platform} has no memory that can be shared and sealed without a name"
-        raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")
+    check_system()
     # Before the others can find this rank: what is set for its memory may be refused.
-    terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds, is_one_host)
+    terms = Terms(guarantee, topology, memory_limits.result_bytes(), seconds, timeout_seconds)
     deadline = time.monotonic() + seconds
     ranks = find_ranks(source, seconds)
     if isinstance(ranks, Ticket):
         return meet(ranks, terms, Waiting(deadline, seconds, is_kept=True))
     return join(ranks, terms, deadline)
+
+
+def check_system() -> None:
+    """Refuse a system on which ranks cannot meet.
+
+    Raises:
+        SharedMemoryError: it has no shared memory of the kind that is needed.
+
+    """
+    if not HAS_SHARED_MEMORY:
+        system = f"{sys.platform} has no memory that can be shared and sealed without a name"
+        raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,10 +18,12 @@ from treefold.errors import ArgumentError, DtypeError
 from treefold.fold import Fold
 from treefold.group.collectives import Collectives
 from treefold.group.contributions import structure_of
+from treefold.group.exchanges import Exchanges
 from treefold.group.links.link import Link, one_call
 from treefold.group.rank_parts import cut_equally
 from treefold.group.reductions import Reductions
-from treefold.group.traced_calls import call_later, tracing_backend
+from treefold.group.takers import read_takers_of_part
+from treefold.group.traced_calls import call_later, check_untraced, tracing_backend
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import flatten, unflatten
@@ -42,6 +44,7 @@ class Group:
         self._link = link
         self._collectives = Collectives(link)
         self._reductions = Reductions(link, self._collectives.join)
+        self._exchanges = Exchanges(link)
         _open.add(self)
         atexit.unregister(_close_all)
         atexit.register(_close_all)  # the last to register is the first to run: before PyTorch and MPI end
@@ -96,8 +99,10 @@ class Group:
 
     @as_written
     @one_call
-    def reduce_scatter(self, value: T, op: ReduceOpLike = "sum", axis: int = 0) -> T:
+    def reduce_scatter(self, value: T, op: ReduceOpLike = "sum", axis: int = 0, *, out: Any = None) -> T:
         """Return this rank's part of the reduction of all ranks' values, cut along ``axis`` into as many equal parts.
+
+        ``out``: arrays of this process that take the result, such as views of that part of ``value`` itself.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -105,6 +110,7 @@ class Group:
         """
         backend = tracing_backend(value)
         if backend is not None:
+            check_untraced("reduce_scatter with out=", out)
             like = Fold(ReduceOp.parse(op))
             later: T = call_later(
                 backend,
@@ -116,44 +122,80 @@ class Group:
         leaves, structure = flatten(value)
         columns = [cut_equally(array, axis, self.size) for array in leaves]
         parts = [[column[rank] for column in columns] for rank in range(self.size)]
-        own = self._reductions.reduce_scatter(parts, op, cut=f"{structure_of(structure)} along axis {axis}")
+        takers = () if out is None else read_takers_of_part(value, op, parts[self.rank], out)
+        cut = f"{structure_of(structure)} along axis {axis}"
+        own = self._reductions.reduce_scatter(parts, op, takers, cut=cut)
         result: T = unflatten(structure, own)
         return result
 
     @as_written
     @one_call
-    def broadcast(self, value: T, root: int = 0) -> T:
+    def broadcast(self, value: T, root: int = 0, *, out: Any = None) -> T:
         """Return rank ``root``'s value on all ranks; what the others pass says what is expected.
 
+        ``out``: arrays of this process that take the result, ``value`` itself for instance.
+
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: T = self._collectives.broadcast(value, self._checked_root(root))
+        result: T = self._collectives.broadcast(value, self._checked_root(root), out)
         return result
 
     @as_written
     @one_call
-    def all_gather(self, value: T, axis: int = 0) -> T:
+    def all_gather(self, value: T, axis: int = 0, *, out: Any = None) -> T:
         """Return all ranks' arrays behind each other along ``axis``, where alone their shapes may differ.
 
+        ``out``: arrays of this process that take the result; ``value`` may be a part of them.
+
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: T = self._collectives.gather(value, axis, None)
+        result: T = self._collectives.gather(value, axis, None, out=out)
         return result
 
     @as_written
     @one_call
-    def gather(self, value: T, root: int, axis: int = 0) -> T | None:
-        """Return the same as ``all_gather`` on rank ``root``, and None on the others.
+    def gather(self, value: T, root: int, axis: int = 0, *, out: Any = None) -> T | None:
+        """Return the same as ``all_gather`` on rank ``root``, and None on the others, where ``out`` is left alone.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        result: T | None = self._collectives.gather(value, axis, self._checked_root(root))
+        result: T | None = self._collectives.gather(value, axis, self._checked_root(root), out=out)
+        return result
+
+    @as_written
+    @one_call
+    def scatter(self, value: T, root: int, axis: int = 0, *, out: Any = None) -> T:
+        """Return this rank's part of rank ``root``'s value, whose arrays are cut along ``axis``, in order of ranks.
+
+        Each other rank passes arrays like the part that it expects, whose contents do not matter: parts may differ in
+        length. The root keeps what the others do not expect. ``out``: arrays of this process that take the result.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        result: T = self._exchanges.scatter(value, self._checked_root(root), axis, out)
+        return result
+
+    @as_written
+    @one_call
+    def all_to_all(self, value: T, axis: int = 0, *, lengths: Sequence[int] | None = None, out: Any = None) -> T:
+        """Return what all ranks have for this one, behind each other along ``axis``: rank r gets part r of each value.
+
+        ``lengths``: of this rank's parts along the axis, one for each rank; without them the parts are equal. They may
+        differ from rank to rank. ``out``: arrays of this process that take the result, ``value`` itself for instance.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        result: T = self._exchanges.all_to_all(value, axis, lengths, out)
         return result
 
     @as_written

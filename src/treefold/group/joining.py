@@ -40,17 +40,13 @@ _MOST_WORDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a group is to be: its guarantee, its cluster if it is known, its bytes for results, deadlines.
-
-    ``is_one_host``: whether ranks of several hosts are refused.
-    """
+    """What a group is to be: its guarantee, its cluster if it is known, its bytes for results, deadlines."""
 
     guarantee: str
     topology: Any
     result_bytes: int
     connect_seconds: float
     timeout_seconds: float
-    is_one_host: bool = False
 
 
 def join(roster: Roster, terms: Terms, deadline: float) -> Link:
@@ -77,7 +73,7 @@ def _joined(roster: Roster, terms: Terms, deadline: float) -> Link:
         **_agreed(terms),
         "size": roster.size,
         "topology": None if cluster is None else _digest(cluster),
-        "host": host_key() or f"rank {roster.rank}",
+        "host": host_name(roster.rank),
         "bytes for results": terms.result_bytes,
         "refusal": str(refusal or "")[:_MOST_WORDS],
     }
@@ -86,8 +82,6 @@ def _joined(roster: Roster, terms: Terms, deadline: float) -> Link:
         raise refusal
     _check(said)
     hosts = _hosts([one["host"] for one in said])
-    if len(hosts) > 1 and terms.is_one_host:
-        raise ConnectError.other_host(hosts[1][0])
     shares = None if cluster is None else _shares(cluster, hosts, terms.guarantee)
     layout = Layout(hosts, terms.guarantee, shares)
     waiting = Waiting(deadline, terms.connect_seconds, layout.host_of(roster.rank))
@@ -114,6 +108,11 @@ def _joined(roster: Roster, terms: Terms, deadline: float) -> Link:
         if local is not None:
             local.close(error)
         raise
+
+
+def host_name(rank: int) -> str:
+    """Return what is the same for all ranks of this host, and for no other rank."""
+    return host_key() or f"rank {rank}"
 
 
 def _agreed(terms: Terms) -> dict[str, object]:

@@ -66,6 +66,12 @@ class StoreRoster(Roster):
         self._meeting: Meeting | None = None
         self._steps = 0
 
+    @property
+    def attempt(self) -> str:
+        """The attempt to connect that this rank has joined, as keys in the store begin with it."""
+        assert self._meeting is not None  # noqa: S101 - they have exchanged words
+        return self._meeting.name
+
     def exchange(self, said: bytes, deadline: float) -> list[bytes]:
         """Leave words in the store, and wait for those of all others."""
         if self._meeting is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from treefold.backends import ArrayBackend, backend_of
 from treefold.backends.tracing import Like
+from treefold.errors import ArgumentError
 from treefold.group.links.link import Link, one_call
 from treefold.values import DistributedValues, IndexedSlices, PerReplica, flatten, unflatten
 
@@ -34,6 +35,17 @@ def tracing_backend(value: Any) -> ArrayBackend | None:
             if backend is not None and backend.is_later(leaf):
                 return backend
     return None
+
+
+def check_untraced(call: str, out: Any) -> None:
+    """Refuse ``out`` where a graph is traced: nothing can be written while the graph is made.
+
+    Raises:
+        ArgumentError: there is an ``out``.
+
+    """
+    if out is not None:
+        raise ArgumentError.traced(call)
 
 
 def call_later(

@@ -19,8 +19,8 @@ from treefold.torch.coalesced import all_reduce_coalesced, broadcast_coalesced, 
 from treefold.torch.in_place import all_reduce_
 
 if distributed.is_available():
+    from treefold.torch.c10d.process_group import register
     from treefold.torch.hooks import all_reduce_hook, mean_hook, shared_mean_hook
-    from treefold.torch.process_group import register
 
     register()
 

@@ -8,7 +8,7 @@ from torch import distributed
 
 from treefold.errors import ProcessGroupError
 from treefold.group import Group
-from treefold.torch.process_group import TreefoldProcessGroup
+from treefold.torch.c10d.process_group import TreefoldProcessGroup
 
 
 def all_reduce_hook(group: Group, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -37,9 +37,8 @@ def mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.futures.Futur
         TreefoldError: one of its kinds, on all ranks.
 
     """
-    gradients = bucket.buffer()
-    distributed.all_reduce(gradients, op=distributed.ReduceOp.AVG, group=group)
-    return _done(gradients)
+    work = distributed.all_reduce(bucket.buffer(), op=distributed.ReduceOp.AVG, group=group, async_op=True)
+    return work.get_future().then(_only)
 
 
 def shared_mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -56,7 +55,12 @@ def shared_mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.future
     group = distributed.group.WORLD if group is None else group
     if not isinstance(group, TreefoldProcessGroup):
         raise ProcessGroupError.other_backend(distributed.get_backend(group))
-    return _done(group.shared_mean(bucket.buffer()))
+    return group.shared_mean(bucket.buffer()).get_future()
+
+
+def _only(reduced: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+    [gradients] = reduced.value()
+    return gradients
 
 
 def _done(gradients: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

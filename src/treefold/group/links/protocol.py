@@ -33,8 +33,6 @@ class CallKind(enum.IntEnum):
     STREAM = 32
     #: The ranks tell each other how much each sends to each.
     COUNTS = 33
-    #: The ranks tell each other where they listen for messages.
-    ADDRESSES = 34
     #: The ranks tell each other what they are, as they connect.
     CONNECT = 253
     #: A rank has stopped, and says why.

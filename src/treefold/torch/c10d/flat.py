@@ -40,21 +40,8 @@ class Flat:
         whole = _copyable(tensor.detach().resolve_conj().resolve_neg()).contiguous()
         return whole.view(tensor.dtype).view(-1)
 
-    def copy(self, tensor: Any) -> Any:
-        """Return a flat copy of a tensor.
-
-        Raises:
-            DeviceError: it is not in host memory, or not strided.
-            ProcessGroupError: its storage was freed.
-
-        """
-        given = _copyable(in_memory(tensor).detach())
-        return torch.empty(given.shape, dtype=given.dtype, device="cpu").copy_(given).view(-1)
-
-    def target(self, tensor: Any, *, keeps: bool = False, is_apart: bool = False) -> Any:
+    def target(self, tensor: Any, *, keeps: bool = False) -> Any:
         """Return a flat tensor to write, with what is in the tensor if ``keeps``; ``finish`` puts it where it belongs.
-
-        ``is_apart``: in memory of its own in any case, so that nothing is written before ``finish``.
 
         Raises:
             DeviceError: it is not in host memory, or not strided.
@@ -62,7 +49,7 @@ class Flat:
 
         """
         tensor = check_written(tensor)
-        if not is_apart and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             self._written.append(tensor)
             return tensor.detach().view(-1)
         copy = self.source(tensor) if keeps else torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu")
@@ -81,7 +68,7 @@ class Flat:
 
     def _write(self) -> None:
         for tensor, copy in self._copied:
-            in_memory(tensor)  # a transfer ends long after it began
+            in_memory(tensor)  # the program may have freed its storage since the call began
             # Inference tensors can only be written in that mode.
             with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
                 _copyable(tensor.detach()).copy_(_copyable(copy).view(tensor.shape))

@@ -9,8 +9,8 @@ from typing import Any
 from treefold.errors import ProcessGroupError
 from treefold.group.byte_streams import overwrites
 from treefold.group.links.link import Link
-from treefold.torch.checks import words
-from treefold.torch.flat import piece
+from treefold.torch.c10d.checks import words
+from treefold.torch.c10d.flat import piece
 
 _LINE = 64
 #: More bytes than any tensor has: columns that lie so far apart in a stream are never the same bytes of it.

@@ -6,6 +6,7 @@ PyTorch 2.13 lets a process group in Python stand for all devices of such a stri
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -39,14 +40,16 @@ class Elsewhere:
         """Begin with none. ``own``: the name of the backend whose tensors are not elsewhere."""
         self._own = own
         self._groups: dict[str, Any] = {}
+        self._making = threading.Lock()
 
     def group(self, asked: Any, device: str, seconds: float) -> Any:
         """Return the group that has a device of the group that is asked; None if none has."""
-        if device not in self._groups:
-            pairs = (pair.split(":") for pair in distributed.get_backend_config(asked).split(","))
-            backend = dict(pairs).get(device, self._own)
-            self._groups[device] = None if backend == self._own else _make(asked, backend, seconds)
-        return self._groups[device]
+        with self._making:
+            if device not in self._groups:
+                pairs = (pair.split(":") for pair in distributed.get_backend_config(asked).split(","))
+                backend = dict(pairs).get(device, self._own)
+                self._groups[device] = None if backend == self._own else _make(asked, backend, seconds)
+            return self._groups[device]
 
 
 def _make(asked: Any, backend: str, seconds: float) -> Any:

@@ -31,7 +31,7 @@ def op_of(opts: Any, tensors: Sequence[Any]) -> str:
 
 
 def check_rank(rank: object, size: int) -> int:
-    """Return a root or a peer, which may be a whole number of NumPy or PyTorch.
+    """Return a root, which may be a whole number of NumPy or PyTorch.
 
     Raises:
         ProcessGroupError: it is none of ``size`` ranks.
@@ -40,19 +40,6 @@ def check_rank(rank: object, size: int) -> int:
     number = _whole(rank)
     if number is None or not 0 <= number < size:
         raise ProcessGroupError.no_rank(rank, size)
-    return number
-
-
-def check_tag(tag: object) -> int:
-    """Return a tag, which may be a whole number of NumPy or PyTorch.
-
-    Raises:
-        ProcessGroupError: it is no whole number of 64 bits.
-
-    """
-    number = _whole(tag)
-    if number is None or not -(1 << 63) <= number < 1 << 63:
-        raise ProcessGroupError.tag(tag)
     return number
 
 

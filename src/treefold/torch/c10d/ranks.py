@@ -1,0 +1,100 @@
+"""The ranks of a process group, which find each other when it is made and are connected by its first collective."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from treefold.errors import GroupError
+from treefold.group.collectives import Collectives
+from treefold.group.connecting import check_system, connect_link
+from treefold.group.joining import host_name
+from treefold.group.links.link import Link, one_call
+from treefold.group.reductions import Reductions
+from treefold.group.rosters import StoreRoster
+from treefold.torch.c10d.flat import Flat
+
+_Result = TypeVar("_Result")
+
+
+class Ranks:
+    """What joins the ranks, as far as one of them is. Its methods are called by one thread at a time, but ``leave``."""
+
+    def __init__(self, store: Any, rank: int, size: int, name: str, seconds: float) -> None:
+        """Wait until all ranks have come.
+
+        Raises:
+            ConnectError: some have not, in so many seconds.
+            SharedMemoryError: this system has no shared memory of the kind that is needed.
+
+        """
+        check_system()
+        self.rank, self.size, self._seconds = rank, size, seconds
+        self._roster = StoreRoster(store, rank, size, name)
+        hosts = self._roster.exchange(host_name(rank).encode(), time.monotonic() + seconds)
+        #: Whether all ranks share a host; and a name by which no other attempt to connect them knows itself.
+        self.is_one_host, self.attempt = len(set(hosts)) == 1, self._roster.attempt
+        self._error: BaseException | None = None
+        self._is_over = False
+
+    def connect(self) -> None:
+        """Join the ranks, unless they are joined.
+
+        Raises:
+            GroupError: they are not, and will not be.
+
+        """
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._is_over:
+            raise GroupError.closed()
+        if hasattr(self, "_link"):
+            return
+        try:
+            self._link = connect_link(self._roster, self._seconds, self._seconds)
+        except Exception as error:
+            self._error = error
+            raise
+        self._collectives = Collectives(self._link)
+        self.reductions = Reductions(self._link, self._collectives.join)
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
+        if self._is_over:  # another thread has left while this one connected
+            self._link.close()
+
+    @property
+    def link(self) -> Link:
+        """What joins the ranks."""
+        return self._link
+
+    def make(self, seconds: float, body: Callable[[Flat], _Result]) -> _Result:
+        """Make a call, and write into tensors what they are to hold; a part of it may take so many seconds.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        self.connect()
+        return self._made(seconds, body)
+
+    @one_call
+    def _made(self, seconds: float, body: Callable[[Flat], _Result]) -> _Result:
+        self._link.timeout_seconds = seconds
+        flat = Flat()
+        result = body(flat)
+        flat.finish()
+        return result
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here: the body of a call."""
+        self._collectives.barrier()
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Leave the group, waiting for nobody; ``error``: because of what."""
+        was_over, self._is_over = self._is_over, True
+        if hasattr(self, "_link"):
+            self._link.close(error)
+        elif error is not None and not was_over:
+            self._roster.give_up(error)  # the others may be waiting for this rank
