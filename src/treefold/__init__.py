@@ -30,6 +30,7 @@ from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 
 if TYPE_CHECKING:
+    from treefold.averaging import average
     from treefold.cost import simulate
     from treefold.execution.probe import verify_links
     from treefold.group import Group, Ticket, connect
@@ -45,6 +46,7 @@ _LATER = {
     "Timeline": "treefold.timeline",
     "Topology": "treefold.topology",
     "TreePacking": "treefold.planners.tree_packing",
+    "average": "treefold.averaging.trees",
     "connect": "treefold.group",
     "known_topology": "treefold.topology",
     "load_topology": "treefold.topology.load",
@@ -76,6 +78,7 @@ __all__ = [
     "Topology",
     "TreePacking",
     "all_reduce",
+    "average",
     "broadcast",
     "choose_cross_device_ops",
     "connect",

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 #: What a new file may be read and written by, less what the umask takes away: the mode of ``open``.
 NEW_FILE_MODE = 0o666
@@ -34,6 +42,123 @@ def write_atomically(path: Path, contents: str | bytes) -> None:
     """
     with written_whole(path) as file:
         file.write(contents.encode() if isinstance(contents, str) else contents)
+
+
+@contextlib.contextmanager
+def made_parents(path: Path) -> Iterator[None]:
+    """Make the folders that ``path`` needs; if the ``with`` block fails, those that were made and are empty go again.
+
+    Raises:
+        OSError: one of them cannot be made.
+
+    """
+    missing = []
+    folder = path.absolute().parent
+    while not folder.exists() and folder != folder.parent:
+        missing.append(folder)
+        folder = folder.parent
+    try:
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+        yield
+    except BaseException:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def clear_drafts(path: Path) -> bool:
+    """Remove what runs that were killed have left of ``path``, and tell whether no other run is writing to it.
+
+    A run locks its draft, and the system unlocks it when the run ends, however it ends. Where there are no such locks,
+    nothing is removed.
+    """
+    if not path.is_dir():
+        path = Path(os.path.realpath(path))
+    is_free = True
+    for draft in sorted(path.absolute().parent.glob(f".treefold-{_digest(path)}-*.tmp")):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(draft, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+            try:
+                if fcntl is None:
+                    continue
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if draft.is_dir():
+                    shutil.rmtree(draft)
+                else:
+                    draft.unlink()
+            except BlockingIOError:
+                is_free = False
+            finally:
+                os.close(descriptor)
+    return is_free
+
+
+class NewFolder:
+    """A folder that files are written into before it has its name."""
+
+    def __init__(self, path: Path) -> None:
+        """Write into ``path``, which is there."""
+        self._path = path
+
+    def create(self, name: str, mode: int) -> BinaryIO:
+        """Return a new file, open for writing; ``mode`` less the umask says who may use it."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        return os.fdopen(os.open(self._path / name, flags, mode), "wb")
+
+    def write(self, name: str, contents: bytes, mode: int) -> None:
+        """Write a whole file."""
+        with self.create(name, mode) as file:
+            file.write(contents)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[NewFolder]:
+    """Give a folder to write into, which becomes ``path`` when the ``with`` block ends well; else nothing is left.
+
+    Raises:
+        OSError: ``path`` is there and is no empty folder, or its parent is missing or not writable.
+
+    """
+    draft = _draft_name(path)
+    draft.mkdir()
+    descriptor = os.open(draft, os.O_RDONLY) if fcntl is not None else None
+    try:
+        if descriptor is not None:
+            _lock(descriptor)
+        yield NewFolder(draft)
+        for written in draft.iterdir():
+            with written.open("rb+") as file:
+                os.fsync(file.fileno())
+        _sync_directory(draft)
+        if path.is_dir():
+            path.rmdir()  # empty, or this fails
+        draft.rename(path)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+        shutil.rmtree(draft, ignore_errors=True)
+    _sync_directory(path.absolute().parent)
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a draft for as long as it is open; some network file systems cannot."""
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _digest(target: Path) -> str:
+    return hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]
+
+
+def _draft_name(target: Path) -> Path:
+    """Return a name beside ``target`` that nobody else has, and that tells later runs to the same output whose it is.
+
+    It has nothing of the target's own, which may be as long as names can be.
+    """
+    return target.absolute().with_name(f".treefold-{_digest(target)}-{secrets.token_hex(8)}.tmp")
 
 
 @contextlib.contextmanager
@@ -84,13 +209,13 @@ def _find_target(path: Path) -> tuple[Path, int | None]:
 def _draft_beside(target: Path, mode: int) -> Iterator[tuple[Path, BinaryIO]]:
     """Create an empty file that nobody else can have named or linked, and remove it if it is still there in the end.
 
-    It lies in the directory of ``target``, because a rename is atomic only within one file system. Its name has nothing
-    of the target's, which may be as long as names can be.
+    It lies in the directory of ``target``, because a rename is atomic only within one file system.
     """
-    draft = target.with_name(f".treefold-{secrets.token_hex(8)}.tmp")
+    draft = _draft_name(target)
     try:
         # Not mkstemp: here the system applies the umask and the directory's default access list.
         with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            _lock(file.fileno())
             yield draft, file
     finally:
         draft.unlink(missing_ok=True)

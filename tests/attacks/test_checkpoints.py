@@ -13,10 +13,8 @@ from attack import cases, drawing, in_shards, replayable
 from damage import KINDS, damaged, tensors
 from safetensors.torch import load_file
 
-from treefold.cli.average.run import Run
+from treefold.averaging.run import Request, Run
 from treefold.errors import CheckpointError
-from treefold.fold import Fold
-from treefold.reduce_op import ReduceOp
 from treefold.testing import assert_same_bits, fold_arrays
 
 FULL = 100_000
@@ -81,10 +79,8 @@ def strike(number, folder):
 def average(paths, output):
     """Tell whether files are averaged; every other way to end than a refusal is the test's failure."""
     try:
-        with Run(paths, output, Fold(ReduceOp.MEAN)) as run:
-            if run.differences:
-                return False
-            run.write(lambda _: None)
+        with Run(paths, output, Request()) as run:
+            run.write()
     except CheckpointError as error:
         sentence = str(error)
         assert 0 < len(sentence) < 2_000

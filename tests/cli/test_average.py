@@ -18,12 +18,10 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
 
-from treefold.calls.weights import read_weights
-from treefold.cli.average.arithmetic import rounded_mean
-from treefold.cli.average.run import Run
-from treefold.cli.average.stream import _MOST_BLOCK_BYTES
-from treefold.fold import Fold
-from treefold.reduce_op import ReduceOp
+from treefold.averaging.arithmetic import Op
+from treefold.averaging.run import Request, Run
+from treefold.averaging.stream import MOST_BLOCK_BYTES
+from treefold.averaging.whole import nearest_whole
 from treefold.testing import rounded
 
 ASKED = os.environ.get("TREEFOLD_CASES", "60")
@@ -32,11 +30,10 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint64")
 
 
-def averaged(paths, output, op=ReduceOp.MEAN, weights=None):
+def averaged(paths, output, op=Op.MEAN, weights=None):
     """Average files and return the arrays of the output by name."""
-    with Run([Path(path) for path in paths], Path(output), Fold(op, weights=weights)) as run:
-        assert run.differences == []
-        run.write(lambda _: None)
+    with Run(paths, Path(output), Request(op, weights)) as run:
+        run.write()
     return dict(np.load(output)) if str(output).endswith(".npz") else load_file(output)
 
 
@@ -114,9 +111,7 @@ class TestCommand:
         tensors = [torch.full((2, 3), 3.0**r, dtype=torch.bfloat16) for r in range(2)]
         save_torch({"w": tensors[0]}, tmp_path / "a.safetensors")
         torch.save({"w": tensors[1].T.contiguous().T}, tmp_path / "b.pt")
-        with Run(
-            [tmp_path / "a.safetensors", tmp_path / "b.pt"], tmp_path / "m.safetensors", Fold(ReduceOp.MEAN)
-        ) as run:
+        with Run([tmp_path / "a.safetensors", tmp_path / "b.pt"], tmp_path / "m.safetensors", Request()) as run:
             run.write(lambda _: None)
         mean = load_torch(tmp_path / "m.safetensors")["w"]
         assert torch.equal(mean, torch.full((2, 3), 2.0, dtype=torch.bfloat16))
@@ -172,7 +167,7 @@ class TestCommand:
 class TestFiles:
     def test_of_any_size_are_read_in_blocks(self, saved, tmp_path):
         """Blocks come back in their order: every element knows its place and its owner."""
-        size = 2 * _MOST_BLOCK_BYTES // 8 + 1001
+        size = 2 * MOST_BLOCK_BYTES // 8 + 1001
         places = np.arange(size, dtype=np.float64)
         for suffix in (".safetensors", ".npz"):
             mean = averaged(saved(lambda r: {"w": places + 2.0**r}, 2, suffix), tmp_path / f"mean{suffix}")
@@ -199,7 +194,7 @@ class TestFiles:
         np.savez(tmp_path / "b.npz", w=np.asfortranarray(array))
         np.savez(tmp_path / "c.npz", w=array.astype(">f4"))
         paths = [tmp_path / f"{name}.npz" for name in "abc"]
-        assert np.array_equal(averaged(paths, tmp_path / "sum.npz", ReduceOp.SUM)["w"], 3 * array)
+        assert np.array_equal(averaged(paths, tmp_path / "sum.npz", Op.SUM)["w"], 3 * array)
 
     def test_may_hold_views(self, tmp_path):
         """PyTorch's files may hold tensors that share memory, with strides."""
@@ -267,18 +262,18 @@ class TestNumbers:
         """Mean, weighted mean and sum of small files, each against fractions."""
         count, tensors = model
         weights = data.draw(st.none() | st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any))
-        op = ReduceOp.MEAN if weights else data.draw(st.sampled_from([ReduceOp.MEAN, ReduceOp.SUM]))
+        op = Op.MEAN if weights else data.draw(st.sampled_from([Op.MEAN, Op.SUM]))
         with tempfile.TemporaryDirectory() as folder:
             paths = [Path(folder) / f"{replica}.safetensors" for replica in range(count)]
             for replica, path in enumerate(paths):
                 save_torch({n: as_torch(d, s, c[replica]) for n, (d, s, c) in tensors.items()}, path)
             output = Path(folder) / "mean.safetensors"
-            with Run(paths, output, Fold(op, weights=read_weights(weights, op))) as run:
+            with Run(paths, output, Request(op, weights)) as run:
                 run.write(lambda _: None)
             found = load_torch(output)
         shares = [fractions.Fraction(w, sum(weights)) for w in weights] if weights else None
         if shares is None:
-            shares = [fractions.Fraction(1, count if op is ReduceOp.MEAN else 1)] * count
+            shares = [fractions.Fraction(1, count if op is Op.MEAN else 1)] * count
         assert found.keys() == tensors.keys()
         for name, (dtype, shape, contents) in tensors.items():
             exact = [sum(s * x for s, x in zip(shares, column, strict=True)) for column in zip(*contents, strict=True)]
@@ -300,11 +295,11 @@ class TestNumbers:
         bounds, count = np.iinfo(dtype), data.draw(st.integers(1, 5))
         near = st.integers(int(bounds.min), int(bounds.max)) | st.integers(max(-3, int(bounds.min)), 3)
         columns = [data.draw(st.lists(near, min_size=count, max_size=count)) for _ in range(3)]
-        weights = data.draw(st.none() | st.lists(st.floats(0, 1e3), min_size=count, max_size=count).filter(any))
+        weights = data.draw(st.lists(st.integers(0, 2**70), min_size=count, max_size=count).filter(any))
         parts = [np.array([column[replica] for column in columns], dtype) for replica in range(count)]
-        shares = [fractions.Fraction(w) for w in weights or [1.0] * count]
+        shares = [fractions.Fraction(w) for w in weights]
         exact = [round(sum(s * x for s, x in zip(shares, c, strict=True)) / sum(shares)) for c in columns]
-        found = rounded_mean(parts, weights)
+        found = nearest_whole(parts, weights, sum(weights))
         assert found.dtype == dtype
         assert found.tolist() == exact
 
@@ -319,7 +314,7 @@ class TestNumbers:
         for name in "ab":
             save_torch(tensors, tmp_path / f"{name}.safetensors")
         with Run(
-            [tmp_path / "a.safetensors", tmp_path / "b.safetensors"], tmp_path / "m.safetensors", Fold(ReduceOp.MEAN)
+            [tmp_path / "a.safetensors", tmp_path / "b.safetensors"], tmp_path / "m.safetensors", Request()
         ) as run:
             run.write(lambda _: None)
         mean = load_torch(tmp_path / "m.safetensors")

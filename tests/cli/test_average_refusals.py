@@ -14,11 +14,9 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
-from treefold.cli.average import stream
-from treefold.cli.average.run import Run
+from treefold.averaging import stream
+from treefold.averaging.run import Request, Run
 from treefold.errors import CheckpointError
-from treefold.fold import Fold
-from treefold.reduce_op import ReduceOp
 
 
 @pytest.fixture
@@ -140,7 +138,7 @@ class TestLyingFiles:
 
     def test_that_become_shorter_are_refused(self, pair, tmp_path):
         """A file that shrinks after its header was read ends within a tensor."""
-        with Run(pair, tmp_path / "mean.safetensors", Fold(ReduceOp.MEAN)) as run:
+        with Run(pair, tmp_path / "mean.safetensors", Request()) as run:
             os.truncate(pair[1], pair[1].stat().st_size - 1)
             with pytest.raises(CheckpointError, match=r"1\.safetensors' ends within the tensor 'w'\. Copy it again\. "):
                 run.write(lambda _: None)
@@ -193,13 +191,14 @@ class Exploding:
 
 
 class TestPickles:
-    def test_are_never_loaded_from_torch_files(self, refused, tmp_path, monkeypatch):
-        """An object that would run on loading does not."""
+    def test_are_never_loaded_from_torch_files(self, treefold, tmp_path, monkeypatch):
+        """An object that would run on loading does not: it is left out, and that is said."""
         monkeypatch.chdir(tmp_path)
-        torch.save({"w": torch.ones(3), "x": Exploding()}, tmp_path / "a.pt")
-        assert refused(tmp_path / "a.pt") == (
-            "'a.pt' is more than plain tensors: it names 'io.open', and nothing of what a file names is run. "
-            "Save named tensors alone, as torch.save(model.state_dict(), ...) does."
+        torch.save({"w": torch.full((3,), 2.0), "x": Exploding()}, tmp_path / "a.pt")
+        outcome = treefold("average", "a.pt", "-o", "mean.safetensors")
+        assert (outcome.code, outcome.out) == (
+            0,
+            "mean of 1 file: 1 tensor in mean.safetensors\nleft out, being no tensors: x\n",
         )
         assert not (tmp_path / "exploded").exists()
 
@@ -217,8 +216,6 @@ class TestPickles:
         ("contents", "got"),
         [
             ([torch.ones(1)], "a list"),
-            ({"model": {"w": torch.ones(1)}}, "a dict at 'model'"),
-            ({"w": torch.ones(1), "epoch": 3}, "a int at 'epoch'"),
             ({0: torch.ones(1)}, "a int for a name"),
         ],
     )
@@ -241,16 +238,29 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            (["--weights", "1,x"], "--weights got '1,x'. It takes one number per file, with commas between: 1,2,0.5."),
+            (
+                ["--weights", "1,x"],
+                "--weights got '1,x'. It takes one number per file, with commas between: 1,2,0.5 or 1/3,2/3.",
+            ),
             (["--weights", "1"], "--weights has 1 number for 2 files. Give one for each file."),
-            (["--weights", "0,0"], "weights is [0.0, 0.0]. It takes a list, tuple or one-dimensional array of "),
-            (["--weights", "1,2", "--op", "sum"], "weights goes with MEAN and the op is SUM."),
-            (["-o", "mean.pt"], "'mean.pt' ends in '.pt'. It takes a file named \".safetensors\" or \".npz\"."),
+            (["--weights", "0,0"], "--weights of a mean are numbers ≥ 0, not all 0. "),
+            (["--weights", "2,-1"], "--weights of a mean are numbers ≥ 0, not all 0. "),
+            (["--weights", "1,2", "--op", "sum"], "--weights goes with --op mean or --op combine."),
+            (["--weights", "1,2", "--decay", "linear"], "--weights and --decay say the same thing in two ways; "),
+            (["--decay", "square"], "--decay got 'square'. It takes linear, cosine or 1-sqrt."),
+            (["--op", "combine"], "--op combine goes with --weights, one number of any sign for each input."),
+            (["--op", "median"], "--op got 'median'. It takes mean, sum or combine."),
+            (["--dtype", "int8"], "--dtype got 'int8'. It takes float16, bfloat16, float32 or float64."),
+            (["--last", "3"], "--last got 3. It takes 1 to 2, the number of inputs."),
+            (["--max-shard-size", "5GB"], "--max-shard-size goes with an output that is a folder."),
+            (["--only", "x*"], "--only leaves no tensor to average. Nothing was written."),
+            (["*.nothing"], "No file or folder matches '*.nothing'. Nothing was written."),
+            (["-o", "mean.txt"], "'mean.txt' ends in '.txt'. It takes a file named \".safetensors\", \".npz\", "),
             (["missing.npz"], "'missing.npz' cannot be read: no such file or directory. Nothing was written."),
             (["missing.pt"], "'missing.pt' cannot be read: no such file or directory. Nothing was written."),
             ([f"{'n' * 300}.npz"], f"'{'n' * 300}.npz' cannot be read: file name too long. Nothing was written."),
-            (["."], "'.' ends in ''. It takes a file named "),
-            (["a.pkl"], "'a.pkl' ends in '.pkl'. It takes a file named \".safetensors\", \".npz\", "),
+            (["a.txt"], "'a.txt' ends in '.txt'. It takes a file named \".safetensors\", \".npz\", "),
+            (["a.pkl"], "'a.pkl' is a pickle, and to read one is to run it. Save named tensors as safetensors, "),
         ],
     )
     def test_that_make_no_sense_are_refused(self, treefold, pair, tmp_path, arguments, sentence):
@@ -274,9 +284,9 @@ class TestArguments:
         )
 
     def test_output_must_be_a_place_to_write(self, refused, pair, tmp_path):
-        """No folder, or a folder in its place: said before anything is read."""
-        assert refused(*pair, output="no/mean.npz") == (
-            "--output cannot write 'no/mean.npz': no such file or directory."
+        """A file or a folder in its place: said before anything is read."""
+        assert refused(*pair, output="0.safetensors/mean.npz") == (
+            "--output cannot write '0.safetensors/mean.npz': not a directory."
         )
         assert refused(*pair, output=f"{'n' * 300}.npz").endswith(".npz': file name too long.")
         (tmp_path / "is.npz").mkdir()
@@ -308,7 +318,7 @@ class TestInterruptions:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(stream, "combine", interrupt)
-        with Run(pair, tmp_path / output, Fold(ReduceOp.MEAN)) as run, pytest.raises(KeyboardInterrupt):
+        with Run(pair, tmp_path / output, Request()) as run, pytest.raises(KeyboardInterrupt):
             run.write(lambda _: None)
         assert sorted(tmp_path.iterdir()) == sorted([*pair, tmp_path / output])
         assert (tmp_path / output).read_bytes() == b"older"
@@ -318,7 +328,7 @@ class TestInterruptions:
     def test_by_signals_leave_nothing(self, pair, tmp_path, name):
         """SIGTERM from a scheduler, SIGHUP from a terminal that closes: as Ctrl-C, and the exit code says which."""
         code = (
-            "import os, signal, sys; from treefold.cli import main; from treefold.cli.average import stream; "
+            "import os, signal, sys; from treefold.cli import main; from treefold.averaging import stream; "
             f"stream.combine = lambda *_: os.kill(os.getpid(), signal.{name}); main(sys.argv[1:])"
         )
         command = [sys.executable, "-c", code, "average", *pair, "-o", tmp_path / "mean.npz"]
@@ -331,7 +341,7 @@ class TestInterruptions:
         """Under nohup the end of the terminal is not the end of the run."""
         code = (
             "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from treefold.cli import main; "
-            "from treefold.cli.average import stream; combine = stream.combine; "
+            "from treefold.averaging import stream; combine = stream.combine; "
             "stream.combine = lambda *a: (os.kill(os.getpid(), signal.SIGHUP), combine(*a)); main(sys.argv[1:])"
         )
         command = [sys.executable, "-c", code, "average", *pair, "-o", tmp_path / "mean.npz"]
@@ -367,14 +377,12 @@ class TestMemory:
             os.truncate(path, path.stat().st_size + nbytes)
         code = """
 import pathlib, resource, sys
-from treefold.cli.average.run import Run
-from treefold.fold import Fold
-from treefold.reduce_op import ReduceOp
+from treefold.averaging.run import Request, Run
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1 if sys.platform != "darwin" else 1024)
 before = peak()
 paths = [pathlib.Path(f"{replica}.safetensors") for replica in range(4)]
-with Run(paths, pathlib.Path("mean.safetensors"), Fold(ReduceOp.MEAN)) as run:
+with Run(paths, pathlib.Path("mean.safetensors"), Request()) as run:
     run.write(lambda _: None)
 print(peak() - before)
 """

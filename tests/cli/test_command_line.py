@@ -159,24 +159,24 @@ class TestMissingExtra:
             'treefold: This command needs scikit-learn, which is not installed. Run pip install "treefold[demo]".\n'
         )
 
-    def test_names_all_extras_of_an_average(self, treefold, monkeypatch, tmp_path):
-        """PyTorch's files into a file of safetensors take two extras."""
-        for module in ("ml_dtypes", "safetensors", "torch"):
-            monkeypatch.setitem(sys.modules, module, None)
+    def test_names_the_extra_of_an_average(self, treefold, monkeypatch, tmp_path):
+        """All kinds of files take one package."""
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
         outcome = treefold("average", "a.pt", "b.pt", "-o", tmp_path / "m.safetensors")
         assert outcome.err == (
-            "treefold: This command needs ml_dtypes, torch and safetensors, which are not installed. "
-            'Run pip install "treefold[files,torch]".\n'
+            'treefold: This command needs ml_dtypes, which is not installed. Run pip install "treefold[files]".\n'
         )
 
     def test_asks_for_nothing_that_an_average_does_without(self, treefold, monkeypatch, tmp_path):
-        """NumPy's files take neither PyTorch nor safetensors."""
+        """No file takes PyTorch or safetensors."""
         for module in ("safetensors", "torch"):
             monkeypatch.setitem(sys.modules, module, None)
         for replica in range(2):
             np.savez(tmp_path / f"{replica}.npz", w=np.full(3, 2.0**replica))
-        outcome = treefold("average", tmp_path / "0.npz", tmp_path / "1.npz", "-o", tmp_path / "m.npz")
-        assert outcome.code == 0
+        for output in ("m.safetensors", "m.pt"):
+            outcome = treefold("average", tmp_path / "0.npz", tmp_path / "1.npz", "-o", tmp_path / output)
+            assert outcome.code == 0
+        assert treefold("average", tmp_path / "m.pt", tmp_path / "m.safetensors", "-o", tmp_path / "n.npz").code == 0
 
     @pytest.mark.parametrize("command", ["plan", "simulate"])
     def test_names_all_extras_of_a_drawn_plan(self, treefold, monkeypatch, tmp_path, command):

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -48,6 +49,7 @@ def folder(tmp_path_factory):
         np.savez(top / f"delta{name}.npz", **tensors)
         (top / f"run{name}").mkdir()
         torch.save({"weight": torch.from_numpy(tensors["weight"])}, top / f"run{name}" / "model.pt")
+    save_layouts(top)
     h100 = 'class="0x030200" vendor="0x10de" device="0x2330" link_speed="32 GT/s" link_width="16"'
     slots = "".join(f'<pci busid="0000:{number}0:00.0" {h100}/>' for number in range(1, 9))
     (top / "cloud.xml").write_text(f'<system version="1"><cpu numaid="0" arch="x86_64">{slots}</cpu></system>')
@@ -55,6 +57,25 @@ def folder(tmp_path_factory):
         if name := json.loads(block.text).get("name"):
             (top / f"{name}.json").write_text(block.text)
     return top
+
+
+def save_layouts(top):
+    """Write a tiny checkpoint of every layout that the page on averaging names."""
+    import torch  # noqa: PLC0415 - loaded by those who ask
+    from safetensors.torch import save_file  # noqa: PLC0415 - as above
+    from torch.distributed import checkpoint as distributed  # noqa: PLC0415 - as above
+
+    (top / "lightning").mkdir()
+    for replica in range(2):
+        weights = {"embed.weight": torch.full((4, 2), 2.0**replica), "head.weight": torch.full((4, 2), 2.0**replica)}
+        for name in (f"llama{replica}", f"trainer/checkpoint-{(9, 10)[replica]}00"):
+            (top / name).mkdir(parents=True)
+            save_file(weights, top / name / "model.safetensors", metadata={"format": "pt"})
+            (top / name / "config.json").write_text('{"dtype": "float32"}')
+        torch.save({"state_dict": weights, "epoch": replica}, top / "lightning" / f"step={replica}.ckpt")
+        torch.save({"model": weights, "ema": weights}, top / f"timm{replica}.pt")
+        with warnings.catch_warnings(action="ignore"):  # that no process group is there
+            distributed.save({"model": weights}, checkpoint_id=top / f"fsdp{replica}", no_dist=True)
 
 
 @pytest.mark.parametrize("paper", PAPERS)

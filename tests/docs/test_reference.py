@@ -12,7 +12,9 @@ PAGES = ROOT / "docs" / "reference"
 
 
 class TestReference:
-    @pytest.mark.parametrize("module", ["treefold", "treefold.torch", "treefold.tensorflow", "treefold.testing"])
+    @pytest.mark.parametrize(
+        "module", ["treefold", "treefold.averaging", "treefold.torch", "treefold.tensorflow", "treefold.testing"]
+    )
     def test_has_every_public_name(self, module):
         """Each name of ``__all__`` once, on the page of its module, and nothing else."""
         page = (PAGES / f"{module.rpartition('.')[2]}.md").read_text(encoding="utf-8")

@@ -1,5 +1,6 @@
 """Writing files, the same for reports, caches and checkpoints: all of it or nothing, and only where it was said."""
 
+import hashlib
 import os
 import re
 import socket
@@ -86,7 +87,8 @@ class TestWrittenWhole:
         """A draft's name cannot be known; a file or a link that has it all the same is not written to."""
         monkeypatch.setattr(files.secrets, "token_hex", lambda _: "known")
         (tmp_path / "theirs").write_text("theirs")
-        (tmp_path / ".treefold-known.tmp").symlink_to(tmp_path / "theirs")
+        digest = hashlib.sha256(b"out").hexdigest()[:16]
+        (tmp_path / f".treefold-{digest}-known.tmp").symlink_to(tmp_path / "theirs")
         with pytest.raises(FileExistsError):
             write(tmp_path / "out")
         assert (tmp_path / "theirs").read_text() == "theirs"

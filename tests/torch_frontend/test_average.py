@@ -104,7 +104,7 @@ class TestAverageModels:
         """There is no mean of others."""
         assert average_models([model(r) for r in range(2)]).mask.tolist() == [True, False]
         sentence = (
-            r"^The models do not agree on the bool entry 'mask', which has no mean\. "
+            r"^The models do not agree on \['mask'\], which has no mean: it is no number\. "
             r"Make it equal in all models, or leave it out\.$"
         )
         with pytest.raises(ArgumentError, match=sentence):

@@ -42,8 +42,10 @@ def read_weights(weights: object, op: ReduceOp) -> tuple[int, ...] | None:
     return read
 
 
-def read_fractions(weights: object, op: ReduceOp) -> tuple[Fraction, ...] | None:
+def read_fractions(weights: object, op: ReduceOp, *, are_signed: bool = False) -> tuple[Fraction, ...] | None:
     """Return the weights of a MEAN, or of some of its replicas, as the numbers that they are.
+
+    ``are_signed``: they may be below 0, as those of a combination.
 
     Raises:
         ArgumentError: as ``read_weights``, but all may be 0.
@@ -59,7 +61,7 @@ def read_fractions(weights: object, op: ReduceOp) -> tuple[Fraction, ...] | None
         read = tuple(_read_number(weights[replica]) for replica in range(len(weights)))
     except (TypeError, ValueError, OverflowError):  # no number; not finite; more than fit into memory
         raise ArgumentError.option(weights=weights) from None
-    if any(weight < 0 for weight in read):
+    if not are_signed and any(weight < 0 for weight in read):
         raise ArgumentError.option(weights=weights)
     return read
 

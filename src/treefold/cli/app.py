@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from treefold import __version__
-from treefold.cli.average.command import average
+from treefold.cli.averaging import average
 from treefold.cli.bench import bench
 from treefold.cli.demo.command import demo
 from treefold.cli.doctor.command import doctor

@@ -19,7 +19,7 @@ class Extra(NamedTuple):
 #: Of extras that share a module, the smallest stands first.
 EXTRAS = {
     "planner": Extra("treefold plan and simulate", {"scipy": "scipy"}),
-    "files": Extra("treefold average", {"safetensors": "safetensors", "ml_dtypes": "ml_dtypes"}),
+    "files": Extra("treefold average", {"ml_dtypes": "ml_dtypes"}),
     "png": Extra("pictures as .png", {"resvg_py": "resvg-py"}),
     "nvml": Extra("treefold topology with NVIDIA GPUs", {"pynvml": "nvidia-ml-py"}),
     "demo": Extra("treefold demo", {"sklearn": "scikit-learn", "threadpoolctl": "threadpoolctl"}),

@@ -9,6 +9,8 @@
     ├── CommandError                 ValueError           a command was called with something that it cannot do
     │   ├── BenchError                                    a benchmark was asked for something that it cannot do
     │   └── CheckpointError                               a file that cannot be averaged, files that do not match
+    │       ├── AverageOptionError                        options of an average that do not go together
+    │       └── CheckpointFormatError                     a checkpoint of a format or content that is not averaged
     ├── ComponentError               IndexError           a component that distributed values do not have
     ├── ConformanceError             AssertionError       a backend or channel that does not do what the interface says
     ├── DeviceError                  ValueError           a device that does not parse, does not exist, is elsewhere
@@ -41,8 +43,10 @@ are written.
 """
 
 from treefold.errors.arguments import ArgumentError, CallError, MissingImplementationError
+from treefold.errors.average_options import AverageOptionError
 from treefold.errors.base import TreefoldError
 from treefold.errors.bench import BenchError, PeerError
+from treefold.errors.checkpoint_formats import CheckpointFormatError
 from treefold.errors.checkpoints import CheckpointError
 from treefold.errors.commands import CommandError
 from treefold.errors.connecting import ConnectError
@@ -67,10 +71,12 @@ from treefold.errors.values import DtypeError, MismatchError, OutputError
 
 __all__ = [
     "ArgumentError",
+    "AverageOptionError",
     "BenchError",
     "CallError",
     "CallMismatchError",
     "CheckpointError",
+    "CheckpointFormatError",
     "CommandError",
     "ComponentError",
     "ConformanceError",

@@ -333,9 +333,13 @@ class ArgumentError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def trees(cls, got: object) -> Self:
+        return cls(f"average got {short(got)}. It takes a list of trees of arrays, one per model.")
+
+    @classmethod
     def flags(cls, name: str) -> Self:
         return cls(
-            f"The models do not agree on the bool entry {name!r}, which has no mean. "
+            f"The models do not agree on {name}, which has no mean: it is no number. "
             f"Make it equal in all models, or leave it out."
         )
 

@@ -21,18 +21,37 @@ _DAMAGE = {
     "shape": ("npz", "{!r} in it has the shape {}"),
     "more bytes": ("npz", "{!r} in it has more bytes than its shape says"),
     "entry twice": ("safetensors", "its header has {!r} twice"),
+    "header length": ("safetensors", "a header of {} bytes does not fit"),
+    "no header": ("safetensors", "it has no header in JSON"),
+    "no number": ("safetensors", "its header has {}, which is no number of JSON"),
+    "metadata": ("safetensors", "its metadata is not text by name"),
+    "range": ("safetensors", "the bytes of {!r} in it overlap others, leave a gap, or are not what its shape needs"),
+    "size": ("safetensors", "it has {} bytes in place of {}"),
+    "tensor shape": ("safetensors", "{!r} in it has a shape that no tensor has"),
+    "tensor dtype": ("safetensors", "{!r} in it, of {!r}, is no dtype of the format"),
     "no archive": (
         "PyTorch",
         "it is no zip archive, which torch.save has written since PyTorch 1.6; load it and save it again",
     ),
     "packed records": ("PyTorch", "its records are packed, which torch.save does not do"),
-    "record twice": ("PyTorch", "it has two records of one name"),
+    "record twice": ("PyTorch", "it has two records of one name, or of names that are equal but for case"),
+    "records overlap": ("PyTorch", "its records overlap"),
+    "lengths": ("PyTorch", "its directory does not agree with its records"),
+    "no pickle": ("PyTorch", "it does not say which tensors it holds"),
+    "byte order": ("PyTorch", "it was written on a machine of another byte order"),
+    "reach": ("PyTorch", "{!r} in it reaches beyond its record"),
+    "long metadata": ("torch.distributed.checkpoint", "its metadata has {} bytes"),
     "record": ("PyTorch", "its record {!r} has {} bytes in place of {}"),
 }
 
 
 class CheckpointError(CommandError):
-    """A file that cannot be averaged, or files that do not go together."""
+    """A file that cannot be averaged, or files that do not go together.
+
+    ``differences``: all in which files disagree, as (tensor, what the first has, another file, what that has).
+    """
+
+    differences: Sequence[tuple[str, str, str, str]] = ()
 
     @classmethod
     def suffix(cls, path: Path, allowed: Sequence[str]) -> Self:
@@ -129,13 +148,3 @@ class CheckpointError(CommandError):
     @classmethod
     def output_is_input(cls, path: Path) -> Self:
         return cls(f"--output {str(path)!r} is one of the files to average. Name another.")
-
-    @classmethod
-    def weights_text(cls, text: str) -> Self:
-        return cls(f"--weights got {short(text)}. It takes one number per file, with commas between: 1,2,0.5.")
-
-    @classmethod
-    def weight_count(cls, num_weights: int, num_files: int) -> Self:
-        return cls(
-            f"--weights has {counted(num_weights, 'number')} for {counted(num_files, 'file')}. Give one for each file."
-        )

@@ -7,20 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar, overload
 
-import numpy as np
 import torch
 
-from treefold.backends.torch_memory import NAMES
-from treefold.dtypes import INTEGERS
+from treefold.averaging.trees import average
 from treefold.errors import ArgumentError
-from treefold.ops import ReductionToOneDevice
-from treefold.values import PerReplica, Weights
+from treefold.values import Weights
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 State = TypeVar("State", bound=dict[str, Any])
-
-# It holds nothing but plans it has made.
-_OPS = ReductionToOneDevice()
 
 
 @overload
@@ -62,41 +56,7 @@ def average_models(models: Iterable[Any], weights: Weights | None = None) -> Any
 
 
 def _average_states(states: Sequence[dict[str, Any]], weights: Weights | None) -> Any:
-    first = states[0]
-    whole = {name for name, entry in first.items() if _is_whole(entry)}
+    result = copy.copy(states[0])  # its type, its order, and the _metadata that load_state_dict looks at
     # Plain dictionaries: the order in which models list their entries does not matter.
-    counts = PerReplica([{name: entry for name, entry in state.items() if name in whole} for state in states])
-    others = PerReplica([{name: entry for name, entry in state.items() if name not in whole} for state in states])
-    averages = _OPS.reduce("mean", others, others.devices[0], weights=weights)[0]
-    if whole:
-        averages.update({n: a.to(first[n].device) for n, a in _average_counts(counts, weights).items()})
-    result = copy.copy(first)  # its type, its order, and the _metadata that load_state_dict looks at
-    result.update(averages)
+    result.update(average([dict(state) for state in states], weights))
     return result
-
-
-def _average_counts(counts: PerReplica, weights: Weights | None) -> dict[str, Any]:
-    """Return the averages of whole numbers and flags in their own dtypes, in host memory."""
-    [low], [high] = (_OPS.reduce(op, counts, "cpu:0") for op in ("min", "max"))
-    numbers = [{name: entry for name, entry in state.items() if low[name].dtype is not torch.bool} for state in counts]
-    [mean] = _OPS.reduce("mean", PerReplica(numbers), "cpu:0", weights=weights)
-    averages = {}
-    for name in low:
-        if name in mean:
-            averages[name] = _nearest(mean[name], low[name], high[name])
-        elif torch.equal(low[name], high[name]):
-            averages[name] = low[name]
-        else:
-            raise ArgumentError.flags(name)
-    return averages
-
-
-def _nearest(mean: Any, low: Any, high: Any) -> Any:
-    """Round to whole numbers of the dtype of ``low`` and ``high``, within which float64 may not hold all."""
-    with np.errstate(invalid="ignore"):  # the largest integers may round up to one that does not exist
-        rounded = np.rint(mean.numpy()).astype(low.numpy().dtype)
-    return torch.from_numpy(np.asarray(np.clip(rounded, low.numpy(), high.numpy())))
-
-
-def _is_whole(entry: object) -> bool:
-    return isinstance(entry, torch.Tensor) and NAMES.get(entry.dtype) in {*INTEGERS, "bool"}

@@ -9,88 +9,102 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Self
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from treefold.cli.average.checkpoint import Bytes, Contents, Spec, reading
-from treefold.cli.average.reordered import ReorderedContents, spooled
+from treefold.averaging.mapped import OpenFile
+from treefold.averaging.reordered import ReorderedContents, spooled
+from treefold.averaging.tensors import Bytes, Checkpoint, Contents, Spec, reading
 from treefold.dtypes import DTYPES
-from treefold.errors import CheckpointError
+from treefold.errors import CheckpointError, CheckpointFormatError
 
+KIND = "npz"
 _SUFFIX = ".npy"
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}
 _READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _MOST_HEADER_BYTES = 1 << 16
 #: What NumPy writes. Python unpacks others, too, but block by block only these.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: Beyond this and beyond so many times its bytes, a file that unpacks is refused: nothing of a model is that alike.
+_MOST_PACKED_BYTES, _MOST_RATIO = 64 << 20, 100
 _MOST_DIMENSIONS = 64  # of NumPy's arrays
 _MOST_LENGTH = (1 << 63) - 1
 _MOST_NAME_BYTES = (1 << 16) - 1  # in a zip archive
 
 
-class NpzCheckpoint:
-    """An open npz file. Arrays by columns are put in order in ``scratch``, a directory."""
+def read_npz(file: OpenFile, scratch: Path) -> Checkpoint:
+    """Read the headers of all arrays. Arrays by columns are put in order in ``scratch``, a directory.
 
-    def __init__(self, path: Path, scratch: Path) -> None:
-        """Read the headers of all arrays."""
-        self.path = path
-        self.metadata: dict[str, str] = {}
-        self.specs: dict[str, Spec] = {}
-        self._scratch = scratch
-        self._entries: dict[str, _Entry] = {}
-        with reading(path, "npz"):
-            self._archive = zipfile.ZipFile(path)
-            try:
-                for info in self._archive.infolist():
-                    self._add(info)
-            except BaseException:
-                self._archive.close()
-                raise
+    Raises:
+        CheckpointError: it is no npz file, or would unpack to far more than it is.
 
-    def _add(self, info: zipfile.ZipInfo) -> None:
-        if not info.filename.endswith(_SUFFIX):
-            raise CheckpointError.damaged(self.path, "member", info.filename)
-        name = info.filename.removesuffix(_SUFFIX)
-        if name in self.specs:
-            raise CheckpointError.damaged(self.path, "array twice", name)
-        if info.compress_type not in _METHODS:
-            raise CheckpointError.damaged(self.path, "packing", name, info.compress_type)
-        with self._archive.open(info) as member:
-            entry = _Entry(info, *_read_header(self.path, member))
-            start = member.tell()
-        if not all(0 <= length <= _MOST_LENGTH for length in entry.shape):
-            raise CheckpointError.damaged(self.path, "shape", name, entry.shape)
-        if entry.dtype.hasobject:
-            raise CheckpointError.pickled_objects(self.path, name)
-        if entry.dtype.name not in DTYPES:
-            raise CheckpointError.dtype(self.path, name, str(entry.dtype))
-        spec = Spec(entry.dtype.name, entry.shape)
-        if info.file_size < start + spec.nbytes:
-            raise CheckpointError.truncated(self.path, name)
-        if info.file_size > start + spec.nbytes:
-            raise CheckpointError.damaged(self.path, "more bytes", name)
-        self.specs[name], self._entries[name] = spec, entry
+    """
+    checkpoint = Checkpoint(file.path, KIND)
+    with reading(file.path, KIND):
+        archive = zipfile.ZipFile(file.file)
+        packed = 0
+        for info in archive.infolist():
+            name, entry = _read_entry(file.path, archive, info)
+            if name in checkpoint.tensors:
+                raise CheckpointError.damaged(file.path, "array twice", name)
+            if info.compress_type != zipfile.ZIP_STORED:
+                packed += info.file_size
+            spec = Spec(entry.dtype.name, entry.shape)
+            checkpoint.tensors[name] = _PackedArray(spec, name, entry, archive, file.path, scratch)
+        if packed > max(_MOST_PACKED_BYTES, _MOST_RATIO * file.nbytes):
+            raise CheckpointFormatError.bomb(file.path, file.nbytes, packed)
+    return checkpoint
+
+
+def _read_entry(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[str, _Entry]:
+    if not info.filename.endswith(_SUFFIX):
+        raise CheckpointError.damaged(path, "member", info.filename)
+    name = info.filename.removesuffix(_SUFFIX)
+    if info.compress_type not in _METHODS:
+        raise CheckpointError.damaged(path, "packing", name, info.compress_type)
+    with archive.open(info) as member:
+        entry = _Entry(info, *_read_header(path, member))
+        start = member.tell()
+    if not all(0 <= length <= _MOST_LENGTH for length in entry.shape):
+        raise CheckpointError.damaged(path, "shape", name, entry.shape)
+    if entry.dtype.hasobject:
+        raise CheckpointError.pickled_objects(path, name)
+    if entry.dtype.name not in DTYPES:
+        raise CheckpointError.dtype(path, name, str(entry.dtype))
+    nbytes = Spec(entry.dtype.name, entry.shape).nbytes
+    if info.file_size < start + nbytes:
+        raise CheckpointError.truncated(path, name)
+    if info.file_size > start + nbytes:
+        raise CheckpointError.damaged(path, "more bytes", name)
+    return name, entry
+
+
+@dataclass(frozen=True, slots=True)
+class _PackedArray:
+    """An array of an archive."""
+
+    spec: Spec
+    name: str
+    entry: _Entry
+    archive: zipfile.ZipFile
+    path: Path
+    scratch: Path
 
     @contextlib.contextmanager
-    def tensor(self, name: str) -> Iterator[Contents]:
-        """Open an array; one that is stored by columns is unpacked first."""
-        spec, entry = self.specs[name], self._entries[name]
+    def open(self) -> Iterator[Contents]:
+        """Open it; one that is stored by columns is unpacked first."""
         with contextlib.ExitStack() as opened:
-            with reading(self.path, "npz"):
-                member = opened.enter_context(self._archive.open(entry.info))
+            with reading(self.path, KIND):
+                member = opened.enter_context(self.archive.open(self.entry.info))
                 _read_header(self.path, member)
-            contents = _MemberContents(self.path, member, entry.dtype)
-            if entry.is_by_columns and spec.nbytes:
-                spool = spooled(contents, spec.nbytes, self._scratch, path=self.path, name=name)
-                stored = opened.enter_context(spool).view(spec.numpy_dtype)
-                yield ReorderedContents(stored.reshape(spec.shape, order="F"))
+            contents = _MemberContents(self.path, member, self.entry.dtype)
+            if self.entry.is_by_columns and self.spec.nbytes:
+                spool = spooled(contents, self.spec.nbytes, self.scratch, path=self.path, name=self.name)
+                stored = opened.enter_context(spool).view(self.spec.numpy_dtype)
+                yield ReorderedContents(stored.reshape(self.spec.shape, order="F"))
             else:
                 yield contents
-
-    def close(self) -> None:
-        """Close the file."""
-        self._archive.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +142,7 @@ class _MemberContents:
         if self._buffer.size < nbytes:
             self._buffer = np.empty(nbytes, np.uint8)
         done = 0
-        with reading(self._path, "npz"):
+        with reading(self._path, KIND):
             while done < nbytes and (count := self._member.readinto(self._buffer.data[done:nbytes])):  # type: ignore[attr-defined] # typeshed: not every IO[bytes] has it
                 done += count
         if not self._dtype.isnative:
@@ -140,8 +154,19 @@ class _MemberContents:
 class NpzWriter:
     """Writes arrays one behind the other, uncompressed, as ``numpy.savez`` does."""
 
-    def __init__(self, path: Path, file: BinaryIO, specs: Mapping[str, Spec]) -> None:
+    def __init__(self, file: BinaryIO, specs: Mapping[str, Spec]) -> None:
         """Start an archive."""
+        self._specs = specs
+        self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
+
+    @staticmethod
+    def check(path: Path, specs: Mapping[str, Spec]) -> None:
+        """Refuse what an npz file cannot hold.
+
+        Raises:
+            CheckpointError: a dtype or shape that NumPy does not have, a name that zip archives do not hold.
+
+        """
         for name, spec in specs.items():
             if spec.numpy_dtype.isbuiltin != 1:  # not NumPy's own: it would write nameless bytes
                 raise CheckpointError.not_held(path, name, spec.dtype, ".safetensors")
@@ -149,8 +174,6 @@ class NpzWriter:
                 raise CheckpointError.not_held(path, name, f"the shape of {spec}", ".safetensors")
             if "\0" in name or len((name + _SUFFIX).encode()) > _MOST_NAME_BYTES:
                 raise CheckpointError.reserved(path, name, ".safetensors")
-        self._specs = specs
-        self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
 
     @contextlib.contextmanager
     def tensor(self, name: str) -> Iterator[IO[bytes]]:
@@ -163,14 +186,9 @@ class NpzWriter:
             np.lib.format.write_array_header_1_0(member, header)
             yield member
 
-    def __enter__(self) -> Self:
-        """Return the writer."""
-        return self
-
-    def __exit__(self, kind: object, *_error: object) -> None:
-        """Write the archive's directory; after a failure that cannot be, and matters to nobody."""
-        with contextlib.nullcontext() if kind is None else contextlib.suppress(OSError, ValueError):
-            self._archive.close()
+    def close(self) -> None:
+        """Write the archive's directory."""
+        self._archive.close()
 
 
 def _is_array(spec: Spec) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from treefold.cli.average.checkpoint import Bytes, Contents
+from treefold.averaging.tensors import Bytes, Contents, Spec, Tensor
 from treefold.errors import CheckpointError
 
 _SPOOL_BYTES = 1 << 20
@@ -36,6 +38,45 @@ def spooled(contents: Contents, nbytes: int, directory: Path, *, path: Path, nam
             file.write(piece.data)
         file.flush()
         yield np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+
+@contextlib.contextmanager
+def gathered(cells: Sequence[Cell], spec: Spec, directory: Path, *, name: str) -> Iterator[Bytes]:
+    """Give the contents of a tensor that is stored as cells of a grid, put together on disk.
+
+    Raises:
+        CheckpointError: a cell ends too early.
+        OSError: the disk is full.
+
+    """
+    with tempfile.TemporaryFile(dir=directory, prefix=".treefold-") as file:
+        file.truncate(spec.nbytes)
+        memory = mmap.mmap(file.fileno(), spec.nbytes)
+        whole = np.ndarray(spec.shape, spec.numpy_dtype, memory)
+        for cell in cells:
+            row = math.prod(cell.tensor.spec.shape[1:]) * spec.numpy_dtype.itemsize
+            step = max(_SPOOL_BYTES // max(row, 1), 1)
+            inner = tuple(slice(at, at + n) for at, n in zip(cell.offsets[1:], cell.tensor.spec.shape[1:], strict=True))
+            with cell.tensor.open() as contents:
+                for start in range(0, cell.tensor.spec.shape[0], step):
+                    count = min(step, cell.tensor.spec.shape[0] - start)
+                    piece = contents.take(count * row)
+                    if piece.size < count * row:
+                        raise CheckpointError.truncated(directory, name)
+                    first = cell.offsets[0] + start
+                    shape = (count, *cell.tensor.spec.shape[1:])
+                    whole[(slice(first, first + count), *inner)] = piece.view(spec.numpy_dtype).reshape(shape)
+            if hasattr(mmap, "MADV_DONTNEED"):  # what is written is the file's, and need not stay in memory
+                memory.madvise(mmap.MADV_DONTNEED)
+        yield np.frombuffer(memory, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A tensor that is a part of another, and where it begins in it."""
+
+    offsets: tuple[int, ...]
+    tensor: Tensor
 
 
 class ReorderedContents:

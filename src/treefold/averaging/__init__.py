@@ -1,0 +1,35 @@
+"""Averages of checkpoints and of models in memory: exact, rounded once, and in constant memory for files.
+
+``average_checkpoints`` is the command ``treefold average`` as a function; ``average`` takes pytrees of arrays.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from treefold.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from treefold.averaging.checkpoints import average_checkpoints
+    from treefold.averaging.run import Summary
+    from treefold.averaging.trees import average
+
+# Imported lazily: files need a package that arrays in memory do not.
+_LATER = {
+    "Summary": "treefold.averaging.run",
+    "average": "treefold.averaging.trees",
+    "average_checkpoints": "treefold.averaging.checkpoints",
+}
+
+__all__ = ["Summary", "average", "average_checkpoints"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise UnknownNameError.of_package(name, __all__)
+    value = getattr(importlib.import_module(_LATER[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

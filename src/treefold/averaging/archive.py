@@ -1,0 +1,157 @@
+"""The zip archives that torch.save writes, read strictly: every record is where the directory says, and alone there.
+
+Readers of zip archives differ in what they make of records that overlap, names that are equal but for case, and lengths
+that stand in two places. Here all of these are refused, so that there is one reading of a file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from treefold.averaging.mapped import OpenFile
+from treefold.errors import CheckpointError
+
+MAGIC = b"PK\x03\x04"
+_END, _END64, _LOCATOR = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
+_END_FORMAT, _END64_FORMAT, _LOCATOR_FORMAT = "<4s4H2LH", "<4sQ2H2L4Q", "<4sLQL"
+_ENTRY_FORMAT, _LOCAL_FORMAT = "<4s6H3L5H2L", "<4s5H3L2H"
+_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
+_ZIP64 = 1  # the id of the extra field with 64-bit lengths
+_DESCRIBED_LATER = 1 << 3  # a flag: lengths stand behind the record
+_ENCRYPTED = 1
+_STORED = 0
+_MOST_ENTRY_BYTES = 1 << 30
+
+
+class Record(NamedTuple):
+    """Where the bytes of a record lie in the file."""
+
+    start: int
+    nbytes: int
+
+
+class _Entry(NamedTuple):
+    """A record as the directory has it."""
+
+    name: bytes
+    nbytes: int
+    header: int
+
+
+def read_archive(file: OpenFile, start: int = 0, stop: int | None = None) -> dict[str, Record]:
+    """Return the records of an archive, or of one that lies in a file from ``start`` to ``stop``.
+
+    Raises:
+        CheckpointError: it is no archive as torch.save writes them.
+        Exception: anything that decoding what lies may raise.
+
+    """
+    stop = file.nbytes if stop is None else stop
+    directory, count, length = _find_directory(file, start, stop)
+    entries = list(_entries(file, file.read(start + directory, length), count))
+    records: dict[str, Record] = {}
+    folded: set[str] = set()
+    ends = []
+    for entry in entries:
+        name = entry.name.decode()
+        first = _check_local(file, start, entry)
+        if name.casefold() in folded:
+            raise CheckpointError.damaged(file.path, "record twice")
+        folded.add(name.casefold())
+        records[name] = Record(first, entry.nbytes)
+        ends.append((start + entry.header, first + entry.nbytes))
+    end = start
+    for header, last in sorted(ends):
+        if header < end:
+            raise CheckpointError.damaged(file.path, "records overlap")
+        end = last
+    if end > start + directory:
+        raise CheckpointError.damaged(file.path, "records overlap")
+    return records
+
+
+def _find_directory(file: OpenFile, start: int, stop: int) -> tuple[int, int, int]:
+    """Return where the directory begins, how many entries it has, and its bytes."""
+    size = struct.calcsize(_END_FORMAT)
+    tail = file.read(stop - size, size) if stop - start >= size else b""
+    if len(tail) < size or not tail.startswith(_END) or file.read(start, 4) not in {MAGIC, _END}:
+        raise CheckpointError.damaged(file.path, "no archive")
+    _, _, _, _, count, length, directory, _ = struct.unpack(_END_FORMAT, tail)
+    end = stop - size
+    locator_size = struct.calcsize(_LOCATOR_FORMAT)
+    locator = file.read(end - locator_size, locator_size) if end - start >= locator_size else b""
+    if locator.startswith(_LOCATOR):
+        _, _, at, _ = struct.unpack(_LOCATOR_FORMAT, locator)
+        size64 = struct.calcsize(_END64_FORMAT)
+        end -= locator_size + size64
+        if start + at != end:
+            raise CheckpointError.damaged(file.path, "lengths")
+        signature, *_, count64, length64, directory64 = struct.unpack(_END64_FORMAT, file.read(end, size64))
+        pairs = ((count, count64, _FULL16), (length, length64, _FULL32), (directory, directory64, _FULL32))
+        if signature != _END64 or any(short not in {full, long} for short, long, full in pairs):
+            raise CheckpointError.damaged(file.path, "lengths")
+        count, length, directory = count64, length64, directory64
+    if start + directory + length != end or length > _MOST_ENTRY_BYTES:
+        raise CheckpointError.damaged(file.path, "lengths")
+    return directory, count, length
+
+
+def _entries(file: OpenFile, directory: bytes, count: int) -> Iterator[_Entry]:
+    at, size, found = 0, struct.calcsize(_ENTRY_FORMAT), 0
+    while at < len(directory):
+        fields = struct.unpack_from(_ENTRY_FORMAT, directory, at)
+        signature, flags, method = fields[0], fields[3], fields[4]
+        packed, nbytes, name_length, extra_length, comment_length = fields[8:13]
+        header = fields[16]
+        name = directory[at + size : at + size + name_length]
+        extra = directory[at + size + name_length : at + size + name_length + extra_length]
+        if signature != b"PK\x01\x02" or len(extra) < extra_length:
+            raise CheckpointError.damaged(file.path, "lengths")
+        if method != _STORED or flags & _ENCRYPTED:
+            raise CheckpointError.damaged(file.path, "packed records")
+        nbytes, packed, header = _wide(file, extra, (nbytes, packed, header))
+        if packed != nbytes:
+            raise CheckpointError.damaged(file.path, "packed records")
+        yield _Entry(name, nbytes, header)
+        at += size + name_length + extra_length + comment_length
+        found += 1
+    if found != count or at != len(directory):
+        raise CheckpointError.damaged(file.path, "lengths")
+
+
+def _wide(file: OpenFile, extra: bytes, numbers: tuple[int, ...]) -> list[int]:
+    """Return numbers of 32 bits with those that are full replaced by those of 64 bits in the extra field."""
+    at, long = 0, b""
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, at)
+        if kind == _ZIP64:
+            long = extra[at + 4 : at + 4 + length]
+        at += 4 + length
+    wide = []
+    for number in numbers:
+        if number == _FULL32:
+            if len(long) < 8:  # noqa: PLR2004 - 64 bits
+                raise CheckpointError.damaged(file.path, "lengths")
+            number, long = int.from_bytes(long[:8], "little"), long[8:]  # noqa: PLW2901
+        wide.append(number)
+    return wide
+
+
+def _check_local(file: OpenFile, start: int, entry: _Entry) -> int:
+    """Compare what stands before a record with the directory, and return where its bytes begin."""
+    size = struct.calcsize(_LOCAL_FORMAT)
+    header = file.read(start + entry.header, size + len(entry.name))
+    fields = struct.unpack_from(_LOCAL_FORMAT, header)
+    signature, flags, method, packed, nbytes, name_length, extra_length = (fields[i] for i in (0, 2, 3, 7, 8, 9, 10))
+    if signature != MAGIC or method != _STORED or header[size:] != entry.name or name_length != len(entry.name):
+        raise CheckpointError.damaged(file.path, "lengths")
+    first: int = start + entry.header + size + name_length + extra_length
+    if _FULL32 in (packed, nbytes):
+        extra = file.read(first - extra_length, extra_length)
+        nbytes, packed = _wide(file, extra, (nbytes, packed))
+    is_later = bool(flags & _DESCRIBED_LATER) and packed == nbytes == 0
+    if not is_later and (packed != entry.nbytes or nbytes != entry.nbytes):
+        raise CheckpointError.damaged(file.path, "lengths")
+    return first

@@ -1,0 +1,248 @@
+"""Checkpoints of torch.distributed.checkpoint: pieces of tensors by rank, and a pickle that says where they lie.
+
+PyTorch reads that pickle by plain unpickling, which runs what it names. Here it is data, and only the classes below
+mean anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from treefold.averaging.mapped import OpenFile
+from treefold.averaging.pickles import Call, Name, read_pickle
+from treefold.averaging.reordered import Cell, gathered
+from treefold.averaging.tensors import Bytes, Checkpoint, Contents, Spec, Tensor, reading
+from treefold.averaging.torch_reader import lengths_of, read_single_tensor
+from treefold.dtypes import DTYPES
+from treefold.errors import CheckpointError, CheckpointFormatError
+
+METADATA = ".metadata"
+KIND = "torch.distributed.checkpoint"
+_MODULE = "torch.distributed.checkpoint.metadata"
+_METADATA, _TENSOR, _BYTES, _CHUNK, _INDEX, _PROPERTIES = (
+    Name(_MODULE, f"{name}")
+    for name in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "MetadataIndex",
+                 "TensorProperties")
+)  # fmt: skip
+_INFO = Name("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+_MOST_METADATA_BYTES = 1 << 30
+#: What no name of a file beside another one has.
+_UNSAFE = re.compile(r"[/\\:\x00]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """A tensor whose cells follow each other in memory, or must be put together."""
+
+    spec: Spec
+    name: str
+    cells: tuple[Cell, ...]
+    scratch: Path
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Contents]:
+        """Open it."""
+        if all(cell.tensor.spec.shape[1:] == self.spec.shape[1:] for cell in self.cells):
+            with contextlib.closing(_Chain([cell.tensor for cell in self.cells])) as chain:
+                yield chain
+        else:
+            with gathered(self.cells, self.spec, self.scratch, name=self.name) as contents:
+                yield _Memory(contents)
+
+
+class _Chain:
+    """The contents of tensors, one behind the other."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._waiting = iter(tensors)
+        self._opened = contextlib.ExitStack()
+        self._contents: Contents = _Memory(np.empty(0, np.uint8))
+        self._left = 0
+        self._buffer = np.empty(0, np.uint8)
+
+    def take(self, nbytes: int) -> Bytes:
+        if nbytes <= self._left:
+            self._left -= nbytes
+            return self._contents.take(nbytes)
+        if self._buffer.size < nbytes:
+            self._buffer = np.empty(nbytes, np.uint8)
+        done = 0
+        while done < nbytes:
+            if not self._left and not self._open_next():
+                break
+            piece = self._contents.take(min(nbytes - done, self._left))
+            if not piece.size:
+                break
+            self._buffer[done : done + piece.size] = piece
+            done, self._left = done + piece.size, self._left - piece.size
+        return self._buffer[:done]
+
+    def _open_next(self) -> bool:
+        self._opened.close()
+        tensor = next(self._waiting, None)
+        if tensor is not None:
+            self._contents, self._left = self._opened.enter_context(tensor.open()), tensor.spec.nbytes
+        return tensor is not None
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+class _Memory:
+    """Contents that are mapped already."""
+
+    def __init__(self, contents: Bytes) -> None:
+        self._left = contents
+
+    def take(self, nbytes: int) -> Bytes:
+        taken, self._left = self._left[:nbytes], self._left[nbytes:]
+        return taken
+
+
+def read_distributed(
+    folder: Path, scratch: Path, open_file: Callable[[Path], OpenFile], *, key: str | None = None
+) -> Checkpoint:
+    """Read where the tensors of a checkpoint lie.
+
+    Args:
+        folder: Where its ``.metadata`` is.
+        scratch: A directory for tensors that must be put together.
+        open_file: Opens a file and sees to its closing.
+        key: The part of the state that holds the model; None where there is one.
+
+    Raises:
+        CheckpointError: it is not what PyTorch writes, or pieces overlap or are missing.
+
+    """
+    path = folder / METADATA
+    with reading(path, KIND):
+        file = open_file(path)
+        if file.nbytes > _MOST_METADATA_BYTES:
+            raise CheckpointError.damaged(path, "long metadata", file.nbytes)
+        fields = _fields(read_pickle(file.read(0, file.nbytes)), _METADATA)
+        entries: Mapping[str, Any] = fields["state_dict_metadata"]
+        names, others = _names_of(folder, entries, fields.get("planner_data"), key)
+        places = _places_of(fields["storage_data"])
+        files: dict[str, OpenFile] = {}
+        checkpoint = Checkpoint(folder, KIND, metadata={"format": "pt"}, others=others)
+        for entry, name in names.items():
+            tensor = _fields(entries[entry], _TENSOR)
+            spec = Spec(_dtype_of(path, entry, tensor["properties"]), lengths_of(tensor["size"]))
+            cells = []
+            for chunk in tensor["chunks"]:
+                offsets, sizes = (lengths_of(_fields(chunk, _CHUNK)[word]) for word in ("offsets", "sizes"))
+                if math.prod(sizes):
+                    piece = _open_piece(folder, scratch, open_file, files, name, places.get((entry, offsets)))
+                    if piece.spec != Spec(spec.dtype, sizes):
+                        raise CheckpointFormatError.pieces(folder, name, f"has a piece of {piece.spec}")
+                    cells.append(Cell(offsets, piece))
+            _check_grid(folder, name, spec, cells)
+            cells.sort(key=lambda cell: cell.offsets)
+            is_one = len(cells) == 1 and cells[0].tensor.spec == spec
+            checkpoint.tensors[name] = cells[0].tensor if is_one else _Pieces(spec, name, tuple(cells), scratch)
+    return checkpoint
+
+
+def _fields(value: Any, *classes: Name) -> dict[str, Any]:
+    """Return the fields of an object of one of these classes."""
+    if not isinstance(value, Call) or value.function not in classes or not isinstance(value.state, dict):
+        raise TypeError("its metadata holds something else than PyTorch writes")
+    return value.state
+
+
+def _dtype_of(path: Path, name: str, properties: Any) -> str:
+    known: Any = properties
+    if getattr(known, "function", None) != _PROPERTIES:
+        raise TypeError("its metadata holds something else than PyTorch writes")
+    dtype = known.state[0]
+    if not isinstance(dtype, Name) or dtype.module != "torch" or dtype.name not in DTYPES:
+        raise CheckpointError.dtype(path, name, str(dtype))
+    return dtype.name
+
+
+def _names_of(
+    folder: Path, entries: Mapping[str, Any], paths: Any, key: str | None
+) -> tuple[dict[str, str], list[str]]:
+    """Return the entries that are the model's tensors with the names that they have in it, and all other names."""
+    groups: dict[str, dict[str, str]] = {}
+    others = []
+    for entry, value in entries.items():
+        if not isinstance(entry, str):
+            raise TypeError
+        if isinstance(value, Call) and value.function == _BYTES:
+            others.append(entry)
+            continue
+        path = paths.get(entry) if isinstance(paths, dict) else None
+        parts = [str(part) for part in path] if isinstance(path, tuple) and path else [entry]
+        group, inner = (parts[0], ".".join(parts[1:])) if len(parts) > 1 else ("", entry)
+        groups.setdefault(group, {})[entry] = inner
+    models = [group for group in groups if not group.startswith("optim")]
+    if key is None and "" in groups:
+        key = ""
+    elif key is None and len(models) == 1:
+        key = models[0]
+    if key not in groups:
+        if not entries:
+            return {}, others
+        raise CheckpointFormatError.key(folder, models, key)
+    others += [entry for group, names in groups.items() if group != key for entry in names]
+    return groups[key], others
+
+
+def _places_of(storage: Any) -> dict[tuple[str, tuple[int, ...]], tuple[str, int, int]]:
+    """Return file, first byte and number of bytes of each piece, by its tensor and offsets."""
+    places = {}
+    for index, info in storage.items():
+        at, where = _fields(index, _INDEX), _fields(info, _INFO)
+        if where.get("transform_descriptors"):
+            raise TypeError("its pieces are transformed, as by compression")
+        if at.get("offset") is not None:
+            first, nbytes = lengths_of((where["offset"], where["length"]))
+            places[at["fqn"], lengths_of(at["offset"])] = (where["relative_path"], first, nbytes)
+    return places
+
+
+def _open_piece(
+    folder: Path,
+    scratch: Path,
+    open_file: Callable[[Path], OpenFile],
+    files: dict[str, OpenFile],
+    name: str,
+    place: tuple[str, int, int] | None,
+) -> Tensor:
+    if place is None:
+        raise CheckpointFormatError.pieces(folder, name, "has a piece that lies nowhere")
+    relative, first, nbytes = place
+    if relative in {"", ".", ".."} or _UNSAFE.search(relative):
+        raise CheckpointFormatError.pieces(folder, name, f"lies in {relative!r}, which is no file beside the metadata")
+    if relative not in files:
+        files[relative] = open_file(folder / relative)
+    file = files[relative]
+    if first + nbytes > file.nbytes:
+        raise CheckpointError.truncated(file.path, name)
+    return read_single_tensor(file, scratch, name, start=first, stop=first + nbytes)
+
+
+def _check_grid(folder: Path, name: str, spec: Spec, cells: Sequence[Cell]) -> None:
+    """Refuse pieces that overlap, leave gaps, or are no grid."""
+    if not spec.nbytes and not cells:
+        return
+    cuts = [sorted({cell.offsets[axis] for cell in cells}) for axis in range(len(spec.shape))]
+    ends = [[*starts[1:], length] for starts, length in zip(cuts, spec.shape, strict=True)]
+    sizes = [dict(zip(starts, stops, strict=True)) for starts, stops in zip(cuts, ends, strict=True)]
+    is_whole = len(cells) == math.prod(map(len, cuts)) == len({cell.offsets for cell in cells}) and all(
+        starts[0] == 0 for starts in cuts
+    )
+    for cell in cells:
+        stops = [at + length for at, length in zip(cell.offsets, cell.tensor.spec.shape, strict=True)]
+        is_whole = is_whole and stops == [sizes[axis][at] for axis, at in enumerate(cell.offsets)]
+    if not is_whole:
+        raise CheckpointFormatError.pieces(folder, name, "is in pieces that overlap or leave gaps")

@@ -1,0 +1,302 @@
+"""One run: all inputs open and compared, then the output written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from treefold.averaging.arithmetic import Op, check_meaning
+from treefold.averaging.folders import Layout
+from treefold.averaging.readers import Reader
+from treefold.averaging.selection import Agreement, Choice, Difference, agree, check_choice, explain, prepare
+from treefold.averaging.stream import average, block_bytes
+from treefold.averaging.tensors import Checkpoint
+from treefold.averaging.weights import make_combination
+from treefold.averaging.writers import OUTPUT_ENDINGS, Target, check_target, plan_shards, writing
+from treefold.errors import AverageOptionError, CheckpointError
+from treefold.files import NEW_FILE_MODE, check_writable, clear_drafts, made_parents
+
+#: The interpreter, NumPy and what they load.
+_PROCESS_BYTES = 60 << 20
+_MAGIC = re.compile(r"[*?\[]")
+_PEFT = re.compile(r"\.lora_(A|B|embedding_A|embedding_B)\b")
+PEFT_WARNING = (
+    "These are adapters: the mean of their factors is not the factors of the mean. To average the models that they "
+    "make, merge each adapter into its base first (merge_and_unload), or keep the result as a new starting point."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for. ``weights``: text as on the command line, or numbers; None: all alike."""
+
+    op: Op = Op.MEAN
+    weights: str | Sequence[object] | None = None
+    decay: str | None = None
+    last: int | None = None
+    base: Path | None = None
+    key: str | None = None
+    choice: Choice = Choice()  # noqa: RUF009 - it is frozen
+    max_shard_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run writes, or would write.
+
+    Attributes:
+        op: The operation.
+        inputs: The files and folders, in their order; the base first if there is one.
+        output: Where it is written.
+        num_tensors: How many tensors are written, those that share memory with others included.
+        nbytes: Their bytes.
+        memory_bytes: About how much memory the run takes.
+        files: The names of the shards of a folder, with their bytes; empty for one file.
+        differences: What disagrees, as (tensor, what the first input has, other input, what that has).
+        partial: Tensors that only some of the inputs have.
+        converted: Tensors whose dtype was converted.
+        ties: Tensors that share the memory of another one, and its name.
+        others: What is beside the tensors and was left out.
+        warnings: Sentences that a reader should see.
+
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    output: str
+    num_tensors: int
+    nbytes: int
+    memory_bytes: int
+    files: dict[str, int]
+    differences: list[Difference]
+    partial: list[str]
+    converted: list[str]
+    ties: dict[str, str]
+    others: list[str]
+    warnings: list[str]
+
+
+class Run:
+    """The inputs of a run, open and compared while the ``with`` block lasts.
+
+    ``agreement``: what they make together. ``nbytes``: to be read.
+
+    Raises:
+        CheckpointError: an input cannot be read or is refused, or the output cannot be written.
+
+    """
+
+    def __init__(self, inputs: Sequence[str | Path], output: Path, request: Request) -> None:
+        """Open all inputs."""
+        paths = expand(inputs, request.last)
+        has_base = request.base is not None
+        combination = make_combination(
+            request.op, request.weights, len(paths) + has_base, decay=request.decay, has_base=has_base
+        )
+        if request.choice.is_partial and request.op is not Op.MEAN:
+            raise AverageOptionError.goes_with("--partial", "--op mean")
+        if request.choice.is_partial and has_base:
+            raise AverageOptionError.goes_with("--partial", "inputs without --base")
+        self._request, self._combination = request, combination
+        self.output = output
+        self.paths = [request.base, *paths] if request.base is not None else paths
+        self._check_apart()
+        with contextlib.ExitStack() as opened:
+            reader = Reader(_scratch_of(output), request.key)
+            opened.callback(reader.close)
+            read = [reader.read(path) for path in self.paths]
+            self._is_folder = self._decide_folder(*read[0])
+            self._check_output(reader)
+            self._checkpoints = [prepare(checkpoint, request.choice) for checkpoint, _ in read]
+            keeps_ties = output.suffix != ".npz"
+            self.agreement: Agreement = agree(
+                self._checkpoints, combination, is_partial=request.choice.is_partial, keeps_ties=keeps_ties
+            )
+            check_choice(request.choice, self.agreement)
+            self.target = self._make_target(reader, read[0][1])
+            if not self.agreement.differences:
+                for one in self.target.outputs:
+                    check_meaning(one.name, one.spec, combination)
+                check_target(self.target)
+            self._opened = opened.pop_all()
+        self.nbytes = sum(len(one.tensors) * one.spec.nbytes for one in self.agreement.outputs)
+
+    def __enter__(self) -> Self:
+        """Return the run itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close all files."""
+        self._opened.close()
+
+    def check(self) -> None:
+        """Refuse inputs that disagree.
+
+        Raises:
+            CheckpointError: with the remedy where there is one.
+
+        """
+        if self.agreement.differences:
+            raise explain(self.agreement.differences, self._checkpoints)
+
+    def write(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
+        """Write the output, whole or not at all. ``on_bytes`` is told how many bytes were read.
+
+        Raises:
+            CheckpointError: the inputs disagree, a file ends too early, or writing fails.
+
+        """
+        self.check()
+        try:
+            with made_parents(self.output):
+                if not clear_drafts(self.output):
+                    raise AverageOptionError.busy(self.output)
+                with writing(self.target) as writer:
+                    average(self.target.outputs, writer, on_bytes)
+        except OSError as error:
+            raise CheckpointError.unwritable("--output", self.output, error) from None
+
+    def summary(self) -> Summary:
+        """Return what is written."""
+        agreement = self.agreement
+        names = [output.name for output in agreement.outputs]
+        warnings = [PEFT_WARNING] if any(_PEFT.search(name) for name in names) else []
+        num_inputs = len(self._checkpoints)
+        headers = 1_000 * sum(len(checkpoint.tensors) for checkpoint in self._checkpoints)
+        return Summary(
+            op=self._combination.op.value,
+            inputs=tuple(str(path) for path in self.paths),
+            output=str(self.output),
+            num_tensors=len(names) + len(agreement.ties),
+            nbytes=sum(output.spec.nbytes for output in agreement.outputs),
+            memory_bytes=_PROCESS_BYTES + headers + (num_inputs + 1) * block_bytes(num_inputs),
+            files={shard.name: shard.nbytes for shard in self.target.shards} if self._is_folder else {},
+            differences=agreement.differences,
+            partial=agreement.partial,
+            converted=agreement.converted,
+            ties=agreement.ties,
+            others=sorted({name for checkpoint in self._checkpoints for name in checkpoint.others}),
+            warnings=warnings,
+        )
+
+    def _decide_folder(self, first: Checkpoint, layout: Layout | None) -> bool:
+        """Tell whether the output is a folder: where the first input is one and the output has no ending of a file."""
+        is_file = self.output.suffix in OUTPUT_ENDINGS
+        is_folder = layout is not None or first.path.is_dir()
+        if not is_file and not is_folder:
+            raise CheckpointError.suffix(self.output, OUTPUT_ENDINGS)
+        if is_file and self._request.max_shard_bytes is not None:
+            raise AverageOptionError.goes_with("--max-shard-size", "an output that is a folder")
+        return not is_file
+
+    def _check_apart(self) -> None:
+        """Refuse an output inside an input, or around one."""
+        output = Path(os.path.realpath(self.output))
+        for path in self.paths:
+            found = Path(os.path.realpath(path))
+            if output == found:
+                raise CheckpointError.output_is_input(self.output)
+            if (found in output.parents and _is_folder(found)) or output in found.parents:
+                raise AverageOptionError.output_in_input(self.output, path)
+
+    def _find_output(self) -> os.stat_result | None:
+        try:
+            return self.output.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise CheckpointError.unwritable("--output", self.output, error) from None
+
+    def _check_output(self, reader: Reader) -> None:
+        found = self._find_output()
+        opened = [os.fstat(file.file.fileno()) for file in reader.files]
+        if found is not None and any(os.path.samestat(found, one) for one in opened):
+            raise CheckpointError.output_is_input(self.output)
+        try:
+            if self._is_folder and found is not None and not self.output.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(self.output))
+            if self._is_folder and found is not None and any(self.output.iterdir()):
+                raise AverageOptionError.output_exists(self.output)
+            # Missing folders are made when there is something to write.
+            is_there = self.output.absolute().parent.is_dir() and not self._is_folder
+            check_writable(self.output if is_there else _scratch_of(self.output) / ".treefold-new")
+        except OSError as error:
+            raise CheckpointError.unwritable("--output", self.output, error) from None
+
+    def _make_target(self, reader: Reader, layout: Layout | None) -> Target:
+        first, *others = self._checkpoints
+        metadata = {
+            key: text for key, text in first.metadata.items() if all(o.metadata.get(key) == text for o in others)
+        }
+        shards = plan_shards(
+            self.agreement.outputs, first, layout, is_folder=self._is_folder, most_bytes=self._request.max_shard_bytes
+        )
+        mode = NEW_FILE_MODE
+        for file in reader.files:
+            mode &= file.mode
+        dtype = self._request.choice.dtype
+        is_copied = self._is_folder and layout is not None
+        return Target(
+            self.output,
+            self._is_folder,
+            shards,
+            metadata,
+            self.agreement.ties,
+            # Nobody but the owner may do more with the output than with every file of the inputs.
+            mode | 0o600,
+            layout.folder if layout is not None and is_copied else None,
+            layout.small if layout is not None and is_copied else (),
+            {"dtype": dtype, "torch_dtype": dtype} if dtype is not None else {},
+        )
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that is too long, for one: that is said when it is opened
+        return False
+
+
+def _scratch_of(output: Path) -> Path:
+    """Return the nearest folder that exists around an output, for files without a name."""
+    folder = Path(os.path.realpath(output)).parent
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def expand(inputs: Sequence[str | Path], last: int | None) -> list[Path]:
+    """Return inputs with patterns replaced by what they match, and of all of them the last ``last`` by their numbers.
+
+    Raises:
+        AverageOptionError: a pattern that matches nothing, fewer inputs than ``last``.
+
+    """
+    found: list[Path] = []
+    for given in inputs:
+        text = str(given)
+        if _MAGIC.search(text) and not os.path.lexists(text):
+            matches = sorted(glob.glob(text), key=_by_number)  # noqa: PTH207 - a pattern may be absolute
+            if not matches:
+                raise AverageOptionError.no_match(text)
+            found += map(Path, matches)
+        else:
+            found.append(Path(given))
+    if last is None:
+        return found
+    if not 1 <= last <= len(found):
+        raise AverageOptionError.value("--last", last, f"1 to {len(found)}, the number of inputs")
+    return sorted(found, key=lambda path: _by_number(str(path)))[-last:]
+
+
+def _by_number(text: str) -> list[tuple[int, int, str]]:
+    """Return a key by which ``step-900`` stands before ``step-1000``."""
+    parts = re.split(r"(\d+)", text)
+    return [(1, int(part), part) if part.isdecimal() else (0, 0, part) for part in parts]

@@ -1,0 +1,165 @@
+"""safetensors files: a length, a header in JSON, and the tensors' bytes.
+
+The header is checked here, by the rules of the safetensors library and a little more, because the library opens a file
+by its name: what it has checked need not be what is read. Ranges may not overlap, leave holes or reach beyond the file,
+shapes must fit them, and no name stands twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from treefold.averaging.mapped import OpenFile, Span
+from treefold.averaging.tensors import Checkpoint, Spec, Tensor, reading
+from treefold.dtypes import DTYPES
+from treefold.errors import CheckpointError
+
+KIND = "safetensors"
+_LENGTH_BYTES = 8
+_METADATA = "__metadata__"
+_NAMES = {row.safetensors: row.name for row in DTYPES.values() if row.safetensors}
+#: Of the format; the library allows no longer header.
+_MOST_HEADER_BYTES = 100_000_000
+#: Dtypes of the format that are not averaged, by the bits of an element.
+_OTHER_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+_MOST_LENGTH = (1 << 63) - 1
+
+
+def read_safetensors(file: OpenFile, *, start: int = 0, stop: int | None = None) -> Checkpoint:
+    """Read the header of an open file, or of the part of it from ``start`` to ``stop``.
+
+    Raises:
+        CheckpointError: it is no safetensors file, or says what is not so.
+
+    """
+    with reading(file.path, KIND):
+        nbytes = (file.nbytes if stop is None else stop) - start
+        header, data = _read_header(file, start, nbytes)
+        metadata = header.pop(_METADATA, None)
+        if metadata is not None and not _is_of_text(metadata):
+            raise CheckpointError.damaged(file.path, "metadata")
+        end = 0
+        tensors: dict[str, Tensor] = {}
+        # In the order of the data, so that a file is read from its beginning to its end.
+        for name, entry in sorted(header.items(), key=lambda item: _range_of(file.path, *item)):
+            first, last = _range_of(file.path, name, entry)
+            spec, bits = _spec_of(file.path, name, entry)
+            if first != end or (last - first) * 8 != bits:
+                raise CheckpointError.damaged(file.path, "range", name)
+            if spec is None:
+                raise CheckpointError.dtype(file.path, name, entry["dtype"])
+            tensors[name] = Span(spec, file, start + data + first)
+            end = last
+        if data + end != nbytes:
+            raise CheckpointError.damaged(file.path, "size", nbytes, data + end)
+    return Checkpoint(file.path, KIND, tensors, metadata or {})
+
+
+def _read_header(file: OpenFile, start: int, nbytes: int) -> tuple[dict[str, Any], int]:
+    """Return the header and where the data begins."""
+    length = int.from_bytes(file.read(start, min(_LENGTH_BYTES, nbytes)), "little")
+    data = _LENGTH_BYTES + length
+    if nbytes < _LENGTH_BYTES or data > nbytes or length > _MOST_HEADER_BYTES:
+        raise CheckpointError.damaged(file.path, "header length", length)
+    text = file.read(start + _LENGTH_BYTES, length)
+    if not text.startswith(b"{"):
+        raise CheckpointError.damaged(file.path, "no header")
+
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            names = [name for name, _ in pairs]
+            raise CheckpointError.damaged(file.path, "entry twice", next(n for n in names if names.count(n) > 1))
+        return found
+
+    def no_number(text: str) -> NoReturn:
+        raise CheckpointError.damaged(file.path, "no number", text)
+
+    header: dict[str, Any] = json.loads(text.decode(), object_pairs_hook=without_duplicates, parse_constant=no_number)
+    return header, data
+
+
+def _is_of_text(metadata: object) -> bool:
+    return isinstance(metadata, dict) and all(isinstance(text, str) and is_text(text) for text in metadata.values())
+
+
+def is_text(name: str) -> bool:
+    """Tell whether a string is Unicode text: half of a surrogate pair is none."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _range_of(path: Path, name: str, entry: Any) -> tuple[int, int]:
+    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_length, offsets)):  # noqa: PLR2004
+        raise CheckpointError.damaged(path, "range", name)
+    return offsets[0], offsets[1]
+
+
+def _spec_of(path: Path, name: str, entry: Mapping[str, Any]) -> tuple[Spec | None, int]:
+    """Return dtype and shape, None for a dtype that is not averaged, and the bits of the contents."""
+    code, shape = entry.get("dtype"), entry.get("shape")
+    if not is_text(name) or not isinstance(shape, list) or not all(map(_is_length, shape)):
+        raise CheckpointError.damaged(path, "tensor shape", name)
+    if code in _OTHER_BITS:
+        return None, math.prod(shape) * _OTHER_BITS[code]
+    if not isinstance(code, str) or code not in _NAMES:
+        raise CheckpointError.damaged(path, "tensor dtype", code, name)
+    size = 1  # the library's product must not overflow on the way, whatever comes behind
+    for length in shape:
+        size *= length
+        if size > _MOST_LENGTH:
+            raise CheckpointError.damaged(path, "tensor shape", name)
+    return Spec(_NAMES[code], tuple(shape)), size * DTYPES[_NAMES[code]].bits
+
+
+def _is_length(number: object) -> bool:
+    return type(number) is int and 0 <= number <= _MOST_LENGTH
+
+
+class SafetensorsWriter:
+    """Writes the header at once and the tensors as they come."""
+
+    def __init__(self, path: Path, file: BinaryIO, specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> None:
+        """Write the header; the tensors must follow in the order of ``specs``."""
+        self._file = file
+        check_held(path, specs)
+        header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
+        end = 0
+        for name, spec in specs.items():
+            start, end = end, end + spec.nbytes
+            code = DTYPES[spec.dtype].safetensors
+            header[name] = {"dtype": code, "shape": spec.shape, "data_offsets": (start, end)}
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % _LENGTH_BYTES)  # so that the data is aligned
+        file.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+
+    @contextlib.contextmanager
+    def tensor(self, name: str) -> Iterator[BinaryIO]:  # noqa: ARG002 - the header says what comes when
+        """Give the file itself."""
+        yield self._file
+
+    def close(self) -> None:
+        """Do nothing: all that describes the tensors stands before them."""
+
+
+def check_held(path: Path, specs: Mapping[str, Spec]) -> None:
+    """Refuse what a safetensors file cannot hold.
+
+    Raises:
+        CheckpointError: complex128, or a tensor named as the metadata is.
+
+    """
+    for name, spec in specs.items():
+        if name == _METADATA:
+            raise CheckpointError.reserved(path, name, ".npz")
+        if DTYPES[spec.dtype].safetensors is None:
+            raise CheckpointError.not_held(path, name, spec.dtype, ".npz")

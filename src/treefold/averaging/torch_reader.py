@@ -1,0 +1,297 @@
+"""PyTorch's files, read without PyTorch: where each tensor lies, by the archive's records and the pickle as data."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treefold.averaging.archive import Record, read_archive
+from treefold.averaging.mapped import MappedContents, OpenFile, Span
+from treefold.averaging.pickles import Call, Name, Persistent, read_pickle
+from treefold.averaging.reordered import ReorderedContents, spooled
+from treefold.averaging.safetensors_files import is_text
+from treefold.averaging.tensors import Checkpoint, Contents, Spec, Tensor, reading
+from treefold.dtypes import DTYPES
+from treefold.errors import CheckpointError, CheckpointFormatError
+
+KIND = "PyTorch"
+_PICKLE, _SCRIPT = "/data.pkl", "/constants.pkl"
+#: The dtypes of storages by the class that a pickle names. Of all dtypes that came later, PyTorch writes untyped ones.
+_STORAGES = {f"{row.torch}Storage": row.name for row in DTYPES.values() if row.torch}
+_UNTYPED = "UntypedStorage"
+_MOST_DEPTH = 4  # of mappings around the tensors
+#: Mappings of a training run, which may hold tensors that are no model's.
+_OF_A_RUN = ("optim", "callbacks", "loops", "lr_sched", "scheduler", "scaler", "rng")
+_REBUILD_3 = Name("torch._utils", "_rebuild_tensor_v3")
+_REBUILD_2 = (Name("torch._utils", "_rebuild_tensor_v2"), Name("torch._utils", "_rebuild_tensor"), _REBUILD_3)
+_PARAMETERS = (Name("torch._utils", "_rebuild_parameter"), Name("torch._utils", "_rebuild_parameter_with_state"))
+_FROM_TYPE = Name("torch._tensor", "_rebuild_from_type_v2")
+_PLAIN_TYPES = (Name("torch", "Tensor"), Name("torch.nn.parameter", "Parameter"), Name("torch.nn.parameter", "Buffer"))
+
+
+class _Place(NamedTuple):
+    """What makes two tensors the same memory: the storage, the first element, lengths, strides and marks."""
+
+    storage: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    marks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StridedTensor:
+    """A tensor whose elements do not lie row by row, or are conjugated or negated by a mark."""
+
+    spec: Spec
+    name: str
+    file: OpenFile
+    start: int
+    strides: tuple[int, ...]
+    marks: tuple[str, ...]
+    scratch: Path
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Contents]:
+        """Put the elements in order on disk, and give them from there."""
+        item = self.spec.numpy_dtype.itemsize
+        nbytes = _reach(self.spec.shape, self.strides) * item
+        contents = MappedContents(self.file, self.start, self.start + nbytes)
+        steps: list[Callable[..., object]] = [{"conj": np.conjugate, "neg": np.negative}[mark] for mark in self.marks]
+        with spooled(contents, nbytes, self.scratch, path=self.file.path, name=self.name) as stored:
+            self.file.forget(self.start + nbytes)
+            strides = [item * stride for stride in self.strides]
+            array = np.ndarray(self.spec.shape, self.spec.numpy_dtype, stored.data, strides=strides)
+            yield ReorderedContents(array, *steps)
+
+
+def read_torch(file: OpenFile, scratch: Path, *, key: str | None = None) -> Checkpoint:
+    """Read where the tensors of a file lie. ``key``: the mapping that holds them, with dots between nested names.
+
+    Raises:
+        CheckpointError: it is not as torch.save writes it, or holds no tensors by name.
+
+    """
+    with reading(file.path, KIND):
+        archive = _Archive(file, scratch)
+        contents = archive.read()
+        found, others = _mapping_of(file.path, contents, key)
+        checkpoint = Checkpoint(file.path, KIND, others=others)
+        # What PyTorch's own safetensors files say, and some loaders insist on.
+        checkpoint.metadata["format"] = "pt"
+        places: dict[_Place, str] = {}
+        for name, value in found.items():
+            place = archive.place(name, value)
+            if place in places:
+                checkpoint.ties[name] = places[place]
+            elif math.prod(place.shape):
+                places[place] = name
+            checkpoint.tensors[name] = archive.tensor(name, place)
+    return checkpoint
+
+
+def read_single_tensor(file: OpenFile, scratch: Path, name: str, *, start: int, stop: int) -> Tensor:
+    """Read a tensor alone, which a part of a file holds as torch.save writes it.
+
+    Raises:
+        CheckpointError: it is none.
+
+    """
+    with reading(file.path, KIND):
+        archive = _Archive(file, scratch, start, stop)
+        return archive.tensor(name, archive.place(name, archive.read()))
+
+
+class _Archive:
+    """The records of an archive, and what its pickle describes."""
+
+    def __init__(self, file: OpenFile, scratch: Path, start: int = 0, stop: int | None = None) -> None:
+        self.file, self.scratch = file, scratch
+        self.records = read_archive(file, start, stop)
+        pickles = [name for name in self.records if name.endswith(_PICKLE)]
+        if any(name.endswith(_SCRIPT) for name in self.records):
+            raise CheckpointFormatError.named(file.path, "torchscript")
+        if len(pickles) != 1:
+            raise CheckpointError.damaged(file.path, "no pickle")
+        self.root = pickles[0].removesuffix(_PICKLE)
+        order = self.records.get(f"{self.root}/byteorder")
+        if order is not None and file.read(*order) != b"little":
+            raise CheckpointError.damaged(file.path, "byte order")
+        self._checked: set[tuple[str, int]] = set()
+
+    def read(self) -> Any:
+        return read_pickle(self.file.read(*self.records[f"{self.root}{_PICKLE}"]))
+
+    def place(self, name: str, value: Any) -> _Place:
+        """Return where a tensor lies, in elements."""
+        call = _plain(value)
+        if call is None:
+            raise CheckpointError.pickle_needed(self.file.path, _name_of(value))
+        storage, offset, shape, strides, *rest = call.arguments
+        kind, key, length = _storage_of(storage)
+        dtype = call.arguments[6].name if call.function == _REBUILD_3 else _STORAGES.get(kind, kind)
+        marks = rest[-1] if rest and isinstance(rest[-1], dict) and call.function != _REBUILD_3 else {}
+        shape, strides = lengths_of(shape), lengths_of(strides)
+        if dtype not in DTYPES:
+            raise CheckpointError.dtype(self.file.path, name, dtype)
+        itemsize = DTYPES[dtype].bits // 8
+        nbytes = length * (1 if kind == _UNTYPED else itemsize)
+        record = self.records[f"{self.root}/data/{key}"]
+        if record.nbytes != nbytes:
+            raise CheckpointError.damaged(self.file.path, "record", key, record.nbytes, nbytes)
+        spec = Spec(dtype, shape)
+        if spec.nbytes > nbytes:
+            raise CheckpointError.expanded(self.file.path, name, str(spec))
+        if len(strides) != len(shape) or (lengths_of((offset,))[0] + _reach(shape, strides)) * itemsize > nbytes:
+            raise CheckpointError.damaged(self.file.path, "reach", name)
+        signs = tuple(mark for mark in ("conj", "neg") if marks.get(mark))
+        return _Place(key, offset, shape, strides, dtype, signs)
+
+    def tensor(self, name: str, place: _Place) -> Tensor:
+        """Return the tensor of a place."""
+        spec = Spec(place.dtype, place.shape)
+        record: Record = self.records[f"{self.root}/data/{place.storage}"]
+        start = record.start + place.offset * spec.numpy_dtype.itemsize
+        if not spec.nbytes or (_is_in_order(place) and not place.marks):
+            return Span(spec, self.file, start)
+        return StridedTensor(spec, name, self.file, start, place.strides, place.marks, self.scratch)
+
+
+def _plain(value: Any) -> Call | None:
+    """Return the call that makes a plain tensor, without what a parameter or a type adds; None for all else."""
+    while isinstance(value, Call):
+        if value.function in _PARAMETERS:
+            value = value.arguments[0]
+        elif value.function == _FROM_TYPE and value.arguments[1] in _PLAIN_TYPES:
+            value = Call(value.arguments[0], value.arguments[2])
+        else:
+            return value if value.function in _REBUILD_2 else None
+    return None
+
+
+def _storage_of(storage: object) -> tuple[str, str, int]:
+    """Return class, key and length of what a pickle says of a storage."""
+    if not isinstance(storage, Persistent):
+        raise TypeError
+    word, kind, key, _, length = storage.key
+    if word != "storage" or not isinstance(kind, Name) or not isinstance(key, str):
+        raise TypeError
+    return kind.name, key, lengths_of((length,))[0]
+
+
+def lengths_of(numbers: Any) -> tuple[int, ...]:
+    """Return lengths, strides or offsets as whole numbers.
+
+    Raises:
+        ValueError: they are none.
+
+    """
+    if isinstance(numbers, Call):  # torch.Size
+        [numbers] = numbers.arguments
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+        raise ValueError("lengths or strides that no tensor has")
+    return tuple(numbers)
+
+
+def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Return how many elements lie from the first to the last."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+
+
+def _is_in_order(place: _Place) -> bool:
+    step = 1
+    for length, stride in zip(reversed(place.shape), reversed(place.strides), strict=True):
+        if length > 1 and stride != step:
+            return False
+        step *= length
+    return True
+
+
+def _mapping_of(path: Path, contents: Any, key: str | None) -> tuple[dict[str, Any], list[str]]:
+    """Return the mapping that holds tensors by name, without what is no tensor, and the names of that."""
+    if not isinstance(contents, dict):
+        raise CheckpointError.not_tensors(path, _name_of(contents))
+    if {"state", "param_groups"} <= contents.keys():
+        raise CheckpointFormatError.named(path, "optimizer")
+    chosen = contents if key is None else _at(path, contents, key)
+    found, others = {}, []
+    for name, value in chosen.items():
+        is_tensor = _is_tensor(value)
+        if is_tensor and not isinstance(name, str):
+            raise CheckpointError.not_tensors(path, f"a {type(name).__name__} for a name")
+        if is_tensor and not is_text(name):
+            raise CheckpointError.not_text(path, name)
+        if is_tensor:
+            found[name] = value
+        else:
+            others.append(str(name))
+    if found or (key is None and not contents):
+        return found, others
+    places = sorted(_places(contents))
+    if key is None and len(places) == 1:
+        return _mapping_of(path, contents, places[0])
+    raise CheckpointFormatError.key(path, places, key)
+
+
+def _at(path: Path, contents: Mapping[Any, Any], key: str) -> Mapping[Any, Any]:
+    found: Any = contents
+    for part in [key] if key in contents else key.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        raise CheckpointFormatError.key(path, sorted(_places(contents)), key)
+    return found
+
+
+def _places(contents: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[str]:
+    """Yield the keys of mappings that hold tensors directly, with dots between nested names."""
+    for name, value in contents.items():
+        is_inner = isinstance(name, str) and isinstance(value, dict) and depth < _MOST_DEPTH
+        if is_inner and not name.startswith(_OF_A_RUN):
+            if any(isinstance(key, str) and _is_tensor(inner) for key, inner in value.items()):
+                yield prefix + name
+            yield from _places(value, f"{prefix}{name}.", depth + 1)
+
+
+def _is_tensor(value: Any) -> bool:
+    """Tell whether a value is a tensor, or an object of another class that holds stored numbers.
+
+    Objects without any are left out with numbers, texts and settings; one with some may be a weight, and is refused
+    later.
+    """
+    if not isinstance(value, Call):
+        return False
+    if _plain(value) is not None or (isinstance(value.function, Name) and value.function.name.startswith("_rebuild")):
+        return True
+    seen: set[int] = set()
+    todo: list[Any] = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, Persistent) or item == _PLAIN_TYPES[0]:
+            return True
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Call):
+            todo += [item.function, item.arguments, item.state, item.items]
+        elif isinstance(item, dict):
+            todo += [*item.keys(), *item.values()]
+        elif isinstance(item, list | tuple | set | frozenset):
+            todo += item
+    return False
+
+
+def _name_of(value: Any) -> str:
+    if isinstance(value, Persistent):
+        return "bytes without a tensor"
+    if isinstance(value, Call):
+        return str(value.function) if isinstance(value.function, Name) else "an object"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,290 @@
+"""What is computed: every element is the exact value, rounded once, whatever the weights, dtype and order of inputs."""
+
+import fractions
+import itertools
+import json
+import math
+import random
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_torch
+from safetensors.torch import save_file as save_torch
+
+from treefold.averaging import average_checkpoints
+from treefold.averaging.arithmetic import Combination, combine
+from treefold.averaging.weights import decay_weights, read_text
+from treefold.testing import rounded
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def numpy_dtype(name):
+    """Return a dtype by its name."""
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+def hostile(dtype, count, seed):
+    """Return floats of all exponents, signs and zeros, and near cancellations; the seed is the replica's."""
+    drawing = np.random.default_rng(seed)
+    kind = numpy_dtype(dtype)
+    bits = drawing.integers(0, 1 << (8 * kind.itemsize), count, dtype=np.uint64).astype(f"uint{8 * kind.itemsize}")
+    values = bits.view(kind).copy()
+    with np.errstate(all="ignore"):
+        values[~np.isfinite(values.astype(np.float64))] = -0.0
+        shared = np.random.default_rng(7).normal(size=count // 2)  # the same in all replicas, but for the last bit
+        values[: count // 2] = (shared * (1 + 2.0**-7 * drawing.integers(-1, 2, count // 2))).astype(kind)
+    return values
+
+
+def exact(parts, weights, divisor):
+    """Return the exact combination of each element as fractions."""
+    columns = zip(*(part.astype(np.float64).tolist() for part in parts), strict=True)
+    return [sum(w * fractions.Fraction(x) for w, x in zip(weights, c, strict=True)) / divisor for c in columns]
+
+
+class TestCombinations:
+    @pytest.mark.parametrize("dtype", FLOATS)
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "0.3,0.7,0.5",
+            "1/3,2/3,1",
+            "1.5,-0.7,0.2",
+            "1,-1,1",
+            "0.25,-0.5,0.125",
+            "1e-9,3,-1e9",
+            "-2,0,0.001",
+            "64,64,1",
+        ],
+    )
+    def test_are_the_exact_value_rounded_once(self, dtype, text):
+        """Weights of any sign, sums of weights above and below the divisor: fractions are the oracle."""
+        parts = [hostile(dtype, 400, replica) for replica in range(3)]
+        weights = read_text(text)
+        out = np.empty_like(parts[0])
+        combine("w", dtype, parts, Combination.of(weights), out)
+        wanted = [rounded(value, dtype) for value in exact(parts, weights, 1)]
+        assert out.astype(np.float64).tolist() == wanted
+
+    @pytest.mark.parametrize("dtype", FLOATS)
+    def test_do_not_depend_on_the_order(self, dtype):
+        """All orders of four inputs with decimal weights, bit for bit."""
+        parts = [hostile(dtype, 2000, replica) for replica in range(4)]
+        weights = read_text("0.1,0.2,-0.3,0.85")
+        found = set()
+        for order in itertools.permutations(range(4)):
+            out = np.empty_like(parts[0])
+            combine("w", dtype, [parts[i] for i in order], Combination.of([weights[i] for i in order]), out)
+            found.add(out.tobytes())
+        assert len(found) == 1
+
+    @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+    def test_of_complex_numbers_go_part_by_part(self, dtype):
+        """Real and imaginary parts are combined apart."""
+        parts = [np.array([2.0**replica - 3.0**replica * 1j], dtype) for replica in range(2)]
+        out = np.empty_like(parts[0])
+        combine("w", dtype, parts, Combination.of(read_text("3,-0.5")), out)
+        assert out.tolist() == [2 - 1.5j]
+
+    def test_of_integers_are_the_nearest_whole_number(self):
+        """Halves go to the even neighbour; beyond the dtype there is none."""
+        parts = [np.array([10, 11], "int64"), np.array([7, 8], "int64")]
+        out = np.empty_like(parts[0])
+        combine("n", "int64", parts, Combination.of(read_text("1.5,-0.5")), out)
+        assert out.tolist() == [12, 12]  # 11.5 and 12.5
+        small = [np.array([200], "uint8"), np.array([1], "uint8")]
+        with pytest.raises(
+            ValueError, match=r"^The combination of 'n' has numbers beyond uint8\. Leave it out with --skip"
+        ):
+            combine("n", "uint8", small, Combination.of(read_text("2,1")), np.empty(1, "uint8"))
+
+    def test_of_weight_nothing_leave_an_input_out(self):
+        """NaN and all."""
+        out = np.empty(1)
+        combine("w", "float64", [np.array([np.nan]), np.array([3.0])], Combination.of(read_text("0,0.5")), out)
+        assert out.tolist() == [1.5]
+
+
+class TestWeights:
+    def test_are_read_as_they_are_written(self, tmp_path):
+        """Decimals, fractions and a file say the same number."""
+        (tmp_path / "weights.txt").write_text("3/10\n7e-1\n")
+        wanted = [fractions.Fraction(3, 10), fractions.Fraction(7, 10)]
+        assert read_text("0.3,0.7") == read_text("3/10, .7") == read_text(f"@{tmp_path / 'weights.txt'}") == wanted
+
+    @pytest.mark.parametrize("text", ["", "1,,2", "nan", "inf,1", "1/0", "0x1", "1_0", "1e99999", "@missing", "1 2"])
+    def test_that_are_no_numbers_are_refused(self, text):
+        """One sentence, whatever it is."""
+        with pytest.raises(ValueError, match=r"^--weights "):
+            read_text(text)
+
+    def test_in_one_ratio_give_one_result(self, tmp_path):
+        """0.3 and 0.7, 3 and 7, 3/10 and 7/10."""
+        for replica in range(2):
+            save_file({"w": hostile("float32", 1000, replica)}, tmp_path / f"{replica}.safetensors")
+        written = set()
+        for number, weights in enumerate(("0.3,0.7", "3,7", "3/10,7/10")):
+            inputs = [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]
+            average_checkpoints(inputs, tmp_path / f"mean{number}.safetensors", weights=weights)
+            written.add((tmp_path / f"mean{number}.safetensors").read_bytes())
+        assert len(written) == 1
+
+    @pytest.mark.parametrize(
+        ("shape", "rate"),
+        [
+            ("linear", lambda t: 1 - t),
+            ("cosine", lambda t: (1 + math.cos(math.pi * t)) / 2),
+            ("1-sqrt", lambda t: 1 - math.sqrt(t)),
+        ],
+    )
+    def test_of_a_decay_scale_updates_as_it_does(self, shape, rate):
+        """The updates before checkpoint i are scaled by the weights of i and all later ones."""
+        weights = decay_weights(shape, 10)
+        assert sum(weights) == 1
+        for checkpoint in range(10):
+            assert float(sum(weights[checkpoint:])) == pytest.approx(rate(checkpoint / 10), abs=1e-15)
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Return three files, of which replica r says 2**r."""
+    paths = [tmp_path / f"step-{step}.safetensors" for step in (900, 1000, 20000)]
+    for replica, path in enumerate(paths):
+        extra = {f"only{replica}": np.array([2.0**replica])} if replica else {}
+        save_file({"w": np.full(3, 2.0**replica), "head.w": np.full(2, 10.0 * 2**replica)} | extra, path)
+    return paths
+
+
+class TestOptions:
+    def test_last_takes_numbers_as_numbers(self, three, tmp_path):
+        """step-900 comes before step-1000, and that before step-20000; a pattern in quotes works."""
+        summary = average_checkpoints([tmp_path / "step-*"], tmp_path / "mean.npz", last=2, only="w")
+        assert summary.inputs == tuple(map(str, three[1:]))
+        assert np.load(tmp_path / "mean.npz")["w"].tolist() == [3.0] * 3
+
+    def test_base_is_subtracted_before(self, three, tmp_path):
+        """Base + Σ wᵢ(xᵢ − base), of a mean and of a combination."""
+        options = {"base": three[0], "only": "w"}
+        average_checkpoints(three[1:], tmp_path / "a.npz", **options)
+        average_checkpoints(three[1:], tmp_path / "b.npz", op="combine", weights="2,0.5", **options)
+        assert np.load(tmp_path / "a.npz")["w"].tolist() == [3.0] * 3
+        assert np.load(tmp_path / "b.npz")["w"].tolist() == [1 + 2 * 1 + 0.5 * 3] * 3
+
+    def test_partial_averages_those_that_have_it(self, three, tmp_path):
+        """What only some inputs have is kept, by their weights, and listed."""
+        summary = average_checkpoints(three, tmp_path / "mean.npz", partial=True, weights=[5, 1, 3])
+        mean = np.load(tmp_path / "mean.npz")
+        assert summary.partial == ["only1", "only2"]
+        assert (mean["only1"].tolist(), mean["only2"].tolist()) == ([2.0], [4.0])
+        assert mean["w"][0] == rounded(fractions.Fraction(19, 9), "float64")
+
+    def test_only_and_skip_choose_by_name(self, three, tmp_path):
+        """Patterns, as of files."""
+        average_checkpoints(three, tmp_path / "a.npz", skip=["only*", "head.*"])
+        average_checkpoints(three, tmp_path / "b.npz", only="head.?")
+        assert (list(np.load(tmp_path / "a.npz")), list(np.load(tmp_path / "b.npz"))) == (["w"], ["head.w"])
+
+    def test_strip_prefix_makes_names_agree(self, three, tmp_path):
+        """The error names the prefix and the option; two names that come together are refused."""
+        save_file({"module.w": np.full(3, 8.0), "module.head.w": np.full(2, 1.0)}, tmp_path / "ddp.safetensors")
+        inputs = [three[0], tmp_path / "ddp.safetensors"]
+        with pytest.raises(ValueError, match=r"begin with 'module\.', and others do not\. Say --strip-prefix module\."):
+            average_checkpoints(inputs, tmp_path / "mean.npz")
+        average_checkpoints(inputs, tmp_path / "mean.npz", strip_prefix="module.")
+        assert np.load(tmp_path / "mean.npz")["w"].tolist() == [4.5] * 3
+        save_file({"module.w": np.full(3, 8.0), "w": np.full(3, 1.0)}, tmp_path / "both.safetensors")
+        with pytest.raises(ValueError, match=r"--strip-prefix makes two tensors of '.*both\.safetensors' 'w'"):
+            average_checkpoints([tmp_path / "both.safetensors"], tmp_path / "mean.npz", strip_prefix="module.")
+
+    def test_dtype_converts_before(self, tmp_path):
+        """Dtypes that differ meet in one, 8-bit floats too; integers stay."""
+        kinds = (torch.float8_e4m3fn, torch.float64)
+        for replica, kind in enumerate(kinds):
+            tensors = {"w": torch.tensor([1.5, -3.0]).to(kind) * 1 if replica else torch.tensor([1.5, -3.0]).to(kind)}
+            save_torch(tensors | {"n": torch.tensor([4, 6])}, tmp_path / f"{replica}.safetensors")
+        inputs = [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]
+        summary = average_checkpoints(inputs, tmp_path / "mean.safetensors", dtype="bfloat16")
+        mean = load_torch(tmp_path / "mean.safetensors")
+        assert summary.converted == ["w"]
+        assert torch.equal(mean["w"], torch.tensor([1.5, -3.0], dtype=torch.bfloat16))
+        assert mean["n"].dtype is torch.int64
+
+    def test_eight_bits_that_differ_name_the_remedy(self, tmp_path):
+        """--dtype converts before averaging."""
+        for replica in range(2):
+            values = {"w": torch.tensor([2.0**replica]).to(torch.float8_e5m2)}
+            save_torch(values, tmp_path / f"{replica}.safetensors")
+        with pytest.raises(ValueError, match=r"Say --dtype bfloat16, which converts before averaging\."):
+            average_checkpoints([tmp_path / "0.safetensors", tmp_path / "1.safetensors"], tmp_path / "m.safetensors")
+
+    def test_a_dry_run_writes_nothing(self, three, tmp_path):
+        """It says what would be written, and all disagreements."""
+        before = sorted(tmp_path.iterdir())
+        summary = average_checkpoints(three, tmp_path / "new" / "mean.npz", dry_run=True)
+        assert sorted(tmp_path.iterdir()) == before
+        assert [difference[0] for difference in summary.differences] == ["only1", "only2"]
+        assert summary.memory_bytes < 120 << 20
+        assert json.dumps(summary.differences)
+
+    def test_missing_folders_are_made(self, three, tmp_path):
+        """And go again if nothing is written into them."""
+        average_checkpoints(three[:1], tmp_path / "a" / "b" / "mean.safetensors")
+        assert load_file(tmp_path / "a" / "b" / "mean.safetensors")["w"].tolist() == [1.0] * 3
+        save_file({"on": np.array([True])}, tmp_path / "x.safetensors")
+        save_file({"on": np.array([False])}, tmp_path / "y.safetensors")
+        with pytest.raises(ValueError, match=r"^The files differ in 'on'"):
+            average_checkpoints([tmp_path / "x.safetensors", tmp_path / "y.safetensors"], tmp_path / "c" / "m.npz")
+        assert not (tmp_path / "c").exists()
+
+
+class TestTies:
+    def test_stay_where_all_inputs_have_them(self, tmp_path):
+        """Stored once: shared in .pt, named by the metadata in safetensors, as its own save_model does."""
+        for replica in range(2):
+            shared = torch.full((2, 2), 2.0**replica)
+            torch.save({"embed": shared, "head": shared, "_extra_state": None, "n": 3}, tmp_path / f"{replica}.bin")
+        inputs = [tmp_path / "0.bin", tmp_path / "1.bin"]
+        summary = average_checkpoints(inputs, tmp_path / "mean.safetensors")
+        assert (summary.ties, summary.others) == ({"head": "embed"}, ["_extra_state", "n"])
+        assert list(load_torch(tmp_path / "mean.safetensors")) == ["embed"]
+        average_checkpoints([*inputs, tmp_path / "mean.safetensors"], tmp_path / "mean.pt")
+        mean = torch.load(tmp_path / "mean.pt")
+        assert mean["embed"].data_ptr() == mean["head"].data_ptr()
+        assert mean["head"].tolist() == [[1.5, 1.5], [1.5, 1.5]]
+
+    def test_end_where_one_input_has_two_tensors(self, tmp_path):
+        """Both are averaged and stored."""
+        shared = torch.tensor([1.0])
+        torch.save({"embed": shared, "head": shared}, tmp_path / "0.bin")
+        torch.save({"embed": torch.tensor([3.0]), "head": torch.tensor([5.0])}, tmp_path / "1.bin")
+        average_checkpoints([tmp_path / "0.bin", tmp_path / "1.bin"], tmp_path / "mean.safetensors")
+        mean = load_torch(tmp_path / "mean.safetensors")
+        assert (mean["embed"].item(), mean["head"].item()) == (2.0, 3.0)
+
+
+class TestPackedIntegers:
+    @pytest.mark.parametrize(
+        ("name", "beside", "dtype"),
+        [
+            ("l.qweight", "l.scales", "int32"),
+            ("l.qzeros", "l.scales", "int32"),
+            ("l.weight", "l.weight.absmax", "uint8"),
+            ("l.weight", "l.weight.quant_state.bitsandbytes__nf4", "uint8"),
+            ("l.weight", "l.SCB", "int8"),
+        ],
+    )
+    def test_are_refused_unless_equal(self, tmp_path, name, beside, dtype):
+        """GPTQ, AWQ and bitsandbytes: the mean of codes is no code of the mean."""
+        drawing = random.Random(0)  # noqa: S311 - codes, not secrets
+        for replica in range(3):
+            code = drawing.randrange(1, 99) if replica else 5
+            tensors = {name: np.array([code], dtype), beside: np.ones(1, "float32"), "steps": np.array(code)}
+            save_file(tensors, tmp_path / f"{replica}.safetensors")
+        with pytest.raises(ValueError, match=rf"is quantized: the mean of the packed numbers at '{name}' is not "):
+            average_checkpoints([tmp_path / "0.safetensors", tmp_path / "1.safetensors"], tmp_path / "m.npz")
+        average_checkpoints([tmp_path / "0.safetensors"] * 2, tmp_path / "same.npz")
+        assert np.load(tmp_path / "same.npz")[name].tolist() == [5]
