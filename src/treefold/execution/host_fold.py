@@ -56,7 +56,8 @@ def folds_natively(num_sources: int) -> bool:
 
 def _fold_plain(jobs: Sequence[Job], plain: Sequence[Job], fold: Fold) -> None:
     most = max((len(job.sources) for job in jobs), default=0)
-    by_core, others = [], []
+    by_core: list[Job] = []
+    others: list[Job] = []
     for job in plain:
         serves = folds_natively(most) and _made_dtype(job, fold) == fold.result_dtype(job.dtype)
         (by_core if serves else others).append(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,8 @@ def train_connected(digits: Digits, *, steps: int, seed: int, shuffle: bool) -> 
         everyone = group.all_gather(own[None])
         gradients = differentiate_parts(digits, seed)
         mine = np.array_split(np.arange(PARTS), group.size)[group.rank]
-        total = digest(group.all_reduce(PerReplica([gradients[index] for index in mine])))
+        brought: Any = PerReplica([gradients[index] for index in mine])
+        total = digest(group.all_reduce(brought))
     if group.rank:
         return True
     ops = HierarchicalCopyAllReduce()
