@@ -117,11 +117,12 @@ def from_a_thread(rank, size):
 
 
 def never_sent(rank, size):
-    """Rank 1 does not send; return what rank 0 is told, and the sum of a collective afterwards."""
+    """Rank 1 does not send a second time; return what rank 0 is told, and the sum of a collective afterwards."""
     said, total = None, torch.full((1,), 2.0**rank)
+    ring(rank, size, 1)  # so that they are connected
     if rank == 0:
         try:
-            distributed.irecv(torch.zeros(2), 1).wait(dt.timedelta(seconds=0.5))
+            distributed.irecv(torch.zeros(2), 1, tag=1).wait(dt.timedelta(seconds=0.5))
         except RuntimeError as error:
             said = str(error)
     distributed.all_reduce(total)
