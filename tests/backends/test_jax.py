@@ -344,8 +344,9 @@ class TestRefusals:
         for transform in (jax.jit, jax.grad, jax.vmap):
             transform(step)(jnp.ones(()) if transform is not jax.vmap else jnp.ones(2))
         assert set(said) == {
-            "Replica 0 has a JAX tracer, which stands for an array without being one. treefold runs outside jit, grad "
-            "and vmap: call it on their results, or use jax.lax.psum inside."
+            "Replica 0 has a JAX tracer, which stands for an array without being one. In one process treefold runs "
+            "outside jit, grad and vmap: call it on their results, or use jax.lax.psum inside. Calls of a group may "
+            "stand in jit."
         }
 
     def test_of_deleted_arrays(self):

@@ -154,18 +154,60 @@ class TestEveryFramework:
             assert (mismatch[0], shape, story) == ("CallMismatchError", (0, 3), "done")
 
 
-def reduce_in_jit(me):
-    """Reduce what is only traced."""
-    story = told(lambda: jax.jit(me.group.all_reduce)(jnp.ones(3)))
-    return story, float(me.group.all_reduce(jnp.float32(2**me.rank)))
+def call_in_jit(me, *, turns):
+    """Make calls of several kinds in a compiled program, in a loop of it, and in a branch."""
+    group = me.group
+
+    @jax.jit
+    def step(base):
+        # Shapes differ, so that two calls in another order are a mismatch.
+        made = [group.all_reduce(base * jnp.ones(length))[0] for length in range(1, 7)]
+        made.append(group.broadcast(base * jnp.ones(9), root=1)[0])
+        root = group.reduce(base * jnp.ones(11), root=0)
+        made.append(jnp.float32(0) if root is None else root[0])
+
+        def turn(index, total):
+            return total + group.all_reduce({"w": base * index})["w"]
+
+        made.append(jax.lax.fori_loop(0, 3, turn, jnp.float32(0)))
+        made.append(jax.lax.cond(base > 0, lambda: group.all_reduce(base, "max"), lambda: group.all_reduce(-base)))
+        whole = group.all_reduce(jnp.full(2, me.rank, jnp.int32), "mean")
+        halves = group.all_reduce(jnp.full(3, base, jnp.bfloat16), "mean", weights=1 + me.rank)
+        return [*made, whole[0], halves[0].astype(jnp.float32)]
+
+    base = jnp.float32(2**me.rank)
+    found = [[float(one) for one in step(base)] for _ in range(turns)]
+    return found, str(step(base)[10].dtype), told(group.barrier)
+
+
+def gather_in_jit(me):
+    """Ask for lengths that no trace knows; then reduce what does not agree, and what does."""
+    story = told(lambda: jax.jit(me.group.all_gather)(jnp.ones(3)))
+    try:
+        wrong = str(jax.jit(me.group.all_reduce)(jnp.ones(2 + me.rank, jnp.float32)))
+    except jax.errors.JaxRuntimeError as error:
+        wrong = str(error)
+    return story, wrong, float(jax.jit(me.group.all_reduce)(jnp.float32(2**me.rank)))
 
 
 class TestJax:
-    def test_values_that_are_traced_are_refused(self, framework_ranks):
-        """A group waits for others, which XLA's programs cannot; outside of them the group goes on."""
-        for (kind, sentence), total in run(framework_ranks, reduce_in_jit, 2):
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_calls_in_jit_are_made_in_the_order_of_the_program(self, framework_ranks, size):
+        """Also in loops and branches; results have the dtypes that they have outside."""
+        total, top, weight = 2.0**size - 1, 2.0 ** (size - 1), size * (size + 1) / 2
+        mean = sum((1 + r) * 2**r for r in range(size)) / weight
+        for rank, (found, dtype, story) in enumerate(run(framework_ranks, call_in_jit, size, turns=5)):
+            root = total if rank == 0 else 0.0
+            row = [*[total] * 6, 2.0, root, 3 * total, top, (size - 1) / 2, float(jnp.bfloat16(mean))]
+            assert found == [row] * 5
+            assert (dtype, story) == ("float64", "done")
+
+    def test_lengths_of_other_ranks_are_refused(self, framework_ranks):
+        """A mismatch is JAX's error with treefold's sentence, and the group goes on."""
+        for (kind, sentence), wrong, total in run(framework_ranks, gather_in_jit, 2):
             assert kind == "ArgumentError"
-            assert "jit" in sentence
+            assert sentence.startswith("A gather, a scatter or sparse rows have lengths that other ranks decide")
+            assert "CallMismatchError: Rank 1 calls all_reduce, SUM, of float32 (3,), while rank 0" in wrong
             assert total == 3
 
 

@@ -7,7 +7,7 @@ It adopts memory that is 64-byte aligned, as results of 64 KiB and more are, on 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,9 +19,11 @@ import optree
 from jax._src.array import ArrayImpl
 
 from treefold.backends.interface import HostArray, Node, Refusal
+from treefold.backends.jax_calls import call_in_order
 from treefold.backends.jax_memory import place
 from treefold.backends.rows import Row, read_arrays
 from treefold.backends.through_numpy import ThroughNumpyBackend
+from treefold.backends.tracing import Like
 from treefold.dtypes import INTEGERS
 from treefold.errors import ArgumentError
 from treefold.errors.words import some
@@ -62,7 +64,10 @@ class JaxBackend(ThroughNumpyBackend):
     def refusal(self, array: Any) -> Refusal | None:
         """Refuse what has no numbers here and now: tracers, keys, deleted arrays, several devices, accelerators."""
         if isinstance(array, jax.core.Tracer):
-            advice = "treefold runs outside jit, grad and vmap: call it on their results, or use jax.lax.psum inside."
+            advice = (
+                "In one process treefold runs outside jit, grad and vmap: call it on their results, or use "
+                "jax.lax.psum inside. Calls of a group may stand in jit."
+            )
             return Refusal("a JAX tracer, which stands for an array without being one", advice)
         if type(array) is not ArrayImpl:
             advice = "treefold takes arrays of numbers: of random keys, pass jax.random.key_data(keys)."
@@ -116,6 +121,14 @@ class JaxBackend(ThroughNumpyBackend):
         """Without x64 the MEAN of integers is float32, as ``jnp.mean`` has it: float64 would break the next ``jit``."""
         result = fold.result_dtype(dtype)
         return "float32" if dtype in INTEGERS and result == "float64" and not jax.config.jax_enable_x64 else result
+
+    def is_later(self, array: Any) -> bool:
+        """Tell a tracer."""
+        return isinstance(array, jax.core.Tracer)
+
+    def call_later(self, function: Callable[..., Any], arrays: Sequence[Any], likes: Sequence[Like]) -> list[Any]:
+        """Call with NumPy arrays."""
+        return call_in_order(function, arrays, likes, self.result_dtype)
 
     def contents(self, arrays: Sequence[Any]) -> list[HostArray]:
         """Return JAX's own views."""

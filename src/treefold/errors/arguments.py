@@ -101,6 +101,14 @@ class ArgumentError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def fixed_shapes(cls) -> Self:
+        """A call of a group in a program of JAX, of whose results the lengths are those of other ranks."""
+        return cls(
+            "A gather, a scatter or sparse rows have lengths that other ranks decide, and JAX's programs have fixed "
+            "shapes. Call it outside of jit; all_reduce, reduce and broadcast may stand inside."
+        )
+
+    @classmethod
     def traced(cls, call: str) -> Self:
         """A call of a group that cannot stand in a graph that is being traced."""
         return cls(f"{call} cannot be traced into a graph. Call it outside of the traced function.")
