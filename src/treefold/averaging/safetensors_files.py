@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from treefold.averaging.mapped import OpenFile, Span
 from treefold.averaging.tensors import Checkpoint, Spec, Tensor, reading
@@ -46,18 +45,29 @@ def read_safetensors(file: OpenFile, *, start: int = 0, stop: int | None = None)
         end = 0
         tensors: dict[str, Tensor] = {}
         # In the order of the data, so that a file is read from its beginning to its end.
-        for name, entry in sorted(header.items(), key=lambda item: _range_of(file.path, *item)):
-            first, last = _range_of(file.path, name, entry)
-            spec, bits = _spec_of(file.path, name, entry)
-            if first != end or (last - first) * 8 != bits:
+        for name in sorted(header, key=lambda name: _range_of(file.path, name, header[name])):
+            entry = header[name]
+            if not is_text(name):
+                raise CheckpointError.damaged(file.path, "tensor shape", name)
+            if entry.first != end or (entry.last - entry.first) * 8 != entry.bits:
                 raise CheckpointError.damaged(file.path, "range", name)
-            if spec is None:
-                raise CheckpointError.dtype(file.path, name, entry["dtype"])
-            tensors[name] = Span(spec, file, start + data + first)
-            end = last
+            if entry.spec is None:
+                raise CheckpointError.dtype(file.path, name, entry.code)
+            tensors[name] = Span(entry.spec, file, start + data + entry.first)
+            end = entry.last
         if data + end != nbytes:
             raise CheckpointError.damaged(file.path, "size", nbytes, data + end)
     return Checkpoint(file.path, KIND, tensors, metadata or {})
+
+
+class _Entry(NamedTuple):
+    """A tensor of a header: its bytes, and dtype and shape, or None and the bits of a dtype that is not averaged."""
+
+    first: int
+    last: int
+    code: str
+    spec: Spec | None
+    bits: int
 
 
 def _read_header(file: OpenFile, start: int, nbytes: int) -> tuple[dict[str, Any], int]:
@@ -70,17 +80,20 @@ def _read_header(file: OpenFile, start: int, nbytes: int) -> tuple[dict[str, Any
     if not text.startswith(b"{"):
         raise CheckpointError.damaged(file.path, "no header")
 
-    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    specs: dict[tuple[str, tuple[int, ...]], Spec] = {}
+
+    def read_object(pairs: list[tuple[str, Any]]) -> Any:
         found = dict(pairs)
         if len(found) != len(pairs):
             names = [name for name, _ in pairs]
             raise CheckpointError.damaged(file.path, "entry twice", next(n for n in names if names.count(n) > 1))
-        return found
+        # At once, because a header of many tensors is large while it is a tree of dictionaries.
+        return _entry_of(found, specs) if "data_offsets" in found else found
 
     def no_number(text: str) -> NoReturn:
         raise CheckpointError.damaged(file.path, "no number", text)
 
-    header: dict[str, Any] = json.loads(text.decode(), object_pairs_hook=without_duplicates, parse_constant=no_number)
+    header: dict[str, Any] = json.loads(text.decode(), object_pairs_hook=read_object, parse_constant=no_number)
     return header, data
 
 
@@ -98,27 +111,36 @@ def is_text(name: str) -> bool:
 
 
 def _range_of(path: Path, name: str, entry: Any) -> tuple[int, int]:
-    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_length, offsets)):  # noqa: PLR2004
+    if isinstance(entry, _Entry):
+        return entry.first, entry.last
+    if not isinstance(entry, dict) or not isinstance(entry.get("data_offsets"), list):
         raise CheckpointError.damaged(path, "range", name)
-    return offsets[0], offsets[1]
+    if isinstance(entry.get("dtype"), str) and entry["dtype"] not in _NAMES and entry["dtype"] not in _OTHER_BITS:
+        raise CheckpointError.damaged(path, "tensor dtype", entry["dtype"], name)
+    raise CheckpointError.damaged(path, "tensor shape", name)
 
 
-def _spec_of(path: Path, name: str, entry: Mapping[str, Any]) -> tuple[Spec | None, int]:
-    """Return dtype and shape, None for a dtype that is not averaged, and the bits of the contents."""
-    code, shape = entry.get("dtype"), entry.get("shape")
-    if not is_text(name) or not isinstance(shape, list) or not all(map(_is_length, shape)):
-        raise CheckpointError.damaged(path, "tensor shape", name)
-    if code in _OTHER_BITS:
-        return None, math.prod(shape) * _OTHER_BITS[code]
-    if not isinstance(code, str) or code not in _NAMES:
-        raise CheckpointError.damaged(path, "tensor dtype", code, name)
-    size = 1  # the library's product must not overflow on the way, whatever comes behind
+def _entry_of(found: dict[str, Any], specs: dict[tuple[str, tuple[int, ...]], Spec]) -> _Entry | dict[str, Any]:
+    """Return an entry in little memory; as it is, if something is wrong with it. ``specs``: those that were seen."""
+    code, shape, offsets = found.get("dtype"), found.get("shape"), found["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:  # noqa: PLR2004 - a range
+        return found
+    if not isinstance(code, str) or not all(map(_is_length, shape)) or not all(map(_is_length, offsets)):
+        return found
+    first, last = offsets
+    key = code, tuple(shape)
+    if key in specs:
+        spec = specs[key]
+        return _Entry(first, last, code, spec, spec.nbytes * 8)
+    size = 1  # the product must not overflow on the way, whatever comes behind
     for length in shape:
         size *= length
         if size > _MOST_LENGTH:
-            raise CheckpointError.damaged(path, "tensor shape", name)
-    return Spec(_NAMES[code], tuple(shape)), size * DTYPES[_NAMES[code]].bits
+            return found
+    if code in _NAMES:
+        specs[key] = Spec(_NAMES[code], key[1])
+        return _Entry(first, last, code, specs[key], specs[key].nbytes * 8)
+    return _Entry(first, last, code, None, size * _OTHER_BITS[code]) if code in _OTHER_BITS else found
 
 
 def _is_length(number: object) -> bool:

@@ -106,6 +106,8 @@ def prepare(checkpoint: Checkpoint, choice: Choice) -> Checkpoint:
         CheckpointError: two tensors come to one name.
 
     """
+    if choice == Choice(is_partial=choice.is_partial):
+        return checkpoint
     tensors: dict[str, Tensor] = {}
     renamed: dict[str, str] = {}
     for old, tensor in checkpoint.tensors.items():
@@ -146,56 +148,66 @@ def agree(
     tables = _with_ties(checkpoints)
     packed = _packed_names(checkpoints)
     paths = tuple(checkpoint.path for checkpoint in checkpoints)
-    differences: list[Difference] = []
-    outputs: list[Output] = []
-    partial, ties = [], {}
+    agreement = Agreement([], {}, [], [], [])
+    has_ties = keeps_ties and any(checkpoint.ties for checkpoint in checkpoints)
     kept: dict[tuple[str, ...], str] = {}
-    for name in dict.fromkeys(name for table in tables for name in table):
+    first_table = tables[0]
+    names = first_table if all(table.keys() == first_table.keys() for table in tables) else _names_of(tables)
+    for name in names:
         present = [index for index, table in enumerate(tables) if name in table]
-        owners = [tables[index][name] for index in present]
-        first = owners[0][1].spec
-        expected = first if is_partial or present[0] == 0 else None
-        for index, checkpoint in enumerate(checkpoints[1:], 1):
-            found = tables[index][name][1].spec if name in tables[index] else None
-            if found != expected and not (found is None and is_partial):
-                row = (str(expected or "nothing"), str(checkpoint.path), str(found or "nothing"))
-                differences.append(Difference(name, *row))
-        stored = tuple(owner for owner, _ in owners)
-        if keeps_ties and len(present) == len(tables) and stored in kept:
-            ties[name] = kept[stored]
-            continue
-        if len(present) == len(tables):
-            kept[stored] = name
-        else:
-            partial.append(name)
-        part = combination
-        if len(present) < len(tables) and is_partial:
-            if not any(combination.numerators[index] for index in present):
+        tensors = tuple([tables[index][name] for index in present])
+        is_everywhere = len(present) == len(tables)
+        spec = tensors[0].spec
+        if not is_everywhere or any(tensor.spec != spec for tensor in tensors):
+            agreement.differences.extend(_differences(name, tables, paths, is_partial=is_partial))
+        part, whose = combination, paths
+        if not is_everywhere:
+            agreement.partial.append(name)
+            whose = tuple(paths[index] for index in present)
+            if is_partial and not any(combination.numerators[index] for index in present):
+                continue  # what weighs nothing leaves nothing
+            part = combination.among(present) if is_partial else combination
+        elif has_ties:
+            stored = tuple(checkpoint.ties.get(name, name) for checkpoint in checkpoints)
+            if stored in kept:
+                agreement.ties[name] = kept[stored]
                 continue
-            part = combination.among(present)
-        whose = paths if len(present) == len(tables) else tuple(paths[index] for index in present)
-        outputs.append(Output(name, first, tuple(tensor for _, tensor in owners), part, whose, name in packed))
-    names = sorted({name for table in tables for name, (_, tensor) in table.items() if isinstance(tensor, _Converted)})
-    return Agreement(outputs, ties, differences, partial, names)
+            kept[stored] = name
+        agreement.outputs.append(Output(name, spec, tensors, part, whose, name in packed))
+    converted = {name for table in tables for name, tensor in table.items() if isinstance(tensor, _Converted)}
+    agreement.converted.extend(sorted(converted))
+    return agreement
 
 
-def _with_ties(checkpoints: Sequence[Checkpoint]) -> list[dict[str, tuple[str, Tensor]]]:
-    """Return for each input its tensors by name, each with the name under which it is stored.
+def _names_of(tables: Sequence[dict[str, Tensor]]) -> list[str]:
+    return list(dict.fromkeys(name for table in tables for name in table))
+
+
+def _differences(
+    name: str, tables: Sequence[dict[str, Tensor]], paths: Sequence[Path], *, is_partial: bool
+) -> Iterator[Difference]:
+    """Yield in what inputs differ from the first, or from the first that has the tensor."""
+    found = [table[name].spec if name in table else None for table in tables]
+    expected = next(spec for spec in found if spec is not None) if is_partial else found[0]
+    for path, spec in zip(paths[1:], found[1:], strict=True):
+        if spec != expected and not (spec is None and is_partial):
+            yield Difference(name, str(expected or "nothing"), str(path), str(spec or "nothing"))
+
+
+def _with_ties(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Tensor]]:
+    """Return for each input its tensors by name, those that are stored under another name included.
 
     Libraries leave out of safetensors files what shares memory with another tensor: a name that one input lacks, and
     that another one ties to a name which the first has, is tied there, too.
     """
-    tables = [
-        {name: (checkpoint.ties.get(name, name), tensor) for name, tensor in checkpoint.tensors.items()}
-        for checkpoint in checkpoints
-    ]
     known = {name: kept for checkpoint in checkpoints for name, kept in checkpoint.ties.items()}
-    for table in tables:
+    for checkpoint in checkpoints if known else ():
         for name, kept in known.items():
             for one, other in ((name, kept), (kept, name)):
-                if one not in table and other in table:
-                    table[one] = table[other]
-    return tables
+                if one not in checkpoint.tensors and other in checkpoint.tensors:
+                    checkpoint.tensors[one] = checkpoint.tensors[other]
+                    checkpoint.ties[one] = checkpoint.ties.get(other, other)
+    return [checkpoint.tensors for checkpoint in checkpoints]
 
 
 def explain(differences: Sequence[Difference], checkpoints: Sequence[Checkpoint]) -> CheckpointError:

@@ -26,16 +26,17 @@ class Spec:
 
     dtype: str
     shape: tuple[int, ...]
+    #: Bytes of the contents.
+    nbytes: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Count the bytes once: they are asked for often."""
+        object.__setattr__(self, "nbytes", math.prod(self.shape) * self.numpy_dtype.itemsize)
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype as an object."""
         return _DTYPES[self.dtype]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the contents."""
-        return math.prod(self.shape) * self.numpy_dtype.itemsize
 
     def __str__(self) -> str:
         """Write it as in a message: ``float32 (3, 4)``."""

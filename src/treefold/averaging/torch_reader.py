@@ -25,6 +25,7 @@ _PICKLE, _SCRIPT = "/data.pkl", "/constants.pkl"
 #: The dtypes of storages by the class that a pickle names. Of all dtypes that came later, PyTorch writes untyped ones.
 _STORAGES = {f"{row.torch}Storage": row.name for row in DTYPES.values() if row.torch}
 _UNTYPED = "UntypedStorage"
+_MOST_LENGTH = (1 << 63) - 1
 _MOST_DEPTH = 4  # of mappings around the tensors
 #: Mappings of a training run, which may hold tensors that are no model's.
 _OF_A_RUN = ("optim", "callbacks", "loops", "lr_sched", "scheduler", "scaler", "rng")
@@ -195,8 +196,9 @@ def lengths_of(numbers: Any) -> tuple[int, ...]:
     """
     if isinstance(numbers, Call):  # torch.Size
         [numbers] = numbers.arguments
-    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-        raise ValueError("lengths or strides that no tensor has")
+    for number in numbers:
+        if type(number) is not int or not 0 <= number <= _MOST_LENGTH:
+            raise ValueError("lengths or strides that no tensor has")
     return tuple(numbers)
 
 
