@@ -83,11 +83,11 @@ class TestWorker:
         """Is told in its own words, for the page."""
 
         def refuse(rank):
-            raise ConnectError.other_host(rank.rank)
+            raise ConnectError.gone(rank.rank)
 
         monkeypatch.setitem(worker.PEERS, "local", Peer("variables", refuse))
         prepared = worker.Worker(Rank(1, (0, 1), ())).prepare(peer="local", nbytes=4, shares=[1, 1], rates=[1, 1])
-        assert prepared["skipped"].startswith("Rank 1 runs on another host than rank 0")
+        assert prepared["skipped"].startswith("The group did not form: rank 1 has ended")
 
 
 class TestMeasure:

@@ -2,7 +2,7 @@
 
 from torch_ranks import dtypes, run
 
-_MOVES = ("broadcast", "all_gather", "gather", "scatter", "all_to_all", "message")
+_MOVES = ("broadcast", "all_gather", "gather", "scatter", "all_to_all")
 
 
 class TestDtypes:

@@ -1,4 +1,7 @@
-"""Every collective with tensors of one dtype, which are blocks of memory on rank 0 and have gaps on the others."""
+"""Every collective with tensors of one dtype, blocks of memory on rank 0, with gaps on the others.
+
+Messages are gloo's, which takes blocks only.
+"""
 
 import torch
 from torch import distributed
@@ -90,14 +93,6 @@ def _reduce_scatter(new, rank, size):
     return [end]
 
 
-def _message(new, rank, size):
-    end = new(0)
-    work = distributed.irecv(end, 1 - rank)
-    distributed.isend(new(_BYTE), 1 - rank).wait()
-    work.wait()
-    return [end]
-
-
 _CALLS = {
     "all_reduce": _reduce_op(lambda tensor: distributed.all_reduce(tensor, distributed.ReduceOp.MAX)),
     "reduce": _reduce_op(lambda tensor: distributed.reduce(tensor, 1, distributed.ReduceOp.MIN)),
@@ -109,5 +104,4 @@ _CALLS = {
     "scatter": _scatter,
     "all_to_all": _all_to_all,
     "all_to_all_single": _all_to_all_single,
-    "message": _message,
 }
