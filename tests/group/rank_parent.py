@@ -320,7 +320,9 @@ def _main() -> None:
     import treefold.group  # noqa: F401, PLC0415 - so that ranks need not
 
     gc.freeze()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)  # programs that ranks start are looked at for what they inherit of a group
+    _serve(connection)
 
 
 if __name__ == "__main__":

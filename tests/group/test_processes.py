@@ -27,7 +27,9 @@ def mine(me, offset=0):
 
 def start_a_program(me):
     """Start a program that inherits what can be inherited; return which descriptors of a group it has."""
-    code = "import os; print([os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if fd > '2' and "
+    code = (
+        "import os; print([os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if int(fd) > 2 and "
+    )
     code += "os.path.exists(f'/proc/self/fd/{fd}')])"
     me.group.all_reduce(mine(me))
     said = subprocess.run(
