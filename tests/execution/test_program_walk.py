@@ -42,11 +42,15 @@ class Mailbox:
         return transfer.peer, transfer.tag % self.limits.rails
 
 
+def movement_of(hosts, length):
+    """Return the direct plan's movement of one leaf of int64."""
+    devices = tuple(f"{rank}/cpu:0" for rank in range(sum(map(len, hosts))))
+    return direct(hosts).movement([LeafWork(Leaf("int64", Goal.FOLD), (length,) * len(devices), devices, devices)])
+
+
 def walk(rails, deliver):
     """Walk rank 0's program of a direct plan; ``deliver(mailbox, waiting)`` yields what arrives."""
-    devices = tuple(f"{rank}/cpu:0" for rank in range(len(HOSTS)))
-    work = LeafWork(Leaf("int64", Goal.FOLD), (LENGTH,) * len(HOSTS), devices, devices)
-    movement = direct(HOSTS).movement([work])
+    movement = movement_of(HOSTS, LENGTH)
     mailbox = Mailbox(rails)
     arrays = [np.zeros(buffer.length, np.int64) for buffer in movement.buffers]
     memory = SimpleNamespace(part=lambda where: arrays[where.buffer][where.start : where.stop], perform=lambda _: None)
@@ -94,3 +98,34 @@ class TestWalk:
                 yield max(waiting, key=lambda one: (one.tag, one.peer))
 
         assert walk(rails, deliver).bytes_sent == dict.fromkeys((1, 2), 2 * LENGTH * 8 // 3)
+
+
+class TestShares:
+    """Two hosts of two ranks, each of which owns a quarter of 32 MiB: what the ranks of host 0 hand each other."""
+
+    HOSTS, LENGTH = ((0, 1), (2, 3)), 1 << 22
+
+    def walk_of(self, rank):
+        """Return the walk of a rank of host 0."""
+        movement = movement_of(self.HOSTS, self.LENGTH)
+        own = [program_of(movement, one, self.HOSTS) for one in self.HOSTS[0]]
+        return Walk(movement, own, rank, chunk_bytes=1 << 18, num_tags=1000)
+
+    def test_both_ranks_know_the_same_turns(self):
+        """Each would wait in another turn than the other, else."""
+        first, second = (self.walk_of(rank).shares for rank in self.HOSTS[0])
+        assert first == second
+
+    def test_each_turn_hands_on_a_part_of_every_copy(self):
+        """A mebibyte, so that the first parts are handed on while the last ones arrive from the other host."""
+        shares = self.walk_of(0).shares
+        assert {copy.source.length * 8 for _, copies in shares for copy in copies} == {1 << 20}
+        assert [turn for turn, _ in shares] == sorted({turn for turn, _ in shares})
+
+    def test_the_parts_of_all_turns_are_the_copies_of_the_plan(self):
+        """Each rank gives a quarter of its contribution, and two quarters of the result."""
+        ranges = Counter()
+        for _, copies in self.walk_of(0).shares:
+            for copy in copies:
+                ranges[copy.source.buffer, copy.target.buffer] += copy.target.length
+        assert sorted(ranges.values()) == [self.LENGTH // 4 * quarters for quarters in (1, 1, 2, 2)]

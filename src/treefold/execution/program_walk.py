@@ -6,6 +6,7 @@ import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from treefold.backends import HostArray
 from treefold.devices import rank_of
@@ -20,6 +21,8 @@ from treefold.plan.ir import Buffer, Concat, Copy, Range, Role
 
 #: No part is cut into more chunks than this.
 _MOST_CHUNKS = 256
+#: Ranks of a host hand each other at most so much of a copy at once: the rest arrives from other hosts meanwhile.
+_SHARED_BYTES = 1 << 20
 #: From each peer over each of its rails at once: one arrives while the next one is asked for. More would crowd each
 #: other out of the queue in front of a network port, and what is lost there is sent again late.
 _MOST_UNDER_WAY = 2
@@ -27,6 +30,8 @@ _MOST_UNDER_WAY = 2
 Arrivals = Callable[[Waiting], Iterator[Transfer]]
 #: Hands copies to the ranks of this host, which all call it alike.
 Sharing = Callable[[Sequence[Copy]], None]
+#: A step, and the chunk of its copies within a host: all ranks of the host hand each other one chunk after the other.
+Turn = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +45,32 @@ class Give:
 class _Operation:
     """One chunk of a part. ``needs``: how many others come first; ``followers``: the positions of those it precedes.
 
-    ``wave``: the turn in which it could run if all operations took equally long.
+    ``chunk``: its number among those of its part.
     """
 
     part: Part | Give
     step: int
-    wave: int
+    chunk: int
     tag: int = 0
     needs: int = 0
     followers: list[int] = field(default_factory=list)
+
+    @property
+    def wave(self) -> int:
+        """The place in the order in which operations could run if all took equally long."""
+        return self.step + self.chunk
+
+    @property
+    def turn(self) -> Turn:
+        """When the ranks of the host share it, if they do."""
+        return self.step, self.chunk
 
 
 class Walk:
     """The operations of one rank, made once for a plan.
 
     ``aliases``: scratch buffers that would only be copies of what lies on this rank already. ``shares``: what the ranks
-    of this host hand each other, step after step, each as a list that all of them know.
+    of this host hand each other, turn after turn, each as a list that all of them know.
     """
 
     def __init__(
@@ -68,11 +83,11 @@ class Walk:
         own = next(program for program in programs if program.rank == rank)
         self.buffers = movement.buffers
         self.aliases = dict(_aliases(own, movement.buffers))
-        self.shares = _shares(programs)
         self._rank_of = [rank_of(buffer.device) for buffer in movement.buffers]
         self._rank = rank
         self._dtypes = [movement.leaves[buffer.leaf].dtype for buffer in movement.buffers]
         self._chunk_bytes = chunk_bytes
+        self.shares = list(self._shares(programs))
         self._messages = Counter((type(part), part.peer) for part in _parts(own) if isinstance(part, Send | Receive))
         self._num_tags = num_tags
         self._tags = self._first_tags(own)
@@ -96,13 +111,13 @@ class Walk:
         # and copy it again.
         state.begin_to_receive()
         state.start(position for position, one in enumerate(self._operations) if not one.needs)
-        for step, copies in self.shares:
-            # Only for what this rank gives in this step: the others of the host may stand in ``share`` already, waiting
+        for turn, copies in self.shares:
+            # Only for what this rank gives in this turn: the others of the host may stand in ``share`` already, waiting
             # for it.
-            for transfer in arrivals(state.needed_by(step)):
+            for transfer in arrivals(state.needed_by(turn)):
                 state.arrived(transfer)
             share(copies)
-            state.shared(step)
+            state.shared(turn)
         for transfer in arrivals(Needed(state.waiting)):
             state.arrived(transfer)
 
@@ -126,11 +141,12 @@ class Walk:
 
     def _operations_of(self, program: Program) -> Iterator[_Operation]:
         """Yield chunk after chunk of every part, and what this rank gives to others of its host."""
-        gives = dict(self.shares)
+        gives: dict[int, list[_Operation]] = defaultdict(list)
+        for (step, chunk), copies in self.shares:
+            own = [copy for copy in copies if self._rank_of[copy.source.buffer] == self._rank]
+            gives[step] += [_Operation(Give(copy), step, chunk) for copy in own]
         for step, parts in enumerate(program.steps):
-            for copy in gives.get(step, []):
-                if self._rank_of[copy.source.buffer] == self._rank:
-                    yield _Operation(Give(copy), step, step)
+            yield from gives[step]
             for part in parts:
                 # Inputs are never written, so a scratch buffer can be the input itself, and whoever reads it finds the
                 # contribution.
@@ -138,11 +154,11 @@ class Walk:
                     continue
                 for chunk, piece in enumerate(self._cut(part)):
                     tag = self._tags[type(part), part.number] + chunk if isinstance(part, Send | Receive) else 0
-                    yield _Operation(piece, step, step + chunk, tag)
+                    yield _Operation(piece, step, chunk, tag)
 
     def _cut(self, part: Part) -> Iterator[Part]:
-        """Yield the chunks of a part. What ranks share, and what is laid behind each other, stays whole."""
-        if isinstance(part, Share) or (isinstance(part, Perform) and isinstance(part.action, Concat)):
+        """Yield the chunks of a part. What is laid behind each other stays whole."""
+        if isinstance(part, Perform) and isinstance(part.action, Concat):
             yield part
             return
         whole = _whole(part)
@@ -155,11 +171,20 @@ class Walk:
         # Both ends see the same length, so they cut a copy alike without a word.
         whole = _whole(part)
         nbytes = whole.length * itemsize(self._dtypes[whole.buffer])
-        most = _MOST_CHUNKS
-        if isinstance(part, Send | Receive):
+        most, chunk_bytes = _MOST_CHUNKS, self._chunk_bytes
+        if isinstance(part, Share):
+            chunk_bytes = max(chunk_bytes, _SHARED_BYTES)
+        elif isinstance(part, Send | Receive):
             # Tags are divided equally among the messages of a pair, a division that both ends make alike.
             most = min(most, self._num_tags // self._messages[type(part), part.peer])
-        return min(most, max(1, -(-nbytes // self._chunk_bytes)))
+        return min(most, max(1, -(-nbytes // chunk_bytes)))
+
+    def _shares(self, programs: Sequence[Program]) -> Iterator[tuple[Turn, list[Copy]]]:
+        """Yield what the ranks of a host hand each other in each turn that has any of it."""
+        for step, parts in enumerate(zip(*(program.steps for program in programs), strict=True)):
+            shares = [part for own in parts for part in own if isinstance(part, Share)]
+            for chunk, pieces in enumerate(zip_longest(*map(self._cut, shares))):
+                yield (step, chunk), [piece.action for piece in pieces if isinstance(piece, Share)]
 
     def _first_tags(self, program: Program) -> dict[tuple[type[Part], int], int]:
         """Return the tag of the first chunk of each message: both sides count the messages of a pair in one order."""
@@ -192,7 +217,11 @@ class _State:
         for position, one in in_turn:
             if isinstance(one.part, Receive):
                 self._expected[self._way(one.part.peer, one.tag)].append((position, one.part))
-        self._open_gives = {position for position, one in enumerate(operations) if isinstance(one.part, Give)}
+        self._open_gives = Counter(one.turn for one in operations if isinstance(one.part, Give))
+        self._takes: dict[Turn, list[int]] = defaultdict(list)
+        for position, one in enumerate(operations):
+            if isinstance(one.part, Share):
+                self._takes[one.turn].append(position)
 
     def begin_to_receive(self) -> None:
         """Begin to receive from every peer as much as may be under way at once."""
@@ -214,9 +243,9 @@ class _State:
             self._under_way[way] += 1
             self.waiting.add(transfer)
 
-    def needed_by(self, step: int) -> Needed:
-        """Return what this rank waits for as long as it cannot give what others of its host take in a step."""
-        return Needed(self.waiting, lambda: any(self._operations[give].step == step for give in self._open_gives))
+    def needed_by(self, turn: Turn) -> Needed:
+        """Return what this rank waits for as long as it cannot give what others of its host take in a turn."""
+        return Needed(self.waiting, lambda: self._open_gives[turn] > 0)
 
     def start(self, positions: Iterable[int]) -> None:
         """Do what needs nothing more, and what then needs nothing more, in order."""
@@ -225,7 +254,7 @@ class _State:
         while ready:
             _, position = heapq.heappop(ready)
             # Receives and shares are done when they arrive, not when they are begun.
-            if self._do(self._operations[position], position):
+            if self._do(self._operations[position]):
                 for follower in self._done(position):
                     heapq.heappush(ready, (self._operations[follower].wave, follower))
 
@@ -239,11 +268,10 @@ class _State:
         self._receive_over(way)
         self.start(self._done(position))
 
-    def shared(self, step: int) -> None:
+    def shared(self, turn: Turn) -> None:
         """Go on with what has waited for the other ranks of this host."""
-        for position, one in enumerate(self._operations):
-            if isinstance(one.part, Share) and one.step == step:
-                self.start(self._done(position))
+        for position in self._takes[turn]:
+            self.start(self._done(position))
 
     def _done(self, position: int) -> list[int]:
         ready = []
@@ -253,13 +281,13 @@ class _State:
                 ready.append(follower)
         return ready
 
-    def _do(self, one: _Operation, position: int) -> bool:
+    def _do(self, one: _Operation) -> bool:
         """Perform or begin an operation; tell whether it is done."""
         match one.part:
             case Receive() | Share():
                 return False
             case Give():
-                self._open_gives.discard(position)
+                self._open_gives[one.turn] -= 1
             case Send(source=source, peer=peer):
                 # Done, although the engine still reads the range: a plan never writes a range twice, and memory is
                 # handed over and reused only behind the vote, when all receivers have everything.
@@ -285,16 +313,6 @@ class Needed:
 
     def __iter__(self) -> Iterator[Transfer]:
         return iter(self.transfers)
-
-
-def _shares(programs: Sequence[Program]) -> list[tuple[int, list[Copy]]]:
-    """Return what the ranks of a host hand each other in each step that has any of it."""
-    found = []
-    for step, parts in enumerate(zip(*(program.steps for program in programs), strict=True)):
-        copies = [part.action for own in parts for part in own if isinstance(part, Share)]
-        if copies:
-            found.append((step, copies))
-    return found
 
 
 def _parts(program: Program) -> Iterator[Part]:
@@ -343,9 +361,15 @@ def _whole(part: Part) -> Range:
 def _chunk(part: Part, start: int, stop: int) -> Part:
     match part:
         case Send(source=whole):
-            return replace(part, source=Range(whole.buffer, whole.start + start, whole.start + stop))
+            return replace(part, source=_within(whole, start, stop))
         case Receive(target=whole):
-            return replace(part, target=Range(whole.buffer, whole.start + start, whole.start + stop))
+            return replace(part, target=_within(whole, start, stop))
         case Perform(action=action):
             return Perform(cut(action, start, stop))
-    raise AssertionError(part)  # what ranks share stays whole
+        case Share(action=copy):
+            source, target = (_within(whole, start, stop) for whole in (copy.source, copy.target))
+            return Share(replace(copy, source=source, target=target))
+
+
+def _within(whole: Range, start: int, stop: int) -> Range:
+    return Range(whole.buffer, whole.start + start, whole.start + stop)
