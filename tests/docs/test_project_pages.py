@@ -32,7 +32,7 @@ class TestArchitecture:
         package = ROOT / "src" / "treefold"
         rooms = "|".join(room.name for room in package.iterdir() if room.is_dir())
         text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-        named = re.findall(rf"(?<![\w/])((?:{rooms})/[a-z_]+(?:/[a-z_]+)?)", text)
+        named = re.findall(rf"(?<![\w/])((?:{rooms})/[a-z0-9_]+(?:/[a-z0-9_]+)?)", text)
         assert len(named) > 10
         assert [name for name in named if not (package / name).exists() and not (package / f"{name}.py").exists()] == []
 
