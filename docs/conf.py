@@ -112,7 +112,9 @@ def newest(pattern: str) -> str:
 BORROWED = {
     "how/code": "ARCHITECTURE.md",
     "how/measuring": "benchmarks/README.md",
+    "how/right-numbers": newest("right-numbers-*.md"),
     "how/host-memory": newest("20*.md"),
+    "how/exact-measured": newest("exact-*.md"),
     "how/ranks-measured": newest("ranks-*.md"),
     "how/hosts-measured": newest("hosts-*.md"),
     "how/gpus-measured": "benchmarks/results/gpu-2026-11-26.md",
