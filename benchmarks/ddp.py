@@ -1,4 +1,4 @@
-"""What a step under DistributedDataParallel takes on treefold's process groups, beside gloo in the same processes.
+"""Times a step under DistributedDataParallel on treefold's process groups, beside gloo in the same processes.
 
 ``python benchmarks/ddp.py [--ranks 2 4] [--rounds 40]`` prints the table of docs/torch_backend.md. A network of 4.7
 million parameters makes steps with each backend in turn: forward, backward with DDP's reduction, and the optimizer's
@@ -89,7 +89,7 @@ class Sharded(Trainee):
 
 
 class Sender:
-    """Messages of one size from each even rank to the next, and back; a step is so many of them."""
+    """Messages of one size from each even rank to the next, and back; a step is ``count`` of them."""
 
     def __init__(self, backend: str, nbytes: int, count: int) -> None:
         """Connect, and check what arrives."""
@@ -170,7 +170,7 @@ def measure(ranks: int, rounds: int, work: str = "ddp") -> list[list[str]]:
 
 
 def measure_on_hosts(mbit: int, rounds: int) -> list[list[str]]:
-    """Return the rows of DDP on two emulated hosts, two ranks on each, behind cables of so many Mbit/s."""
+    """Return the rows of DDP on two emulated hosts, two ranks on each, behind cables of ``mbit`` Mbit/s."""
     sys.path.append(str(Path(__file__).parents[1] / "tools"))
     from lab import Lab, launch, star  # noqa: PLC0415 - tools, for this alone
 

@@ -39,7 +39,7 @@ _RANK = "TREEFOLD_RIGHT_NUMBERS"
 
 
 class Count(NamedTuple):
-    """What one library made of one work; None: it has no such dtype."""
+    """The shares of elements that one library got wrong, or changed; None if it has no such dtype."""
 
     library: str
     data: str

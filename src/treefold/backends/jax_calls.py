@@ -1,7 +1,7 @@
 """Calls from JAX's compiled programs into Python, in the order of the program.
 
-JAX gives the call its own arrays. They are read as NumPy's where they lie, and what is returned is NumPy's too: to make
-an array of JAX's, or to compute with one, would wait for the very program that waits for the call.
+JAX gives the call its own arrays, which are read as NumPy's where they lie. The call returns NumPy's arrays. To make
+one of JAX's, or to compute with one, would wait for the program that waits for the call.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def scale_block(part: Array, divisor: int, result: str) -> Array:
 def add_rows(rows: Array, indices: Array, shape: tuple[int, ...]) -> Array:
     """Return an array of ``shape`` of zeros to which rows are added by index, in the accumulator's dtype, rounded once.
 
-    What overflows on the way is decided as in a SUM.
+    Overflow on the way is decided as in a SUM.
     """
     dtype = rows.dtype.name
     accumulator = Fold(ReduceOp.SUM).accumulator_dtype(dtype)

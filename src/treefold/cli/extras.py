@@ -10,7 +10,7 @@ from treefold.errors import CommandError
 
 
 class Extra(NamedTuple):
-    """What is missing without an extra, and its packages by the modules that they bring."""
+    """The use of an extra, and its packages by the modules that they bring."""
 
     serves: str
     packages: dict[str, str]

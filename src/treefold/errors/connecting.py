@@ -1,4 +1,4 @@
-"""What goes wrong before there is a group: ranks do not find each other, or do not fit together."""
+"""Errors before there is a group: ranks do not find each other, or do not fit together."""
 
 from __future__ import annotations
 

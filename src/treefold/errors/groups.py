@@ -1,4 +1,4 @@
-"""What goes wrong between the processes of a group."""
+"""Errors between the processes of a group."""
 
 from __future__ import annotations
 

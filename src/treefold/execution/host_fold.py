@@ -50,7 +50,7 @@ def fold_batch(jobs: Sequence[Job], fold: Fold) -> None:
 
 
 def folds_natively(num_sources: int) -> bool:
-    """Tell whether the native core folds so many contributions."""
+    """Tell whether the native core folds ``num_sources`` contributions."""
     return native.HAS_NATIVE and num_sources <= _MOST_NATIVE
 
 

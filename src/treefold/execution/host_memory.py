@@ -94,7 +94,7 @@ class HostExecutor(Executor):
 
 
 class _Repeater:
-    """Repeats one kind of call. It has no state that changes, so many threads may use it."""
+    """Repeats one kind of call. Its state never changes: several threads may use it at once."""
 
     def __init__(self, plan: Plan, fold: Fold, backends: Sequence[ArrayBackend]) -> None:
         dtypes = tuple(native.DTYPES[leaf.dtype] for leaf in plan.leaves)

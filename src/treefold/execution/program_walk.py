@@ -21,7 +21,7 @@ from treefold.plan.ir import Buffer, Concat, Copy, Range, Role
 
 #: No part is cut into more chunks than this.
 _MOST_CHUNKS = 256
-#: Ranks of a host hand each other at most so much of a copy at once: the rest arrives from other hosts meanwhile.
+#: Ranks of a host hand each other at most this much of a copy at once: the rest arrives from other hosts meanwhile.
 _SHARED_BYTES = 1 << 20
 #: From each peer over each of its rails at once: one arrives while the next one is asked for. More would crowd each
 #: other out of the queue in front of a network port, and what is lost there is sent again late.
@@ -157,7 +157,7 @@ class Walk:
                     yield _Operation(piece, step, chunk, tag)
 
     def _cut(self, part: Part) -> Iterator[Part]:
-        """Yield the chunks of a part. What is laid behind each other stays whole."""
+        """Yield the chunks of a part. A concatenation stays whole."""
         if isinstance(part, Perform) and isinstance(part.action, Concat):
             yield part
             return

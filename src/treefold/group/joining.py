@@ -40,7 +40,7 @@ _MOST_WORDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a group is to be: its guarantee, its cluster if it is known, its bytes for results, deadlines."""
+    """The settings of a group: its guarantee, its cluster if it is known, its bytes for results, deadlines."""
 
     guarantee: str
     topology: Any

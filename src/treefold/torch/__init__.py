@@ -1,4 +1,4 @@
-"""What PyTorch users write: reductions in place, ``torch.cuda.comm``'s coalesced functions, and averages of models.
+"""For PyTorch users: reductions in place, ``torch.cuda.comm``'s coalesced functions, and averages of models.
 
 ``import treefold`` does not load this; ``import treefold.torch`` loads PyTorch, and registers the backend
 ``"treefold"`` where PyTorch has process groups. Tensors also go into treefold's own

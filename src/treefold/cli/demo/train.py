@@ -36,7 +36,7 @@ PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What one training gave.
+    """The outcome of one training.
 
     ``parameters``: of each replica. ``accuracy``: on all digits of the test, and ``accuracy_last`` on those that the
     last device holds. ``losses``: the global batch's, per step. ``apart``: the largest difference between a weight of

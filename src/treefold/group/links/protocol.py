@@ -67,7 +67,7 @@ REFUSED = bytes(_CALL.size)
 
 
 class Frame(NamedTuple):
-    """What a rank tells all others in a round."""
+    """The message of a rank to all others in a round."""
 
     kind: bytes
     description: str
@@ -118,7 +118,7 @@ LOST, LATE = "lost", "late"
 
 
 class Word(NamedTuple):
-    """What a rank tells the others when it stops: why, and with ``lost`` which ranks it misses."""
+    """The last message of a rank that stops: why, and with ``lost`` which ranks it misses."""
 
     cause: str
     ranks: tuple[int, ...] = ()

@@ -22,7 +22,7 @@ from treefold.errors import DeadlineError, GroupError
 #: How long a thread sleeps that waits, before it looks again whether the call is over.
 _LOOK_S = 1.0
 _DOING = "a collective"
-#: At most so many callbacks wait for others at a time.
+#: At most this many callbacks wait for others at a time.
 _MOST_CALLBACKS = 1000
 _Leave = Callable[[BaseException], None]
 
@@ -212,7 +212,7 @@ class CallQueue:
     def _work(self) -> None:
         while self._wake.acquire() and (not self._is_ended or self._waiting):
             while (call := self._next()) is not None:
-                with contextlib.suppress(BaseException):  # who waits for it raises that
+                with contextlib.suppress(BaseException):  # ``wait`` raises that
                     call.make()
                 del call
 

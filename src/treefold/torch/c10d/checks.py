@@ -1,4 +1,4 @@
-"""What a collective of ``torch.distributed`` has to fit: its op, its root, its numbers and sizes of tensors."""
+"""Checks of a collective of ``torch.distributed``: its op, its root, its numbers and sizes of tensors."""
 
 from __future__ import annotations
 

@@ -33,10 +33,10 @@ def cut_in_place(flats: Sequence[Any], most_bytes: int) -> list[list[list[Any]]]
 
 
 def cut(columns: Sequence[Sequence[Any]], most_bytes: int) -> list[list[list[Any]]]:
-    """Cut columns of flat tensors into batches of at most so many bytes.
+    """Cut columns of flat tensors into batches of at most ``most_bytes``.
 
     The tensors of a column are cut at the same elements. A batch has one element of each at least. The longest tensor
-    counts for all of its column: it is the same on all ranks, whose own ends may differ.
+    counts for all of its column: it is the same on all ranks, while a rank's own end may differ.
     """
     batches: list[list[list[Any]]] = [[]]
     used = 0

@@ -15,8 +15,8 @@ _LOOPBACK = "127.0.0.1"
 def message_group(store: Store, name: str, rank: int, size: int, timeout: timedelta, *, is_one_host: bool) -> Any:
     """Return a gloo process group for sends and receives alone, without waiting for the other ranks.
 
-    Two ranks connect when they first have a message. ``is_one_host``: whether nobody else needs to reach this rank, so
-    that it listens on the loopback interface only. ``name``: what keys in the store begin with.
+    Two ranks connect when they first have a message. ``is_one_host``: whether all ranks share a host; then
+    this rank listens on the loopback interface only. ``name``: what keys in the store begin with.
     """
     options = ProcessGroupGloo._Options()  # noqa: SLF001 - there is no public way to devices
     options._devices = _devices(is_one_host)  # noqa: SLF001 - as above

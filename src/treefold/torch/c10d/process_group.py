@@ -34,7 +34,7 @@ from treefold.torch.c10d.ranks import Ranks
 from treefold.torch.c10d.signatures import with_defaults
 
 _NAME = "treefold"
-#: Results are laid out at multiples of so many bytes.
+#: Results are laid out at multiples of this number of bytes.
 _LINE = 64
 _open = weakref.WeakSet[Any]()
 

@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 
 
 class Ranks:
-    """What joins the ranks, as far as one of them is. Its methods are called by one thread at a time, but ``leave``."""
+    """One rank's end of the link that joins the ranks. One thread at a time calls its methods, but ``leave``."""
 
     def __init__(self, store: Any, rank: int, size: int, name: str, seconds: float) -> None:
         """Wait until all ranks have come.
@@ -66,11 +66,11 @@ class Ranks:
 
     @property
     def link(self) -> Link:
-        """What joins the ranks."""
+        """The link that joins the ranks."""
         return self._link
 
     def make(self, seconds: float, body: Callable[[Flat], _Result]) -> _Result:
-        """Make a call, and write into tensors what they are to hold; a part of it may take so many seconds.
+        """Make a call, and write its results into tensors; a part of it may take ``seconds``.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.

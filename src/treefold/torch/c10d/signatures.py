@@ -1,7 +1,7 @@
 """Arguments of a process group's methods that callers may leave out, as PyTorch's own process groups have it.
 
-Those are overloaded in C++: after the tensors stand options, or in their place some of what options hold, and one
-tensor may stand where a list of tensors is meant. ``torch.distributed``'s functions always bring lists and options, and
+Those are overloaded in C++. After the tensors stand options, or some of their fields. One tensor may stand where a list
+of tensors is meant. ``torch.distributed``'s functions always bring lists and options, and
 DDP on uneven inputs, for instance, does not.
 """
 
@@ -42,7 +42,7 @@ def _root_and_op(root: int = 0, op: Any = _SUM, timeout: timedelta | None = None
 
 
 class _Form(NamedTuple):
-    """What a method takes: ``num_before`` tensors and sizes, then options of a class, or ``parts`` of them.
+    """The arguments of a method: ``num_before`` tensors and sizes, then options of a class, or ``parts`` of them.
 
     ``takes_lists``: whether one tensor may stand where a list of them is meant.
     """
