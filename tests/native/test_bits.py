@@ -46,13 +46,6 @@ def outside(memories, targets):
     return kept
 
 
-@pytest.fixture(autouse=True)
-def _certificates():
-    """Leave what proves sums exact as it was."""
-    yield
-    _native.set_certificate(0)
-
-
 def bits_of(array, fold):
     """Return an array's bytes; which NaN it is counts but for folds in the dtype itself."""
     return bits(array) if fold.accumulate == "native" else array.tobytes()

@@ -19,13 +19,6 @@ ELEMENTS, MANY_REPLICAS = 1_600, 100
 LONG, PART = 10_000_000, 250_000
 
 
-@pytest.fixture(autouse=True)
-def _certificates():
-    """Leave what proves sums exact as it was."""
-    yield
-    _native.set_certificate(0)
-
-
 def middle(form):
     """Return the exponent field of 1."""
     width, precision = form
