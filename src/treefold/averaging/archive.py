@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from treefold.averaging.mapped import OpenFile
-from treefold.errors import CheckpointError
+from treefold.errors import CheckpointError, CheckpointFormatError
 
 MAGIC = b"PK\x03\x04"
 _END, _END64, _LOCATOR = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
@@ -22,6 +22,7 @@ _ZIP64 = 1  # the id of the extra field with 64-bit lengths
 _DESCRIBED_LATER = 1 << 3  # a flag: lengths stand behind the record
 _ENCRYPTED = 1
 _STORED = 0
+_SCRIPT = b"/constants.pkl"  # TorchScript's alone, which packs its code
 _MOST_ENTRY_BYTES = 1 << 30
 
 
@@ -38,19 +39,24 @@ class _Entry(NamedTuple):
     name: bytes
     nbytes: int
     header: int
+    is_packed: bool
 
 
 def read_archive(file: OpenFile, start: int = 0, stop: int | None = None) -> dict[str, Record]:
     """Return the records of an archive, or of one that lies in a file from ``start`` to ``stop``.
 
     Raises:
-        CheckpointError: it is no archive as torch.save writes them.
+        CheckpointError: it is no archive as torch.save writes them, or holds a program.
         Exception: anything that decoding what lies may raise.
 
     """
     stop = file.nbytes if stop is None else stop
     directory, count, length = _find_directory(file, start, stop)
     entries = list(_entries(file, file.read(start + directory, length), count))
+    if any(entry.name.endswith(_SCRIPT) for entry in entries):
+        raise CheckpointFormatError.named(file.path, "torchscript")
+    if any(entry.is_packed for entry in entries):
+        raise CheckpointError.damaged(file.path, "packed records")
     records: dict[str, Record] = {}
     folded: set[str] = set()
     ends = []
@@ -109,12 +115,9 @@ def _entries(file: OpenFile, directory: bytes, count: int) -> Iterator[_Entry]:
         extra = directory[at + size + name_length : at + size + name_length + extra_length]
         if signature != b"PK\x01\x02" or len(extra) < extra_length:
             raise CheckpointError.damaged(file.path, "lengths")
-        if method != _STORED or flags & _ENCRYPTED:
-            raise CheckpointError.damaged(file.path, "packed records")
         nbytes, packed, header = _wide(file, extra, (nbytes, packed, header))
-        if packed != nbytes:
-            raise CheckpointError.damaged(file.path, "packed records")
-        yield _Entry(name, nbytes, header)
+        is_packed = method != _STORED or bool(flags & _ENCRYPTED) or packed != nbytes
+        yield _Entry(name, nbytes, header, is_packed)
         at += size + name_length + extra_length + comment_length
         found += 1
     if found != count or at != len(directory):

@@ -21,7 +21,7 @@ from treefold.dtypes import DTYPES
 from treefold.errors import CheckpointError, CheckpointFormatError
 
 KIND = "PyTorch"
-_PICKLE, _SCRIPT = "/data.pkl", "/constants.pkl"
+_PICKLE = "/data.pkl"
 #: The dtypes of storages by the class that a pickle names. Of all dtypes that came later, PyTorch writes untyped ones.
 _STORAGES = {f"{row.torch}Storage": row.name for row in DTYPES.values() if row.torch}
 _UNTYPED = "UntypedStorage"
@@ -117,8 +117,6 @@ class _Archive:
         self.file, self.scratch = file, scratch
         self.records = read_archive(file, start, stop)
         pickles = [name for name in self.records if name.endswith(_PICKLE)]
-        if any(name.endswith(_SCRIPT) for name in self.records):
-            raise CheckpointFormatError.named(file.path, "torchscript")
         if len(pickles) != 1:
             raise CheckpointError.damaged(file.path, "no pickle")
         self.root = pickles[0].removesuffix(_PICKLE)
