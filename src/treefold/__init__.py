@@ -13,7 +13,6 @@ from treefold.errors.installation import is_sub_interpreter
 if is_sub_interpreter():  # before optree is imported
     raise InstallationError.sub_interpreter()
 
-from treefold.choosing import choose_cross_device_ops
 from treefold.execution.native import empty_cache, host_memory_info, set_num_threads
 from treefold.ops import (
     AllReduceCrossDeviceOps,
@@ -31,6 +30,7 @@ from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerRepli
 
 if TYPE_CHECKING:
     from treefold.averaging import average
+    from treefold.choosing import choose_cross_device_ops
     from treefold.cost import simulate
     from treefold.execution.probe import verify_links
     from treefold.group import Group, Ticket, connect
@@ -47,6 +47,7 @@ _LATER = {
     "Topology": "treefold.topology",
     "TreePacking": "treefold.planners.tree_packing",
     "average": "treefold.averaging.trees",
+    "choose_cross_device_ops": "treefold.choosing",
     "connect": "treefold.group",
     "known_topology": "treefold.topology",
     "load_topology": "treefold.topology.load",

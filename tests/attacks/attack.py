@@ -25,6 +25,9 @@ SHARDS = 16 if IS_FULL and _ONLY is None else 1
 #: Every wait in a program is bounded too, and shorter; this is for a machine that stands still.
 LONGEST_S = 1800
 
+#: Beyond what the process has: the blocks of the files, 64 MiB in all, and what a library takes at its first call.
+MOST_BYTES = 512 << 20
+
 in_shards = pytest.mark.parametrize("shard", range(SHARDS))
 
 

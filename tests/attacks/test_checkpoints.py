@@ -1,37 +1,20 @@
 """Damaged checkpoints: each gives a right average or one of our errors, leaves nothing, and takes little memory."""
 
-import fractions
-import io
 import resource
 import sys
-import zipfile
 
 import numpy as np
 import pytest
 import torch
-from attack import cases, drawing, in_shards, replayable
+from attack import MOST_BYTES, cases, drawing, in_shards, replayable
+from averages import array_of, average, mean_of, rebuilt
 from damage import KINDS, damaged, tensors
 from safetensors.torch import load_file
 
-from treefold.averaging.run import Request, Run
-from treefold.errors import CheckpointError
-from treefold.testing import assert_same_bits, fold_arrays
+from treefold.testing import assert_same_bits
 
 FULL = 100_000
-#: Beyond what the process has: the blocks of the files, 64 MiB in all, and what a library takes at its first call.
-MOST_BYTES = 512 << 20
 WHOLE = {kind: [save(tensors(replica)) for replica in range(2)] for kind, save in KINDS.items()}
-
-
-@pytest.fixture
-def little_memory():
-    """Let the process allocate little more than it has: what asks for more fails, and fails the test."""
-    with open("/proc/self/statm", encoding="ascii") as figures:  # noqa: PTH123 - no file
-        used = int(figures.read().split()[0]) * resource.getpagesize()
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits of a process are Linux's")
@@ -76,19 +59,6 @@ def strike(number, folder):
         (folder / name).unlink()
 
 
-def average(paths, output):
-    """Tell whether files are averaged; every other way to end than a refusal is the test's failure."""
-    try:
-        with Run(paths, output, Request()) as run:
-            run.write()
-    except CheckpointError as error:
-        sentence = str(error)
-        assert 0 < len(sentence) < 2_000
-        assert "\n" not in sentence
-        return False
-    return True
-
-
 def check(paths, output):
     """Fail unless the output is the mean of what the formats' own libraries read."""
     read = [contents_of(path) for path in paths]
@@ -99,48 +69,12 @@ def check(paths, output):
         assert_same_bits(array, mean_of(parts))
 
 
-def mean_of(parts):
-    """Return the mean as the command promises it: floats by the oracle, integers to the nearest, the rest if equal."""
-    kind = parts[0].dtype.kind
-    if kind in "iu":
-        columns = zip(*(part.reshape(-1).tolist() for part in parts), strict=True)
-        numbers = [round(fractions.Fraction(sum(column), len(parts))) for column in columns]
-        return np.array(numbers, parts[0].dtype).reshape(parts[0].shape)
-    if kind == "b" or parts[0].dtype.itemsize == 1:
-        assert all(part.tobytes() == parts[0].tobytes() for part in parts)
-        return parts[0]
-    return fold_arrays(parts, "MEAN")
-
-
 def contents_of(path):
     """Return the arrays of a file, in native byte order, read by the format's own library."""
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name].astype(file[name].dtype.newbyteorder("=")) for name in file.files}
-    read = load_file(path) if path.suffix == ".safetensors" else torch.load(rebuilt(path), weights_only=True)
+    read = (
+        load_file(path) if path.suffix == ".safetensors" else torch.load(rebuilt(path.read_bytes()), weights_only=True)
+    )
     return {name: array_of(tensor) for name, tensor in read.items()}
-
-
-def rebuilt(path):
-    """Return an archive of the same records with nothing else wrong: PyTorch reads any memory behind some headers."""
-    contents, file = path.read_bytes(), io.BytesIO()
-    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(file, "w") as clean:
-        for entry in archive.infolist():
-            header = contents[entry.header_offset :]
-            start = 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-            is_stored = entry.compress_type == zipfile.ZIP_STORED
-            clean.writestr(entry.filename, header[start:][: entry.file_size] if is_stored else archive.read(entry))
-    file.seek(0)
-    return file
-
-
-def array_of(tensor):
-    """Return a tensor as an array; of 8-bit floats, their bytes."""
-    tensor = tensor.detach().contiguous()
-    if tensor.dim() > 64:  # more axes than NumPy has
-        tensor = tensor.reshape(-1)
-    if tensor.dtype is torch.bfloat16:
-        import ml_dtypes  # noqa: PLC0415 - few damaged files come to this
-
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return (tensor.view(torch.uint8) if "float8" in str(tensor.dtype) else tensor).numpy()

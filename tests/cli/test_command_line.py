@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import treefold as package
-from treefold.cli.app import COMMANDS, app
+from treefold.cli.app import COMMANDS, make_app
 from treefold.cli.extras import EXTRAS
 
 
@@ -38,7 +38,8 @@ class TestTreefold:
     def test_loads_no_learning_library_to_show_its_help(self):
         """The command line is quick: scikit-learn is imported by the training, not by the help."""
         code = (
-            "import sys, treefold.cli.app; print([m for m in ('sklearn', 'scipy', 'matplotlib') if m in sys.modules])"
+            "import sys; from treefold.cli.app import make_app; make_app(); "
+            "print([m for m in ('sklearn', 'scipy', 'matplotlib') if m in sys.modules])"
         )
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
         assert run.stdout == "[]\n"
@@ -49,7 +50,7 @@ class TestTreefold:
 
 
 class TestHelp:
-    @pytest.mark.parametrize("command", [command.function.__name__ for command in COMMANDS])
+    @pytest.mark.parametrize("command", [command.name for command in COMMANDS])
     def test_is_short_for_h_and_has_two_examples(self, treefold, command):
         """``-h`` is ``--help``, which ends with at least two lines to copy."""
         outcome = treefold(command, "-h")
@@ -63,7 +64,7 @@ class TestHelp:
         """Each parses: its command, options and values exist."""
         program, name, *arguments = shlex.split(example.rpartition("| ")[2].partition(" > ")[0])
         assert program == "treefold"
-        command = typer.main.get_command(app).commands[name]
+        command = typer.main.get_command(make_app()).commands[name]
         assert command.make_context(name, arguments).params
 
     def test_is_plain_in_a_pipe(self, treefold):

@@ -6,7 +6,7 @@ import re
 import pytest
 from papers import ROOT
 
-from treefold.cli.app import app
+from treefold.cli.app import make_app
 
 PAGES = ROOT / "docs" / "reference"
 
@@ -23,7 +23,7 @@ class TestReference:
 
     def test_has_every_command(self):
         """The table lists what ``treefold --help`` lists."""
-        commands = {one.name or one.callback.__name__ for one in app.registered_commands}
+        commands = {one.name or one.callback.__name__ for one in make_app().registered_commands}
         assert (
             set(re.findall(r"^\| `treefold (\w+)` ", (PAGES / "command.md").read_text("utf-8"), re.MULTILINE))
             == commands

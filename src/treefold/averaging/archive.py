@@ -6,12 +6,14 @@ that stand in two places. Here all of these are refused, so that there is one re
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from treefold.averaging.mapped import OpenFile
-from treefold.errors import CheckpointError
+from treefold.errors import CheckpointError, CheckpointFormatError
 
 MAGIC = b"PK\x03\x04"
 _END, _END64, _LOCATOR = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
@@ -22,6 +24,9 @@ _ZIP64 = 1  # the id of the extra field with 64-bit lengths
 _DESCRIBED_LATER = 1 << 3  # a flag: lengths stand behind the record
 _ENCRYPTED = 1
 _STORED = 0
+#: What is written: records may be long; the first day that the format knows; the padding's id, "FB", as PyTorch pads.
+_VERSION, _FIRST_DAY, _PADDING, _ALIGNMENT = 45, 33, 0x4246, 64
+_SCRIPT = b"/constants.pkl"  # TorchScript's alone, which packs its code
 _MOST_ENTRY_BYTES = 1 << 30
 
 
@@ -38,19 +43,24 @@ class _Entry(NamedTuple):
     name: bytes
     nbytes: int
     header: int
+    is_packed: bool
 
 
 def read_archive(file: OpenFile, start: int = 0, stop: int | None = None) -> dict[str, Record]:
     """Return the records of an archive, or of one that lies in a file from ``start`` to ``stop``.
 
     Raises:
-        CheckpointError: it is no archive as torch.save writes them.
+        CheckpointError: it is no archive as torch.save writes them, or holds a program.
         Exception: anything that decoding what lies may raise.
 
     """
     stop = file.nbytes if stop is None else stop
     directory, count, length = _find_directory(file, start, stop)
     entries = list(_entries(file, file.read(start + directory, length), count))
+    if any(entry.name.endswith(_SCRIPT) for entry in entries):
+        raise CheckpointFormatError.named(file.path, "torchscript")
+    if any(entry.is_packed for entry in entries):
+        raise CheckpointError.damaged(file.path, "packed records")
     records: dict[str, Record] = {}
     folded: set[str] = set()
     ends = []
@@ -109,12 +119,9 @@ def _entries(file: OpenFile, directory: bytes, count: int) -> Iterator[_Entry]:
         extra = directory[at + size + name_length : at + size + name_length + extra_length]
         if signature != b"PK\x01\x02" or len(extra) < extra_length:
             raise CheckpointError.damaged(file.path, "lengths")
-        if method != _STORED or flags & _ENCRYPTED:
-            raise CheckpointError.damaged(file.path, "packed records")
         nbytes, packed, header = _wide(file, extra, (nbytes, packed, header))
-        if packed != nbytes:
-            raise CheckpointError.damaged(file.path, "packed records")
-        yield _Entry(name, nbytes, header)
+        is_packed = method != _STORED or bool(flags & _ENCRYPTED) or packed != nbytes
+        yield _Entry(name, nbytes, header, is_packed)
         at += size + name_length + extra_length + comment_length
         found += 1
     if found != count or at != len(directory):
@@ -155,3 +162,66 @@ def _check_local(file: OpenFile, start: int, entry: _Entry) -> int:
     if not is_later and (packed != entry.nbytes or nbytes != entry.nbytes):
         raise CheckpointError.damaged(file.path, "lengths")
     return first
+
+
+class ArchiveWriter:
+    """Writes such an archive from its first byte to its last, never back: Python's keeps 700 bytes for each record."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Start at the beginning of a file."""
+        self._file, self._directory, self._count = file, bytearray(), 0
+        self._at = 0
+
+    @contextlib.contextmanager
+    def record(self, name: str, nbytes: int) -> Iterator[ArchiveRecord]:
+        """Give what takes a record of so many bytes, which begin at a multiple of 64, so that maps are aligned."""
+        header = self._at
+        is_long = nbytes >= _FULL32
+        short = _FULL32 if is_long else nbytes
+        extra = struct.pack("<2H2Q", _ZIP64, 16, nbytes, nbytes) if is_long else b""
+        begin = header + struct.calcsize(_LOCAL_FORMAT) + len(name) + len(extra) + 4
+        padding = -begin % _ALIGNMENT
+        extra += struct.pack("<2H", _PADDING, padding) + b"Z" * padding
+        about = (_VERSION, _DESCRIBED_LATER, _STORED, 0, _FIRST_DAY)
+        sizes = (short, short, len(name), len(extra))
+        self._file.write(struct.pack(_LOCAL_FORMAT, MAGIC, *about, 0, *sizes) + name.encode() + extra)
+        record = ArchiveRecord(self._file)
+        yield record
+        # The checksum stands behind the bytes, as in the files that torch.save writes.
+        later = struct.pack("<4sL2Q" if is_long else "<4s3L", b"PK\x07\x08", record.crc, nbytes, nbytes)
+        self._file.write(later)
+        self._at = begin + padding + nbytes + len(later)
+        long = [nbytes, nbytes] if is_long else []
+        long += [header] if header >= _FULL32 else []
+        extra = struct.pack(f"<2H{len(long)}Q", _ZIP64, 8 * len(long), *long) if long else b""
+        sizes = (short, short, len(name), len(extra))
+        self._directory += struct.pack(
+            _ENTRY_FORMAT, b"PK\x01\x02", _VERSION, *about, record.crc, *sizes, 0, 0, 0, 0, min(header, _FULL32)
+        )
+        self._directory += name.encode() + extra
+        self._count += 1
+
+    def close(self) -> None:
+        """Write the directory."""
+        start, length, count = self._at, len(self._directory), self._count
+        self._file.write(self._directory)
+        if count >= _FULL16 or start >= _FULL32:
+            long = (44, _VERSION, _VERSION, 0, 0, count, count, length, start)
+            self._file.write(struct.pack(_END64_FORMAT, _END64, *long))
+            self._file.write(struct.pack(_LOCATOR_FORMAT, _LOCATOR, 0, start + length, 1))
+        shown = min(count, _FULL16)
+        short = (0, 0, shown, shown, min(length, _FULL32), min(start, _FULL32), 0)
+        self._file.write(struct.pack(_END_FORMAT, _END, *short))
+
+
+class ArchiveRecord:
+    """Takes the bytes of a record."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Start with none."""
+        self._file, self.crc = file, 0
+
+    def write(self, contents: bytes | memoryview) -> None:
+        """Write what comes next."""
+        self._file.write(contents)
+        self.crc = zlib.crc32(contents, self.crc)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from treefold.averaging.mapped import OpenFile
 from treefold.errors import CheckpointError, CheckpointFormatError
 
 INDEX = ".index.json"
@@ -124,8 +125,10 @@ def _read_json(path: Path) -> Any:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    if path.stat().st_size > _MOST_INDEX_BYTES:
-        raise CheckpointFormatError.index(path, "is larger than any index")
+    with OpenFile(path) as file:
+        if file.nbytes > _MOST_INDEX_BYTES:
+            raise CheckpointFormatError.index(path, "is larger than any index")
+        text = file.read(0, file.nbytes)
 
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({name for name, _ in pairs}) != len(pairs):
@@ -133,7 +136,9 @@ def _read_index(path: Path) -> dict[str, str]:
         return dict(pairs)
 
     try:
-        contents = json.loads(path.read_bytes(), object_pairs_hook=without_duplicates)
+        contents = json.loads(text, object_pairs_hook=without_duplicates)
+    except CheckpointError:
+        raise
     except (ValueError, RecursionError):
         raise CheckpointFormatError.index(path, "is no JSON") from None
     mapping = contents.get("weight_map") if isinstance(contents, dict) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -24,6 +25,8 @@ _ENDINGS = {
     ".gguf": "gguf", ".h5": "hdf5", ".hdf5": "hdf5", ".keras": "keras", ".msgpack": "flax", ".pkl": "pickle",
     ".pickle": "pickle", ".onnx": "onnx", ".index": "tensorflow", ".pb": "tensorflow",
 }  # fmt: skip
+#: What DeepSpeed writes of a rank: in its stage 3 the model's own tensors are empty there.
+_OF_A_RANK = re.compile(r"(bf16_)?zero_pp_rank_\d+_mp_rank_\d+_(model|optim)_states\.pt")
 #: Files by which folders of other programs are known.
 _FOLDERS = (
     ("zero_to_fp32.py", "deepspeed"),
@@ -78,7 +81,7 @@ def check_ending(path: Path) -> None:
         CheckpointFormatError: naming the format and what to do.
 
     """
-    what = _ENDINGS.get(path.suffix)
+    what = "deepspeed" if _OF_A_RANK.fullmatch(path.name) else _ENDINGS.get(path.suffix)
     if what is not None:
         raise CheckpointFormatError.named(path, what)
 
@@ -90,6 +93,8 @@ def check_folder(path: Path, names: Collection[str]) -> None:
         CheckpointFormatError: naming the format and what to do.
 
     """
+    if any(_OF_A_RANK.fullmatch(name) for name in names):
+        raise CheckpointFormatError.named(path, "deepspeed")
     for name, what in _FOLDERS:
         if name in names:
             raise CheckpointFormatError.named(path, what)

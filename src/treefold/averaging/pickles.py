@@ -35,7 +35,14 @@ class Call:
         self.function = function
         self.arguments: Any = arguments
         self.state: Any = None
-        self.items: list[Any] = []
+        self.items: Any = ()  # a list where there are some: most objects have none, and there may be many
+
+    def extend(self, items: list[Any]) -> None:
+        """Give it items."""
+        if self.items:
+            self.items.extend(items)
+        else:
+            self.items = items
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class _Machine:
         self.data, self.at = data, 0
         self.stack: list[Any] = []
         self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
+        self.memo: list[Any] = []  # picklers number what they remember one by one
 
     def run(self) -> Any:
         data = self.data
@@ -180,20 +187,29 @@ def _tuple(count: int) -> Callable[[_Machine], None]:
     return step
 
 
-def _put(layout: str, count: int) -> Callable[[_Machine], None]:
-    unpack = struct.Struct(layout).unpack_from
+def _put(count: int) -> Callable[[_Machine], None]:
+    """Remember what is on top, by a number of ``count`` bytes: the most frequent opcode."""
 
     def step(machine: _Machine) -> None:
-        machine.memo[machine.number(unpack, count)] = machine.stack[-1]
+        at = machine.at
+        machine.at = at + count
+        index, memo = int.from_bytes(machine.data[at : at + count], "little"), machine.memo
+        if index == len(memo):
+            memo.append(machine.stack[-1])
+        elif index < len(memo):
+            memo[index] = machine.stack[-1]
+        else:
+            message = "a pickle that remembers out of order"
+            raise ValueError(message)
 
     return step
 
 
-def _get(layout: str, count: int) -> Callable[[_Machine], None]:
-    unpack = struct.Struct(layout).unpack_from
-
+def _get(count: int) -> Callable[[_Machine], None]:
     def step(machine: _Machine) -> None:
-        machine.stack.append(machine.memo[machine.number(unpack, count)])
+        at = machine.at
+        machine.at = at + count
+        machine.stack.append(machine.memo[int.from_bytes(machine.data[at : at + count], "little")])
 
     return step
 
@@ -223,7 +239,7 @@ def _extend(stack: list[Any], items: list[Any]) -> None:
     target = stack[-1]
     if not isinstance(target, list | Call):
         raise TypeError
-    (target.items if isinstance(target, Call) else target).extend(items)
+    target.extend(items)
 
 
 def _add_items(machine: _Machine) -> None:
@@ -246,7 +262,7 @@ def _update(target: Any, items: list[Any]) -> None:
     if isinstance(target, dict):
         target.update(_dict_of(items))
     elif isinstance(target, Call):
-        target.items.extend(items)
+        target.extend(items)
     else:
         raise TypeError
 
@@ -306,13 +322,6 @@ def _pop(machine: _Machine) -> None:
         machine.stack.pop()
 
 
-def _put_short(machine: _Machine) -> None:
-    """Remember what is on top by a number of one byte, as ``_put`` does: the most frequent opcode."""
-    at = machine.at
-    machine.at = at + 1
-    machine.memo[machine.data[at]] = machine.stack[-1]
-
-
 def _byte(machine: _Machine) -> None:
     at = machine.at
     machine.at = at + 1
@@ -320,7 +329,7 @@ def _byte(machine: _Machine) -> None:
 
 
 def _memoize(machine: _Machine) -> None:
-    machine.memo[len(machine.memo)] = machine.stack[-1]
+    machine.memo.append(machine.stack[-1])
 
 
 def _persistent(machine: _Machine) -> None:
@@ -358,7 +367,7 @@ _STEPS = _table({
     b"t": _from_mark(tuple), b"l": _from_mark(list), b"d": _from_mark(_dict_of), b"\x91": _from_mark(frozenset),
     b"\x85": _tuple(1), b"\x86": _tuple(2), b"\x87": _tuple(3),
     b"a": _append, b"e": _appends, b"\x90": _add_items, b"s": _set_item, b"u": _set_items,
-    b"q": _put_short, b"r": _put("<I", 4), b"\x94": _memoize, b"h": _get("<B", 1), b"j": _get("<I", 4),
+    b"q": _put(1), b"r": _put(4), b"\x94": _memoize, b"h": _get(1), b"j": _get(4),
     b"c": _global, b"\x93": _stack_global,
     b"R": _reduce, b"\x81": _new_object, b"\x92": _new_object_ex, b"b": _build,
     b"Q": _persistent,

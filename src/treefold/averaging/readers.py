@@ -16,7 +16,8 @@ from treefold.averaging.torch_reader import read_torch
 from treefold.errors import CheckpointError, CheckpointFormatError
 
 TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
-ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS)
+#: The last is timm's, for what is no tar archive.
+ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS, ".pth.tar")
 
 
 class Reader:
@@ -57,7 +58,7 @@ class Reader:
 
     def _read_file(self, path: Path) -> Checkpoint:
         check_ending(path)
-        if path.suffix not in ENDINGS:
+        if not path.name.endswith(ENDINGS):
             raise CheckpointError.suffix(path, ENDINGS)
         file = self._open(path)
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import glob
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -108,7 +109,7 @@ class Run:
         self.output = output
         self.paths = [request.base, *paths] if request.base is not None else paths
         self._check_apart()
-        with contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as opened, _uncollected():
             reader = Reader(_scratch_of(output), request.key)
             opened.callback(reader.close)
             read = [reader.read(path) for path in self.paths]
@@ -255,6 +256,18 @@ class Run:
             layout.small if layout is not None and is_copied else (),
             {"dtype": dtype, "torch_dtype": dtype} if dtype is not None else {},
         )
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep Python from looking for cycles of objects: headers make none, but many objects, which it looks at often."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def _is_folder(path: Path) -> bool:

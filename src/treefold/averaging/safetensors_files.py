@@ -147,6 +147,10 @@ def _is_length(number: object) -> bool:
     return type(number) is int and 0 <= number <= _MOST_LENGTH
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 class SafetensorsWriter:
     """Writes the header at once and the tensors as they come."""
 
@@ -154,13 +158,14 @@ class SafetensorsWriter:
         """Write the header; the tensors must follow in the order of ``specs``."""
         self._file = file
         check_held(path, specs)
-        header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
+        # Entry by entry, because a header of many tensors is large while it is a tree of dictionaries.
+        entries = [f"{_json(_METADATA)}:{_json(dict(metadata))}"] if metadata else []
         end = 0
         for name, spec in specs.items():
             start, end = end, end + spec.nbytes
-            code = DTYPES[spec.dtype].safetensors
-            header[name] = {"dtype": code, "shape": spec.shape, "data_offsets": (start, end)}
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+            code, shape = DTYPES[spec.dtype].safetensors, ",".join(map(str, spec.shape))
+            entries.append(f'{_json(name)}:{{"dtype":"{code}","shape":[{shape}],"data_offsets":[{start},{end}]}}')
+        text = f"{{{','.join(entries)}}}".encode()
         text += b" " * (-len(text) % _LENGTH_BYTES)  # so that the data is aligned
         file.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
 

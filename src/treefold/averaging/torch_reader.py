@@ -21,7 +21,7 @@ from treefold.dtypes import DTYPES
 from treefold.errors import CheckpointError, CheckpointFormatError
 
 KIND = "PyTorch"
-_PICKLE, _SCRIPT = "/data.pkl", "/constants.pkl"
+_PICKLE = "/data.pkl"
 #: The dtypes of storages by the class that a pickle names. Of all dtypes that came later, PyTorch writes untyped ones.
 _STORAGES = {f"{row.torch}Storage": row.name for row in DTYPES.values() if row.torch}
 _UNTYPED = "UntypedStorage"
@@ -45,6 +45,14 @@ class _Place(NamedTuple):
     strides: tuple[int, ...]
     dtype: str
     marks: tuple[str, ...]
+
+
+class _Layout(NamedTuple):
+    """A tensor without its place. ``reach``: elements from the first to the last."""
+
+    spec: Spec
+    reach: int
+    is_in_order: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +90,13 @@ def read_torch(file: OpenFile, scratch: Path, *, key: str | None = None) -> Chec
     """
     with reading(file.path, KIND):
         archive = _Archive(file, scratch)
-        contents = archive.read()
-        found, others = _mapping_of(file.path, contents, key)
+        found, others = _mapping_of(file.path, archive.read(), key)
         checkpoint = Checkpoint(file.path, KIND, others=others)
         # What PyTorch's own safetensors files say, and some loaders insist on.
         checkpoint.metadata["format"] = "pt"
         places: dict[_Place, str] = {}
-        for name, value in found.items():
-            place = archive.place(name, value)
+        for name in list(found):
+            place = archive.place(name, found.pop(name))  # what a pickle says of a tensor is large, and goes here
             if place in places:
                 checkpoint.ties[name] = places[place]
             elif math.prod(place.shape):
@@ -117,15 +124,14 @@ class _Archive:
         self.file, self.scratch = file, scratch
         self.records = read_archive(file, start, stop)
         pickles = [name for name in self.records if name.endswith(_PICKLE)]
-        if any(name.endswith(_SCRIPT) for name in self.records):
-            raise CheckpointFormatError.named(file.path, "torchscript")
         if len(pickles) != 1:
             raise CheckpointError.damaged(file.path, "no pickle")
         self.root = pickles[0].removesuffix(_PICKLE)
         order = self.records.get(f"{self.root}/byteorder")
         if order is not None and file.read(*order) != b"little":
             raise CheckpointError.damaged(file.path, "byte order")
-        self._checked: set[tuple[str, int]] = set()
+        # Of every dtype, lengths and strides: a model has many tensors, and few shapes.
+        self._layouts: dict[tuple[str, tuple[int, ...], tuple[int, ...]], _Layout] = {}
 
     def read(self) -> Any:
         return read_pickle(self.file.read(*self.records[f"{self.root}{_PICKLE}"]))
@@ -147,20 +153,29 @@ class _Archive:
         record = self.records[f"{self.root}/data/{key}"]
         if record.nbytes != nbytes:
             raise CheckpointError.damaged(self.file.path, "record", key, record.nbytes, nbytes)
-        spec = Spec(dtype, shape)
-        if spec.nbytes > nbytes:
-            raise CheckpointError.expanded(self.file.path, name, str(spec))
-        if len(strides) != len(shape) or (lengths_of((offset,))[0] + _reach(shape, strides)) * itemsize > nbytes:
+        layout = self.layout(dtype, shape, strides)
+        if layout.spec.nbytes > nbytes:
+            raise CheckpointError.expanded(self.file.path, name, str(layout.spec))
+        if len(strides) != len(shape) or (lengths_of((offset,))[0] + layout.reach) * itemsize > nbytes:
             raise CheckpointError.damaged(self.file.path, "reach", name)
         signs = tuple(mark for mark in ("conj", "neg") if marks.get(mark))
         return _Place(key, offset, shape, strides, dtype, signs)
 
+    def layout(self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> _Layout:
+        """Return what follows from lengths and strides, once for all tensors that share them."""
+        known = self._layouts.get((dtype, shape, strides))
+        if known is None:
+            is_whole = len(strides) == len(shape)
+            reach, is_in_order = (_reach(shape, strides), _is_in_order(shape, strides)) if is_whole else (0, False)
+            known = self._layouts[dtype, shape, strides] = _Layout(Spec(dtype, shape), reach, is_in_order)
+        return known
+
     def tensor(self, name: str, place: _Place) -> Tensor:
         """Return the tensor of a place."""
-        spec = Spec(place.dtype, place.shape)
+        spec, _, is_in_order = self.layout(place.dtype, place.shape, place.strides)
         record: Record = self.records[f"{self.root}/data/{place.storage}"]
         start = record.start + place.offset * spec.numpy_dtype.itemsize
-        if not spec.nbytes or (_is_in_order(place) and not place.marks):
+        if not spec.nbytes or (is_in_order and not place.marks):
             return Span(spec, self.file, start)
         return StridedTensor(spec, name, self.file, start, place.strides, place.marks, self.scratch)
 
@@ -209,9 +224,9 @@ def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
-def _is_in_order(place: _Place) -> bool:
+def _is_in_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     step = 1
-    for length, stride in zip(reversed(place.shape), reversed(place.strides), strict=True):
+    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
         if length > 1 and stride != step:
             return False
         step *= length

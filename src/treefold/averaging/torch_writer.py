@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import struct
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
+from treefold.averaging.archive import ArchiveRecord, ArchiveWriter
 from treefold.averaging.tensors import Spec
 from treefold.dtypes import DTYPES
 
 _ROOT = "archive"
-_ALIGNMENT = 64
-_LOCAL_HEADER_BYTES, _ZIP64_BYTES, _FIELD_BYTES = 30, 20, 4
-_PADDING_ID = 0x4246  # "FB", as PyTorch pads
 
 
 class TorchWriter:
@@ -24,30 +20,17 @@ class TorchWriter:
 
     def __init__(self, path: Path, file: BinaryIO, specs: Mapping[str, Spec], ties: Mapping[str, str]) -> None:
         """Write the pickle; the tensors must follow. ``ties``: names that share the memory of others."""
-        self.path, self._file = path, file
-        self._keys = {name: str(number) for number, name in enumerate(specs)}
-        self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
+        self.path = path
+        self._specs, self._keys = specs, {name: str(number) for number, name in enumerate(specs)}
+        self._archive = ArchiveWriter(file)
         pickled = _pickle({**specs, **{name: specs[kept] for name, kept in ties.items()}}, self._keys, ties)
         for name, contents in (("data.pkl", pickled), ("byteorder", b"little"), ("version", b"3\n")):
-            with self._record(name) as record:
+            with self._archive.record(f"{_ROOT}/{name}", len(contents)) as record:
                 record.write(contents)
 
-    @contextlib.contextmanager
-    def tensor(self, name: str) -> Iterator[IO[bytes]]:
+    def tensor(self, name: str) -> AbstractContextManager[ArchiveRecord]:
         """Give what takes the tensor's contents."""
-        with self._record(f"data/{self._keys[name]}") as record:
-            yield record
-
-    def _record(self, name: str) -> IO[bytes]:
-        return self._archive.open(self._info(name), "w", force_zip64=True)
-
-    def _info(self, name: str) -> zipfile.ZipInfo:
-        # A ZipInfo, because a name alone would be given the time of day: same tensors, same file.
-        info = zipfile.ZipInfo(f"{_ROOT}/{name}")
-        begin = self._file.tell() + _LOCAL_HEADER_BYTES + len(info.filename) + _FIELD_BYTES + _ZIP64_BYTES
-        padding = -begin % _ALIGNMENT  # so that tensors are aligned in a map of the file
-        info.extra = struct.pack("<2H", _PADDING_ID, padding) + b"Z" * padding
-        return info
+        return self._archive.record(f"{_ROOT}/data/{self._keys[name]}", self._specs[name].nbytes)
 
     def close(self) -> None:
         """Write the archive's directory."""

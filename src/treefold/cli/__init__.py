@@ -64,13 +64,13 @@ def _open_streams() -> None:
 
 def _run(arguments: Sequence[str] | None) -> int | None:
     """Run a command and return the code to exit with: that of SIGPIPE if nobody reads the output any more."""
-    from treefold.cli.app import app  # noqa: PLC0415 - a package that is missing is refused by the caller
+    from treefold.cli.app import make_app  # noqa: PLC0415 - a package that is missing is refused by the caller
 
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         with unwound_by_signals():
-            code: int | None = app(
-                None if arguments is None else list(arguments), prog_name="treefold", standalone_mode=False
-            )
+            app = make_app(given[0] if given else None)
+            code: int | None = app(given, prog_name="treefold", standalone_mode=False)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit) as ended:
         if not isinstance(ended, BrokenPipeError) and not isinstance(ended.__context__, BrokenPipeError):

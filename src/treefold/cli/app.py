@@ -1,10 +1,11 @@
-"""The Typer application: one entry per command.
+"""The Typer application: one entry per command, imported when it is called.
 
-Commands are light to import; what a command needs beyond NumPy it imports when it runs.
+A command is light to import; what it needs beyond NumPy it imports when it runs.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -13,20 +14,13 @@ from typing import Annotated, NamedTuple
 import typer
 
 from treefold import __version__
-from treefold.cli.averaging import average
-from treefold.cli.bench import bench
-from treefold.cli.demo.command import demo
-from treefold.cli.doctor.command import doctor
-from treefold.cli.planning.plan import plan
-from treefold.cli.planning.simulate import simulate
-from treefold.cli.planning.topology import topology
-from treefold.cli.run import run
 
 
 class Command(NamedTuple):
-    """A command: its function, its line among the others, examples to copy, and what Click is told of it."""
+    """A command: its name, where its function is, its line among the others, examples, and what Click is told of it."""
 
-    function: Callable[..., None]
+    name: str
+    module: str
     summary: str
     examples: tuple[str, ...]
     settings: dict[str, bool] | None = None
@@ -34,18 +28,21 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command(
-        demo,
+        "demo",
+        "treefold.cli.demo.command",
         "Train a network on logical devices, and check the result.",
         ("treefold demo --devices 3", "treefold demo --ops one-device --report demo.html"),
     ),
     Command(
-        run,
+        "run",
+        "treefold.cli.run",
         "Run a script once per rank, joined in shared memory.",
         ("treefold run -n 4 train.py --epochs 3", "treefold run -n 2 -m package.module"),
         {"allow_extra_args": True, "allow_interspersed_args": False},  # what follows the script is its own
     ),
     Command(
-        bench,
+        "bench",
+        "treefold.cli.bench",
         "Measure all-reduce on host memory.",
         (
             "treefold bench -b 4K -e 256M --against numpy,torch",
@@ -54,7 +51,8 @@ COMMANDS = (
         ),
     ),
     Command(
-        average,
+        "average",
+        "treefold.cli.averaging",
         "Average checkpoints, file by file.",
         (
             "treefold average a.safetensors b.safetensors -o mean.safetensors",
@@ -62,12 +60,14 @@ COMMANDS = (
         ),
     ),
     Command(
-        topology,
+        "topology",
+        "treefold.cli.planning.topology",
         "Show this machine, a known one, or a file's.",
         ("treefold topology dgx1_v100 --draw machine.html", "nvidia-smi topo -m | treefold topology -"),
     ),
     Command(
-        plan,
+        "plan",
+        "treefold.cli.planning.plan",
         "Find the best all-reduce for a machine.",
         (
             "treefold plan dgx1_v100 --size 256M --draw plan.html",
@@ -75,7 +75,8 @@ COMMANDS = (
         ),
     ),
     Command(
-        simulate,
+        "simulate",
+        "treefold.cli.planning.simulate",
         "Predict what plans take, by size.",
         (
             "treefold simulate 2x8_a100 --plot sizes.svg",
@@ -83,36 +84,42 @@ COMMANDS = (
         ),
     ),
     Command(
-        doctor,
+        "doctor",
+        "treefold.cli.doctor.command",
         "Say what is here, what is slow or missing, and what to do.",
         ("treefold doctor", "treefold doctor --json > doctor.json"),
     ),
 )
 
-app = typer.Typer(
-    name="treefold",
-    help="Combine one value per device into one value on every device that wants it.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    # Frames and colours are for terminals: whoever pipes the help gets text.
-    rich_markup_mode="rich" if sys.stdout.isatty() else None,
-    pretty_exceptions_enable=False,
-)
+
+def make_app(first: str | None = None) -> typer.Typer:
+    """Return the application, with all commands, or with the one that the first argument names if it names one."""
+    app = typer.Typer(
+        name="treefold",
+        help="Combine one value per device into one value on every device that wants it.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        # Frames and colours are for terminals: whoever pipes the help gets text.
+        rich_markup_mode="rich" if sys.stdout.isatty() else None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_options_of_all_commands)
+    # To import all of them takes longer than to average two small files.
+    for command in [command for command in COMMANDS if command.name == first] or COMMANDS:
+        _add(app, command)
+    return app
 
 
-def _add(command: Command) -> None:
+def _add(app: typer.Typer, command: Command) -> None:
     """Register a command; its docstring is its help, each paragraph one line, which the terminal breaks."""
-    paragraphs = inspect.cleandoc(command.function.__doc__ or "").split("\n\n")
+    function: Callable[..., None] = getattr(importlib.import_module(command.module), command.name)
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
     app.command(
-        command.function.__name__,
+        command.name,
         context_settings=command.settings,
         short_help=command.summary,
         help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs),
         epilog="\n".join(["\b", "Examples:", *(f"  {example}" for example in command.examples)]),
-    )(command.function)
-
-
-for _command in COMMANDS:
-    _add(_command)
+    )(function)
 
 
 def _print_version(*, wanted: bool) -> None:
@@ -121,7 +128,6 @@ def _print_version(*, wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _options_of_all_commands(
     context: typer.Context,
     *,

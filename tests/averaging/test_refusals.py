@@ -1,0 +1,563 @@
+"""What is refused by its content, and what bad input becomes: one sentence, exit code 2, and nothing half written."""
+
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.numpy import load_file, save_file
+
+from treefold.averaging.run import Request, Run
+from treefold.cli import main
+from treefold.errors import CheckpointError
+
+NOTHING = " Nothing was written."
+OUTPUTS = ("mean.safetensors", "mean.pt", "mean.npz", "mean")
+
+
+def tree(folder):
+    """Return what lies below a folder, with the contents of regular files."""
+    return {path: path.read_bytes() if path.is_file() else path.stat().st_mode for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def refused(capsys, tmp_path):
+    """Return a function that runs the command, sees that it changes nothing, and returns its sentence."""
+
+    def run(*arguments, output="older/mean.safetensors"):
+        (tmp_path / "older").mkdir(exist_ok=True)
+        (tmp_path / "older" / "mean.safetensors").write_bytes(b"older")
+        before = tree(tmp_path)
+        with pytest.raises(SystemExit) as stopped:
+            main(["average", *map(str, arguments), "-o", str(tmp_path / output)])
+        said = capsys.readouterr()
+        assert (stopped.value.code, said.out) == (2, "")
+        assert tree(tmp_path) == before
+        [sentence] = re.findall(r"^treefold: (.*)$", said.err, re.MULTILINE)
+        return sentence.replace(f"{tmp_path}{os.sep}", "")
+
+    return run
+
+
+def save(path, value, name="w"):
+    """Write a file of one tensor, or a folder of such a file."""
+    if path.suffix == ".pt":
+        torch.save({name: torch.full((3,), float(value))}, path)
+    elif path.suffix == ".npz":
+        np.savez(path, **{name: np.full(3, float(value), "float32")})
+    elif path.suffix == ".safetensors":
+        save_file({name: np.full(3, float(value), "float32")}, path)
+    else:
+        path.mkdir(exist_ok=True)
+        save(path / "model.safetensors", value, name)
+    return path
+
+
+def save_script(path):
+    """Write a TorchScript archive."""
+    with pytest.warns(DeprecationWarning, match="torch.jit"):
+        torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), path)
+
+
+def save_optimizer(path):
+    """Write the state of an optimizer."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1)).backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), path)
+
+
+def save_zero(path):
+    """Write what DeepSpeed keeps of a rank in stage 3, in which the model's own tensors are empty."""
+    torch.save({"module": {"w": torch.empty(0)}, "ds_version": "0.17"}, path)
+
+
+def save_bomb(path):
+    """Write an npz file of 5 MB that unpacks to a GiB."""
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("w.npy", "w", force_zip64=True) as member,
+    ):
+        np.lib.format.write_array_header_1_0(member, {"descr": "|u1", "fortran_order": False, "shape": (1 << 30,)})
+        for _ in range(64):
+            member.write(bytes(1 << 24))
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 1234\n"
+PAGE = b"\n<!DOCTYPE html>\n<html><body>Please log in</body></html>"
+OLD = {"_use_new_zipfile_serialization": False}
+#: File, how it is written, and the sentence behind its name.
+CONTENTS = {
+    "GGUF": (
+        "a.gguf", lambda path: path.write_bytes(b"GGUF\x03" + bytes(40)),
+        "is a GGUF file, whose numbers are packed. Average the checkpoint it was made from, and convert that.",
+    ),
+    "GGUF under another ending": (
+        "a.bin", lambda path: path.write_bytes(b"GGUF\x03" + bytes(40)),
+        "is a GGUF file, whose numbers are packed. Average the checkpoint it was made from, and convert that.",
+    ),
+    "a pointer of Git LFS": (
+        "a.safetensors", lambda path: path.write_bytes(LFS),
+        "is a pointer of Git LFS, and not the file itself. Run git lfs pull in its repository.",
+    ),
+    "a pointer in place of a torch file": (
+        "a.bin", lambda path: path.write_bytes(LFS),
+        "is a pointer of Git LFS, and not the file itself. Run git lfs pull in its repository.",
+    ),
+    "a page": (
+        "a.safetensors", lambda path: path.write_bytes(PAGE),
+        "is a page in HTML, as servers send in place of a file. Download it again, logged in where that is needed.",
+    ),
+    "a page in place of a torch file": (
+        "a.ckpt", lambda path: path.write_bytes(PAGE),
+        "is a page in HTML, as servers send in place of a file. Download it again, logged in where that is needed.",
+    ),
+    "safetensors as .bin": (
+        "a.bin", lambda path: save_file({"w": np.ones(1)}, path),
+        "is a safetensors file under another ending. Rename it to end in .safetensors.",
+    ),
+    "safetensors as .npz": (
+        "a.npz", lambda path: save_file({"w": np.ones(1)}, path),
+        "is a safetensors file under another ending. Rename it to end in .safetensors.",
+    ),
+    "torch as safetensors": (
+        "a.safetensors", lambda path: torch.save({"w": torch.ones(1)}, path),
+        "is a PyTorch file under another ending. Rename it to end in .pt.",
+    ),
+    "TorchScript": (
+        "a.pt", save_script,
+        "is a TorchScript archive, which is a program. Save the state_dict() of what torch.jit.load gives.",
+    ),
+    "a rank of DeepSpeed": (
+        "zero_pp_rank_0_mp_rank_00_model_states.pt", save_zero,
+        "is a DeepSpeed ZeRO checkpoint. Make one file of it with its zero_to_fp32.py.",
+    ),
+    "before PyTorch 1.6": (
+        "a.pt", lambda path: torch.save({"w": torch.ones(1)}, path, **OLD),
+        "is no PyTorch file: it is no zip archive, which torch.save has written since PyTorch 1.6; load it "
+        "and save it again.",
+    ),
+    "an optimizer": (
+        "a.pt", save_optimizer,
+        "is the state of an optimizer, which belongs to one run. Average the model's weights.",
+    ),
+    "a pickle": (
+        "a.bin", lambda path: path.write_bytes(pickle.dumps({"w": 1})),
+        "is a pickle, and to read one is to run it. Save named tensors as safetensors, or with torch.save.",
+    ),
+    "HDF5": (
+        "a.bin", lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(99)),
+        "is an HDF5 file, as Keras writes. Save its weights with numpy.savez, or as safetensors.",
+    ),
+    "a bomb": (
+        "a.npz", save_bomb,
+        "has 4.47 MiB and unpacks to 1 GiB. If that is right, save it again with numpy.savez, which does not pack.",
+    ),
+}  # fmt: skip
+
+
+class TestContents:
+    @pytest.mark.parametrize("what", CONTENTS)
+    def test_are_recognised_and_named(self, refused, tmp_path, what):
+        """What a file is says its content, whatever its ending."""
+        name, write, sentence = CONTENTS[what]
+        write(tmp_path / name)
+        assert refused(tmp_path / name) == f"'{name}' {sentence}{NOTHING}"
+
+    def test_of_folders_are_recognised_too(self, refused, tmp_path):
+        """DeepSpeed leaves a script beside the folders of its steps, and files of ranks in them."""
+        step = tmp_path / "run" / "global_step10"
+        step.mkdir(parents=True)
+        (tmp_path / "run" / "zero_to_fp32.py").write_text("")
+        for rank in range(2):
+            save_zero(step / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt")
+        for folder in ("run", "run/global_step10"):
+            assert refused(tmp_path / folder) == (
+                f"'{folder}' is a DeepSpeed ZeRO checkpoint. Make one file of it with its zero_to_fp32.py." + NOTHING
+            )
+
+    def test_of_a_folder_without_weights_say_so(self, refused, tmp_path):
+        """State of the optimizer is no model."""
+        (tmp_path / "run").mkdir()
+        save_optimizer(tmp_path / "run" / "optimizer.pt")
+        assert refused(tmp_path / "run", output="older/mean.pt") == (
+            "The folder 'run' holds no weights. Name one file, or an index of shards." + NOTHING
+        )
+
+
+class TestTorchArchives:
+    def test_with_names_equal_but_for_case_are_refused(self, refused, tmp_path):
+        """Some systems would unpack one over the other."""
+        save(tmp_path / "a.pt", 1)
+        with zipfile.ZipFile(tmp_path / "a.pt", "a") as archive:
+            archive.writestr("a/DATA.pkl", b"")
+        assert refused(tmp_path / "a.pt") == (
+            "'a.pt' is no PyTorch file: it has two records of one name, or of names that are equal but for case."
+            + NOTHING
+        )
+
+    def test_whose_records_overlap_are_refused(self, refused, tmp_path):
+        """The directory says that a record lies where another one does."""
+        save(tmp_path / "a.pt", 1)
+        contents = bytearray((tmp_path / "a.pt").read_bytes())
+        first = contents.index(b"PK\x01\x02")
+        second = contents.index(b"PK\x01\x02", first + 1)
+        contents[second + 42 : second + 46] = contents[first + 42 : first + 46]
+        (tmp_path / "a.pt").write_bytes(contents)
+        assert refused(tmp_path / "a.pt") == (
+            "'a.pt' is no PyTorch file: its directory does not agree with its records." + NOTHING
+        )
+
+    def test_whose_long_lengths_disagree_are_refused(self, refused, tmp_path):
+        """The record before the bytes says another length in 64 bits than the directory."""
+        with (
+            zipfile.ZipFile(tmp_path / "a.pt", "w") as archive,
+            archive.open("a/data.pkl", "w", force_zip64=True) as file,
+        ):
+            file.write(b"\x80\x02}.")
+        contents = bytearray((tmp_path / "a.pt").read_bytes())
+        at = 30 + len("a/data.pkl")
+        assert contents[at : at + 4] == b"\x01\x00\x10\x00"
+        contents[at + 4] += 1
+        (tmp_path / "a.pt").write_bytes(contents)
+        assert refused(tmp_path / "a.pt") == (
+            "'a.pt' is no PyTorch file: its directory does not agree with its records." + NOTHING
+        )
+
+
+def write_index(folder, mapping, text=None):
+    """Write an index of shards."""
+    text = json.dumps({"metadata": {}, "weight_map": mapping}) if text is None else text
+    (folder / "model.safetensors.index.json").write_text(text)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Return a folder of two shards with their index."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for number, name in enumerate(("u", "v")):
+        save(folder / f"model-{number}.safetensors", 2**number, name)
+    write_index(folder, {"u": "model-0.safetensors", "v": "model-1.safetensors"})
+    return folder
+
+
+ELSEWHERE = "does not say that 'u' is in 'model-0.safetensors'"
+
+
+class TestIndexes:
+    @pytest.mark.parametrize(
+        ("mapping", "reason"),
+        [
+            ({"u": "../model-0.safetensors"}, "names '../model-0.safetensors', which is no file beside it"),
+            ({"u": "/etc/model.safetensors"}, "names '/etc/model.safetensors', which is no file beside it"),
+            ({"u": "model-0.txt"}, "names 'model-0.txt', which is no file of weights"),
+            ({"u": "model-0.safetensors", "v": "model-0.safetensors"}, "names 'v', which none of its files has"),
+            ({"u": "model-1.safetensors", "v": "model-1.safetensors"}, "names 'u', which none of its files has"),
+            ({"v": "model-0.safetensors", "u": "model-1.safetensors"}, ELSEWHERE),
+            ({"v": "model-1.safetensors", "x": "model-0.safetensors"}, ELSEWHERE),
+            ([], "has no weight_map from tensors to files"),
+        ],
+    )  # fmt: skip
+    def test_that_lie_are_refused(self, refused, shards, mapping, reason):
+        """Files outside the folder, tensors that are missing, or elsewhere."""
+        write_index(shards, mapping)
+        assert refused(shards) == (
+            f"The index 'model/model.safetensors.index.json' {reason}. Copy the model again." + NOTHING
+        )
+
+    def test_with_a_name_twice_are_refused(self, refused, shards):
+        """Readers of JSON differ in which of them counts."""
+        write_index(shards, None, '{"weight_map": {"u": "model-0.safetensors", "u": "model-1.safetensors"}}')
+        assert "model.safetensors.index.json' has a name twice. Copy" in refused(shards)
+
+    def test_to_a_missing_file_are_refused(self, refused, shards):
+        """A shard that was not copied."""
+        (shards / "model-1.safetensors").unlink()
+        assert refused(shards) == ("'model/model-1.safetensors' cannot be read: no such file or directory." + NOTHING)
+
+    def test_a_tensor_in_two_files_is_refused(self, refused, shards):
+        """Which one is meant nobody knows."""
+        save_file({"u": np.ones(3, "float32"), "v": np.ones(3, "float32")}, shards / "model-1.safetensors")
+        assert "model.safetensors.index.json' has 'u' in two files. Copy" in refused(shards)
+
+    def test_to_links_are_followed(self, shards, tmp_path):
+        """The cache of Hugging Face's libraries holds links to files elsewhere."""
+        (tmp_path / "blobs").mkdir()
+        for path in sorted(shards.iterdir()):
+            path.rename(tmp_path / "blobs" / path.name)
+            path.symlink_to(Path("..") / "blobs" / path.name)
+        with Run([shards], tmp_path / "mean.safetensors", Request()) as run:
+            run.write()
+        assert sorted(load_file(tmp_path / "mean.safetensors")) == ["u", "v"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes with names")
+class TestPipes:
+    @pytest.mark.parametrize("name", ["a.safetensors", "a.npz", "a.pt", "model.safetensors.index.json"])
+    def test_are_no_inputs(self, refused, tmp_path, name):
+        """To open one would wait for a writer."""
+        os.mkfifo(tmp_path / name)
+        assert refused(tmp_path / name) == f"'{name}' cannot be read: it is not a regular file." + NOTHING
+
+    def test_in_a_folder_are_no_shards(self, refused, shards):
+        """Nor are they small files to copy."""
+        os.mkfifo(shards / "config.json")
+        (shards / "model-1.safetensors").unlink()
+        os.mkfifo(shards / "model-1.safetensors")
+        assert refused(shards) == "'model/model-1.safetensors' cannot be read: it is not a regular file." + NOTHING
+
+    def test_in_a_distributed_checkpoint_are_refused(self, refused, tmp_path):
+        """Its metadata is a file."""
+        (tmp_path / "run").mkdir()
+        os.mkfifo(tmp_path / "run" / ".metadata")
+        assert refused(tmp_path / "run", output="older/mean.pt") == (
+            "'run/.metadata' cannot be read: it is not a regular file." + NOTHING
+        )
+
+
+@pytest.fixture
+def pieces(tmp_path):
+    """Return a function that writes a distributed checkpoint of two pieces, after a change of its metadata."""
+
+    def write(change):
+        folder = tmp_path / "run"
+        state = {"w": torch.arange(4.0), "v": torch.arange(4.0)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is one process, which is meant
+            dcp.save(state, checkpoint_id=folder, no_dist=True)
+        metadata = pickle.loads((folder / ".metadata").read_bytes())  # noqa: S301 - written above
+        tensor = metadata.state_dict_metadata
+        tensor["w"].size = torch.Size([8])
+        [chunk] = tensor["v"].chunks
+        tensor["w"].chunks.append(type(chunk)(torch.Size([4]), torch.Size([4])))
+        del tensor["v"]
+        places = {key.fqn: key for key in metadata.storage_data}
+        old = places["v"]
+        metadata.storage_data[type(old)("w", torch.Size([4]), 1)] = metadata.storage_data.pop(old)
+        change(metadata)
+        (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+        return folder
+
+    return write
+
+
+def _move_second(metadata, offset):
+    chunk = metadata.state_dict_metadata["w"].chunks[1]
+    metadata.state_dict_metadata["w"].chunks[1] = type(chunk)(torch.Size([offset]), chunk.sizes)
+    for key in list(metadata.storage_data):
+        if key.index == 1:
+            moved = type(key)("w", torch.Size([offset]), 1)
+            metadata.storage_data[moved] = metadata.storage_data.pop(key)
+
+
+def _set_length(metadata, length):
+    metadata.state_dict_metadata["w"].size = torch.Size([length])
+
+
+def _lie_of_file(metadata, name):
+    for info in metadata.storage_data.values():
+        info.relative_path = name
+
+
+def _forget_second(metadata):
+    for key in list(metadata.storage_data):
+        if key.index == 1:
+            del metadata.storage_data[key]
+
+
+GAPS = "is in pieces that overlap or leave gaps"
+OUTSIDE = "lies in '../x.distcp', which is no file beside the metadata"
+#: A change of the metadata, and the reason behind the tensor's name.
+CHANGES = {
+    "overlap": (lambda metadata: _move_second(metadata, 3), GAPS),
+    "a gap between": (lambda metadata: _move_second(metadata, 5), GAPS),
+    "a gap at the end": (lambda metadata: _set_length(metadata, 9), GAPS),
+    "too many": (lambda metadata: _set_length(metadata, 7), GAPS),
+    "a piece less": (lambda metadata: metadata.state_dict_metadata["w"].chunks.pop(), GAPS),
+    "a piece twice": (lambda m: m.state_dict_metadata["w"].chunks.append(m.state_dict_metadata["w"].chunks[0]), GAPS),
+    "no place": (_forget_second, "has a piece that lies nowhere"),
+    "another folder": (lambda m: _lie_of_file(m, "../x.distcp"), OUTSIDE),
+}  # fmt: skip
+
+
+class TestDistributedCheckpoints:
+    def test_of_two_pieces_are_averaged(self, pieces, tmp_path):
+        """What is changed below is whole before."""
+        with Run([pieces(lambda _: None)], tmp_path / "mean.npz", Request()) as run:
+            run.write()
+        assert np.load(tmp_path / "mean.npz")["w"].tolist() == [0, 1, 2, 3] * 2
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_whose_pieces_are_no_whole_are_refused(self, refused, pieces, change):
+        """They overlap, leave gaps, or lie nowhere."""
+        damage, reason = CHANGES[change]
+        assert refused(pieces(damage), output="older/mean.pt") == (
+            f"'run' is no whole distributed checkpoint: 'w' {reason}. Save it again." + NOTHING
+        )
+
+    def test_whose_file_is_short_are_refused(self, refused, pieces):
+        """A file of pieces that was cut."""
+        folder = pieces(lambda _: None)
+        [path] = folder.glob("*.distcp")
+        os.truncate(path, path.stat().st_size // 2)
+        assert refused(folder, output="older/mean.pt") == (
+            f"'run/{path.name}' ends within the tensor 'w'. Copy it again." + NOTHING
+        )
+
+    def test_run_no_code(self, refused, tmp_path, monkeypatch):
+        """What the metadata names is not called."""
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / ".metadata").write_bytes(b"cos\nmkdir\nX\x06\x00\x00\x00called\x85R.")
+        assert refused(tmp_path / "run", output="older/mean.pt") == (
+            "'run/.metadata' is no torch.distributed.checkpoint file: its metadata holds something else than PyTorch "
+            "writes." + NOTHING
+        )
+        assert not (tmp_path / "called").exists()
+
+
+class TestQuantized:
+    def test_by_its_configuration_is_refused(self, refused, tmp_path):
+        """Names tell nothing here; config.json does."""
+        for replica in range(2):
+            folder = tmp_path / str(replica)
+            folder.mkdir()
+            save_file({"l.w": np.array([replica], "int32")}, folder / "model.safetensors")
+            (folder / "config.json").write_text('{"quantization_config": {"quant_method": "own"}}')
+        assert refused(tmp_path / "0", tmp_path / "1") == (
+            "'0' is quantized: the mean of the packed numbers at 'l.w' is not the mean of what they stand for. "
+            "Average the models before they are quantized." + NOTHING
+        )
+
+
+class TestReplacedInputs:
+    @pytest.mark.parametrize("name", ["0.safetensors", "0.pt", "0.npz", "0"])
+    def test_are_read_as_they_were_checked(self, tmp_path, name):
+        """Another file gets the name of an input between the check and the reading: it is not seen."""
+        path = save(tmp_path / name, 1)
+        save(tmp_path / f"other{path.suffix}", 9)
+        inner = "model.safetensors" if path.is_dir() else ""
+        with Run([path], tmp_path / "mean.npz", Request()) as run:
+            (tmp_path / f"other{path.suffix}" / inner).replace(path / inner)
+            run.write()
+        assert np.load(tmp_path / "mean.npz")["w"].tolist() == [1.0] * 3
+
+
+class TestOutputs:
+    @pytest.mark.parametrize("output", ["model/mean.safetensors", "model/new/mean.safetensors", "model", "."])
+    def test_in_an_input_or_around_one_are_refused(self, refused, shards, output):
+        """One of them would become part of the other."""
+        assert refused(shards, output=output).startswith("--output '")
+
+    def test_that_are_there_and_not_empty_are_refused(self, refused, shards):
+        """A folder cannot be replaced at once."""
+        assert refused(shards, output="older") == (
+            "--output 'older' is a folder that is not empty. Name a new one, or remove it."
+        )
+
+
+#: Runs the command; in the middle it says so and waits to be told to go on, or to be killed.
+WAITING = """
+import sys
+from treefold.averaging import stream
+from treefold.cli import main
+combine = stream.combine
+def wait(*arguments):
+    print("in the middle", flush=True)
+    sys.stdin.readline()
+    combine(*arguments)
+stream.combine = wait
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def in_the_middle(tmp_path):
+    """Return a function that starts a run and returns when it is within the first tensor."""
+    running = []
+
+    def start(source, output):
+        command = [sys.executable, "-c", WAITING, "average", source, "-o", output]
+        run = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)  # noqa: S603 - our own
+        running.append(run)
+        assert run.stdout.readline() == "in the middle\n"
+        return run
+
+    yield start
+    for run in running:
+        run.kill()
+        run.communicate()
+
+
+def drafts(folder):
+    """Return what runs have begun and not ended."""
+    return list(folder.glob(".treefold-*.tmp"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
+class TestRuns:
+    @pytest.mark.parametrize("output", OUTPUTS)
+    def test_that_were_killed_leave_a_draft_until_the_next(self, in_the_middle, tmp_path, output):
+        """The next run to the same output removes it, and a run to another output does not."""
+        source = save(tmp_path / "model", 1)
+        killed = in_the_middle(source, output)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert len(drafts(tmp_path)) == 1
+        for name, left in ((f"another-{output}", 1), (output, 0)):
+            with Run([source], tmp_path / name, Request()) as run:
+                run.write()
+            assert len(drafts(tmp_path)) == left
+
+    @pytest.mark.parametrize("output", OUTPUTS)
+    def test_to_one_output_are_not_two(self, in_the_middle, tmp_path, output):
+        """The second is refused, and the first ends well."""
+        source = save(tmp_path / "model", 1)
+        first = in_the_middle(source, output)
+        sentence = r"^Another run is writing to --output '.*'\. Wait for it, or name another output\.$"
+        with Run([source], tmp_path / output, Request()) as second, pytest.raises(CheckpointError, match=sentence):
+            second.write()
+        assert len(drafts(tmp_path)) == 1
+        first.communicate("go on\n")
+        assert first.returncode == 0
+        assert drafts(tmp_path) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Return a folder on a disk of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if sys.platform != "linux" or subprocess.run(mount, capture_output=True, check=False).returncode:  # noqa: S603
+        pytest.skip("needs the right to mount a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)  # noqa: S603, S607 - as above
+
+
+class TestFullDisks:
+    @pytest.mark.parametrize("output", OUTPUTS)
+    def test_are_one_sentence(self, capsys, tmp_path, small_disk, output):
+        """Nothing is left on the disk but what was there."""
+        (tmp_path / "big").mkdir()
+        save_file({"w": np.ones(1 << 19)}, tmp_path / "big" / "model.safetensors")
+        (small_disk / "other").write_bytes(b"older")
+        with pytest.raises(SystemExit) as stopped:
+            main(["average", str(tmp_path / "big"), "-o", str(small_disk / output)])
+        assert stopped.value.code == 2
+        assert capsys.readouterr().err == (
+            f"treefold: --output cannot write '{small_disk / output}': no space left on device.\n"
+        )
+        assert [path.name for path in small_disk.iterdir()] == ["other"]
