@@ -11,8 +11,17 @@ sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "group"
 from keras_ranks import MAY_LEAVE
 from rank_processes import RankProcesses, World
 
+from treefold import _native
+
 BACKENDS = ("tensorflow", "jax", "torch")
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_memory():
+    """Skip all tests of this folder where groups lack what they need."""
+    if not _native.HAS_SHARED_MEMORY:
+        pytest.skip("this system has no shared memory of the kind that groups need")
 
 
 @pytest.fixture(scope="session", params=BACKENDS)

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 from pathlib import Path
 
 with contextlib.suppress(ImportError):
@@ -204,3 +205,13 @@ def saved(me, *, path):
         plain.fit(x, y, batch_size=GLOBAL_BATCH, shuffle=False, verbose=0)
         return before, weights_of(plain)
     return before, None
+
+
+def trained_on_one_core(me):
+    """Train a model whose gradients JAX would copy on the thread that runs the step; return how many steps it made."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    model = keras.Sequential([keras.Input((784,)), *(keras.layers.Dense(1024, "relu") for _ in range(2))])
+    model.add(keras.layers.Dense(10))
+    x = np.zeros((4 * GLOBAL_BATCH, 784), "float32")
+    fit(me, model, keras.optimizers.Adam(), (x, x[:, :10]), epochs=1)
+    return int(model.optimizer.iterations)

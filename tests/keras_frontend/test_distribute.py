@@ -15,6 +15,7 @@ from keras_ranks import (
     trained,
     trained_embedding,
     trained_exactly,
+    trained_on_one_core,
 )
 
 _WITHOUT_TREEFOLD = """
@@ -52,6 +53,10 @@ class TestDistribute:
     def test_gives_the_bits_of_one_process(self, values):
         """A layer of factors whose gradients no order of sums rounds, on 1, 2 and 3 ranks."""
         assert len({digest for size in (1, 2, 3) for digest in values(trained_exactly, size)}) == 1
+
+    def test_trains_on_one_core(self, values):
+        """Where one thread has to run the step, and to do all that the call in it waits for."""
+        assert values(trained_on_one_core, 2) == [4, 4]
 
     def test_averages_the_rows_of_embeddings(self, values):
         """They travel as whole arrays."""
@@ -116,9 +121,9 @@ class TestDistribute:
 
 class TestXla:
     def test_is_refused_for_tensorflow(self, values):
-        """One sentence says how to compile; JAX's and PyTorch's compilers are as good as none."""
-        if values.backend != "tensorflow":
-            assert values(trained, 1)  # JAX compiles by default
-            return
+        """One sentence says how to compile; other backends' compilers call other processes."""
+        if values.backend == "torch":
+            pytest.skip("PyTorch's compiler takes a minute for this model")
         sentence = "XLA compiles this step, and cannot call other processes: pass jit_compile=False to compile."
-        assert values(compiled_by_xla, 1) == [("KerasError", sentence)]
+        refused = ("KerasError", sentence) if values.backend == "tensorflow" else "done"
+        assert values(compiled_by_xla, 1) == [refused]

@@ -105,13 +105,15 @@ def decided(me, *, path):
     """Rank 0 alone stops early, lowers the rate and writes; return epochs, rates, and who has written."""
     noted = Noted()
     own = [
-        keras.callbacks.EarlyStopping("loss", min_delta=100.0, patience=3),
+        keras.callbacks.EarlyStopping("loss", min_delta=100.0, patience=3, restore_best_weights=True),
         keras.callbacks.ReduceLROnPlateau("loss", min_delta=100.0, patience=2, factor=0.5),
         keras.callbacks.ModelCheckpoint(str(Path(path, f"{me.rank}.weights.h5")), save_weights_only=True),
     ]
     callbacks = treefold.keras.callbacks(me.group, [noted], on_rank_0=own)
-    history = fit(me, dense_model(), keras.optimizers.SGD(0.25), epochs=9, callbacks=callbacks)
-    return len(history.epoch), noted.rates, sorted(path.name for path in Path(path).iterdir())
+    model = dense_model()
+    history = fit(me, model, keras.optimizers.SGD(0.25), epochs=9, callbacks=callbacks)
+    written = sorted(path.name for path in Path(path).iterdir())
+    return len(history.epoch), noted.rates, written, weights_of(model).tobytes()
 
 
 def resumed(me, *, path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ class TracedCalls:
         try:
             return self._as_one_call(part, *given, **options)
         except TreefoldError as error:
-            self._link.error_in_graph = error
+            self._link.error_in_graph = copy.copy(error)  # without its traceback, which holds what the call has used
             raise
 
     @one_call

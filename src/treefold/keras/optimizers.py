@@ -1,13 +1,13 @@
 """``distribute``: an optimizer that averages its gradients over a group before it looks at them.
 
-The optimizer keeps its class and its configuration, so that what is saved with it loads without treefold. Three of its
+The optimizer keeps its class and its configuration, so that what is saved with it loads without treefold. Two of its
 methods are covered by attributes of the object; ``Averaging`` holds what they do.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -17,7 +17,6 @@ from treefold.group import Group
 
 #: Where an optimizer keeps its ``Averaging``.
 _ATTRIBUTE = "treefold_averaging"
-_COVERED = ("apply", "stateless_apply", "_clip_gradients")
 
 
 def distribute(optimizer: keras.optimizers.Optimizer, group: Group) -> keras.optimizers.Optimizer:
@@ -57,34 +56,34 @@ def averaging_of(optimizer: Any) -> Averaging | None:
 
 
 class Averaging:
-    """Stands before three methods of an optimizer, and averages the gradients that they are given."""
+    """Stands before methods of an optimizer, and averages the gradients that they are given."""
+
+    covered: tuple[str, ...] = ("apply", "_clip_gradients")
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, group: Group) -> None:
         """Cover the methods of an optimizer."""
         self.group = group
         self._optimizer = optimizer
-        self._plain = {name: getattr(optimizer, name) for name in _COVERED}
-        for name in _COVERED:
+        self._plain = {name: getattr(optimizer, name) for name in self.covered}
+        for name in self.covered:
             setattr(optimizer, name, getattr(self, name))
         setattr(optimizer, _ATTRIBUTE, self)
 
     def detach(self) -> None:
         """Give the optimizer its own methods back."""
-        for name in (*_COVERED, _ATTRIBUTE):
+        for name in (*self.covered, _ATTRIBUTE):
             delattr(self._optimizer, name)
 
-    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
-        """Apply the averages of gradients. Those that are accumulated are averaged when they are used."""
-        self._refuse_local_check()
-        given = self._filled(grads, trainable_variables)
-        accumulates = self._optimizer.gradient_accumulation_steps
-        return self._plain["apply"](given if accumulates else self._averaged(given), trainable_variables)
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
+        """Apply the averages of gradients; ``stateless_apply`` comes here, too.
 
-    def stateless_apply(
-        self, optimizer_variables: Sequence[Any], grads: Sequence[Any], trainable_variables: Sequence[Any]
-    ) -> Any:
-        """Do what the optimizer does, which comes to ``apply``."""
-        return self._plain["stateless_apply"](optimizer_variables, grads, trainable_variables)
+        Gradients that are accumulated are averaged when they are used.
+        """
+        self._refuse_local_check()
+        variables = None if trainable_variables is None else list(trainable_variables)
+        given = self._filled(grads, variables)
+        accumulates = self._optimizer.gradient_accumulation_steps
+        return self._plain["apply"](given if accumulates else self._averaged(given), variables)
 
     def _clip_gradients(self, grads: Sequence[Any]) -> Any:
         """Clip; before that, average the gradients that were accumulated."""
@@ -97,7 +96,7 @@ class Averaging:
             grads = self._averaged(grads)
         return self._plain["_clip_gradients"](grads)
 
-    def _filled(self, grads: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
+    def _filled(self, grads: Iterable[Any], variables: Sequence[Any] | None) -> list[Any]:
         """Return gradients that all ranks have alike: dense ones, with zeros for None."""
         variables = self._optimizer._trainable_variables if variables is None else variables  # noqa: SLF001
         for variable in variables:
@@ -131,10 +130,12 @@ class Averaging:
 class AveragingBeforeCheck(Averaging):
     """Averages gradients, in every step, before a ``LossScaleOptimizer`` looks whether they are finite."""
 
-    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
+    covered = ("apply", "stateless_apply")
+
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         """Check and apply the averages of gradients."""
-        given = self._averaged(self._filled(grads, trainable_variables))
-        return self._plain["apply"](given, trainable_variables)
+        variables = None if trainable_variables is None else list(trainable_variables)
+        return self._plain["apply"](self._averaged(self._filled(grads, variables)), variables)
 
     def stateless_apply(
         self, optimizer_variables: Sequence[Any], grads: Sequence[Any], trainable_variables: Sequence[Any]

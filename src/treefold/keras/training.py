@@ -26,10 +26,10 @@ def callbacks(
 ) -> list[keras.callbacks.Callback]:
     """Return the callbacks that ``fit`` needs on every rank, around your own.
 
-    At the start all ranks take rank 0's weights and optimizer state. Seeds of dropout then differ from rank to rank. At
-    the end of an epoch, metrics and validation are averaged over ranks, weighted by samples, and so are the moving
-    statistics of ``BatchNormalization``; whether to stop and the learning rate are rank 0's. An error of the group ends
-    ``fit`` as treefold's own error, which names the rank.
+    At the start all ranks take rank 0's weights and optimizer state; its weights also at the end. Seeds of dropout
+    differ from rank to rank. At the end of an epoch, metrics and validation are averaged over ranks, weighted by
+    samples, and so are the moving statistics of ``BatchNormalization``; whether to stop and the learning rate are rank
+    0's. An error of the group ends ``fit`` as treefold's own error, which names the rank.
 
     Args:
         group: the ranks that train together, as for ``distribute``.
@@ -100,7 +100,7 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
         logs = {} if logs is None else logs
         trained = self._trained_samples or _samples(self.model)
         for is_test, samples in ((False, trained), (True, self._tested_samples)):
-            names = [name for name in logs if name.startswith("val_") is is_test]
+            names = [name for name in logs if name.startswith("val_") is is_test and np.isscalar(logs[name])]
             if names:
                 values = np.array([logs[name] for name in names], np.float64)
                 means = self._group.all_reduce(values, "mean", weights=samples or 1.0)
@@ -144,8 +144,7 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is unty
         weights = model.weights
         known = {id(one) for one in weights}
         seeds = [one for one in model.variables if id(one) not in known]
-        state = [*weights, *seeds, *model.optimizer.variables]
-        _replace(state, lambda arrays: group.broadcast(arrays, out=arrays))
+        self._take([*weights, *seeds, *model.optimizer.variables])
         _replace(seeds, lambda arrays: [_seed_of(array, group.rank) for array in arrays])
         _seed_torch(group.rank)
         first = group.broadcast(np.array(model._initial_epoch or 0))  # noqa: SLF001 - where BackupAndRestore puts it
@@ -167,6 +166,14 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is unty
         self.model.stop_training = bool(must_stop)
         if decided != rate:
             optimizer.learning_rate = float(decided)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Take rank 0's weights, which a callback may have restored there alone."""
+        self._take(self.model.weights)
+
+    def _take(self, variables: Sequence[Any]) -> None:
+        """Assign rank 0's values to variables."""
+        _replace(variables, lambda arrays: self._group.broadcast(arrays, out=arrays))
 
 
 def _own_error(step: Callable[..., Any], group: Group, *given: Any) -> Any:
