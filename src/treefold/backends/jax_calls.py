@@ -1,8 +1,8 @@
 """Calls from JAX's compiled programs into Python, in the order of the program.
 
-A call reads and writes the memory of the program. JAX's ordered callback alone would not do: it hands out arrays of
-JAX's, and where a large one is copied for it, the copy waits for a thread of JAX's that may be the one which runs the
-program. With one core it waits for ever. So the ordered callbacks get a number, and only keep the order.
+A call reads and writes the memory of the program. JAX's ordered callback alone would not do: it copies large arrays,
+on a thread of JAX's that may be the one which runs the program. On one core the copy then waits for ever. So the
+ordered callbacks get a number, and only keep the order.
 """
 
 from __future__ import annotations

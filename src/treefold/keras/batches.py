@@ -11,7 +11,7 @@ from treefold.group import Group
 def steps(group: Group, batches: Any) -> int:
     """Return the least number of batches that every rank has, for ``steps_per_epoch`` and ``validation_steps``.
 
-    All ranks call this. What a rank has more is left out, because every step needs all ranks.
+    All ranks call this. Batches beyond them are left out, because every step needs all ranks.
 
     Args:
         group: the ranks that train together.

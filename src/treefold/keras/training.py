@@ -28,7 +28,7 @@ def callbacks(
 
     At the start all ranks take rank 0's weights and optimizer state; its weights also at the end. Seeds of dropout
     differ from rank to rank. At the end of an epoch, metrics and validation are averaged over ranks, weighted by
-    samples, and so are the moving statistics of ``BatchNormalization``; whether to stop and the learning rate are rank
+    samples. So are the moving statistics of ``BatchNormalization``. Whether to stop, and the learning rate, are rank
     0's. An error of the group ends ``fit`` as treefold's own error, which names the rank.
 
     Args:
