@@ -26,7 +26,7 @@ from treefold.cli import main
 # viewcode may load them.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # or TensorFlow announces itself
-autodoc_mock_imports = ["torch", "tensorflow", "jax"]
+autodoc_mock_imports = ["torch", "tensorflow", "jax", "keras"]
 
 
 def stand_in(name: str, **attributes: object) -> None:
@@ -53,10 +53,14 @@ with mock(autodoc_mock_imports):
     stand_in("torch._C._distributed_c10d", _create_work_from_future=None)
     stand_in("torch._C._dynamo")
     stand_in("torch._C._dynamo.eval_frame", set_code_exec_strategy=None)
+    stand_in("keras", __version__="3.15")
+    stand_in("keras.callbacks", Callback=type("Callback", (), {"__module__": "keras.callbacks"}))
+    stand_in("keras.optimizers", Optimizer=type("Optimizer", (), {"__module__": "keras.optimizers"}))
+    import treefold.keras
     import treefold.tensorflow
     import treefold.torch
 
-MODULES = (treefold, treefold.torch, treefold.tensorflow, treefold.testing)
+MODULES = (treefold, treefold.torch, treefold.tensorflow, treefold.keras, treefold.testing)
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent

@@ -13,7 +13,8 @@ PAGES = ROOT / "docs" / "reference"
 
 class TestReference:
     @pytest.mark.parametrize(
-        "module", ["treefold", "treefold.averaging", "treefold.torch", "treefold.tensorflow", "treefold.testing"]
+        "module",
+        [f"treefold{room}" for room in ("", ".averaging", ".torch", ".tensorflow", ".keras", ".testing")],
     )
     def test_has_every_public_name(self, module):
         """Each name of ``__all__`` once, on the page of its module, and nothing else."""

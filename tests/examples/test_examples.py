@@ -14,6 +14,7 @@ PRINTS = {
     "hosts_numpy": ["40 means over 3 ranks: 280.00 K, humidity 0.500", "all ranks hold the same bits: True"],
     "hosts_torch": ["step  0: mean loss of 3 ranks", "all ranks hold the same bits: True"],
     "jax_optax": ["step  0: mean loss of 4 replicas 1.84", "step 59: mean loss of 4 replicas 0.008"],
+    "keras_training": ["3 ranks, ", "all ranks hold the same bits: True"],
     "measure_machine": ["8192 KiB each:", "memory of 4 results: 32.0 MiB in use", "32.0 MiB kept for the next call"],
     "numpy_gradients": [
         "4 results, one per replica",
@@ -35,6 +36,7 @@ PRINTS = {
 LAUNCHED = {
     "hosts_numpy": "torchrun --nnodes 3 --rdzv-backend c10d --rdzv-endpoint host0:29500",
     "hosts_torch": "torchrun --nnodes 3 --rdzv-backend c10d --rdzv-endpoint host0:29500",
+    "keras_training": "treefold run -n 2",
     "ranks": "treefold run -n 4",
 }
 

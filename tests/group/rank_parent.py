@@ -137,7 +137,8 @@ class _Running:
             pid = os.fork()
             if pid == 0:
                 faulthandler.register(signal.SIGUSR1, file=self.stacks, all_threads=True)
-                _live(Rank(rank, size, tickets[rank], self.shared), body, arguments, timeout_seconds, write)
+                started = Rank(rank, size, tickets[rank], self.shared)
+                _live(started, body, arguments, timeout_seconds, write, self.may_leave)
             os.close(write)
             os.set_blocking(read, False)
             self.ranks.append(_Started(rank, pid, read))
@@ -227,7 +228,14 @@ def _module(file: str) -> Any:
     return _modules[file]
 
 
-def _live(rank: Rank, body: Any, arguments: dict[str, Any], timeout_seconds: float | None, write: int) -> None:
+def _live(
+    rank: Rank,
+    body: Any,
+    arguments: dict[str, Any],
+    timeout_seconds: float | None,
+    write: int,
+    may_leave: tuple[str, ...],
+) -> None:
     """Be a rank: never returns."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     report: dict[str, Any] = {}
@@ -251,11 +259,11 @@ def _live(rank: Rank, body: Any, arguments: dict[str, Any], timeout_seconds: flo
         rank.group = None
         gc.collect()
         until = time.monotonic() + _GRACE_S
-        while changes(before) and time.monotonic() < until:  # threads take a moment to end
+        while _left(before, may_leave) and time.monotonic() < until:  # threads take a moment to end
             time.sleep(0.005)
             gc.collect()
         kept = {"threads", "Python threads", "descriptors"} if _has_sleepers() else set()
-        left = [one for one in changes(before) if one[0] not in kept]
+        left = [one for one in _left(before, may_leave) if one[0] not in kept]
         report["left"] = tuple(f"{now} {name} instead of {then}" for name, then, now in left)
         if data:
             report["value"] = pickle.loads(data)
@@ -263,6 +271,11 @@ def _live(rank: Rank, body: Any, arguments: dict[str, Any], timeout_seconds: flo
             pipe.write(pickle.dumps(report))
     finally:
         os._exit(0)
+
+
+def _left(before: dict[str, int], may_leave: tuple[str, ...]) -> list[tuple[str, int, int]]:
+    """Return what is in use now and was not before, but for the kinds that may be left."""
+    return [one for one in changes(before) if one[0].split()[0] not in may_leave]
 
 
 def _has_sleepers() -> bool:

@@ -1,7 +1,8 @@
 """Calls from JAX's compiled programs into Python, in the order of the program.
 
-JAX gives the call its own arrays, which are read as NumPy's where they lie. The call returns NumPy's arrays. To make
-one of JAX's, or to compute with one, would wait for the program that waits for the call.
+A call reads and writes the memory of the program. JAX's ordered callback alone would not do: it copies large arrays,
+on a thread of JAX's that may be the one which runs the program. On one core the copy then waits for ever. So the
+ordered callbacks get a number, and only keep the order.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
 
 from treefold.backends.tracing import Like
 from treefold.errors import ArgumentError
 from treefold.fold import Fold
+
+#: What passes between the parts of a call, so that they run one after the other.
+_TURN = jax.ShapeDtypeStruct((), np.uint8)
 
 
 def call_in_order(
@@ -36,12 +41,23 @@ def call_in_order(
         raise ArgumentError.fixed_shapes()
     shapes = [jax.ShapeDtypeStruct(like.array.shape, _dtype(like, result_dtype)) for like in likes]
 
-    def call(*given: Any) -> list[Any]:
+    def call(_: Any, targets: Sequence[Any], _begun: Any, *given: Any) -> None:
         made = function(*map(np.asarray, given))
-        return [np.asarray(array, shape.dtype) for array, shape in zip(made, shapes, strict=True)]
+        for target, array in zip(targets, (0, *made), strict=True):
+            np.asarray(target)[...] = array
 
-    made: list[Any] = io_callback(call, shapes, *arrays, ordered=True)
-    return made
+    begun = io_callback(_begin, _TURN, ordered=True)
+    ended, *made = buffer_callback(call, [_TURN, *shapes], has_side_effect=True)(begun, *arrays)
+    io_callback(_end, None, ended, ordered=True)
+    return list(made)
+
+
+def _begin() -> Any:
+    return np.uint8(0)
+
+
+def _end(ended: Any) -> None:
+    """Let the next call begin: this one waits for the end of its own."""
 
 
 def _dtype(like: Like, result_dtype: Callable[[Fold, str], str]) -> Any:

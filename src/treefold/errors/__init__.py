@@ -4,6 +4,7 @@
 
     TreefoldError
     ├── ArgumentError                ValueError           an argument is outside what it may be
+    │   ├── KerasError                                    a use of Keras on many processes that is not taken
     │   └── ProcessGroupError                             a call of torch.distributed that is not taken
     ├── CallError                    TypeError            arguments that do not go together, a class for an object
     ├── CommandError                 ValueError           a command was called with something that it cannot do
@@ -61,6 +62,7 @@ from treefold.errors.groups import (
     SharedMemoryError,
 )
 from treefold.errors.installation import FrameworkError, InstallationError, MissingExtraError
+from treefold.errors.keras import KerasError
 from treefold.errors.names import ComponentError, UnknownNameError
 from treefold.errors.parsing import ParseError
 from treefold.errors.plans import PlanError
@@ -89,6 +91,7 @@ __all__ = [
     "GpuError",
     "GroupError",
     "InstallationError",
+    "KerasError",
     "MismatchError",
     "MissingExtraError",
     "MissingImplementationError",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from treefold.backends import ArrayBackend, backend_of
 from treefold.backends.tracing import Like
-from treefold.errors import ArgumentError
+from treefold.errors import ArgumentError, TreefoldError
 from treefold.group.links.link import Link, one_call
 from treefold.values import DistributedValues, IndexedSlices, PerReplica, flatten, unflatten
 
@@ -22,8 +23,16 @@ class TracedCalls:
         """Use a link."""
         self._link = link
 
-    @one_call
     def _when_run(self, part: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        """Make a call from a graph that runs, and keep its error: the graph raises one of the framework's own."""
+        try:
+            return self._as_one_call(part, *given, **options)
+        except TreefoldError as error:
+            self._link.error_in_graph = copy.copy(error)  # without its traceback, which holds what the call has used
+            raise
+
+    @one_call
+    def _as_one_call(self, part: Callable[..., Any], *given: Any, **options: Any) -> Any:
         return part(*given, **options)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, 
 
 from treefold.backends import HostArray
 from treefold.engines.times import WARN_AFTER_S
-from treefold.errors import CallMismatchError, GroupError, SharedMemoryError
+from treefold.errors import CallMismatchError, GroupError, SharedMemoryError, TreefoldError
 from treefold.group.links.protocol import MOST_DESCRIBED, REFUSED
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class Link(abc.ABC):
         #: dictionary, not a lock: after an interrupt nobody would know whether a lock was taken.
         self.under_way: dict[str, object] = {}
         self._doing = ""
+        #: What the last call raised that failed while a graph ran. Nobody else has it: frameworks raise their own.
+        self.error_in_graph: TreefoldError | None = None
         #: How many operations this rank had begun before the call, and how many parts of the call are done.
         self._began_at = self._parts_done = 0
         #: The deadline of the call under way, where all of it has one.

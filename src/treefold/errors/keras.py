@@ -1,0 +1,76 @@
+"""Uses of Keras on many processes that ``treefold.keras`` does not take."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from treefold.errors.arguments import ArgumentError
+from treefold.errors.words import short
+
+
+class KerasError(ArgumentError):
+    """A use of Keras on many processes that ``treefold.keras`` does not take."""
+
+    @classmethod
+    def no_optimizer(cls, value: object) -> Self:
+        return cls(f"distribute got {short(value)}. It takes an optimizer, such as keras.optimizers.Adam(1e-3).")
+
+    @classmethod
+    def not_distributed(cls) -> Self:
+        """The callbacks see a model whose optimizer averages nothing, or over another group."""
+        return cls(
+            "The optimizer of this model does not average gradients over the group of the callbacks. "
+            "Call model.compile(optimizer=treefold.keras.distribute(optimizer, group), ...)."
+        )
+
+    @classmethod
+    def overwritten_variable(cls, path: str) -> Self:
+        """A variable whose new value comes as its gradient, as the scales of float8 do."""
+        return cls(
+            f"Keras overwrites {path} with its gradient, as in float8 training, and such gradients have no average. "
+            f"Use another dtype policy."
+        )
+
+    @classmethod
+    def local_check(cls) -> Self:
+        """A loss scale optimizer has looked at gradients before they are averaged."""
+        return cls(
+            "Keras has put this optimizer into a LossScaleOptimizer, which looks at gradients before they are "
+            "averaged. Pass callbacks=treefold.keras.callbacks(group) to fit, or distribute "
+            "keras.optimizers.LossScaleOptimizer(optimizer)."
+        )
+
+    @classmethod
+    def xla_step(cls) -> Self:
+        return cls("XLA compiles this step, and cannot call other processes: pass jit_compile=False to compile.")
+
+    @classmethod
+    def warm_up(cls) -> Self:
+        """A learning rate that cannot be set is to be warmed up."""
+        return cls(
+            "warm_up_epochs sets the learning rate, and this optimizer has a schedule. "
+            "Leave warm_up_epochs out, and let the schedule begin low."
+        )
+
+    @classmethod
+    def no_batches(cls, value: object) -> Self:
+        return cls(
+            f"steps got {short(value)}. It takes a number of batches, 1 or more, or a dataset that knows how many it "
+            f"has."
+        )
+
+    @classmethod
+    def unknown_length(cls) -> Self:
+        return cls(
+            "steps got a dataset of unknown or infinite length. Pass the number of batches that this rank has in an "
+            "epoch."
+        )
+
+    @classmethod
+    def unequal_batches(cls, *, is_loader: bool) -> Self:
+        """The last batch of a dataset of tf.data, or of PyTorch's loader, may be smaller."""
+        advice = "DataLoader(..., drop_last=True)" if is_loader else "dataset.batch(n, drop_remainder=True)"
+        return cls(
+            f"The last batch of this dataset may be smaller, and a mean of the means of unequal batches is wrong. "
+            f"Drop it: {advice}."
+        )

@@ -1,0 +1,165 @@
+"""``distribute``: an optimizer that averages its gradients over a group before it looks at them.
+
+The optimizer keeps its class and its configuration, so that what is saved with it loads without treefold. Two of its
+methods are covered by attributes of the object; ``Averaging`` holds what they do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+
+from treefold.errors import KerasError
+from treefold.group import Group
+
+#: Where an optimizer keeps its ``Averaging``.
+_ATTRIBUTE = "treefold_averaging"
+
+
+def distribute(optimizer: keras.optimizers.Optimizer, group: Group) -> keras.optimizers.Optimizer:
+    """Let an optimizer average its gradients over all ranks, exactly and in one call; return this optimizer.
+
+    All of its variables are reduced in every step: a gradient that is None on a rank counts as zero there. With
+    ``gradient_accumulation_steps`` it is done in the steps that update. Clipping and the check for finite gradients of
+    a ``LossScaleOptimizer`` see the averages, so that all ranks skip a step or none does.
+
+    Args:
+        optimizer: any optimizer of Keras, built or not. To move it to another group, call this again, and ``compile``.
+        group: the ranks that train together. All of them must make the same steps.
+
+    Returns:
+        The same object. Its class, its configuration and what is saved with it stay Keras' own.
+
+    Raises:
+        KerasError: this is not an optimizer. In a step: XLA compiles it for TensorFlow, or a variable is one that
+            is overwritten with its gradient.
+
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise KerasError.no_optimizer(optimizer)
+    for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        averaging = averaging_of(one)
+        if averaging is not None:
+            averaging.detach()
+    kind = AveragingBeforeCheck if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else Averaging
+    kind(optimizer, group)
+    return optimizer
+
+
+def averaging_of(optimizer: Any) -> Averaging | None:
+    """Return what averages an optimizer's gradients; None if nothing does."""
+    found: Averaging | None = getattr(optimizer, _ATTRIBUTE, None)
+    return found
+
+
+class Averaging:
+    """Stands before methods of an optimizer, and averages the gradients that they are given."""
+
+    covered: tuple[str, ...] = ("apply", "_clip_gradients")
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer, group: Group) -> None:
+        """Cover the methods of an optimizer."""
+        self.group = group
+        self._optimizer = optimizer
+        self._plain = {name: getattr(optimizer, name) for name in self.covered}
+        for name in self.covered:
+            setattr(optimizer, name, getattr(self, name))
+        setattr(optimizer, _ATTRIBUTE, self)
+
+    def detach(self) -> None:
+        """Give the optimizer its own methods back."""
+        for name in (*self.covered, _ATTRIBUTE):
+            delattr(self._optimizer, name)
+
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
+        """Apply the averages of gradients; ``stateless_apply`` comes here, too.
+
+        Gradients that are accumulated are averaged when they are used.
+        """
+        self._refuse_local_check()
+        variables = None if trainable_variables is None else list(trainable_variables)
+        given = self._filled(grads, variables)
+        accumulates = self._optimizer.gradient_accumulation_steps
+        return self._plain["apply"](given if accumulates else self._averaged(given), variables)
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> Any:
+        """Clip; before that, average the gradients that were accumulated."""
+        steps = self._optimizer.gradient_accumulation_steps
+        if steps and keras.backend.backend() == "jax":
+            # JAX's optimizers come here in every step, and drop the results of those that do not update.
+            is_update = (self._optimizer._iterations + 1) % steps == 0  # noqa: SLF001 - ``iterations`` counts updates
+            grads = keras.ops.cond(is_update, lambda: self._averaged(grads), lambda: list(grads))
+        elif steps:
+            grads = self._averaged(grads)
+        return self._plain["_clip_gradients"](grads)
+
+    def _filled(self, grads: Iterable[Any], variables: Sequence[Any] | None) -> list[Any]:
+        """Return gradients that all ranks have alike: dense ones, with zeros for None."""
+        variables = self._optimizer._trainable_variables if variables is None else variables  # noqa: SLF001
+        for variable in variables:
+            if getattr(variable, "overwrite_with_gradient", False):
+                raise KerasError.overwritten_variable(variable.path)
+        pairs = zip(grads, variables, strict=True)
+        return [
+            keras.ops.zeros(variable.shape, variable.dtype) if grad is None else _dense(grad)
+            for grad, variable in pairs
+        ]
+
+    def _averaged(self, grads: Sequence[Any]) -> list[Any]:
+        """Return the means over all ranks."""
+        if not grads:
+            return []
+        _refuse_xla()
+        return self.group.all_reduce(list(grads), "mean")
+
+    def _refuse_local_check(self) -> None:
+        """Raise if a ``LossScaleOptimizer`` calls: it has looked at this rank's gradients alone.
+
+        Where they are not finite it does not call at all, and the other ranks would average other steps.
+        """
+        frame = sys._getframe()  # noqa: SLF001 - nothing else tells an optimizer that it was wrapped
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if isinstance(frame.f_locals.get("self"), keras.optimizers.LossScaleOptimizer):
+                raise KerasError.local_check()
+
+
+class AveragingBeforeCheck(Averaging):
+    """Averages gradients, in every step, before a ``LossScaleOptimizer`` looks whether they are finite."""
+
+    covered = ("apply", "stateless_apply")
+
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
+        """Check and apply the averages of gradients."""
+        variables = None if trainable_variables is None else list(trainable_variables)
+        return self._plain["apply"](self._averaged(self._filled(grads, variables)), variables)
+
+    def stateless_apply(
+        self, optimizer_variables: Sequence[Any], grads: Sequence[Any], trainable_variables: Sequence[Any]
+    ) -> Any:
+        """Check and apply the averages of gradients, which does not come to ``apply``."""
+        given = self._averaged(self._filled(grads, None))
+        return self._plain["stateless_apply"](optimizer_variables, given, trainable_variables)
+
+
+def _dense(grad: Any) -> Any:
+    """Return a gradient as an array: TensorFlow has those of embeddings as rows, of which each rank has other ones."""
+    if keras.backend.backend() != "tensorflow":
+        return grad
+    import tensorflow as tf  # noqa: PLC0415 - Keras' backend, and loaded
+
+    return tf.convert_to_tensor(grad)
+
+
+def _refuse_xla() -> None:
+    """Raise where XLA compiles a step for TensorFlow: it cannot call another process."""
+    if keras.backend.backend() != "tensorflow":
+        return
+    import tensorflow as tf  # noqa: PLC0415 - as above
+    from tensorflow.python.ops import control_flow_util  # noqa: PLC0415
+
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise KerasError.xla_step()

@@ -1,0 +1,225 @@
+"""``callbacks``: what ``fit`` does on every rank beside its steps, so that ranks start alike and stay alike."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from treefold.errors import KerasError
+from treefold.group import Group
+from treefold.keras.optimizers import averaging_of, distribute
+
+#: Distance of the seeds of two ranks, an odd number: large, because some generators add what they count to the seed.
+_SEED_DISTANCE, _SEEDS = 0x4F1BBCDD, 2**31
+
+
+def callbacks(
+    group: Group,
+    on_all_ranks: Sequence[keras.callbacks.Callback] = (),
+    *,
+    on_rank_0: Sequence[keras.callbacks.Callback] = (),
+    warm_up_epochs: int = 0,
+) -> list[keras.callbacks.Callback]:
+    """Return the callbacks that ``fit`` needs on every rank, around your own.
+
+    At the start all ranks take rank 0's weights and optimizer state; its weights also at the end. Seeds of dropout
+    differ from rank to rank. At the end of an epoch, metrics and validation are averaged over ranks, weighted by
+    samples. So are the moving statistics of ``BatchNormalization``. Whether to stop, and the learning rate, are rank
+    0's. An error of the group ends ``fit`` as treefold's own error, which names the rank.
+
+    Args:
+        group: the ranks that train together, as for ``distribute``.
+        on_all_ranks: callbacks that see the averages, such as ``EarlyStopping`` and ``ReduceLROnPlateau``.
+        on_rank_0: callbacks that write, such as ``ModelCheckpoint`` and ``CSVLogger``; other ranks leave them out.
+        warm_up_epochs: over so many epochs the learning rate rises to its value, from that divided by the ranks.
+
+    Returns:
+        A list for ``fit(callbacks=...)``.
+
+    """
+    local = list(on_rank_0) if group.rank == 0 else []
+    return [Averages(group), *on_all_ranks, *local, Agreement(group, warm_up_epochs)]
+
+
+class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped here
+    """Comes first: what later callbacks see is that of all ranks, and errors are the group's own."""
+
+    def __init__(self, group: Group) -> None:
+        """Average over a group."""
+        super().__init__()
+        self._group = group
+        self._is_fitting = False
+        self._trained_samples = self._tested_samples = 0.0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
+        """Let gradients be averaged before anything looks at them, and errors of steps be the group's own.
+
+        Raises:
+            KerasError: the model's optimizer does not average gradients over this group.
+
+        """
+        optimizer = self.model.optimizer
+        for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+            averaging = averaging_of(one)
+            if averaging is not None and averaging.group is self._group:
+                break
+        else:
+            raise KerasError.not_distributed()
+        if one is not optimizer:  # compile has wrapped it, to scale the loss
+            distribute(optimizer, self._group)
+        step = self.model.train_function
+        if getattr(step, "func", None) is not _own_error:
+            self.model.train_function = functools.partial(_own_error, step, self._group)
+        self._is_fitting = True
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Leave evaluations that follow alone."""
+        self._is_fitting = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Forget the last epoch."""
+        self._trained_samples = self._tested_samples = 0.0
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Validate with moving statistics of all ranks; the metrics still hold those of the training."""
+        if self._is_fitting:
+            self._trained_samples = _samples(self.model)
+            self._average_statistics()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Note how many samples this rank has validated."""
+        self._tested_samples = _samples(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Average the moving statistics, and the logs in place: callbacks behind this one see the same."""
+        self._average_statistics()
+        logs = {} if logs is None else logs
+        trained = self._trained_samples or _samples(self.model)
+        for is_test, samples in ((False, trained), (True, self._tested_samples)):
+            names = [name for name in logs if name.startswith("val_") is is_test and np.isscalar(logs[name])]
+            if names:
+                values = np.array([logs[name] for name in names], np.float64)
+                means = self._group.all_reduce(values, "mean", weights=samples or 1.0)
+                logs.update(zip(names, map(float, means), strict=True))
+
+    def _average_statistics(self) -> None:
+        layers = self.model._flatten_layers()  # noqa: SLF001 - layers within layers, too
+        normalizations = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+        variables = [one for layer in normalizations for one in (layer.moving_mean, layer.moving_variance)]
+        _replace(variables, lambda arrays: self._group.all_reduce(arrays, "mean", out=arrays))
+
+
+class Agreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped here
+    """Comes last: what callbacks have restored or decided on rank 0 holds for all ranks."""
+
+    def __init__(self, group: Group, warm_up_epochs: int = 0) -> None:
+        """Follow rank 0 of a group."""
+        super().__init__()
+        self._group = group
+        self._warm_up_epochs = warm_up_epochs
+        self._full_rate = 0.0
+
+    def set_model(self, model: keras.Model) -> None:
+        """Note the learning rate to warm up to, before a callback restores a lower one.
+
+        Raises:
+            KerasError: it is a schedule.
+
+        """
+        super().set_model(model)
+        if self._warm_up_epochs and not _has_settable_rate(model.optimizer):
+            raise KerasError.warm_up()
+        if self._warm_up_epochs:
+            self._full_rate = float(model.optimizer.learning_rate)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
+        """Take rank 0's weights, optimizer state and first epoch; let seeds differ from rank to rank."""
+        model, group = self.model, self._group
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        weights = model.weights
+        known = {id(one) for one in weights}
+        seeds = [one for one in model.variables if id(one) not in known]
+        self._take([*weights, *seeds, *model.optimizer.variables])
+        _replace(seeds, lambda arrays: [_seed_of(array, group.rank) for array in arrays])
+        _seed_torch(group.rank)
+        first = group.broadcast(np.array(model._initial_epoch or 0))  # noqa: SLF001 - where BackupAndRestore puts it
+        model._initial_epoch = int(first) or model._initial_epoch  # noqa: SLF001
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Warm up."""
+        if epoch <= self._warm_up_epochs and self._warm_up_epochs:
+            least = 1.0 / self._group.size
+            self.model.optimizer.learning_rate = self._full_rate * (
+                least + (1.0 - least) * epoch / self._warm_up_epochs
+            )
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Stop if rank 0 stops, and take its learning rate."""
+        optimizer = self.model.optimizer
+        rate = float(optimizer.learning_rate) if _has_settable_rate(optimizer) else 0.0
+        must_stop, decided = self._group.broadcast(np.array([self.model.stop_training, rate], np.float64))
+        self.model.stop_training = bool(must_stop)
+        if decided != rate:
+            optimizer.learning_rate = float(decided)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Take rank 0's weights, which a callback may have restored there alone."""
+        self._take(self.model.weights)
+
+    def _take(self, variables: Sequence[Any]) -> None:
+        """Assign rank 0's values to variables."""
+        _replace(variables, lambda arrays: self._group.broadcast(arrays, out=arrays))
+
+
+def _own_error(step: Callable[..., Any], group: Group, *given: Any) -> Any:
+    """Make a step; where the group fails in its graph, raise the group's error in place of the framework's."""
+    link = group.link
+    try:
+        made = step(*given)
+        if keras.backend.backend() == "jax":
+            import jax  # noqa: PLC0415 - Keras' backend, and loaded
+
+            jax.block_until_ready(made)  # until then the group is in use, and errors are not known
+    except Exception as error:
+        kept, link.error_in_graph = link.error_in_graph, None
+        if kept is None:
+            raise
+        raise kept from error
+    return made
+
+
+def _samples(model: keras.Model) -> float:
+    """Return over how many samples the metrics of a model are; 0 if its steps do not track the loss."""
+    return next((float(one.count) for one in model.metrics if one.name == "loss"), 0.0)
+
+
+def _seed_of(state: Any, rank: int) -> Any:
+    """Return the state of a rank's random generator, made from rank 0's: a seed, and how often it was used."""
+    seed = (int(state[0]) + rank * _SEED_DISTANCE) % _SEEDS if rank else state[0]
+    return np.array([seed, *state[1:]], state.dtype)
+
+
+def _seed_torch(rank: int) -> None:
+    """Give a rank's PyTorch a seed of its own: Keras takes dropout without a seed from PyTorch's own generator."""
+    if rank and keras.backend.backend() == "torch":
+        import torch  # noqa: PLC0415 - Keras' backend, and loaded
+
+        torch.manual_seed((torch.initial_seed() + rank * _SEED_DISTANCE) % _SEEDS)
+
+
+def _has_settable_rate(optimizer: keras.optimizers.Optimizer) -> bool:
+    return isinstance(optimizer.learning_rate, keras.Variable)
+
+
+def _replace(variables: Sequence[Any], change: Callable[[list[Any]], list[Any]]) -> None:
+    """Assign to variables what ``change`` makes of their values, which it may write into."""
+    if not variables:
+        return
+    arrays = [np.array(keras.ops.convert_to_numpy(one)) for one in variables]
+    for variable, array in zip(variables, change(arrays), strict=True):
+        variable.assign(array)

@@ -1,0 +1,129 @@
+"""``treefold.keras.distribute``: the weights of one process, and the same bits on all ranks."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from keras_ranks import (
+    accumulated,
+    applied_all,
+    applied_within,
+    compiled_by_xla,
+    saved,
+    scaled,
+    trained,
+    trained_embedding,
+    trained_exactly,
+    trained_on_one_core,
+)
+
+_WITHOUT_TREEFOLD = """
+import sys
+sys.modules["treefold"] = None
+import keras, numpy as np
+model = keras.models.load_model(sys.argv[1])
+arrays = [keras.ops.convert_to_numpy(one) for one in model.weights]
+np.save(sys.argv[2], np.concatenate([np.ravel(array).astype("float64") for array in arrays]))
+x, y = np.load(sys.argv[3])["x"], np.load(sys.argv[3])["y"]
+model.fit(x, y, batch_size=12, shuffle=False, verbose=0)
+assert int(model.optimizer.iterations) == 12
+"""
+
+
+def is_one_process(values, body, sizes=(2, 3), **arguments):
+    """Assert that ranks hold the same bits, within 1e-4 of one process."""
+    [(expected, *_)] = values(body, 1, **arguments)
+    for size in sizes:
+        ended = values(body, size, **arguments)
+        assert len({digest for _, digest, *_ in ended}) == 1
+        assert np.abs(ended[0][0] - expected).max() < 1e-4
+
+
+class TestDistribute:
+    def test_trains_as_one_process(self, values):
+        """With the same global batch on 2 and 3 ranks."""
+        is_one_process(values, trained)
+
+    def test_decays_and_averages_weights_as_one_process(self, values):
+        """Weight decay, moving averages of weights and clipping by norm see averaged gradients."""
+        options = {"weight_decay": 0.05, "use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 3}
+        is_one_process(values, trained, (2,), optimizer="AdamW", clipnorm=0.05, **options)
+
+    def test_gives_the_bits_of_one_process(self, values):
+        """A layer of factors whose gradients no order of sums rounds, on 1, 2 and 3 ranks."""
+        assert len({digest for size in (1, 2, 3) for digest in values(trained_exactly, size)}) == 1
+
+    def test_trains_on_one_core(self, values):
+        """Where one thread has to run the step, and to do all that the call in it waits for."""
+        assert values(trained_on_one_core, 2) == [4, 4]
+
+    def test_averages_the_rows_of_embeddings(self, values):
+        """They travel as whole arrays."""
+        is_one_process(values, trained_embedding, (2,))
+
+    def test_averages_what_it_is_given(self, values):
+        """Rank r brings 2**r: as it is, as None on rank 1, clipped, and distributed twice."""
+        first, *others = values(applied_all, 3)
+        assert others == [first, first]
+        mean, without_1 = -7 / 3, -5 / 3
+        close = pytest.approx
+        assert first["plain"] == first["twice"] == close([mean, mean])
+        assert first["none"] == close([without_1, mean])
+        assert first["clipped"] == close([-(6**-0.5), -(6**-0.5)])
+        assert first["overwritten"] == (
+            "KerasError",
+            "Keras overwrites one with its gradient, as in float8 training, and such gradients have no average. "
+            "Use another dtype policy.",
+        )
+
+    def test_reduces_accumulated_gradients_once(self, values):
+        """In the step that updates."""
+        [(expected, _, _)] = values(accumulated, 1)
+        ended = values(accumulated, 2)
+        assert len({digest for _, digest, _ in ended}) == 1
+        assert np.abs(ended[0][0] - expected).max() < 1e-4
+        assert [calls for *_, calls in ended] == [4, 4]
+
+    @pytest.mark.parametrize("is_given", [False, True])
+    def test_skips_a_step_on_all_ranks(self, values, is_given):
+        """One rank's gradient is infinite in one of 4 steps, in mixed_float16: the scale is halved once."""
+        first, second = values(scaled, 2, is_given=is_given)
+        assert first == second
+        assert first[:2] == (0.5, 3)
+
+    def test_is_not_checked_rank_by_rank(self, values):
+        """A loss scale optimizer around it is refused, where no callback has put it right."""
+        sentence = (
+            "Keras has put this optimizer into a LossScaleOptimizer, which looks at gradients before they are "
+            "averaged. Pass callbacks=treefold.keras.callbacks(group) to fit, or distribute "
+            "keras.optimizers.LossScaleOptimizer(optimizer)."
+        )
+        for kind, said in values(applied_within, 2):
+            assert kind == "KerasError"
+            assert sentence in said
+
+    def test_saves_what_loads_without_treefold(self, values, tmp_path):
+        """Weights, optimizer and its state; training goes on in a process that cannot import treefold."""
+        from keras_ranks import data  # noqa: PLC0415 - beside what it is for
+
+        model, weights, given = tmp_path / "model.keras", tmp_path / "weights.npy", tmp_path / "given.npz"
+        [(expected, _), _] = values(saved, 2, path=str(model))
+        x, y = data()
+        np.savez(given, x=x, y=y)
+        command = [sys.executable, "-c", _WITHOUT_TREEFOLD, model, weights, given]
+        done = subprocess.run(  # noqa: S603 - our own script
+            command, env=values.environment, capture_output=True, encoding="utf-8", check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert np.array_equal(np.load(weights), expected)
+
+
+class TestXla:
+    def test_is_refused_for_tensorflow(self, values):
+        """One sentence says how to compile; other backends' compilers call other processes."""
+        if values.backend == "torch":
+            pytest.skip("PyTorch's compiler takes a minute for this model")
+        sentence = "XLA compiles this step, and cannot call other processes: pass jit_compile=False to compile."
+        refused = ("KerasError", sentence) if values.backend == "tensorflow" else "done"
+        assert values(compiled_by_xla, 1) == [refused]

@@ -1,0 +1,128 @@
+"""``treefold.keras.callbacks`` and ``steps``: what ``fit`` does on all ranks, and how it ends."""
+
+import numpy as np
+import pytest
+from training_ranks import (
+    broken,
+    counted,
+    counted_datasets,
+    decided,
+    dropped,
+    logged,
+    normalized,
+    not_distributed,
+    resumed,
+    started,
+    uneven,
+    warmed_up,
+)
+
+
+class TestCallbacks:
+    def test_start_from_rank_0(self, values):
+        """Its weights, and its optimizer's state, of which 8 steps are counted on."""
+        first, second = values(started, 2)
+        assert first == second
+        assert first[1] == 5 + 8
+
+    def test_let_dropout_differ(self, values):
+        """From the same seed on all ranks, whose weights stay alike."""
+        masks, weights = zip(*values(dropped, 2), strict=True)
+        assert len(set(weights)) == 1
+        assert 0.2 < np.mean(np.equal(*masks)) < 0.8
+
+    def test_average_logs_by_samples(self, values):
+        """One rank validates 8 samples, the other 12; all see what one process sees."""
+        [expected] = values(logged, 1)
+        first, second = values(logged, 2)
+        assert first == second
+        assert [sorted(log) for log in first] == [["loss", "val_loss"]] * 2
+        for ours, theirs in zip(first, expected, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+
+    def test_average_moving_statistics(self, values):
+        """The means and variances of all ranks' last batches, also for the validation."""
+        first, second = values(normalized, 2)
+        assert first == second
+
+    def test_follow_rank_0(self, values, tmp_path):
+        """It stops in epoch 4, has halved the rate for it, writes alone, and restores the best weights for all."""
+        first, second = values(decided, 2, path=str(tmp_path))
+        assert first == second
+        assert first[:3] == (4, [0.25, 0.25, 0.25, 0.125], ["0.weights.h5"])
+
+    def test_resume_where_rank_0_does(self, values, tmp_path):
+        """From its backup of epochs and weights."""
+        first, second = values(resumed, 2, path=str(tmp_path))
+        assert first == second
+        assert first[0] == [2, 3]
+
+    def test_warm_up(self, values):
+        """From half the rate on 2 ranks; a schedule is refused."""
+        sentence = (
+            "warm_up_epochs sets the learning rate, and this optimizer has a schedule. "
+            "Leave warm_up_epochs out, and let the schedule begin low."
+        )
+        assert values(warmed_up, 2) == [([0.25, 0.375, 0.5, 0.5], ("KerasError", sentence))] * 2
+
+    def test_need_a_distributed_optimizer(self, values):
+        """Another one is refused before the first step."""
+        sentence = (
+            "The optimizer of this model does not average gradients over the group of the callbacks. "
+            "Call model.compile(optimizer=treefold.keras.distribute(optimizer, group), ...)."
+        )
+        assert values(not_distributed, 1) == [("KerasError", sentence)]
+
+
+class TestErrors:
+    def test_of_a_killed_rank(self, keras_ranks):
+        """It ends ``fit`` on all others with treefold's error, which names the rank."""
+        *others, killed = keras_ranks(broken, 3, kind="kill")
+        assert killed.signal == 9
+        assert {one.value[0] for one in others} == {"PeerLostError"}
+        assert all(one.value[1].startswith("Rank 2 ") for one in others), others
+
+    def test_of_a_stopped_rank(self, keras_ranks):
+        """It ends ``fit`` at the deadline of the group."""
+        first, _ = keras_ranks(broken, 2, kind="stop", timeout_seconds=2.0)
+        assert first.value[0] == "DeadlineError"
+        assert first.value[1].startswith("Rank 1, which is stopped, had not come by the deadline")
+
+    def test_of_unequal_epochs(self, values):
+        """One step more on one rank is a mismatch on all, and the group goes on."""
+        for (kind, sentence), total in values(uneven, 2):
+            assert kind == "CallMismatchError"
+            assert "all_reduce" in sentence
+            assert total == 3.0
+
+
+class TestSteps:
+    def test_are_the_least(self, values):
+        """Of what each rank has."""
+        assert values(counted, 3, counts=[[7, 2], [5, 9], [6, 3]]) == [[5, 2]] * 3
+
+    def test_need_equal_batches_of_a_known_number(self, values):
+        """Anything else is refused in a sentence."""
+        [found] = values(counted_datasets, 1)
+        unknown = (
+            "KerasError",
+            "steps got a dataset of unknown or infinite length. Pass the number of batches that this rank has in an "
+            "epoch.",
+        )
+        partial = "The last batch of this dataset may be smaller, and a mean of the means of unequal batches is wrong. "
+        assert found == {
+            "whole": 3,
+            "partial": ("KerasError", f"{partial}Drop it: dataset.batch(n, drop_remainder=True)."),
+            "endless": unknown,
+            "generator": unknown,
+            "filtered": unknown,
+            "loader": 3,
+            "partial loader": ("KerasError", f"{partial}Drop it: DataLoader(..., drop_last=True)."),
+            "whole loader": 2,
+            "list": 2,
+        }
+
+    def test_refuse_none(self, values):
+        """No batches at all."""
+        sentence = "steps got 0. It takes a number of batches, 1 or more, or a dataset that knows how many it has."
+        assert values(counted, 1, counts=[[0]]) == [[("KerasError", sentence)]]
