@@ -121,6 +121,8 @@ BORROWED = {
     "how/exact-measured": newest("exact-*.md"),
     "how/ranks-measured": newest("ranks-*.md"),
     "how/hosts-measured": newest("hosts-*.md"),
+    "how/averaging-measured": newest("averaging-*.md"),
+    "how/keras-measured": newest("keras-*.md"),
     "how/gpus-measured": "benchmarks/results/gpu-2026-11-26.md",
     "contributing": "CONTRIBUTING.md",
     "changelog": "CHANGELOG.md",
