@@ -3,8 +3,8 @@
 Run it: python benchmarks/keras_steps.py [--report FILE]
 
 On TensorFlow, ``MirroredStrategy`` on two logical CPU devices stands beside them, with TensorFlow's own reduction.
-Every rank and every device has one thread. "Apart" are two processes at once that reduce nothing: the machine alone
-makes them slower than one.
+Every process has one core of its own, and the two devices have two. "Apart" are two processes at once that reduce
+nothing: the machine alone makes them slower than one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
+import treefold
+
 BACKENDS = ("tensorflow", "jax", "torch")
 #: Per rank; steps of an epoch, and epochs, of which the first is left out.
 BATCH, STEPS, EPOCHS = 64, 20, 7
@@ -30,6 +32,8 @@ _ONE_THREAD = {
     "TF_NUM_INTEROP_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+#: Tells a process which core it has.
+_CORE = "KERAS_STEPS_CORE"
 _NAMES = {
     "one": "one process",
     "apart": "2 processes apart",
@@ -51,6 +55,9 @@ def make_model():  # noqa: ANN201 - Keras is imported in processes that have cho
 
 def train(kind: str) -> None:
     """Train in this process, and print the median time of a step in milliseconds."""
+    group = treefold.connect() if kind == "ranks" else None
+    if kind != "mirrored":  # before Keras' backend counts the cores
+        os.sched_setaffinity(0, {int(os.environ.get(_CORE, "0")) if group is None else group.rank})
     import keras  # noqa: PLC0415 - as above
     import numpy as np  # noqa: PLC0415 - as above
 
@@ -69,13 +76,13 @@ def train(kind: str) -> None:
     y = rng.integers(0, CLASSES, len(x))
     options = {"x": x, "y": y, "batch_size": batch, "epochs": EPOCHS, "verbose": 0, "shuffle": False}
     loss, clock = "sparse_categorical_crossentropy", Clock()
-    if kind == "ranks":
-        import treefold.keras  # noqa: PLC0415 - not in the other processes
+    if group is not None:
+        from treefold.keras import callbacks, distribute  # noqa: PLC0415 - not in the other processes
 
-        with treefold.connect() as group:
+        with group:
             model = make_model()
-            model.compile(treefold.keras.distribute(keras.optimizers.Adam(), group), loss)
-            model.fit(callbacks=treefold.keras.callbacks(group, [clock]), **options)
+            model.compile(distribute(keras.optimizers.Adam(), group), loss)
+            model.fit(callbacks=callbacks(group, [clock]), **options)
     elif kind == "mirrored":
         import tensorflow as tf  # noqa: PLC0415 - as above
 
@@ -104,9 +111,13 @@ def measure(backend: str, kind: str) -> float:
     count = 2 if kind == "apart" else 1
     started = [
         subprocess.Popen(  # noqa: S603 - this script
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+            command,
+            env=environment | {_CORE: str(core)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
         )
-        for _ in range(count)
+        for core in range(count)
     ]
     times = []
     for process in started:
@@ -137,9 +148,9 @@ def report(rounds: int) -> str:
         f"{os.cpu_count()} cores of {processor()}, {platform.system()} {platform.machine()},",
         f"Python {platform.python_version()}, {versions}.",
         f"A model of {FEATURES}, {WIDTH}, {WIDTH} and {CLASSES} units (1.9 million parameters), Adam, {BATCH} samples",
-        "per rank, one thread for each rank and device. Milliseconds per step: medians of",
+        "per rank, one core for each rank and device. Milliseconds per step: medians of",
         f"{EPOCHS - 1} epochs of {STEPS} steps, then of {rounds} rounds in which all took turns.",
-        "The ratio is to one process with the batch of one rank. JAX does not keep to one thread.",
+        "The ratio is to one process with the batch of one rank.",
         "",
         "| backend | what | ms per step | to one process |",
         "| :-- | :-- | --: | --: |",
