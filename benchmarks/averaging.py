@@ -97,7 +97,7 @@ class Row(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What one run took."""
+    """The time and memory of one run."""
 
     wall_s: float
     cpu_s: float

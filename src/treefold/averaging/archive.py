@@ -174,7 +174,7 @@ class ArchiveWriter:
 
     @contextlib.contextmanager
     def record(self, name: str, nbytes: int) -> Iterator[ArchiveRecord]:
-        """Give what takes a record of so many bytes, which begin at a multiple of 64, so that maps are aligned."""
+        """Yield a record of ``nbytes`` to write into. It begins at a multiple of 64, so that maps are aligned."""
         header = self._at
         is_long = nbytes >= _FULL32
         short = _FULL32 if is_long else nbytes

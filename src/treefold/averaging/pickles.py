@@ -1,6 +1,6 @@
 """Pickles, read as data: no name is looked up, nothing is called, no object of a class is built.
 
-What a pickle would call becomes a ``Call``, which says what with which arguments, and what it would look up a ``Name``.
+A call that a pickle asks for becomes a ``Call`` with its arguments, and a name that it looks up a ``Name``.
 Python's own unpickler, even one that finds no class, gives a few bytes any amount of memory; here memory is bounded by
 the bytes of the pickle.
 """
@@ -47,7 +47,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Persistent:
-    """What a pickle says of something that lies beside it, such as the bytes of a storage."""
+    """The key by which a pickle names something beside it, such as the bytes of a storage."""
 
     key: Any
 

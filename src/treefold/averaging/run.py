@@ -36,7 +36,7 @@ PEFT_WARNING = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for. ``weights``: text as on the command line, or numbers; None: all alike."""
+    """The options of a run. ``weights``: text as on the command line, or numbers; None: all alike."""
 
     op: Op = Op.MEAN
     weights: str | Sequence[object] | None = None
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run writes, or would write.
+    """The outcome of a run, or of a dry one.
 
     Attributes:
         op: The operation.
@@ -60,7 +60,7 @@ class Summary:
         nbytes: Their bytes.
         memory_bytes: About how much memory the run takes.
         files: The names of the shards of a folder, with their bytes; empty for one file.
-        differences: What disagrees, as (tensor, what the first input has, other input, what that has).
+        differences: Disagreements, as (tensor, what the first input has, other input, what that has).
         partial: Tensors that only some of the inputs have.
         converted: Tensors whose dtype was converted.
         ties: Tensors that share the memory of another one, and its name.

@@ -1,7 +1,7 @@
 """safetensors files: a length, a header in JSON, and the tensors' bytes.
 
-The header is checked here, by the rules of the safetensors library and a little more, because the library opens a file
-by its name: what it has checked need not be what is read. Ranges may not overlap, leave holes or reach beyond the file,
+The header is checked here, by the rules of the safetensors library and a little more. That library opens a file by its
+name, so what it has checked need not be what is read. Ranges may not overlap, leave holes or reach beyond the file,
 shapes must fit them, and no name stands twice.
 """
 
