@@ -13,7 +13,7 @@ import treefold.keras
 BATCH = 48  # of all ranks together
 
 rng = np.random.default_rng(0)
-inputs = rng.standard_normal((2400, 8)).astype("float32")
+inputs = rng.standard_normal((2411, 8)).astype("float32")
 targets = inputs[:, :1] * inputs[:, 1:2]
 
 keras.utils.set_random_seed(1)
@@ -25,12 +25,12 @@ with treefold.connect() as group:
     mine = slice(group.rank, None, group.size)  # every rank trains on its share of the data
     x, y = inputs[mine], targets[mine]
     batch = BATCH // group.size
+    whole = batch * treefold.keras.steps(group, len(x) // batch)  # the same on all ranks; the rest is left out
     model.compile(treefold.keras.distribute(keras.optimizers.Adam(0.01), group), "mse")
     history = model.fit(
-        x,
-        y,
+        x[:whole],
+        y[:whole],
         batch_size=batch,
-        steps_per_epoch=treefold.keras.steps(group, len(x) // batch),
         epochs=10,
         verbose=0,
         callbacks=treefold.keras.callbacks(group, [keras.callbacks.EarlyStopping("loss", patience=3)]),

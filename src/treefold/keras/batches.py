@@ -9,9 +9,10 @@ from treefold.group import Group
 
 
 def steps(group: Group, batches: Any) -> int:
-    """Return the least number of batches that every rank has, for ``steps_per_epoch`` and ``validation_steps``.
+    """Return the least number of batches that every rank has.
 
-    All ranks call this. Batches beyond them are left out, because every step needs all ranks.
+    All ranks call this, and leave out what they have more, because every step needs all ranks: by ``dataset.take``, or
+    by cutting arrays. ``steps_per_epoch`` alone does not: Keras keeps the rest for the next epoch.
 
     Args:
         group: the ranks that train together.
