@@ -31,7 +31,7 @@ assert int(model.optimizer.iterations) == 12
 """
 
 
-def is_one_process(values, body, sizes=(2, 3), **arguments):
+def check_one_process(values, body, sizes=(2, 3), **arguments):
     """Assert that ranks hold the same bits, within 1e-4 of one process."""
     [(expected, *_)] = values(body, 1, **arguments)
     for size in sizes:
@@ -43,12 +43,12 @@ def is_one_process(values, body, sizes=(2, 3), **arguments):
 class TestDistribute:
     def test_trains_as_one_process(self, values):
         """With the same global batch on 2 and 3 ranks."""
-        is_one_process(values, trained)
+        check_one_process(values, trained)
 
     def test_decays_and_averages_weights_as_one_process(self, values):
         """Weight decay, moving averages of weights and clipping by norm see averaged gradients."""
         options = {"weight_decay": 0.05, "use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 3}
-        is_one_process(values, trained, (2,), optimizer="AdamW", clipnorm=0.05, **options)
+        check_one_process(values, trained, (2,), optimizer="AdamW", clipnorm=0.05, **options)
 
     def test_gives_the_bits_of_one_process(self, values):
         """A layer of factors whose gradients no order of sums rounds, on 1, 2 and 3 ranks."""
@@ -60,7 +60,7 @@ class TestDistribute:
 
     def test_averages_the_rows_of_embeddings(self, values):
         """They travel as whole arrays."""
-        is_one_process(values, trained_embedding, (2,))
+        check_one_process(values, trained_embedding, (2,))
 
     def test_averages_what_it_is_given(self, values):
         """Rank r brings 2**r: as it is, as None on rank 1, clipped, and distributed twice."""
