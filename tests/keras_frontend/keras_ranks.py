@@ -57,6 +57,22 @@ class Scale(keras.layers.Layer):
         return x * self.scale
 
 
+class CallsOfSteps(keras.callbacks.Callback):
+    """Counts the calls of a group in training steps."""
+
+    def __init__(self, group):
+        super().__init__()
+        self.calls, self._link = 0, group.link
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Leave out the calls before."""
+        self.calls -= self._link._sequence
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Count those since."""
+        self.calls += self._link._sequence
+
+
 def exact_loss(y, predicted):
     """Return a loss that is linear: each sample's gradient is x times y."""
     return keras.ops.sum(y * predicted, axis=-1)
@@ -155,19 +171,18 @@ def applied_within(me):
 
 
 def accumulated(me):
-    """Accumulate gradients of 2 steps; return the weights, their digest, and how many calls the last 8 steps made."""
+    """Accumulate gradients of 2 steps; return the weights, their digest, and how many calls 8 steps made."""
     model, optimizer = dense_model(), keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)
-    fit(me, model, optimizer, callbacks=[])  # the first call of a kind also agrees on a plan
-    before = me.group.link._sequence
-    fit(me, model, optimizer, callbacks=[])
-    calls = me.group.link._sequence - before
-    return weights_of(model), digest_of(model), calls
+    fit(me, model, optimizer)  # the first call of a kind also agrees on a plan
+    counted = CallsOfSteps(me.group)
+    fit(me, model, optimizer, callbacks=treefold.keras.callbacks(me.group, [counted]))
+    return weights_of(model), digest_of(model), counted.calls
 
 
 def scaled(me, *, is_given):
     """Train with mixed_float16, where rank 1 has an infinite gradient in step 1; return scale, steps and digest.
 
-    ``is_given``: distribute the loss scale optimizer, without callbacks; else ``compile`` makes it.
+    ``is_given``: distribute the loss scale optimizer; else ``compile`` makes it.
     """
     model = dense_model(dtype="mixed_float16")
     model.dtype_policy = keras.DTypePolicy("mixed_float16")
@@ -177,7 +192,7 @@ def scaled(me, *, is_given):
         x[GLOBAL_BATCH + own] = np.inf  # the first sample of rank 1 in the second step
     optimizer = keras.optimizers.Adam(0.01)
     if is_given:
-        fit(me, model, keras.optimizers.LossScaleOptimizer(optimizer, 256.0), (x, y), epochs=1, callbacks=[])
+        fit(me, model, keras.optimizers.LossScaleOptimizer(optimizer, 256.0), (x, y), epochs=1)
     else:
         fit(me, model, optimizer, (x, y), epochs=1)
     assert np.isfinite(weights_of(model)).all()
@@ -188,6 +203,16 @@ def scaled(me, *, is_given):
 def compiled_by_xla(me):
     """Train with ``jit_compile=True``; return what is refused."""
     return told(fit, me, dense_model(), keras.optimizers.SGD(), jit_compile=True)
+
+
+def without_callbacks(me):
+    """Train a distributed optimizer without the callbacks, also in ``mixed_float16``; return what is refused."""
+    model = dense_model(dtype="mixed_float16")
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    return [
+        told(fit, me, dense_model(), keras.optimizers.SGD(), callbacks=[]),
+        told(fit, me, model, scaled, callbacks=[]),
+    ]
 
 
 def saved(me, *, path):

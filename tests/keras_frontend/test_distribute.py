@@ -16,6 +16,7 @@ from keras_ranks import (
     trained_embedding,
     trained_exactly,
     trained_on_one_core,
+    without_callbacks,
 )
 
 _WITHOUT_TREEFOLD = """
@@ -100,6 +101,16 @@ class TestDistribute:
             "keras.optimizers.LossScaleOptimizer(optimizer)."
         )
         for kind, said in values(applied_within, 2):
+            assert kind == "KerasError"
+            assert sentence in said
+
+    def test_needs_the_callbacks_in_fit(self, values):
+        """Without them ranks may start from different weights; a loop of one's own is free."""
+        sentence = (
+            "This fit averages gradients, and lets ranks start from different weights. "
+            "Pass callbacks=treefold.keras.callbacks(group) to it."
+        )
+        for kind, said in values(without_callbacks, 1)[0]:
             assert kind == "KerasError"
             assert sentence in said
 

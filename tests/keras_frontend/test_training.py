@@ -12,8 +12,10 @@ from training_ranks import (
     normalized,
     not_distributed,
     resumed,
+    smaller,
     started,
     uneven,
+    unlike,
     warmed_up,
 )
 
@@ -89,11 +91,26 @@ class TestErrors:
         assert first.value[1].startswith("Rank 1, which is stopped, had not come by the deadline")
 
     def test_of_unequal_epochs(self, values):
-        """One step more on one rank is a mismatch on all, and the group goes on."""
-        for (kind, sentence), total in values(uneven, 2):
-            assert kind == "CallMismatchError"
+        """One step more on one rank is a mismatch on all; each tells where it was, and the group goes on."""
+        places = "at the end of epoch 1, after 4 steps", "in step 5 of epoch 1"
+        for place, (sentence, [note], total) in zip(places, values(uneven, 2), strict=True):
             assert "all_reduce" in sentence
+            assert note.startswith(f"This rank was {place}. In fit all ranks make the same steps")
             assert total == 3.0
+
+    def test_of_unlike_models(self, values):
+        """They differ before the first step."""
+        for [note] in values(unlike, 2):
+            assert note.startswith("This rank was at the start of fit. ")
+
+    def test_warns_of_unequal_batches(self, values):
+        """A rank whose last batch is smaller, once."""
+        [sentence], others = values(smaller, 2)
+        assert not others
+        assert sentence.startswith(
+            "In this epoch one rank has trained on 46 samples and another on 48, in as many steps. A mean of the means "
+            "of unequal batches is wrong."
+        )
 
 
 class TestSteps:
@@ -120,6 +137,12 @@ class TestSteps:
             "partial loader": ("KerasError", f"{partial}Drop it: DataLoader(..., drop_last=True)."),
             "whole loader": 2,
             "list": 2,
+            "number of NumPy's": 4,
+            "array": (
+                "KerasError",
+                "steps got an array of shape (10, 3), and counts batches. "
+                "Pass len(x) // batch, and train on x[: batch * steps(...)].",
+            ),
         }
 
     def test_refuse_none(self, values):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from keras_ranks import GLOBAL_BATCH, data, dense_model, digest_of, fit, keras, 
 from rank_processes import told
 
 import treefold.keras
+from treefold.errors import CallMismatchError
 
 _LAYERS = keras.layers
 
@@ -166,6 +168,8 @@ def counted_datasets(me):
         "partial loader": loader(tensors, 3),
         "whole loader": loader(tensors, 5),
         "list": [1, 2],
+        "number of NumPy's": np.int64(4),
+        "array": np.zeros((10, 3)),
     }
     return {name: told_value(treefold.keras.steps, me.group, batches) for name, batches in given.items()}
 
@@ -188,9 +192,33 @@ def broken(me, *, kind, **options):
 
 
 def uneven(me):
-    """Rank 1 has one step more; return what ``fit`` raises, and whether the group goes on."""
+    """Rank 1 has one step more; return what ``fit`` raises with its note, and whether the group goes on."""
     x, y = data(5)
     if me.rank == 0:
         x, y = x[: 4 * GLOBAL_BATCH], y[: 4 * GLOBAL_BATCH]
-    said = told(fit, me, dense_model(), keras.optimizers.SGD(), (x, y))
-    return said, float(me.group.all_reduce(2.0**me.rank))
+    try:
+        fit(me, dense_model(), keras.optimizers.SGD(), (x, y))
+    except CallMismatchError as error:
+        return str(error), error.__notes__, float(me.group.all_reduce(2.0**me.rank))
+
+
+def unlike(me):
+    """Ranks have models of other widths; return the note of what ``fit`` raises."""
+    model = keras.Sequential([keras.Input((6,)), _LAYERS.Dense(1 + me.rank)])
+    try:
+        fit(me, model, keras.optimizers.SGD())
+    except CallMismatchError as error:
+        return error.__notes__
+
+
+def smaller(me):
+    """The last batch of rank 1 is smaller, in both epochs; return the warnings."""
+    x, y = data()
+    rest = x[: len(x) - 2 * me.rank], y[: len(x) - 2 * me.rank]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        distributed = treefold.keras.distribute(keras.optimizers.SGD(), me.group)
+        model = dense_model()
+        model.compile(distributed, "mse")
+        model.fit(*rest, batch_size=12, epochs=2, verbose=0, callbacks=treefold.keras.callbacks(me.group))
+    return [str(one.message) for one in warned if "unequal" in str(one.message)]

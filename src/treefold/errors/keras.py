@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 from treefold.errors.arguments import ArgumentError
 from treefold.errors.words import short
+
+#: What to do where ranks make other numbers of steps.
+_WHOLE_BATCHES = "x[: batch * treefold.keras.steps(group, len(x) // batch)] for arrays, dataset.take(...) for tf.data"
+
+
+def unequal_samples(least: float, most: float) -> str:
+    """Return a warning: ranks had batches of other sizes in the same steps."""
+    return (
+        f"In this epoch one rank has trained on {least:.0f} samples and another on {most:.0f}, in as many steps. A "
+        f"mean of the means of unequal batches is wrong. Give all ranks whole batches: {_WHOLE_BATCHES}."
+    )
+
+
+def place_in_fit(place: str) -> str:
+    """Return a note for an error of calls that differ: what this rank was doing."""
+    return (
+        f"This rank was {place}. In fit all ranks make the same steps, and have the same callbacks. "
+        f"Give them as many whole batches: {_WHOLE_BATCHES}."
+    )
 
 
 class KerasError(ArgumentError):
@@ -21,6 +41,14 @@ class KerasError(ArgumentError):
         return cls(
             "The optimizer of this model does not average gradients over the group of the callbacks. "
             "Call model.compile(optimizer=treefold.keras.distribute(optimizer, group), ...)."
+        )
+
+    @classmethod
+    def no_callbacks(cls) -> Self:
+        """An optimizer that is distributed finds itself in a ``fit`` that does not let ranks start alike."""
+        return cls(
+            "This fit averages gradients, and lets ranks start from different weights. "
+            "Pass callbacks=treefold.keras.callbacks(group) to it."
         )
 
     @classmethod
@@ -57,6 +85,14 @@ class KerasError(ArgumentError):
         return cls(
             f"steps got {short(value)}. It takes a number of batches, 1 or more, or a dataset that knows how many it "
             f"has."
+        )
+
+    @classmethod
+    def array(cls, shape: Sequence[int]) -> Self:
+        """Samples came in place of the number of batches."""
+        return cls(
+            f"steps got an array of shape {tuple(shape)}, and counts batches. "
+            f"Pass len(x) // batch, and train on x[: batch * steps(...)]."
         )
 
     @classmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 from typing import Any
 
 from treefold.errors import KerasError
@@ -23,7 +25,8 @@ def steps(group: Group, batches: Any) -> int:
         A number of batches, the same on all ranks.
 
     Raises:
-        KerasError: there is no such number: the length is unknown, infinite or 0, or the last batch may be smaller.
+        KerasError: there is no such number: the length is unknown, infinite or 0, the last batch may be smaller, or
+            this is an array of samples.
 
     """
     count = _count(batches)
@@ -33,8 +36,10 @@ def steps(group: Group, batches: Any) -> int:
 
 
 def _count(batches: Any) -> int:
-    if isinstance(batches, int) and not isinstance(batches, bool):
-        return batches
+    with contextlib.suppress(TypeError):
+        return operator.index(batches)
+    if hasattr(batches, "shape"):
+        raise KerasError.array(batches.shape)
     if hasattr(batches, "cardinality"):  # tf.data's
         count = int(batches.cardinality())
         if count < 0:

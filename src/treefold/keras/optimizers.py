@@ -34,19 +34,24 @@ def distribute(optimizer: keras.optimizers.Optimizer, group: Group) -> keras.opt
         The same object. Its class, its configuration and what is saved with it stay Keras' own.
 
     Raises:
-        KerasError: this is not an optimizer. In a step: XLA compiles it for TensorFlow, or a variable is one that
-            is overwritten with its gradient.
+        KerasError: this is not an optimizer. In a step: XLA compiles it for TensorFlow, ``fit`` lacks the callbacks,
+            or a variable is one that is overwritten with its gradient.
 
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise KerasError.no_optimizer(optimizer)
+    attach(optimizer, group)
+    return optimizer
+
+
+def attach(optimizer: keras.optimizers.Optimizer, group: Group) -> Averaging:
+    """Return what averages an optimizer's gradients from now on, in place of what did so before."""
     for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
         averaging = averaging_of(one)
         if averaging is not None:
             averaging.detach()
     kind = AveragingBeforeCheck if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else Averaging
-    kind(optimizer, group)
-    return optimizer
+    return kind(optimizer, group)
 
 
 def averaging_of(optimizer: Any) -> Averaging | None:
@@ -63,6 +68,7 @@ class Averaging:
     def __init__(self, optimizer: keras.optimizers.Optimizer, group: Group) -> None:
         """Cover the methods of an optimizer."""
         self.group = group
+        self.has_callbacks = False
         self._optimizer = optimizer
         self._plain = {name: getattr(optimizer, name) for name in self.covered}
         for name in self.covered:
@@ -79,7 +85,7 @@ class Averaging:
 
         Gradients that are accumulated are averaged when they are used.
         """
-        self._refuse_local_check()
+        self._refuse_callers()
         variables = None if trainable_variables is None else list(trainable_variables)
         given = self._filled(grads, variables)
         accumulates = self._optimizer.gradient_accumulation_steps
@@ -115,16 +121,20 @@ class Averaging:
         _refuse_xla()
         return self.group.all_reduce(list(grads), "mean")
 
-    def _refuse_local_check(self) -> None:
-        """Raise if a ``LossScaleOptimizer`` calls: it has looked at this rank's gradients alone.
+    def _refuse_callers(self) -> None:
+        """Raise if another ``LossScaleOptimizer`` calls, or a ``fit`` without the callbacks.
 
-        Where they are not finite it does not call at all, and the other ranks would average other steps.
+        The first has looked at this rank's gradients alone. Where they are not finite it does not call at all, and the
+        other ranks would average other steps. The second lets ranks start from different weights.
         """
-        frame = sys._getframe()  # noqa: SLF001 - nothing else tells an optimizer that it was wrapped
+        frame = sys._getframe()  # noqa: SLF001 - nothing else tells an optimizer who uses it
         while frame.f_back is not None:
             frame = frame.f_back
-            if isinstance(frame.f_locals.get("self"), keras.optimizers.LossScaleOptimizer):
+            caller = frame.f_locals.get("self")
+            if isinstance(caller, keras.optimizers.LossScaleOptimizer) and caller is not self._optimizer:
                 raise KerasError.local_check()
+            if isinstance(caller, keras.Model) and frame.f_code.co_name == "fit" and not self.has_callbacks:
+                raise KerasError.no_callbacks()
 
 
 class AveragingBeforeCheck(Averaging):
@@ -134,6 +144,7 @@ class AveragingBeforeCheck(Averaging):
 
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         """Check and apply the averages of gradients."""
+        self._refuse_callers()
         variables = None if trainable_variables is None else list(trainable_variables)
         return self._plain["apply"](self._averaged(self._filled(grads, variables)), variables)
 
@@ -141,6 +152,7 @@ class AveragingBeforeCheck(Averaging):
         self, optimizer_variables: Sequence[Any], grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> Any:
         """Check and apply the averages of gradients, which does not come to ``apply``."""
+        self._refuse_callers()
         given = self._averaged(self._filled(grads, None))
         return self._plain["stateless_apply"](optimizer_variables, given, trainable_variables)
 

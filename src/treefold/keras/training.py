@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from treefold.errors import KerasError
+from treefold.errors import CallMismatchError, KerasError
+from treefold.errors.keras import place_in_fit, unequal_samples
 from treefold.group import Group
-from treefold.keras.optimizers import averaging_of, distribute
+from treefold.keras.optimizers import attach, averaging_of
 
 #: Distance of the seeds of two ranks, an odd number: large, because some generators add what they count to the seed.
 _SEED_DISTANCE, _SEEDS = 0x4F1BBCDD, 2**31
@@ -51,9 +54,11 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
     def __init__(self, group: Group) -> None:
         """Average over a group."""
         super().__init__()
-        self._group = group
-        self._is_fitting = False
-        self._trained_samples = self._tested_samples = 0.0
+        self.group = group
+        self._is_fitting = self._has_warned = False
+        self._epoch = self._steps = 0
+        self._trained_samples: float | None = None
+        self._tested_samples = 0.0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
         """Let gradients be averaged before anything looks at them, and errors of steps be the group's own.
@@ -65,16 +70,18 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
         optimizer = self.model.optimizer
         for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
             averaging = averaging_of(one)
-            if averaging is not None and averaging.group is self._group:
+            if averaging is not None and averaging.group is self.group:
                 break
         else:
             raise KerasError.not_distributed()
         if one is not optimizer:  # compile has wrapped it, to scale the loss
-            distribute(optimizer, self._group)
+            averaging = attach(optimizer, self.group)
+        averaging.has_callbacks = True
         step = self.model.train_function
-        if getattr(step, "func", None) is not _own_error:
-            self.model.train_function = functools.partial(_own_error, step, self._group)
-        self._is_fitting = True
+        if getattr(step, "func", None) is _step:  # of a fit before
+            step = step.args[0]
+        self.model.train_function = functools.partial(_step, step, self)
+        self._is_fitting, self._has_warned = True, False
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Leave evaluations that follow alone."""
@@ -82,35 +89,55 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Forget the last epoch."""
-        self._trained_samples = self._tested_samples = 0.0
+        self._epoch, self._steps = epoch, 0
+        self._trained_samples, self._tested_samples = None, 0.0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Count steps."""
+        self._steps = batch + 1
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Validate with moving statistics of all ranks; the metrics still hold those of the training."""
         if self._is_fitting:
-            self._trained_samples = _samples(self.model)
-            self._average_statistics()
+            self._end_training()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Note how many samples this rank has validated."""
         self._tested_samples = _samples(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Average the moving statistics, and the logs in place: callbacks behind this one see the same."""
-        self._average_statistics()
+        """Average the logs in place: callbacks behind this one see the same."""
+        trained = self._end_training()
         logs = {} if logs is None else logs
-        trained = self._trained_samples or _samples(self.model)
         for is_test, samples in ((False, trained), (True, self._tested_samples)):
             names = [name for name in logs if name.startswith("val_") is is_test and np.isscalar(logs[name])]
             if names:
                 values = np.array([logs[name] for name in names], np.float64)
-                means = self._group.all_reduce(values, "mean", weights=samples or 1.0)
+                means = self.group.all_reduce(values, "mean", weights=samples or 1.0)
                 logs.update(zip(names, map(float, means), strict=True))
+
+    def step_place(self) -> str:
+        """Return where in ``fit`` a step is that begins."""
+        return f"in step {self._steps + 1} of epoch {self._epoch + 1}"
+
+    def _end_training(self) -> float:
+        """Average the moving statistics once per epoch; return how many samples this rank has trained on in it."""
+        if self._trained_samples is not None:
+            return self._trained_samples
+        samples = self._trained_samples = _samples(self.model)
+        with _located(f"at the end of epoch {self._epoch + 1}, after {self._steps} steps"):
+            everyone = self.group.all_gather(np.array([samples]))
+        if self.group.rank == 0 and not self._has_warned and everyone.min() < everyone.max():
+            self._has_warned = True
+            warnings.warn(unequal_samples(everyone.min(), everyone.max()), RuntimeWarning, stacklevel=1)
+        self._average_statistics()
+        return samples
 
     def _average_statistics(self) -> None:
         layers = self.model._flatten_layers()  # noqa: SLF001 - layers within layers, too
         normalizations = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
         variables = [one for layer in normalizations for one in (layer.moving_mean, layer.moving_variance)]
-        _replace(variables, lambda arrays: self._group.all_reduce(arrays, "mean", out=arrays))
+        _replace(variables, lambda arrays: self.group.all_reduce(arrays, "mean", out=arrays))
 
 
 class Agreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped here
@@ -144,7 +171,8 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is unty
         weights = model.weights
         known = {id(one) for one in weights}
         seeds = [one for one in model.variables if id(one) not in known]
-        self._take([*weights, *seeds, *model.optimizer.variables])
+        with _located("at the start of fit"):
+            self._take([*weights, *seeds, *model.optimizer.variables])
         _replace(seeds, lambda arrays: [_seed_of(array, group.rank) for array in arrays])
         _seed_torch(group.rank)
         first = group.broadcast(np.array(model._initial_epoch or 0))  # noqa: SLF001 - where BackupAndRestore puts it
@@ -176,21 +204,32 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is unty
         _replace(variables, lambda arrays: self._group.broadcast(arrays, out=arrays))
 
 
-def _own_error(step: Callable[..., Any], group: Group, *given: Any) -> Any:
+def _step(step: Callable[..., Any], averages: Averages, *given: Any) -> Any:
     """Make a step; where the group fails in its graph, raise the group's error in place of the framework's."""
-    link = group.link
-    try:
-        made = step(*given)
-        if keras.backend.backend() == "jax":
-            import jax  # noqa: PLC0415 - Keras' backend, and loaded
+    link = averages.group.link
+    with _located(averages.step_place()):
+        try:
+            made = step(*given)
+            if keras.backend.backend() == "jax":
+                import jax  # noqa: PLC0415 - Keras' backend, and loaded
 
-            jax.block_until_ready(made)  # until then the group is in use, and errors are not known
-    except Exception as error:
-        kept, link.error_in_graph = link.error_in_graph, None
-        if kept is None:
-            raise
-        raise kept from error
+                jax.block_until_ready(made)  # until then the group is in use, and errors are not known
+        except Exception as error:
+            kept, link.error_in_graph = link.error_in_graph, None
+            if kept is None:
+                raise
+            raise kept from error
     return made
+
+
+@contextlib.contextmanager
+def _located(place: str) -> Iterator[None]:
+    """Let an error of calls that differ tell what this rank was doing."""
+    try:
+        yield
+    except CallMismatchError as error:
+        error.add_note(place_in_fit(place))
+        raise
 
 
 def _samples(model: keras.Model) -> float:
