@@ -1,6 +1,7 @@
 """PyTorch's backend "treefold": every collective of ``torch.distributed``, between real processes."""
 
 import itertools
+import os
 import signal
 
 import pytest
@@ -243,6 +244,13 @@ class TestThreads:
     def test_take_turns(self):
         """Calls of several threads do not meet in the middle of each other."""
         assert run(collectives.threads, 2) == [([], [3.0] * 8)] * 2
+
+    def test_have_cores_of_their_own(self):
+        """Those of two ranks, which compute on all cores; on fewer cores than ranks they share one."""
+        usable = sorted(os.sched_getaffinity(0))
+        if len(usable) > 1:
+            assert run(collectives.cores, 2, 2) == [usable[:1], usable[1:2]]
+        assert run(collectives.cores, 2, 1) == [usable[:1]] * 2
 
     @pytest.mark.parametrize(
         ("handler", "kind", "told"),

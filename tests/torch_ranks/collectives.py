@@ -316,6 +316,14 @@ def threads(rank, size):
     return errors, [tensor.item() for tensor in tensors]
 
 
+def cores(rank, size, count):
+    """Return the cores of the thread that makes calls, of a process that may use the first few of this machine."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+    distributed.all_reduce(own(rank), async_op=True).wait()
+    [thread] = [one for one in threading.enumerate() if one.name == "treefold collectives"]
+    return sorted(os.sched_getaffinity(thread.native_id))
+
+
 def futures(rank, size):
     """Return what the futures of gathers hold, as PyTorch's own backends have it: a list of tensors."""
     parts, joined = [torch.zeros(1) for _ in range(size)], torch.zeros(size)

@@ -142,9 +142,12 @@ class CallQueue:
     returns at once, so that ranks may wait for the calls of several groups in any order.
     """
 
-    def __init__(self, leave: _Leave) -> None:
-        """Begin with no call. ``leave``: ends the group where a wait is interrupted."""
-        self._leave = leave
+    def __init__(self, leave: _Leave, own_cores: Callable[[], set[int]] = set) -> None:
+        """Begin with no call.
+
+        ``leave``: ends the group where a wait is interrupted. ``own_cores``: where the thread is to stay, if anywhere.
+        """
+        self._leave, self._own_cores = leave, own_cores
         # Re-entrant: a signal handler may add a call where one is being added.
         self._guard = threading.RLock()
         self._waiting = collections.deque[Call]()
@@ -210,6 +213,9 @@ class CallQueue:
                 self._wake.release()
 
     def _work(self) -> None:
+        if cores := self._own_cores():
+            with contextlib.suppress(OSError):  # the system has taken them away meanwhile
+                os.sched_setaffinity(0, cores)  # of this thread
         while self._wake.acquire() and (not self._is_ended or self._waiting):
             while (call := self._next()) is not None:
                 with contextlib.suppress(BaseException):  # ``wait`` raises that

@@ -65,7 +65,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         except BaseException as error:  # the others would wait for this rank
             ranks.leave(error)
             raise
-        self._calls, self._elsewhere = CallQueue(ranks.leave), Elsewhere(_NAME)
+        self._calls, self._elsewhere = CallQueue(ranks.leave, ranks.own_cores), Elsewhere(_NAME)
         _open.add(self)
 
     def allreduce(self, tensors: list[Any], opts: Any) -> Any:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+import torch
 
 from treefold.errors import GroupError
 from treefold.group.collectives import Collectives
@@ -63,6 +66,19 @@ class Ranks:
     def _close_if_over(self) -> None:
         if self._is_over:  # another thread has left while this one connected
             self._link.close()
+
+    def own_cores(self) -> set[int]:
+        """Return the cores for a thread that makes this rank's calls beside its computing; none: whichever.
+
+        Where computing takes all cores, Linux often puts the threads of two ranks on one of them. They wait for each
+        other there, while another core is idle. A share of the cores for each rank prevents that. Over hosts there are
+        no shares: the threads of treefold's core, which such calls start, would inherit them.
+        """
+        cores = sorted(os.sched_getaffinity(0))
+        if not self.is_one_host or self.size * torch.get_num_threads() < len(cores):
+            return set()
+        begin, end = (place * len(cores) // self.size for place in (self.rank, self.rank + 1))
+        return set(cores[begin : max(begin + 1, end)])
 
     @property
     def link(self) -> Link:
