@@ -38,7 +38,7 @@ def bench_ranks(ranks: int, works: Sequence[Work], against: str, rounds: int, ou
         run = {"ranks": ranks, "machine": describe_machine(), "figures": [figure._asdict() for figure in figures]}
         write_atomically(output, json.dumps(run, indent=1) + "\n")
     cores = counted(os.cpu_count() or 1, "core")
-    print(f"{counted(ranks, 'rank')}, float32, wide, on {cores}; milliseconds per call, CPU time summed over ranks")
+    print(f"{counted(ranks, 'rank')}, float32, on {cores}; milliseconds per call, CPU time summed over ranks")
     echo(table_of(figures))
 
 
