@@ -70,8 +70,8 @@ class Ranks:
     def own_cores(self) -> set[int]:
         """Return the cores for a thread that makes this rank's calls beside its computing; none: whichever.
 
-        Where computing takes all cores, Linux often puts the threads of two ranks on one of them. They wait for each
-        other there, while another core is idle. A share of the cores for each rank prevents that. Over hosts there are
+        Where computing takes all cores, Linux often puts the threads of two ranks on one of them, where these wait for
+        each other, while another core is idle. A share of the cores for each rank prevents that. Over hosts there are
         no shares: the threads of treefold's core, which such calls start, would inherit them.
         """
         cores = sorted(os.sched_getaffinity(0))
