@@ -37,7 +37,7 @@ class KerasError(ArgumentError):
 
     @classmethod
     def not_distributed(cls) -> Self:
-        """The callbacks see a model whose optimizer averages nothing, or over another group."""
+        """The optimizer of a model averages nothing, or over another group than the callbacks."""
         return cls(
             "The optimizer of this model does not average gradients over the group of the callbacks. "
             "Call model.compile(optimizer=treefold.keras.distribute(optimizer, group), ...)."
@@ -53,7 +53,7 @@ class KerasError(ArgumentError):
 
     @classmethod
     def overwritten_variable(cls, path: str) -> Self:
-        """A variable whose new value comes as its gradient, as the scales of float8 do."""
+        """The gradient of a variable is its new value, as for the scales of float8."""
         return cls(
             f"Keras overwrites {path} with its gradient, as in float8 training, and such gradients have no average. "
             f"Use another dtype policy."
