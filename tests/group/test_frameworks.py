@@ -1,5 +1,7 @@
 """Groups with the arrays of every framework: the same calls, the same bits, results of the framework's own kind."""
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,6 +129,29 @@ def reduce_rows(me, *, kind, counts):
     return found[:2] + found[3:], mismatch, tuple(nothing.shape), told(me.group.barrier)
 
 
+def weigh_beside_midpoints(me, *, has_numpy):
+    """Take means of integers that lie beside midpoints of float32, nearer than float64 tells."""
+    jax.config.update("jax_enable_x64", False)  # noqa: FBT003 - JAX's own
+    last = me.rank == me.group.size - 1
+    make = np.asarray if has_numpy and me.rank == 0 else jnp.asarray
+    # The middles of [2**24, 2**24 + 2] and [2**24 + 2, 2**24 + 4]; the last rank lies on one side, with little weight.
+    mine = {
+        "up": make(np.int32(2**24 + 1 + last)),
+        "down": make(np.full((2, 3), 2**24 + 3 - last, np.int32)),
+        "float": make(np.float32([2**me.rank])),
+        "none": make(np.zeros((0, 2), np.int32)),
+    }
+    weight = 1 if last else 2**40
+
+    def mean(value):
+        return me.group.all_reduce(value, "mean", weights=weight)
+
+    made = [mean(mine), mean(mine) if has_numpy else jax.jit(mean)(mine)]
+    found = [{name: (str(array.dtype), to_numpy(array).tolist()) for name, array in one.items()} for one in made]
+    wrong = told(lambda: mean(jnp.full((2, 3) if last else (3, 2), 7, jnp.int32)))
+    return found, wrong, told(lambda: mean(jnp.full(3, 7, jnp.int32)))
+
+
 class TestEveryFramework:
     @pytest.mark.parametrize("kind", _MAKE)
     @pytest.mark.parametrize("size", [2, 3])
@@ -201,6 +226,31 @@ class TestJax:
             row = [*[total] * 6, 2.0, root, 3 * total, top, (size - 1) / 2, float(jnp.bfloat16(mean))]
             assert found == [row] * 5
             assert (dtype, story) == ("float64", "done")
+
+    @pytest.mark.parametrize("has_numpy", [False, True])
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_weighted_means_of_integers_are_rounded_once(self, framework_ranks, size, has_numpy):
+        """To float32, which JAX gives without x64; NumPy's ranks of the same call get float64."""
+        total = (size - 1) * 2**40 + 1
+        owners = [(2**40 if rank < size - 1 else 1) * Fraction(2**rank, total) for rank in range(size)]
+        floats = ("float32", [float(np.float32(float(sum(owners))))])
+        narrow = {
+            "up": ("float32", 2.0**24 + 2),
+            "down": ("float32", [[2.0**24 + 2] * 3] * 2),
+            "float": floats,
+            "none": ("float32", []),
+        }
+        wide = {
+            "up": ("float64", float(2**24 + 1 + Fraction(1, total))),
+            "down": ("float64", [[float(2**24 + 3 - Fraction(1, total))] * 3] * 2),
+            "float": floats,
+            "none": ("float64", []),
+        }
+        ended = run(framework_ranks, weigh_beside_midpoints, size, has_numpy=has_numpy)
+        for rank, (found, wrong, story) in enumerate(ended):
+            assert found == [wide if has_numpy and rank == 0 else narrow] * 2
+            assert (wrong[0], story) == ("CallMismatchError", "done")
+            assert "int32 (2, 3)" in wrong[1]
 
     def test_lengths_of_other_ranks_are_refused(self, framework_ranks):
         """A mismatch is JAX's error with treefold's sentence, and the group goes on."""

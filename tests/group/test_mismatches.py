@@ -84,7 +84,7 @@ DIFFERENT = [
     ("sum of a dict", "sum of a dict with a long key", "ää"),
     ("sum of a dict with an address for a key", "sum of a dict with another address for a key", "0x2"),
     ("sum", "mean", "MEAN"),
-    ("mean", "mean with weights", "the weights of a mean"),
+    ("mean", "mean with weights", "all_reduce with weights, MEAN, of float32 (6,)"),
     ("reduce to 0", "reduce to 1", "reduce to rank 1"),
     ("broadcast from 0", "broadcast from 1", "broadcast from rank 1"),
     ("broadcast from 0", "broadcast of nothing", "of nothing"),

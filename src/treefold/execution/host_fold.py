@@ -15,11 +15,14 @@ from treefold.backends.numpy_fold import fold_block
 from treefold.dtypes import INTEGERS, itemsize
 from treefold.execution import native
 from treefold.fold import Fold
+from treefold.reduce_op import ReduceOp
 
 #: Elements that NumPy folds at a time: a block of each replica and its accumulator stay in the second-level cache.
 _BLOCK = 1 << 15
 #: Above this many contributions, the core's sums of 32-bit integers in float64 may be inexact; NumPy's are exact.
 _MOST_NATIVE = 1 << 20
+#: Bits of float64's significand, and of a number in the middle between two of float32.
+_DOUBLE_BITS, _MIDDLE_BITS = 53, 25
 
 UNFINISHED = "treefold: the reduction ended before it was done, so what `out` holds now is undefined. Reduce again."
 
@@ -121,15 +124,21 @@ def _made_plain(job: Job, fold: Fold) -> Job:
 
 
 def _made_dtype(job: Job, fold: Fold) -> str:
-    """Return the dtype that the fold is rounded to first: that of the targets where two roundings could show.
-
-    JAX's means of integers are float32 (without x64). A sum of fewer than 2**53 divided in float64, and then rounded to
-    float32, is as good as rounded once (Figueroa); those of 64-bit integers, or with weights, may be larger.
-    """
+    """Return the dtype that the fold is rounded to first: that of the targets where two roundings could show."""
     result = fold.result_dtype(job.dtype)
-    is_larger = fold.weights is not None or itemsize(job.dtype) == np.dtype(np.int64).itemsize
-    wanted = job.targets[0].dtype.name if job.targets else result
-    return wanted if is_larger and job.dtype in INTEGERS else result
+    if job.dtype not in INTEGERS or fold.op is not ReduceOp.MEAN or not job.targets:
+        return result
+    narrows = rounds_as_once(job.dtype, fold.divisor or len(job.sources))
+    return result if narrows else job.targets[0].dtype.name
+
+
+def rounds_as_once(dtype: str, divisor: int) -> bool:
+    """Tell whether a mean of integers that is rounded to float64, and then to float32, is as if rounded once.
+
+    JAX's means are float32 without x64. The distance of a mean to the middle between two numbers of float32, if not 0,
+    is at least 1 / ``divisor`` of a whole number or of the middle's last bit: it shows in float64 below these bounds.
+    """
+    return divisor << max(8 * itemsize(dtype), _MIDDLE_BITS) <= 1 << _DOUBLE_BITS
 
 
 def _is_plain(array: HostArray) -> bool:

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 import itertools
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray, Row
-from treefold.backends.numpy import NumpyBackend
 from treefold.backends.rows import read_arrays
 from treefold.backends.tracing import Like
 from treefold.bounded_cache import BoundedCache
-from treefold.calls.entry import Entry, read_entry
+from treefold.calls.entry import Entry, Part, read_entry
 from treefold.calls.leaves import read_folded_leaf
 from treefold.calls.output import read_out
 from treefold.calls.reader import Reading, read_components
 from treefold.calls.weights import read_weights
 from treefold.calls.wrap import component
+from treefold.dtypes import INTEGERS
 from treefold.errors import ArgumentError, CallMismatchError, DeviceError, TreefoldError
 from treefold.execution import native
+from treefold.execution.host_fold import rounds_as_once
 from treefold.fold import Fold
 from treefold.group.batches import Batch, read_value, without_arrays
-from treefold.group.contributions import address_of, dense_shape_of, description_of, layout_of, plain_rows, rows_of
+from treefold.group.contributions import address_of, description_of, layout_of, plain_rows, rows_of
+from treefold.group.joined import Join, fold_joined, join_rows
 from treefold.group.links.link import Link, NeedsPlan, Outcome
 from treefold.group.links.protocol import CallKind, call_key
 from treefold.group.native_core import HAS_SHARED_MEMORY
@@ -43,7 +46,6 @@ if HAS_SHARED_MEMORY:
 _DEVICE = "cpu:0"
 _DEVICES = (_DEVICE,)
 _ITSELF = True
-_NUMPY = NumpyBackend()
 
 
 class Result(NamedTuple):
@@ -69,7 +71,10 @@ class KnownCall(NamedTuple):
 
 
 class Call(NamedTuple):
-    """An all-reduce as it was asked for, with what was read of its arrays, if that is known."""
+    """An all-reduce as it was asked for, with what was read of its arrays, if that is known.
+
+    ``mean_dtype``: of weighted means of integers, if not that of the arrays' own framework.
+    """
 
     value: Any
     op: ReduceOp | str
@@ -80,13 +85,7 @@ class Call(NamedTuple):
     root: int | None
     destinations: str
     cut: str
-
-
-class Joined(NamedTuple):
-    """All ranks' arrays of each leaf behind each other, and how many replicas they come from."""
-
-    arrays: list[HostArray]
-    replicas: list[int]
+    mean_dtype: str | None
 
 
 class Reduced(NamedTuple):
@@ -94,10 +93,6 @@ class Reduced(NamedTuple):
 
     value: Any
     plan: Plan | None
-
-
-#: Lays the ranks' arrays behind each other: an entry, a description, axis, root. None off the root.
-Join = Callable[[Entry, str, int, int | None], Joined | None]
 
 
 class Reductions(TracedCalls):
@@ -119,10 +114,12 @@ class Reductions(TracedCalls):
         root: int | None = None,
         destinations: str = "",
         cut: str = "",
+        mean_dtype: str | None = None,
     ) -> Reduced:
         """Return the reduction of all ranks' values as one component; None off the ``root``, if there is one.
 
         ``destinations``: those that name ranks; ``cut``: which part of a call this is. All ranks must agree in both.
+        ``mean_dtype``: of means of integers with weights, if not that of the arrays' own framework.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -139,7 +136,7 @@ class Reductions(TracedCalls):
                 reduced = self._repeat(known, reading, into, root)
                 if reduced is not None:
                     return reduced
-        return self._first(key, Call(value, op, reading, out, into, weights, root, destinations, cut))
+        return self._first(key, Call(value, op, reading, out, into, weights, root, destinations, cut, mean_dtype))
 
     def reduce_scatter(
         self, parts: Sequence[Sequence[Any]], op: ReduceOp | str, out: Sequence[Any] = (), *, cut: str = ""
@@ -217,16 +214,24 @@ class Reductions(TracedCalls):
         own, entry = read_value(call.value, call.reading, fold, call.weights, _DEVICE)
         takers = None if call.into is None else _read_out(call.out, call.into, entry, fold)
         is_dense = [part.goal is Goal.FOLD for part in entry.parts]
-        rows = self._join_rows(entry, is_dense, fold, root)
-        dense = dataclasses.replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
+        rows = join_rows(self._join, entry, is_dense, fold, root)
+        dense = replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
         kind = CallKind.ALL_REDUCE if own is None else CallKind.WEIGHTED
-        known = self._read(fold, dense, root, kind, call.destinations, call.cut)
+        known = self._read(fold, dense, root, kind, call.destinations, call.cut, call.mean_dtype)
         contributions = plain_rows(dense)
-        fold = fold if own is None else self._with_weights(fold, own)
-        targets = _targets(known.results, takers) if is_wanted and (known.is_private or takers is not None) else None
-        outcome = self._fold(known, contributions, targets, fold, wants_lease=is_wanted and targets is None)
-        if outcome is None:
-            raise AssertionError(known)  # validation has let targets through that overlap
+        folds_alone = False
+        if own is not None:
+            fold, folds_alone = _with_weights(self._link, known, own)
+        if folds_alone:
+            dtypes = [result.narrow for result in known.results]
+            made = fold_joined(self._join, dense, dtypes, known.form.description, fold, root)
+            targets, outcome = None if made is None else [_row_of(array) for array in made], None
+        else:
+            needs_targets = is_wanted and (known.is_private or takers is not None)
+            targets = _targets(known.results, takers) if needs_targets else None
+            outcome = self._fold(known, contributions, targets, fold, wants_lease=is_wanted and targets is None)
+            if outcome is None:
+                raise AssertionError(known)  # validation has let targets through that overlap
         if key is not None:
             self._known.put(key, known)
         if not is_wanted:
@@ -242,6 +247,8 @@ class Reductions(TracedCalls):
     def _later(self, backend: ArrayBackend, call: Call, fold: Fold) -> Reduced:
         """Add the call to the graph that is being traced."""
         options = {"out": call.out, "weights": call.weights, "root": call.root, "destinations": call.destinations}
+        if call.weights is not None:  # the call is made with NumPy's arrays, and by then another setting may hold
+            options["mean_dtype"] = backend.result_dtype(fold, "int32")
         made = call_later(
             backend,
             call.value,
@@ -263,27 +270,15 @@ class Reductions(TracedCalls):
         counts = (tuple(len(part.lengths) for part in entry.parts),) * self._link.size
         return plan_of(Reduction(entry, fold), counts, self._link.layout)
 
-    def _join_rows(self, entry: Entry, is_dense: Sequence[bool], fold: Fold, root: int | None) -> list[Any]:
-        """Return the sparse rows of all ranks, laid behind each other as in one process."""
-        if all(is_dense):
-            return []
-        parts = tuple(part for part, dense in zip(entry.parts, is_dense, strict=True) if not dense)
-        shapes = [f"IndexedSlices of {dense_shape_of(form)}" for form in entry.forms if form.num_parts > 1]
-        description = f"all_reduce, {fold.op.name}, of {', '.join(shapes)}"
-        joined = self._join(dataclasses.replace(entry, parts=parts), description, 0, root)
-        if joined is None:
-            return []
-        arrays = []
-        for part, array, replicas in zip(parts, joined.arrays, joined.replicas, strict=True):
-            made = array
-            if part.goal is Goal.ROWS and fold.op is ReduceOp.MEAN:
-                result = part.operand.backend.result_dtype(fold, part.dtype)
-                made = _NUMPY.scale(array.reshape(-1), replicas, result).reshape(array.shape)
-            arrays.append(part.operand.backend.from_hosts([made], _DEVICES)[0])
-        return arrays
-
     def _read(
-        self, fold: Fold, entry: Entry, root: int | None, collective: CallKind, destinations: str = "", cut: str = ""
+        self,
+        fold: Fold,
+        entry: Entry,
+        root: int | None,
+        collective: CallKind,
+        destinations: str = "",
+        cut: str = "",
+        mean_dtype: str | None = None,
     ) -> KnownCall:
         """Return what ranks compare of a call, and what its results will be."""
         for part in entry.parts:
@@ -294,28 +289,20 @@ class Reductions(TracedCalls):
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
         layout = layout_of(entry, cut or destinations)
         kind = call_key(collective, how=how, root=root, digest=layout)
+        is_weighted = collective == CallKind.WEIGHTED
         name = "reduce_scatter" if collective == CallKind.REDUCE_SCATTER else "all_reduce" if root is None else "reduce"
-        description = description_of(name if root is None else f"reduce to rank {root}", fold, entry, destinations)
+        words = (name if root is None else f"reduce to rank {root}") + " with weights" * is_weighted
+        description = description_of(words, fold, entry, destinations)
         leaves = [(native.DTYPES[part.dtype], part.lengths[0]) for part in entry.parts]
-        form = GroupForm(kind, description, leaves, *how, native.level(), collective == CallKind.WEIGHTED)
+        form = GroupForm(kind, description, leaves, *how, native.level(), is_weighted)
         pairs = zip(entry.parts, form.results_at, strict=True)
-        results = [_result(part.operand.backend, part.dtype, part.operand.shape, fold, at) for part, at in pairs]
+        results = [_result(part, fold, at, mean_dtype) for part, at in pairs]
         needs_copies = any(not one.backend.takes_read_only or one.dtype != one.narrow for one in results)
         is_private = form.stream_bytes <= SMALL_BYTES or needs_copies
         bare = without_arrays(entry)
-        reduction = Reduction(bare, fold, name, root or 0, is_weighted=collective == CallKind.WEIGHTED)
+        reduction = Reduction(bare, fold, name, root or 0, is_weighted=is_weighted)
         plans = GroupPlans(reduction, self._link.layout, self._link.rank)
         return KnownCall(form, fold, results, bare, plans, is_private)
-
-    def _with_weights(self, fold: Fold, own: Sequence[Fraction]) -> Fold:
-        """Return the fold with the weights of all ranks, which they tell each other."""
-        kind = call_key(CallKind.WEIGHTS)
-        said = self._link.agree(kind, " ".join(map(str, own)).encode(), description="the weights of a mean")
-        everyone = [Fraction(weight) for part in said for weight in part.decode().split()]
-        try:
-            return Fold(fold.op, fold.accumulate, read_weights(everyone, fold.op))
-        except TreefoldError as error:
-            raise error.alike() from None
 
     def _fold(
         self, known: KnownCall, rows: list[Row], targets: Sequence[Row | None] | None, fold: Fold, *, wants_lease: bool
@@ -341,6 +328,26 @@ class Reductions(TracedCalls):
         return component(known.entry, _arrays(known.results, outcome, targets))
 
 
+def _with_weights(link: Link, known: KnownCall, own: Sequence[Fraction]) -> tuple[Fold, bool]:
+    """Return the fold with the weights of all ranks, which they tell each other, and whether each folds alone.
+
+    It does if a rank's framework has narrower means than the kernels, and rounding theirs again would show.
+    """
+    key = call_key(CallKind.WEIGHTS, digest=hashlib.blake2b(known.form.kind, digest_size=16).digest())
+    is_narrow = any(one.dtype != one.narrow for one in known.results)
+    blob = json.dumps([is_narrow, *map(str, own)]).encode()
+    said = [json.loads(one) for one in link.agree(key, blob, description=known.form.description)]
+    everyone = [Fraction(weight) for _, *weights in said for weight in weights]
+    fold = known.fold
+    try:
+        fold = replace(fold, weights=read_weights(everyone, fold.op))
+    except TreefoldError as error:
+        raise error.alike() from None
+    integers = {part.dtype for part in known.entry.parts if part.dtype in INTEGERS}
+    shows = not all(rounds_as_once(dtype, fold.divisor or 1) for dtype in integers)
+    return fold, shows and any(is_narrow for is_narrow, *_ in said)
+
+
 def _replicas(link: Link, own: Counts, needed: NeedsPlan) -> list[Counts]:
     """Return how many replicas each rank has; ranks tell each other those of each leaf if some of them differ."""
     if not needed.are_mixed:
@@ -349,10 +356,10 @@ def _replicas(link: Link, own: Counts, needed: NeedsPlan) -> list[Counts]:
     return [tuple(json.loads(blob)) for blob in said]
 
 
-def _arrays(results: Sequence[Result], outcome: Outcome, targets: Sequence[Row] | None) -> list[Any]:
+def _arrays(results: Sequence[Result], outcome: Outcome | None, targets: Sequence[Row] | None) -> list[Any]:
     """Return results as arrays of their frameworks: new memory, or that which the ranks share."""
     if targets is None:
-        return [_adopted(one, _view(outcome, one)) for one in results]
+        return [] if outcome is None else [_adopted(one, _view(outcome, one)) for one in results]
     pairs = zip(results, targets, strict=True)
     # A row that says no backend is of NumPy arrays.
     return [_adopted(one, row.arrays[0]) if row.backend is None else row.arrays[0] for one, row in pairs]
@@ -382,9 +389,10 @@ def _reading_of(value: Any) -> Reading:
     return read_components(value.values if isinstance(value, DistributedValues) else (value,))
 
 
-def _result(backend: ArrayBackend, dtype: str, shape: tuple[int, ...], fold: Fold, at: int) -> Result:
-    made = np.dtype(fold.result_dtype(dtype))
-    return Result(backend, made, np.dtype(backend.result_dtype(fold, dtype)), shape, at)
+def _result(part: Part, fold: Fold, at: int, mean_dtype: str | None) -> Result:
+    backend, dtype = part.operand.backend, part.dtype
+    narrow = mean_dtype if mean_dtype and dtype in INTEGERS else backend.result_dtype(fold, dtype)
+    return Result(backend, np.dtype(fold.result_dtype(dtype)), np.dtype(narrow), part.operand.shape, at)
 
 
 def _view(outcome: Outcome, result: Result) -> HostArray:
@@ -399,13 +407,15 @@ def _targets(results: Sequence[Result], takers: Sequence[Any] | None) -> list[Ro
     for index, result in enumerate(results):
         view = None if takers is None else result.backend.host_view(takers[index])
         row = None if view is None or view.dtype != result.dtype else read_arrays(None, (view,), (view,))
-        if row is None:
-            made = native.new_result(result.shape, result.dtype)
-            row = read_arrays(None, (made,), (made,))
-        if row is None:
-            raise AssertionError(result)
-        targets.append(row)
+        targets.append(_row_of(native.new_result(result.shape, result.dtype)) if row is None else row)
     return targets
+
+
+def _row_of(array: HostArray) -> Row:
+    row = read_arrays(None, (array,), (array,))
+    if row is None:
+        raise AssertionError(array.dtype)
+    return row
 
 
 def _is_on(target: Row, view: HostArray | None) -> bool:
