@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from datetime import timedelta
 from typing import Any
 
@@ -19,11 +19,7 @@ from treefold.backends.torch_untraced import untraced
 from treefold.engines.times import CLOSE_S
 from treefold.errors import DeadlineError, GroupError
 
-#: How long a thread sleeps that waits, before it looks again whether the call is over.
-_LOOK_S = 1.0
 _DOING = "a collective"
-#: At most this many callbacks wait for others at a time.
-_MOST_CALLBACKS = 1000
 _Leave = Callable[[BaseException], None]
 
 
@@ -31,23 +27,14 @@ _Leave = Callable[[BaseException], None]
 class Call(distributed.Work):  # type: ignore[misc] # mypy does not read torch
     """A call that waits, is under way, or is over."""
 
-    def __init__(self, body: Callable[[], Any], leave: _Leave) -> None:
+    def __init__(self, leave: _Leave) -> None:
         """Begin with a call that was not made. ``leave``: ends the group where a wait is interrupted."""
         super().__init__()
-        self._body: Callable[[], Any] | None = body
         self._leave, self._pid = leave, os.getpid()
-        # Let go when the call is over. A bare lock, because an interrupt within an Event may leave that locked.
-        self._running = threading.Lock()
-        self._running.acquire()
-        self._guard = threading.Lock()
-        self._is_over = False
-        self._result: Any = None
-        self._error: BaseException | None = None
-        #: What is set when the call is over, and what becomes of that, which users get.
-        self._end: Any = None
+        self._end, self._guard = futures.Future[Any](), threading.Lock()
         self._future: Any = None
 
-    def make(self) -> None:
+    def make(self, body: Callable[[], Any]) -> None:
         """Make the call.
 
         Raises:
@@ -55,18 +42,11 @@ class Call(distributed.Work):  # type: ignore[misc] # mypy does not read torch
 
         """
         try:
-            if self._body is not None:
-                self._result = self._body()
+            result = body()
         except BaseException as error:
-            self._error = error
+            self._end.set_exception(error)
             raise
-        finally:
-            self._body = None  # it holds tensors
-            with self._guard:
-                self._is_over, end = True, self._end
-            self._running.release()
-            if end is not None:
-                _call_back(end)
+        self._end.set_result(result)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the call is over. Whatever a signal handler raises meanwhile ends the group.
@@ -76,42 +56,31 @@ class Call(distributed.Work):  # type: ignore[misc] # mypy does not read torch
             DeadlineError: it is not over in this time, and goes on.
 
         """
-        if os.getpid() != self._pid and not self._is_over:
-            raise GroupError.forked_in_call()
-        seconds = timeout.total_seconds() if timeout else 0.0  # gloo's "no timeout" is 0
-        try:
-            is_over = self._ends_in(seconds if seconds > 0 else float("inf"))
-        except BaseException as error:  # this rank does not see the end of the call that the others make
-            self._leave(error)
-            raise
-        if not is_over:
-            raise DeadlineError.of_wait(seconds)
-        if self._error is not None:
-            raise self._error
-        return True
-
-    def _ends_in(self, seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        while not self._is_over:
-            left = until - time.monotonic()
-            if left <= 0:
-                return False
-            # Not longer: another thread that waits may have been interrupted when it had the lock.
-            if self._running.acquire(timeout=min(left, _LOOK_S)):
-                self._running.release()
+        if not self._end.done():
+            if os.getpid() != self._pid:
+                raise GroupError.forked_in_call()
+            seconds = timeout.total_seconds() if timeout else 0.0  # gloo's "no timeout" is 0
+            try:
+                futures.wait([self._end], seconds if seconds > 0 else None)
+            except BaseException as error:  # this rank does not see the end of the call that the others make
+                self._leave(error)
+                raise
+            if not self._end.done():
+                raise DeadlineError.of_wait(seconds)
+        self._end.result()
         return True
 
     def is_completed(self) -> bool:
         """Tell whether the call is over."""
-        return self._is_over
+        return self._end.done()
 
     def is_success(self) -> bool:
         """Tell whether the call has ended well."""
-        return self._is_over and self._error is None
+        return self._end.done() and self._end.exception() is None
 
     def exception(self) -> BaseException | None:
         """Return what the call has raised, if it is over and has."""
-        return self._error
+        return self._end.exception() if self._end.done() else None
 
     def get_future(self) -> Any:
         """Return a future of the result, a list of tensors. Its callbacks may wait for other calls."""
@@ -119,20 +88,21 @@ class Call(distributed.Work):  # type: ignore[misc] # mypy does not read torch
             if self._future is None:
                 end: Any = torch.futures.Future()
                 # An error raised in a callback is one for DDP, too, which is C++; ``set_exception`` is Python's alone.
-                self._future = end.then(self._outcome)
-                self._end = None if self._is_over else end
-                if self._is_over:
+                self._future = end.then(lambda _: self._end.result())
+                if self._end.done():
                     end.set_result(None)
+                else:
+                    self._end.add_done_callback(lambda _: _call_back(end))
         return self._future
 
     def result(self) -> Any:
         """Return the tensors that the call has written, in a list."""
-        return self._result
+        return self._end.result()
 
-    def _outcome(self, _: Any) -> Any:
-        if self._error is not None:
-            raise self._error
-        return self._result
+
+def _call_back(end: Any) -> None:
+    """Set a future in a thread of its own: callbacks may wait for the next calls."""
+    threading.Thread(target=end.set_result, args=(None,), name="treefold callbacks", daemon=True).start()
 
 
 class CallQueue:
@@ -150,11 +120,10 @@ class CallQueue:
         self._leave, self._own_cores = leave, own_cores
         # Re-entrant: a signal handler may add a call where one is being added.
         self._guard = threading.RLock()
-        self._waiting = collections.deque[Call]()
-        #: Whether a thread is making calls; and which one, if it is a caller's.
-        self._is_busy = False
-        self._caller = 0
-        self._wake = threading.Semaphore(0)
+        self._waiting = queue.SimpleQueue[tuple[Call, Callable[[], Any]] | None]()
+        #: How many calls are not over, and the thread that makes one.
+        self._count, self._maker = 0, 0
+        self._making = threading.Lock()
         self._is_ended = False
         self._thread: threading.Thread | None = None
 
@@ -165,79 +134,53 @@ class CallQueue:
             GroupError: a signal handler or a finalizer has interrupted the call of this very thread, and would wait.
 
         """
-        call = Call(body, self._leave)
+        call = Call(self._leave)
         with self._guard:
-            # Without a thread there is nobody else to make it: of a group that was left it raises an error.
-            is_made_here = (is_waited_for or self._is_ended) and not self._is_busy
-            if is_waited_for and self._is_busy and self._caller == threading.get_ident():
+            # Once the thread has ended there is nobody else to make it: of a group that was left it raises an error.
+            if (is_waited_for or self._is_ended) and self._maker == threading.get_ident():
                 raise GroupError.concurrent(_DOING)
-            if is_made_here:
-                self._caller = threading.get_ident()
-            else:
-                self._waiting.append(call)
+            is_made_here = self._is_ended or (is_waited_for and not self._count)
+            self._count += 1
+            if not is_made_here:
                 self._start()
-            self._is_busy = True
+                self._waiting.put((call, body))
         if is_made_here:
-            try:
-                call.make()
-            finally:
-                self._hand_on()
+            self._make(call, body)
         return call
 
     def end(self) -> None:
         """Let calls that wait end, for a moment, before the group is closed."""
         until = time.monotonic() + CLOSE_S
-        while self._is_busy and self._caller != threading.get_ident() and time.monotonic() < until:
+        while self._count and self._maker != threading.get_ident() and time.monotonic() < until:
             time.sleep(1e-3)
 
     def join(self) -> None:
         """Wait a moment for the end of the thread, once the group is closed: it must not outlive the interpreter."""
         with self._guard:
-            thread, self._is_ended = self._thread, True
-            self._wake.release()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(CLOSE_S)
+            self._is_ended = True
+            self._waiting.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_S)
 
     def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="treefold collectives", daemon=True)
             self._thread.start()
-        if not self._is_busy:
-            self._wake.release()
 
-    def _hand_on(self) -> None:
-        """Let the thread make the calls that have come while one was made by its caller."""
-        with self._guard:
-            self._caller, self._is_busy = 0, bool(self._waiting)
-            if self._waiting:
-                self._wake.release()
+    def _make(self, call: Call, body: Callable[[], Any]) -> None:
+        with self._making:
+            try:
+                self._maker = threading.get_ident()
+                call.make(body)
+            finally:
+                with self._guard:
+                    self._maker, self._count = 0, self._count - 1
 
     def _work(self) -> None:
         if cores := self._own_cores():
             with contextlib.suppress(OSError):  # the system has taken them away meanwhile
                 os.sched_setaffinity(0, cores)  # of this thread
-        while self._wake.acquire() and (not self._is_ended or self._waiting):
-            while (call := self._next()) is not None:
-                with contextlib.suppress(BaseException):  # ``wait`` raises that
-                    call.make()
-                del call
-
-    def _next(self) -> Call | None:
-        with self._guard:
-            if self._waiting:
-                return self._waiting.popleft()
-            self._is_busy = False
-            return None
-
-
-_callers: dict[int, ThreadPoolExecutor] = {}
-
-
-def _call_back(end: Any) -> None:
-    """Set a future in a thread of its own: callbacks may wait for the next calls."""
-    try:
-        if os.getpid() not in _callers:  # a forked child has none of its parent's threads
-            _callers[os.getpid()] = ThreadPoolExecutor(_MOST_CALLBACKS, "treefold callbacks")
-        _callers[os.getpid()].submit(end.set_result, None)
-    except RuntimeError:  # no room for another thread, or the interpreter ends
-        end.set_result(None)
+        while (brought := self._waiting.get()) is not None:
+            with contextlib.suppress(BaseException):  # ``wait`` raises that
+                self._make(*brought)
+            del brought
