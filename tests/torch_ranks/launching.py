@@ -92,7 +92,7 @@ def restarted(rank, size):
     distributed.barrier()
     if rank == 0:
         threading.Event().wait(0.5)
-    group = process_group.make(store, rank, size, dt.timedelta(seconds=30))
+    group = process_group.TreefoldProcessGroup(store, rank, size, dt.timedelta(seconds=30))
     tensor = torch.full((1,), 2.0**rank)
     group.allreduce([tensor], distributed.AllreduceOptions()).wait()
     return tensor.item()

@@ -39,10 +39,10 @@ class ProcessGroupError(ArgumentError):
 
     @classmethod
     def overlapping(cls, shape: Sequence[int], strides: Sequence[int]) -> Self:
-        """Elements of a tensor that is to be written share memory."""
+        """Elements of a tensor that is to be written may share memory."""
         return cls(
             f"A tensor of shape {tuple(shape)} and strides {tuple(strides)} is to be written, and several of its "
-            "elements are one place in memory. Give a copy: tensor.clone()."
+            "elements may be one place in memory. Give a copy: tensor.clone()."
         )
 
     @classmethod

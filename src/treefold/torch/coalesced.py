@@ -17,10 +17,10 @@ from treefold.backends import backend_of
 from treefold.backends.torch_untraced import untraced
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
-from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, ReductionToOneDevice
+from treefold.ops import HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOpLike
-from treefold.values import Mirrored, PerReplica, Weights
+from treefold.values import PerReplica, Weights
 
 #: torch.cuda.comm's own default: 10 MiB.
 _BUFFER_SIZE = 10 * 2**20
@@ -60,7 +60,8 @@ def reduce_add_coalesced(
     if destination is None:
         on_gpu = any(device_type(device) == "gpu" for device in value.devices)
         destination = torch.device("cuda") if on_gpu else torch.device("cpu")
-    return tuple(_reduced(_TO_ONE, value, _device_name(destination, 0), op, buffer_size, weights)[0])
+    options = CommunicationOptions(bytes_per_pack=buffer_size)
+    return tuple(_TO_ONE.reduce(op, value, _device_name(destination, 0), options, weights=weights)[0])
 
 
 @untraced
@@ -81,7 +82,8 @@ def all_reduce_coalesced(
     [(tensor([1.5000]),), (tensor([1.5000]),)]
     """
     value = _per_replica(inputs, "inputs")
-    return [tuple(component) for component in _reduced(_TO_ALL, value, value, op, buffer_size, weights)]
+    options = CommunicationOptions(bytes_per_pack=buffer_size)
+    return [tuple(component) for component in _TO_ALL.reduce(op, value, value, options, weights=weights)]
 
 
 @untraced
@@ -103,24 +105,9 @@ def broadcast_coalesced(
     >>> broadcast_coalesced([torch.arange(2)], ["cpu", "cpu"])
     [(tensor([0, 1]),), (tensor([0, 1]),)]
     """
-    _options(buffer_size)
+    CommunicationOptions(bytes_per_pack=buffer_size)  # checks it
     names = [_device_name(device, position) for position, device in enumerate(_listed(devices, "devices", "devices"))]
     return [tuple(copies) for copies in _TO_ONE.broadcast(_listed(tensors, "tensors", "tensors"), names)]
-
-
-def _reduced(
-    ops: CrossDeviceOps,
-    value: PerReplica,
-    destinations: Any,
-    op: ReduceOpLike,
-    buffer_size: int,
-    weights: Weights | None,
-) -> Mirrored:
-    return ops.reduce(op, value, destinations, _options(buffer_size), weights=weights)
-
-
-def _options(buffer_size: int) -> CommunicationOptions:
-    return CommunicationOptions(bytes_per_pack=buffer_size)
 
 
 def _per_replica(inputs: Iterable[Iterable[torch.Tensor]], what: str) -> PerReplica:

@@ -23,7 +23,9 @@ def all_reduce_hook(group: Group, bucket: distributed.GradBucket) -> torch.futur
     """
     gradients = bucket.buffer()
     group.all_reduce(gradients, "mean", out=gradients)
-    return _done(gradients)
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(gradients)
+    return done
 
 
 def mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -38,7 +40,7 @@ def mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.futures.Futur
 
     """
     work = distributed.all_reduce(bucket.buffer(), op=distributed.ReduceOp.AVG, group=group, async_op=True)
-    return work.get_future().then(_only)
+    return work.get_future().then(lambda reduced: reduced.value()[0])
 
 
 def shared_mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -56,14 +58,3 @@ def shared_mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.future
     if not isinstance(group, TreefoldProcessGroup):
         raise ProcessGroupError.other_backend(distributed.get_backend(group))
     return group.shared_mean(bucket.buffer()).get_future()
-
-
-def _only(reduced: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-    [gradients] = reduced.value()
-    return gradients
-
-
-def _done(gradients: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    done.set_result(gradients)
-    return done

@@ -37,17 +37,13 @@ def check_rank(rank: object, size: int) -> int:
         ProcessGroupError: it is none of ``size`` ranks.
 
     """
-    number = _whole(rank)
-    if number is None or not 0 <= number < size:
+    try:
+        number = operator.index(rank)  # type: ignore[arg-type] # what is none raises
+    except TypeError:
+        number = -1
+    if not 0 <= number < size:
         raise ProcessGroupError.no_rank(rank, size)
     return number
-
-
-def _whole(value: Any) -> int | None:
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
 
 
 def check_count(collective: str, tensors: Sequence[Any], size: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +44,7 @@ class Flat:
 
         Raises:
             DeviceError: it is not in host memory, or not strided.
-            ProcessGroupError: its storage was freed, or some of its elements share memory.
+            ProcessGroupError: its storage was freed, or some of its elements may share memory.
 
         """
         tensor = check_written(tensor)
@@ -130,7 +129,7 @@ def check_written(tensor: Any) -> Any:
 
     Raises:
         DeviceError: it is not in host memory, or not strided.
-        ProcessGroupError: it has no memory, its storage was freed, or some of its elements share memory.
+        ProcessGroupError: it has no memory, its storage was freed, or some of its elements may share memory.
 
     """
     if tensor._is_zerotensor():  # noqa: SLF001 - PyTorch has no public name for it
@@ -141,19 +140,9 @@ def check_written(tensor: Any) -> Any:
     for stride, length in steps:
         is_nested &= stride > last  # one step along this dimension leads behind all that the smaller ones reach
         last += (length - 1) * stride
-    if tensor.numel() and not is_nested and not _has_places(steps, last):
+    if tensor.numel() and not is_nested:
         raise ProcessGroupError.overlapping(tensor.shape, tensor.stride())
     return tensor
-
-
-def _has_places(steps: Sequence[tuple[int, int]], last: int) -> bool:
-    """Count whether there are as many places as elements; ``last``: the highest place."""
-    strides, shape = [stride for stride, _ in steps], [length for _, length in steps]
-    if not strides[0]:
-        return False
-    places = torch.zeros(last + 1, dtype=torch.bool, device="cpu")
-    places.as_strided(shape, strides).fill_(True)  # noqa: FBT003 - PyTorch's signature
-    return int(places.count_nonzero()) == math.prod(shape)
 
 
 def in_memory(tensor: Any) -> Any:

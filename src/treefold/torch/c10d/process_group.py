@@ -27,11 +27,11 @@ from treefold.group.byte_streams import Stream, move, tell_counts
 from treefold.torch.c10d.calls import Call, CallQueue
 from treefold.torch.c10d.checks import check_count, check_rank, check_sizes, columns, op_of, words
 from treefold.torch.c10d.cutting import cut_apart, cut_in_place, parts_of
-from treefold.torch.c10d.elsewhere import Elsewhere, or_elsewhere
+from treefold.torch.c10d.elsewhere import Elsewhere
 from treefold.torch.c10d.flat import Flat, check_written, in_memory, laid_out, parts, piece, read_only, rows
 from treefold.torch.c10d.messages import message_group
 from treefold.torch.c10d.ranks import Ranks
-from treefold.torch.c10d.signatures import with_defaults
+from treefold.torch.c10d.signatures import as_pytorchs
 
 _NAME = "treefold"
 #: Results are laid out at multiples of this number of bytes.
@@ -40,8 +40,7 @@ _open = weakref.WeakSet[Any]()
 
 
 @untraced
-@or_elsewhere
-@with_defaults
+@as_pytorchs
 class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # mypy does not read torch
     """Ranks that reduce together. Methods are those that ``torch.distributed``'s functions call, with their arguments.
 
@@ -53,7 +52,13 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
     supports_time_estimate = False
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        """Find the other ranks; those of PyTorch's default group are connected at once."""
+        """Find the other ranks; those of PyTorch's default group are connected at once.
+
+        Raises:
+            ConnectError: some ranks did not come in time.
+            SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
+
+        """
         super().__init__(rank, size)
         self._name, self._store = "", store
         self._seconds, self._pid = timeout.total_seconds(), os.getpid()
@@ -123,37 +128,11 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Any:
         """Copy every rank's tensor into a list of them on one rank."""
-        rank, size, root = self._ranks.rank, self._ranks.size, opts.rootRank
-
-        def body(flat: Flat) -> list[Any]:
-            check_rank(root, size)
-            own = flat.source(inputs[0])
-            taken = [flat.target(output) for output in outputs[0]] if root == rank else []
-            if root == rank:
-                check_count("gather", taken, size)
-            check_sizes("gather", taken, [own] * len(taken))
-            stream = Stream(size * own.nbytes, [piece(rank * own.nbytes, own)], laid_out(taken))
-            move(self._ranks.link, stream, "gather", words([own]), root=root)
-            return [one for column in outputs for one in column]
-
-        return self._call(opts, body)
+        return self._move_by_root("gather", inputs, outputs, opts)
 
     def scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Any:
         """Copy a list of tensors on one rank into one tensor on each."""
-        rank, size, root = self._ranks.rank, self._ranks.size, opts.rootRank
-
-        def body(flat: Flat) -> list[Any]:
-            check_rank(root, size)
-            own = flat.target(outputs[0])
-            given = [flat.source(value) for value in inputs[0]] if root == rank else []
-            if root == rank:
-                check_count("scatter", given, size)
-            check_sizes("scatter", given, [own] * len(given))
-            stream = Stream(size * own.nbytes, laid_out(given), [piece(rank * own.nbytes, own)])
-            move(self._ranks.link, stream, "scatter", words([own]), root=root)
-            return outputs
-
-        return self._call(opts, body)
+        return self._move_by_root("scatter", outputs, inputs, opts)
 
     def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any) -> Any:
         """Copy tensor r of every rank's list to rank r."""
@@ -170,21 +149,21 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def send(self, tensors: list[Any], peer: int, tag: int) -> Any:
         """Begin to send a tensor to a rank, beside the collectives."""
-        return self._gloo().send([in_memory(one) for one in tensors], peer, tag)
+        return self._messages.send([in_memory(one) for one in tensors], peer, tag)
 
     def recv(self, tensors: list[Any], peer: int, tag: int) -> Any:
         """Begin to receive a tensor from a rank."""
-        return self._gloo().recv([check_written(one) for one in tensors], peer, tag)
+        return self._messages.recv([check_written(one) for one in tensors], peer, tag)
 
     def recv_anysource(self, tensors: list[Any], tag: int) -> Any:
         """Begin to receive a tensor from whichever rank sends one with the tag."""
-        return self._gloo().recv_anysource([check_written(one) for one in tensors], tag)
+        return self._messages.recv_anysource([check_written(one) for one in tensors], tag)
 
     def barrier(self, opts: Any) -> Any:
         """Wait until all ranks are here."""
 
         def body(_: Flat) -> list[Any]:
-            self._ranks.barrier()
+            self._ranks.collectives.barrier()
             return []
 
         return self._call(opts, body)
@@ -236,7 +215,6 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def _call(self, opts: Any, body: Callable[[Flat], Any]) -> Call:
         """Add a call, which returns what its work's future is to hold: a list of tensors."""
-        self._check_process()
         seconds = 0.0 if opts is None else opts.timeout.total_seconds()
         seconds, ranks = seconds if seconds > 0 else self._seconds, self._ranks
         is_waited_for = not getattr(opts, "asyncOp", True)  # older releases of PyTorch do not say
@@ -244,7 +222,6 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def elsewhere(self, device: str) -> Any:
         """Return the group of the backend that has a device in this group's string of backends; None if none has."""
-        self._check_process()
         return self._elsewhere.group(self, device, self._seconds)
 
     def shared_mean(self, tensor: Any) -> Call:
@@ -252,6 +229,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
         A tensor that is empty or does not fit there becomes the mean itself, and is the result.
         """
+        self.check_process()
         ranks, host = self._ranks, memory(tensor.detach())
 
         def body(flat: Flat) -> Any:
@@ -262,11 +240,13 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
         return self._call(None, body)
 
-    def _gloo(self) -> Any:
-        self._check_process()
-        return self._messages
+    def check_process(self) -> None:
+        """Refuse a call in a forked child.
 
-    def _check_process(self) -> None:
+        Raises:
+            GroupError: this process is one.
+
+        """
         if os.getpid() != self._pid:
             raise GroupError.forked(self._ranks.rank)
 
@@ -333,6 +313,25 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
         return self._call(opts, body)
 
+    def _move_by_root(self, collective: str, tensors: list[Any], lists: list[list[Any]], opts: Any) -> Any:
+        """Gather every rank's tensor into a list of the root's, or scatter that list."""
+        rank, size, root, gathers = self._ranks.rank, self._ranks.size, opts.rootRank, collective == "gather"
+
+        def body(flat: Flat) -> list[Any]:
+            check_rank(root, size)
+            own = flat.source(tensors[0]) if gathers else flat.target(tensors[0])
+            at_root = lists[0] if root == rank else []
+            whole = [flat.target(one) if gathers else flat.source(one) for one in at_root]
+            if root == rank:
+                check_count(collective, whole, size)
+            check_sizes(collective, whole, [own] * len(whole))
+            part, places = [piece(rank * own.nbytes, own)], laid_out(whole)
+            stream = Stream(size * own.nbytes, *((part, places) if gathers else (places, part)))
+            move(self._ranks.link, stream, collective, words([own]), root=root)
+            return at_root if gathers else tensors
+
+        return self._call(opts, body)
+
     def _exchange(self, find: Callable[[], tuple[list[Any], list[Any]]], result: list[Any], opts: Any) -> Any:
         """Make an all-to-all of the tensors that ``find`` finds: those to send, and those to write."""
         rank, size = self._ranks.rank, self._ranks.size
@@ -355,20 +354,9 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         return self._call(opts, body)
 
 
-def make(store: Any, rank: int, size: int, timeout: timedelta) -> TreefoldProcessGroup:
-    """Make a process group for ``torch.distributed``.
-
-    Raises:
-        ConnectError: some ranks did not come in time.
-        SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
-
-    """
-    return TreefoldProcessGroup(store, rank, size, timeout)
-
-
 def register() -> None:
     """Make the backend known to ``torch.distributed``."""
-    distributed.Backend.register_backend(_NAME, make, devices=["cpu"])
+    distributed.Backend.register_backend(_NAME, TreefoldProcessGroup, devices=["cpu"])
 
 
 @atexit.register

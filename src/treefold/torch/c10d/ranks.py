@@ -13,7 +13,7 @@ from treefold.errors import GroupError
 from treefold.group.collectives import Collectives
 from treefold.group.connecting import check_system, connect_link
 from treefold.group.joining import host_name
-from treefold.group.links.link import Link, one_call
+from treefold.group.links.link import one_call
 from treefold.group.reductions import Reductions
 from treefold.group.rosters import StoreRoster
 from treefold.torch.c10d.flat import Flat
@@ -55,17 +55,17 @@ class Ranks:
         if hasattr(self, "_link"):
             return
         try:
-            self._link = connect_link(self._roster, self._seconds, self._seconds)
+            self.link = self._link = connect_link(self._roster, self._seconds, self._seconds)
         except Exception as error:
             self._error = error
             raise
-        self._collectives = Collectives(self._link)
-        self.reductions = Reductions(self._link, self._collectives.join)
+        self.collectives = Collectives(self.link)
+        self.reductions = Reductions(self.link, self.collectives.join)
         self._close_if_over()
 
     def _close_if_over(self) -> None:
         if self._is_over:  # another thread has left while this one connected
-            self._link.close()
+            self.link.close()
 
     def own_cores(self) -> set[int]:
         """Return the cores for a thread that makes this rank's calls beside its computing; none: whichever.
@@ -80,11 +80,6 @@ class Ranks:
         begin, end = (place * len(cores) // self.size for place in (self.rank, self.rank + 1))
         return set(cores[begin : max(begin + 1, end)])
 
-    @property
-    def link(self) -> Link:
-        """The link that joins the ranks."""
-        return self._link
-
     def make(self, seconds: float, body: Callable[[Flat], _Result]) -> _Result:
         """Make a call, and write its results into tensors; a part of it may take ``seconds``.
 
@@ -97,20 +92,16 @@ class Ranks:
 
     @one_call
     def _made(self, seconds: float, body: Callable[[Flat], _Result]) -> _Result:
-        self._link.timeout_seconds = seconds
+        self.link.timeout_seconds = seconds
         flat = Flat()
         result = body(flat)
         flat.finish()
         return result
 
-    def barrier(self) -> None:
-        """Wait until all ranks are here: the body of a call."""
-        self._collectives.barrier()
-
     def leave(self, error: BaseException | None = None) -> None:
         """Leave the group, waiting for nobody; ``error``: because of what."""
         was_over, self._is_over = self._is_over, True
         if hasattr(self, "_link"):
-            self._link.close(error)
+            self.link.close(error)
         elif error is not None and not was_over:
             self._roster.give_up(error)  # the others may be waiting for this rank

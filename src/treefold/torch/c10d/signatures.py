@@ -1,88 +1,82 @@
-"""Arguments of a process group's methods that callers may leave out, as PyTorch's own process groups have it.
+"""The calls of a process group as PyTorch's own take them, overloaded in C++, and its older names of some of them.
 
-Those are overloaded in C++. After the tensors stand options, or some of their fields. One tensor may stand where a list
-of tensors is meant. ``torch.distributed``'s functions always bring lists and options, and
-DDP on uneven inputs, for instance, does not.
+After the tensors stand options, or some of their fields, and one tensor may stand where a list of tensors is meant:
+``torch.distributed``'s functions always bring lists and options, and DDP on uneven inputs, for instance, does not.
+Calls on tensors of another device go to the group that has it.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import distributed
 from torch._C import _distributed_c10d as c10d
 
+from treefold.torch.c10d.elsewhere import HOST, device_of
+
 _Group = TypeVar("_Group", bound=type)
-_SUM = distributed.ReduceOp.SUM
-_Fields = dict[str, Any]
-
-
-def _none() -> _Fields:
-    return {}
-
-
-def _timeout(timeout: timedelta | None = None) -> _Fields:
-    return {"timeout": timeout}
-
-
-def _op(op: Any = _SUM, timeout: timedelta | None = None) -> _Fields:
-    return {"reduceOp": op, "timeout": timeout}
-
-
-def _root(root: int = 0, timeout: timedelta | None = None) -> _Fields:
-    return {"rootRank": root, "timeout": timeout}
-
-
-def _root_and_op(root: int = 0, op: Any = _SUM, timeout: timedelta | None = None) -> _Fields:
-    return {"rootRank": root, "reduceOp": op, "timeout": timeout}
+#: Fields of options that arguments name otherwise.
+_FIELDS = {"op": "reduceOp", "root": "rootRank"}
 
 
 class _Form(NamedTuple):
-    """The arguments of a method: ``num_before`` tensors and sizes, then options of a class, or ``parts`` of them.
+    """The arguments of a method: ``num_before`` tensors and sizes, then options of a class, or ``fields`` of them.
 
-    ``takes_lists``: whether one tensor may stand where a list of them is meant.
+    ``takes_lists``: whether one tensor may stand where a list of them is meant. ``older``: the method's name before.
     """
 
     num_before: int
-    options: Any
-    parts: Callable[..., _Fields] = _none
+    options: Any = None
+    fields: tuple[str, ...] = ()
     takes_lists: bool = False
+    older: str = ""
 
 
+_OP, _ROOT, _TIMEOUT = ("op", "timeout"), ("root", "timeout"), ("timeout",)
 _FORMS = {
-    "allreduce": _Form(1, c10d.AllreduceOptions, _op, takes_lists=True),
+    "allreduce": _Form(1, c10d.AllreduceOptions, _OP, takes_lists=True),
     "allreduce_coalesced": _Form(1, c10d.AllreduceCoalescedOptions),
-    "reduce": _Form(1, c10d.ReduceOptions, _root_and_op, takes_lists=True),
-    "reduce_scatter": _Form(2, c10d.ReduceScatterOptions, _op, takes_lists=True),
-    "reduce_scatter_single": _Form(2, c10d.ReduceScatterOptions),
-    "reduce_scatter_single_coalesced": _Form(2, c10d.ReduceScatterOptions),
-    "broadcast": _Form(1, c10d.BroadcastOptions, _root, takes_lists=True),
-    "allgather": _Form(2, c10d.AllgatherOptions, _timeout, takes_lists=True),
+    "reduce": _Form(1, c10d.ReduceOptions, ("root", *_OP), takes_lists=True),
+    "reduce_scatter": _Form(2, c10d.ReduceScatterOptions, _OP, takes_lists=True),
+    "reduce_scatter_single": _Form(2, c10d.ReduceScatterOptions, older="_reduce_scatter_base"),
+    "reduce_scatter_single_coalesced": _Form(2, c10d.ReduceScatterOptions, older="reduce_scatter_tensor_coalesced"),
+    "broadcast": _Form(1, c10d.BroadcastOptions, _ROOT, takes_lists=True),
+    "allgather": _Form(2, c10d.AllgatherOptions, _TIMEOUT, takes_lists=True),
     "allgather_coalesced": _Form(2, c10d.AllgatherOptions),
-    "all_gather_single": _Form(2, c10d.AllgatherOptions),
-    "all_gather_single_coalesced": _Form(2, c10d.AllgatherOptions),
-    "gather": _Form(2, c10d.GatherOptions, _root, takes_lists=True),
-    "scatter": _Form(2, c10d.ScatterOptions, _root, takes_lists=True),
-    "alltoall": _Form(2, c10d.AllToAllOptions, _timeout),
-    "all_to_all_single": _Form(4, c10d.AllToAllOptions, _timeout),
-    "barrier": _Form(0, c10d.BarrierOptions, _timeout),
+    "all_gather_single": _Form(2, c10d.AllgatherOptions, older="_allgather_base"),
+    "all_gather_single_coalesced": _Form(2, c10d.AllgatherOptions, older="allgather_into_tensor_coalesced"),
+    "gather": _Form(2, c10d.GatherOptions, _ROOT, takes_lists=True),
+    "scatter": _Form(2, c10d.ScatterOptions, _ROOT, takes_lists=True),
+    "alltoall": _Form(2, c10d.AllToAllOptions, _TIMEOUT),
+    "all_to_all_single": _Form(4, c10d.AllToAllOptions, _TIMEOUT, older="alltoall_base"),
+    "barrier": _Form(0, c10d.BarrierOptions, _TIMEOUT),
+    "send": _Form(3),
+    "recv": _Form(3),
+    "recv_anysource": _Form(2),
 }
 
 
-def with_defaults(group: _Group) -> _Group:
+def as_pytorchs(group: _Group) -> _Group:
     """Let the methods of a class of process groups take what PyTorch's own take; they get lists and options."""
     for name, form in _FORMS.items():
-        setattr(group, name, _with_defaults(getattr(group, name), form))
+        method = getattr(group, name)
+        for one in filter(None, (name, form.older)):
+            setattr(group, one, _as_pytorchs(method, one, form))
     return group
 
 
-def _with_defaults(method: Callable[..., Any], form: _Form) -> Callable[..., Any]:
+def _as_pytorchs(method: Callable[..., Any], name: str, form: _Form) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(group: Any, *arguments: Any, **named: Any) -> Any:
+        group.check_process()
+        device = device_of(arguments)
+        other = None if device == HOST else group.elsewhere(device)
+        if other is not None:
+            return getattr(other, name)(*arguments, **named)
+        if form.options is None:
+            return method(group, *arguments, **named)
         brought, rest = arguments[: form.num_before], arguments[form.num_before :]
         if form.takes_lists and any(isinstance(one, torch.Tensor) for one in brought):
             brought = tuple([one] for one in brought)
@@ -97,7 +91,7 @@ def _options(form: _Form, *given: Any, **named: Any) -> Any:
     if len(brought) == 1 and hasattr(brought[0], "timeout"):  # as every class of options has
         return brought[0]
     options = form.options()
-    for name, value in form.parts(*given, **named).items():
+    for name, value in (*zip(form.fields[: len(given)], given, strict=True), *named.items()):
         if value is not None:
-            setattr(options, name, value)
+            setattr(options, _FIELDS.get(name, name), value)
     return options
