@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -31,7 +32,7 @@ class Call(distributed.Work):  # type: ignore[misc] # mypy does not read torch
         """Begin with a call that was not made. ``leave``: ends the group where a wait is interrupted."""
         super().__init__()
         self._leave, self._pid = leave, os.getpid()
-        self._end, self._guard = futures.Future[Any](), threading.Lock()
+        self._end = futures.Future[Any]()
         self._future: Any = None
 
     def make(self, body: Callable[[], Any]) -> None:
@@ -84,15 +85,11 @@ class Call(distributed.Work):  # type: ignore[misc] # mypy does not read torch
 
     def get_future(self) -> Any:
         """Return a future of the result, a list of tensors. Its callbacks may wait for other calls."""
-        with self._guard:
-            if self._future is None:
-                end: Any = torch.futures.Future()
-                # An error raised in a callback is one for DDP, too, which is C++; ``set_exception`` is Python's alone.
-                self._future = end.then(lambda _: self._end.result())
-                if self._end.done():
-                    end.set_result(None)
-                else:
-                    self._end.add_done_callback(lambda _: _call_back(end))
+        if self._future is None:
+            end: Any = torch.futures.Future()
+            # An error raised in a callback is one for DDP, too, which is C++; ``set_exception`` is Python's alone.
+            self._future = end.then(lambda _: self._end.result())
+            self._end.add_done_callback(lambda _: end.set_result(None))
         return self._future
 
     def result(self) -> Any:
@@ -100,32 +97,27 @@ class Call(distributed.Work):  # type: ignore[misc] # mypy does not read torch
         return self._end.result()
 
 
-def _call_back(end: Any) -> None:
-    """Set a future in a thread of its own: callbacks may wait for the next calls."""
-    threading.Thread(target=end.set_result, args=(None,), name="treefold callbacks", daemon=True).start()
-
-
 class CallQueue:
     """Makes calls in the order in which they come: in a thread of its own, or where the caller waits for them anyway.
 
     All ranks make the same calls in the same order. Only the order in which calls come counts; a call that would wait
-    returns at once, so that ranks may wait for the calls of several groups in any order.
+    returns at once, so that ranks may wait for the calls of several groups in any order. Callbacks may, too: while a
+    thread is in those of a call, another one makes the next.
     """
 
     def __init__(self, leave: _Leave, own_cores: Callable[[], set[int]] = set) -> None:
         """Begin with no call.
 
-        ``leave``: ends the group where a wait is interrupted. ``own_cores``: where the thread is to stay, if anywhere.
+        ``leave``: ends the group where a wait is interrupted. ``own_cores``: where threads are to stay, if anywhere.
         """
         self._leave, self._own_cores = leave, own_cores
         # Re-entrant: a signal handler may add a call where one is being added.
         self._guard = threading.RLock()
-        self._waiting = queue.SimpleQueue[tuple[Call, Callable[[], Any]] | None]()
+        self._waiting = collections.deque[tuple[Call, Callable[[], Any]]]()
         #: How many calls are not over, and the thread that makes one.
         self._count, self._maker = 0, 0
-        self._making = threading.Lock()
+        self._threads, self._num_idle, self._turn = list[threading.Thread](), 0, threading.Semaphore(0)
         self._is_ended = False
-        self._thread: threading.Thread | None = None
 
     def add(self, body: Callable[[], Any], *, is_waited_for: bool) -> Call:
         """Add a call. If the caller waits for it and no other is waiting, make it here.
@@ -134,18 +126,19 @@ class CallQueue:
             GroupError: a signal handler or a finalizer has interrupted the call of this very thread, and would wait.
 
         """
-        call = Call(self._leave)
+        call, in_turn = Call(self._leave), functools.partial(self._in_turn, body)
         with self._guard:
-            # Once the thread has ended there is nobody else to make it: of a group that was left it raises an error.
+            # Once the threads have ended there is nobody else to make it: of a group that was left it raises an error.
             if (is_waited_for or self._is_ended) and self._maker == threading.get_ident():
                 raise GroupError.concurrent(_DOING)
             is_made_here = self._is_ended or (is_waited_for and not self._count)
             self._count += 1
             if not is_made_here:
-                self._start()
-                self._waiting.put((call, body))
+                self._waiting.append((call, in_turn))
+                if self._count == 1:
+                    self._wake()
         if is_made_here:
-            self._make(call, body)
+            call.make(in_turn)
         return call
 
     def end(self) -> None:
@@ -155,32 +148,39 @@ class CallQueue:
             time.sleep(1e-3)
 
     def join(self) -> None:
-        """Wait a moment for the end of the thread, once the group is closed: it must not outlive the interpreter."""
-        with self._guard:
-            self._is_ended = True
-            self._waiting.put(None)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(CLOSE_S)
+        """Wait a moment for the end of the threads, once the group is closed: none must outlive the interpreter."""
+        self._is_ended = True
+        self._turn.release(len(self._threads) or 1)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(CLOSE_S)
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="treefold collectives", daemon=True)
-            self._thread.start()
+    def _wake(self) -> None:
+        if self._num_idle:
+            self._num_idle -= 1
+        else:
+            self._threads.append(threading.Thread(target=self._work, name="treefold collectives", daemon=True))
+            self._threads[-1].start()
+        self._turn.release()
 
-    def _make(self, call: Call, body: Callable[[], Any]) -> None:
-        with self._making:
-            try:
-                self._maker = threading.get_ident()
-                call.make(body)
-            finally:
-                with self._guard:
-                    self._maker, self._count = 0, self._count - 1
+    def _in_turn(self, body: Callable[[], Any]) -> Any:
+        self._maker = threading.get_ident()
+        try:
+            return body()
+        finally:
+            with self._guard:
+                self._maker, self._count = 0, self._count - 1
+                if self._waiting:
+                    self._wake()
 
     def _work(self) -> None:
         if cores := self._own_cores():
             with contextlib.suppress(OSError):  # the system has taken them away meanwhile
                 os.sched_setaffinity(0, cores)  # of this thread
-        while (brought := self._waiting.get()) is not None:
+        while self._turn.acquire() and self._waiting:
+            call, body = self._waiting.popleft()
             with contextlib.suppress(BaseException):  # ``wait`` raises that
-                self._make(*brought)
-            del brought
+                call.make(body)
+            del call, body
+            with self._guard:
+                self._num_idle += 1
