@@ -28,6 +28,11 @@ def subnormal(draw, width, precision):
     return _float(draw, width, precision, draw.randrange(3))
 
 
+def least(draw, width, precision):
+    """Below the least normal number alone: sums may need more bits than their quotients."""
+    return _float(draw, width, precision, 0)
+
+
 def huge(draw, width, precision):
     """Sums overflow on the way."""
     return _float(draw, width, precision, 2 * _middle(width, precision) - draw.randrange(2))
@@ -57,7 +62,7 @@ def _float(draw, width, precision, field):
     return draw.getrandbits(1) << (width - 1) | field << (precision - 1) | draw.getrandbits(precision - 1)
 
 
-KINDS = (any_bits, near_one, subnormal, huge, zero, tie)
+KINDS = (any_bits, near_one, subnormal, least, huge, zero, tie)
 
 
 def drawn(dtype, kind, count, seed):
@@ -136,6 +141,16 @@ class TestExponentsThatAreNearlyTooFarApart:
                 fraction = draw.choice([0, 1, (1 << (precision - 1)) - 1, draw.getrandbits(precision - 1)])
                 elements.append([_float(draw, width, precision, field) & -1 << 3 ^ fraction for field in fields])
             check(dtype, elements, None, 1)
+
+
+class TestNeighbours:
+    @pytest.mark.parametrize("dtype", WIDTHS)
+    def test_of_every_kind(self, dtype):
+        """Elements whose exponents are near lie among others, in several blocks."""
+        for count in (2, 8, 64):
+            elements = [one for kind in KINDS for seed in range(20) for one in drawn(dtype, kind, count, seed)]
+            random.Random("places").shuffle(elements)  # noqa: S311 - a test's choice
+            check(dtype, elements, None, count)
 
 
 class TestExamples:

@@ -23,7 +23,7 @@ _LIMB, _MASK = 32, (1 << 32) - 1
 #: The most limbs in which a number below 2**64 has bits, wherever it begins.
 _REACH = 3
 #: Elements that are folded at a time, so that they stay in the cache.
-_BLOCK = 4096
+_BLOCK = 8192
 #: Bits of a float64's significand, and those of its words that hold the upper half of it.
 _DOUBLE, _UPPER = 53, np.uint64((1 << 64) - (1 << 27))
 
@@ -125,18 +125,27 @@ def exact_fold(
     result = result or Fold(ReduceOp.MEAN).result_dtype(dtype)
     form = FORMATS[result]
     chosen = [(part, weight) for part, weight in zip(parts, weights or [1] * len(parts), strict=True) if weight]
+    arrays, kept = [part for part, _ in chosen], [weight for _, weight in chosen]
     rounded = np.empty_like(parts[0], dtype=numpy_dtype(result))
-    for begin in range(0, len(rounded), _BLOCK):
-        block = [part[begin : begin + _BLOCK] for part, _ in chosen]
-        folded = _fold_alike(block, form, divisor) if weights is None and dtype in FORMATS else None
-        if folded is None:
-            folded = _fold_any(block, [weight for _, weight in chosen], form, divisor).view(rounded.dtype)
-        rounded[begin : begin + _BLOCK] = folded
+    are_left = np.ones(rounded.shape, bool)
+    if weights is None and dtype in FORMATS and _divides_near(form, divisor):
+        for begin in range(0, len(rounded), _BLOCK):
+            block = slice(begin, begin + _BLOCK)
+            are_left[block] = ~_fold_near([part[block] for part in arrays], form, divisor, rounded[block])
+    places = np.flatnonzero(are_left)
+    for begin in range(0, len(places), _BLOCK):
+        here = places[begin : begin + _BLOCK]
+        rounded[here] = _fold_any([part[here] for part in arrays], kept, form, divisor).view(rounded.dtype)
     return rounded
 
 
-def _fold_alike(parts: Sequence[Array], form: Format, divisor: int) -> Array | None:
-    """Return sums over a divisor if exponents are so near that additions in float64 are exact; else None.
+def _divides_near(form: Format, divisor: int) -> bool:
+    """Tell whether a quotient of float64 is right: a rounded one if the dtype has bits to spare, else an exact one."""
+    return divisor.bit_length() <= _LIMB - 3 if form.precision < _DOUBLE else not divisor & (divisor - 1)
+
+
+def _fold_near(parts: Sequence[Array], form: Format, divisor: int, rounded: Array) -> Array:
+    """Write sums over a divisor where exponents are so near that additions in float64 are exact; return where.
 
     A sum is a multiple of the unit of its least contribution, and below 2**53 units it is a float64. Exponents are read
     as integers, so nothing hangs on a flag of the processor. A quotient is rounded to float64 and then to the dtype,
@@ -144,31 +153,72 @@ def _fold_alike(parts: Sequence[Array], form: Format, divisor: int) -> Array | N
     """
     words = [part.view(form.word) for part in parts]
     one = np.asarray(1, form.word)
-    doubled = [word << one for word in words]  # without signs; zeros, less one, are the largest number
-    least = (min(int((word - one).min()) for word in doubled) + 1) >> form.precision
-    most = max(int(word.max()) for word in doubled) >> form.precision
-    if form == FORMATS["float16"]:  # its subnormals are normal in float64, and NumPy converts them with integers
-        least = max(least, 1)
-    width = _DOUBLE - form.precision if form.precision < _DOUBLE else _DOUBLE // 2
-    if not 0 < least <= most < form.most or most - least + (len(parts) - 1).bit_length() > width:
-        return None
-    if form.precision < _DOUBLE:
-        total = parts[0].astype(np.float64)
-        for part in parts[1:]:
-            total += part
-        return _narrow(total / divisor, form).view(parts[0].dtype) if divisor.bit_length() <= _LIMB - 3 else None
-    is_normal = least > divisor.bit_length() + _DOUBLE and most + len(parts).bit_length() < form.most
-    if divisor & (divisor - 1) or not is_normal:
-        return None
-    high, low = np.zeros_like(parts[0]), np.zeros_like(parts[0])
-    for index, (part, word) in enumerate(zip(parts, words, strict=True)):
-        upper = (word & _UPPER).view(np.float64)
-        high = high + upper if index else upper
-        low += part - upper
-    return np.where(low == 0, high, high + low) / divisor
+    least, most, doubled = ~np.zeros_like(words[0]), np.zeros_like(words[0]), np.empty_like(words[0])
+    for word in words:
+        np.left_shift(word, one, out=doubled)  # without signs; zeros, less one, are the largest number
+        np.maximum(most, doubled, out=most)
+        doubled -= one
+        np.minimum(least, doubled, out=least)
+    are_zeros = most == 0
+    least, most = (least + one) >> form.precision, most >> form.precision
+    is_double = form.precision == _DOUBLE
+    width = (_DOUBLE // 2 if is_double else _DOUBLE - form.precision) - (len(parts) - 1).bit_length()
+    are_near: Array = (most <= least + np.asarray(max(width, 0), form.word)) & (most < form.most)
+    if is_double:  # nor may a half of a part, a quotient or a sum leave the normal numbers
+        are_near &= (least > divisor.bit_length() + _DOUBLE) & (most < form.most - len(parts).bit_length())
+    elif form != FORMATS["float16"]:  # whose subnormals are normal in float64, and NumPy converts them with integers
+        are_near &= least > 0
+    are_near |= are_zeros
+    if width < 0 or not are_near.any():
+        return np.zeros_like(are_near)
+    with np.errstate(all="ignore"):  # elsewhere there may be anything
+        if is_double:
+            np.divide(_sum_of_halves(parts, words), divisor, out=rounded)
+        else:
+            total = parts[0].astype(np.float64)
+            for part in parts[1:]:
+                total += part
+            rounded[...] = _narrow(total / divisor, form).view(rounded.dtype)
+    return are_near
+
+
+def _sum_of_halves(parts: Sequence[Array], words: Sequence[Array]) -> Array:
+    high: Array = (words[0] & _UPPER).view(np.float64)
+    low: Array = parts[0] - high
+    upper = np.empty_like(words[0])
+    half = upper.view(np.float64)
+    for part, word in zip(parts[1:], words[1:], strict=True):
+        np.bitwise_and(word, _UPPER, out=upper)
+        high += half
+        np.subtract(part, half, out=half)
+        low += half
+    np.add(high, low, out=high, where=low != 0)  # the sum of zeros keeps its sign
+    return high
 
 
 def _narrow(values: Array, form: Format) -> Array:
+    """Return the bits of a narrower format for float64 values, rounded once."""
+    shift, unit = np.uint64(_DOUBLE - form.precision), np.uint64(1 << (form.precision - 1))
+    words = values.view(np.uint64)
+    # Half a unit less one more is added, so that ties go to the even neighbour; exponents follow, from another zero.
+    bits = words >> shift
+    bits &= np.uint64(1)
+    bits += words
+    bits += (np.uint64(1) << (shift - np.uint64(1))) - np.uint64(1)
+    bits >>= shift
+    signs = bits >> np.uint64(2 * _LIMB - 1 - int(shift))
+    bits &= (np.uint64(1) << np.uint64(2 * _LIMB - 1 - int(shift))) - np.uint64(1)
+    bits -= unit * np.uint64((FORMATS["float64"].most - form.most) // 2)
+    are_others = bits - unit >= unit * np.uint64(form.most - 1)  # zero, subnormal or too large
+    signs <<= np.uint64(form.bits - 1)
+    bits |= signs
+    made = bits.astype(form.word)
+    if are_others.any():
+        made[are_others] = _narrow_any(values[are_others], form)
+    return made
+
+
+def _narrow_any(values: Array, form: Format) -> Array:
     """Return the bits of a narrower format for float64 values, which are zeros or normal, rounded once."""
     words = values.view(np.uint64)
     fields = (words >> np.uint64(_DOUBLE - 1)).view(np.int64) & FORMATS["float64"].most
