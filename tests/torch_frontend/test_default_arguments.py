@@ -19,6 +19,13 @@ class TestMethods:
         assert [rank[call] for rank in answers("treefold")] == [rank[call] for rank in answers("gloo")]
         assert [rank[call][0] for rank in answers("gloo")] == [True] * 2
 
+    def test_refuse_what_has_no_place(self):
+        """Before any rank has begun the call."""
+        for options, root, total in run(defaults.misplaced, 2):
+            assert options == "After its tensors allreduce_coalesced got a RedOpType. It takes opts there."
+            assert root == "After its tensors allreduce got root. It takes opts, op, timeout there."
+            assert total == 3
+
     def test_hold_to_a_timeout_beside_the_op(self):
         """The rank that waited says who was late."""
         assert run(defaults.late, 2)[0].kind == "DeadlineError"

@@ -102,6 +102,22 @@ _MOVES = {
 CALLS = {**_REDUCTIONS, **_MOVES}
 
 
+def misplaced(rank, size):
+    """Bring arguments that have no place; return what is said of them, and what a call gives after that."""
+    group, said = distributed.group.WORLD, []
+    for call in (
+        lambda: group.allreduce_coalesced([own(rank)], ReduceOp.MAX),
+        lambda: group.allreduce([own(rank)], root=1),
+    ):
+        try:
+            call()
+        except ValueError as error:
+            said.append(str(error))
+    total = own(rank, 1)
+    distributed.all_reduce(total)
+    return [*said, total.item()]
+
+
 def late(rank, size):
     """Rank 1 comes later than rank 0 waits, by a timeout that stands where options may stand, too."""
     if rank == 0:

@@ -23,6 +23,11 @@ class ProcessGroupError(ArgumentError):
         return cls(f"ReduceOp.AVG of {dtype} is no {dtype}. Use SUM, or convert the tensor to floating point first.")
 
     @classmethod
+    def arguments(cls, call: str, given: Sequence[str], choices: Sequence[str]) -> Self:
+        """A method of a process group gets what it has no place for."""
+        return cls(f"After its tensors {call} got {', '.join(given)}. It takes {listed(choices, quote=False)} there.")
+
+    @classmethod
     def sizes(cls, collective: str, given: Sequence[str], expected: Sequence[str]) -> Self:
         """Tensors of a collective do not fit together on this rank."""
         return cls(

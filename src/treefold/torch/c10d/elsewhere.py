@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-HOST = "cpu"
+_HOST = "cpu"
 
 
 class Elsewhere:
@@ -24,7 +24,7 @@ class Elsewhere:
     def __init__(self, own: str) -> None:
         """Begin with none. ``own``: the name of the backend whose tensors are not elsewhere."""
         self._own = own
-        self._groups: dict[str, Any] = {}
+        self._groups: dict[str, Any] = {_HOST: None}
         self._making = threading.Lock()
 
     def group(self, asked: Any, device: str, seconds: float) -> Any:
@@ -36,9 +36,8 @@ class Elsewhere:
                 if backend == self._own:
                     self._groups[device] = None
                 else:
-                    ranks, timeout = distributed.get_process_group_ranks(asked), timedelta(seconds=seconds)
-                    made = distributed.new_group(ranks, timeout, backend, use_local_synchronization=True)
-                    self._groups[device] = made
+                    ranks, wait = distributed.get_process_group_ranks(asked), timedelta(seconds=seconds)
+                    self._groups[device] = distributed.new_group(ranks, wait, backend, use_local_synchronization=True)
             return self._groups[device]
 
 
@@ -49,4 +48,4 @@ def device_of(arguments: tuple[Any, ...] | list[Any]) -> str:
             return str(argument.device.type)
         if isinstance(argument, list) and argument:
             return device_of(argument)
-    return HOST
+    return _HOST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,11 +88,8 @@ def piece(at: int, flat: Any) -> Piece:
 
 def laid_out(flats: Sequence[Any]) -> list[Piece]:
     """Return flat tensors as pieces behind each other."""
-    pieces, at = [], 0
-    for flat in flats:
-        pieces.append(piece(at, flat))
-        at += flat.nbytes
-    return pieces
+    starts = itertools.accumulate((flat.nbytes for flat in flats), initial=0)
+    return [piece(at, flat) for at, flat in zip(starts, flats, strict=False)]  # the last one is the end
 
 
 def read_only(array: HostArray, dtype: Any) -> Any:
@@ -109,8 +107,7 @@ def parts(tensor: Any, size: int) -> list[Any]:
 
     """
     tensor = in_memory(tensor)
-    flat = tensor.view(-1) if tensor.is_contiguous() else tensor
-    return list(flat.tensor_split(size))
+    return list((tensor.view(-1) if tensor.is_contiguous() else tensor).tensor_split(size))
 
 
 def rows(tensor: Any, size: int, lengths: Sequence[int] | None) -> list[Any]:

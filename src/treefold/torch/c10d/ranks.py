@@ -48,10 +48,8 @@ class Ranks:
             GroupError: they are not, and will not be.
 
         """
-        if self._error is not None:
-            raise self._error.with_traceback(None)
-        if self._is_over:
-            raise GroupError.closed()
+        if self._error is not None or self._is_over:
+            raise (self._error or GroupError.closed()).with_traceback(None)
         if hasattr(self, "_link"):
             return
         try:

@@ -1,7 +1,7 @@
-"""The calls of a process group as PyTorch's own take them, overloaded in C++, and its older names of some of them.
+"""The calls of a process group as PyTorch's own process groups take them, which are overloaded in C++.
 
-After the tensors stand options, or some of their fields, and one tensor may stand where a list of tensors is meant:
-``torch.distributed``'s functions always bring lists and options, and DDP on uneven inputs, for instance, does not.
+After the tensors stand options, or some of their fields. One tensor may stand for a list of tensors, and some calls
+have an older name. ``torch.distributed``'s functions always bring lists and options; DDP on uneven inputs does not.
 Calls on tensors of another device go to the group that has it.
 """
 
@@ -14,7 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from treefold.torch.c10d.elsewhere import HOST, device_of
+from treefold.errors import ProcessGroupError
+from treefold.errors.words import short
+from treefold.torch.c10d.elsewhere import device_of
 
 _Group = TypeVar("_Group", bound=type)
 #: Fields of options that arguments name otherwise.
@@ -22,9 +24,10 @@ _FIELDS = {"op": "reduceOp", "root": "rootRank"}
 
 
 class _Form(NamedTuple):
-    """The arguments of a method: ``num_before`` tensors and sizes, then options of a class, or ``fields`` of them.
+    """The arguments of a method: tensors and sizes, ``num_before`` in number, then options or some of their fields.
 
-    ``takes_lists``: whether one tensor may stand where a list of them is meant. ``older``: the method's name before.
+    ``options``: their class, if there are any. ``takes_lists``: whether one tensor may stand for a list of tensors.
+    ``older``: the method's name in earlier releases.
     """
 
     num_before: int
@@ -71,8 +74,7 @@ def _as_pytorchs(method: Callable[..., Any], name: str, form: _Form) -> Callable
     @functools.wraps(method)
     def call(group: Any, *arguments: Any, **named: Any) -> Any:
         group.check_process()
-        device = device_of(arguments)
-        other = None if device == HOST else group.elsewhere(device)
+        other = group.elsewhere(device_of(arguments))
         if other is not None:
             return getattr(other, name)(*arguments, **named)
         if form.options is None:
@@ -80,18 +82,25 @@ def _as_pytorchs(method: Callable[..., Any], name: str, form: _Form) -> Callable
         brought, rest = arguments[: form.num_before], arguments[form.num_before :]
         if form.takes_lists and any(isinstance(one, torch.Tensor) for one in brought):
             brought = tuple([one] for one in brought)
-        return method(group, *brought, _options(form, *rest, **named))
+        return method(group, *brought, _options(name, form, *rest, **named))
 
     return call
 
 
-def _options(form: _Form, *given: Any, **named: Any) -> Any:
-    """Return the options of a call: those that it brings, or new ones of what stands in their place."""
+def _options(call: str, form: _Form, *given: Any, **named: Any) -> Any:
+    """Return the options of a call: those that it brings, or new ones of what stands in their place.
+
+    Raises:
+        ProcessGroupError: what stands there is something else.
+
+    """
     brought = [*given, *named.values()]
     if len(brought) == 1 and hasattr(brought[0], "timeout"):  # as every class of options has
         return brought[0]
+    if len(given) > len(form.fields) or not named.keys() <= {*form.fields}:
+        raise ProcessGroupError.arguments(call, [*map(short, given), *named], ["opts", *form.fields])
     options = form.options()
-    for name, value in (*zip(form.fields[: len(given)], given, strict=True), *named.items()):
+    for name, value in (*zip(form.fields, given, strict=False), *named.items()):
         if value is not None:
             setattr(options, _FIELDS.get(name, name), value)
     return options
