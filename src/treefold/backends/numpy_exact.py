@@ -166,7 +166,7 @@ def _fold_near(parts: Sequence[Array], form: Format, divisor: int, rounded: Arra
     are_near: Array = (most <= least + np.asarray(max(width, 0), form.word)) & (most < form.most)
     if is_double:  # nor may a half of a part, a quotient or a sum leave the normal numbers
         are_near &= (least > divisor.bit_length() + _DOUBLE) & (most < form.most - len(parts).bit_length())
-    elif form != FORMATS["float16"]:  # whose subnormals are normal in float64, and NumPy converts them with integers
+    elif form != FORMATS["float16"]:  # its subnormals are normal in float64, and NumPy converts them with integers
         are_near &= least > 0
     are_near |= are_zeros
     if width < 0 or not are_near.any():

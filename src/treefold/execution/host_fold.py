@@ -128,15 +128,16 @@ def _made_dtype(job: Job, fold: Fold) -> str:
     result = fold.result_dtype(job.dtype)
     if job.dtype not in INTEGERS or fold.op is not ReduceOp.MEAN or not job.targets:
         return result
-    narrows = rounds_as_once(job.dtype, fold.divisor or len(job.sources))
-    return result if narrows else job.targets[0].dtype.name
+    is_as_once = rounds_as_once(job.dtype, fold.divisor or len(job.sources))
+    return result if is_as_once else job.targets[0].dtype.name
 
 
 def rounds_as_once(dtype: str, divisor: int) -> bool:
     """Tell whether a mean of integers that is rounded to float64, and then to float32, is as if rounded once.
 
-    JAX's means are float32 without x64. The distance of a mean to the middle between two numbers of float32, if not 0,
-    is at least 1 / ``divisor`` of a whole number or of the middle's last bit: it shows in float64 below these bounds.
+    JAX's means are float32 without x64. It is, unless float64 takes a mean for the middle between two numbers of
+    float32. Their distance is at least 1 / ``divisor``, of 1 or of the middle's last bit: within these bounds 53 bits
+    show it.
     """
     return divisor << max(8 * itemsize(dtype), _MIDDLE_BITS) <= 1 << _DOUBLE_BITS
 

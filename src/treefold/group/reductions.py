@@ -345,7 +345,7 @@ def _with_weights(link: Link, known: KnownCall, own: Sequence[Fraction]) -> tupl
         raise error.alike() from None
     integers = {part.dtype for part in known.entry.parts if part.dtype in INTEGERS}
     shows = not all(rounds_as_once(dtype, fold.divisor or 1) for dtype in integers)
-    return fold, shows and any(is_narrow for is_narrow, *_ in said)
+    return fold, shows and any(one[0] for one in said)
 
 
 def _replicas(link: Link, own: Counts, needed: NeedsPlan) -> list[Counts]:
