@@ -21,7 +21,8 @@ using std::chrono::milliseconds;
 // Spinning longer than a wake-up takes gains nothing.
 constexpr Clock::duration spin_time = microseconds(30);
 // Where ranks share cores, those that are awaited run at once in the time that this one gives away: no sleep, no wake-up.
-// But other programs take whole slices of it. After each slice that is lost so, twice as many meetings are slept through.
+// But other programs take whole slices of it, and go on when the meeting is over. After each slice that is lost so, twice
+// as many meetings are slept through.
 constexpr Clock::duration yield_time = microseconds(100), slice_time = milliseconds(1);
 constexpr std::uint64_t fewest_asleep = 32, most_asleep = 8192;
 // Sleep is cut into slices, between which a rank looks whether the others live: short ones while a meeting is likely to
@@ -102,6 +103,7 @@ bool Meetings::meet(std::uint64_t sequence, const std::function<void()>& complet
   // each other's releases, so the last to arrive has everybody's writes behind it, and `met` hands them on.
   if (control().arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == number * layout_.ranks) {
     complete();
+    control().met_at.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
     // With `sleepers` it is Dekker's pattern: here met, then sleepers; in sleep() sleepers, then met. Sequentially
     // consistent, both: with release and acquire, each side could miss the other, and a rank would sleep for its whole
     // slice.
@@ -114,7 +116,7 @@ bool Meetings::meet(std::uint64_t sequence, const std::function<void()>& complet
     Clock::duration slice = shortest_slice;
     bool has_warned = !patience.warn;
     while (!is_over(low)) {
-      if (stays_awake(begin)) continue;
+      if (stays_awake(low, begin)) continue;
       sleep(low, std::min(slice, std::max<Clock::duration>(patience.deadline - Clock::now(), microseconds(50))));
       // The last arriver may have ended, or been stopped, when it had decided and before it told the others.
       if (is_over(low) || is_final(outcome(sequence))) break;
@@ -130,16 +132,18 @@ bool Meetings::meet(std::uint64_t sequence, const std::function<void()>& complet
 }
 
 // Spins a little, or gives way to others; returns false when it is time to sleep.
-bool Meetings::stays_awake(Clock::time_point begin) {
-  const Clock::time_point before = Clock::now();
-  if (before - begin >= (spins_ ? spin_time : yield_time)) return false;
+bool Meetings::stays_awake(std::uint32_t number, Clock::time_point begin) {
+  if (Clock::now() - begin >= (spins_ ? spin_time : yield_time)) return false;
   if (spins_) {
     pause();
     return true;
   }
   if (meetings_ < yields_from_) return false;
   sched_yield();
-  if (Clock::now() - before >= slice_time) {
+  // Not the time that it was given away, in which ranks that are awaited may have worked. The next meeting, which would
+  // write another time, is not over without this rank.
+  const Clock::duration met_at(control().met_at.load(std::memory_order_relaxed));
+  if (is_over(number) && Clock::now().time_since_epoch() - met_at >= slice_time) {
     // Grows by doubling and falls by one: a core that is lost now and then costs little, one that is lost often is left
     // alone.
     asleep_ = std::clamp(2 * asleep_, fewest_asleep, most_asleep);

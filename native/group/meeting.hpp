@@ -58,7 +58,7 @@ class Meetings {
 
  private:
   bool is_over(std::uint32_t number) const;
-  bool stays_awake(Clock::time_point begin);
+  bool stays_awake(std::uint32_t number, Clock::time_point begin);
   void judge(std::uint64_t sequence, const Patience& patience);
   std::size_t dead_rank() const;
   char state_of(std::size_t rank) const;

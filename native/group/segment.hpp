@@ -60,6 +60,7 @@ struct Control {
   alignas(64) std::atomic<std::uint64_t> arrived;  // at all meetings so far, over all ranks
   alignas(64) std::atomic<std::uint32_t> met;      // meetings that are over; ranks sleep on it
   std::atomic<std::uint32_t> sleepers;
+  std::atomic<std::int64_t> met_at;  // when the last meeting was over: ticks of the clock, which all processes share
   // Plain memory, written by the last arriver before `met`, and read by the others after it. The other half may still
   // be read by a rank that is late in returning from the operation before.
   alignas(64) Choice choice[2];  // by the parity of the operation's number
