@@ -310,6 +310,7 @@ void Weights::split() {
     // Two halves of 26 bits, the lower with a sign (Veltkamp).
     const double far = value * 134217729.0;
     const double upper = far - (far - value);
+    scaled_.push_back(value);
     high_.push_back(upper);
     low_.push_back(value - upper);
   }

@@ -39,8 +39,9 @@ class Weights {
   // Few bits: the sum is below 2^29, so that quotients by it can be rounded twice, and these are the weights.
   bool are_small() const { return are_small_; }
   // At most 53 bits each, without its factors of two, and near enough to each other: high + low is the weight times one
-  // power of two for all, in 26 bits each.
+  // power of two for all, in 26 bits each, and scaled both in one.
   bool are_split() const { return are_split_; }
+  const double* scaled() const { return scaled_.data(); }
   const double* numbers() const { return numbers_.data(); }
   const double* high() const { return high_.data(); }
   const double* low() const { return low_.data(); }
@@ -53,7 +54,7 @@ class Weights {
   std::vector<std::uint32_t> words_;
   std::size_t words_each_;
   std::vector<std::uint32_t> sum_;
-  std::vector<double> numbers_, high_, low_;
+  std::vector<double> numbers_, scaled_, high_, low_;
   double sum_high_ = 0, sum_low_ = 0;
   bool are_small_ = false, are_split_ = false;
 };

@@ -2,12 +2,15 @@
 //
 // A block of elements goes through tiers, each of which gives the one right result or declines:
 //  1. additions in an accumulator wide enough that they are exact, as a rule; a certificate proves that they were;
-//  2. sums with the errors of their additions (Knuth), and an interval for what is left: right if both ends of it are
-//     rounded alike (Ziv);
-//  3. whole numbers of any size, element by element (exact.cpp).
+//  2. sums in float64, and an interval for what their additions may have lost: right if both ends of it are rounded alike
+//     (Ziv). Not for float64, whose ends never are;
+//  3. sums with the errors of their additions (Knuth), and an interval for what is left;
+//  4. whole numbers of any size, element by element (exact.cpp).
 // docs/how/numbers.md has the proofs. A block is read from all sources before it is written, as in the other loops.
 
 constexpr std::size_t exact_length = 256;  // elements of a block: its sums stay in the first-level cache
+// Contributions for which the bound of round_interval is proved.
+constexpr std::size_t most_in_interval = std::size_t{1} << 16;
 
 inline int ceil_log2(std::uint64_t number) {
   int bits = 0;
@@ -50,13 +53,43 @@ inline void put(unsigned char* bytes, std::size_t at, Vector<Value, N> value) {
   std::memcpy(bytes + at * sizeof(Value), &value, sizeof value);
 }
 
-// Adds up `U` vectors of every contribution, from element `at` on.
+// AVX-512 has operations that leave the flags alone. So sums that can all be rounded are rounded where they are, in
+// registers, before the flag is read.
+#if TREEFOLD_VECTORS && defined(__AVX512F__)
+constexpr int quietly = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+// Not MEANs of float64, some of which cannot be told, nor 16-bit floats, which gain nothing.
+template <class P, class Value, int N>
+constexpr bool rounds_quietly = sizeof(Value) * N == 64 && !P::is_short && !(P::is_double && P::op == Op::mean);
+
+template <class P, int N>
+inline Vector<typename P::Element, N> rounded_quietly(Vector<double, N> sum, Vector<double, N> rest, const Divisor& divisor) {
+  const Vector<double, N> zero{}, number = zero + divisor.number;
+  if constexpr (P::is_double) {
+    const Vector<double, N> both = _mm512_add_round_pd(sum, rest, quietly);
+    return canonical<double, N>(rest == zero ? sum : both);
+  } else {
+    if constexpr (P::op == Op::mean) {
+      sum = divisor.multiplies ? _mm512_mul_round_pd(sum, number, quietly) : _mm512_div_round_pd(sum, number, quietly);
+    }
+    return bits_as<Vector<float, N>>(_mm512_cvt_roundpd_ps(canonical<double, N>(sum), quietly));
+  }
+}
+#else
+template <class P, class Value, int N>
+constexpr bool rounds_quietly = false;
+template <class P, int N>
+Vector<typename P::Element, N> rounded_quietly(Vector<double, N> sum, Vector<double, N> rest, const Divisor& divisor);
+#endif
+
+// Adds up `U` vectors of every contribution, from element `at` on: into the scratch, or rounded into `out`.
 template <class P, class Value, int N, int U>
-inline void add_up(Scratch& scratch, std::size_t i, const void* const* sources, const Arithmetic& fold, std::size_t at) {
+inline void add_up(Scratch& scratch, std::size_t i, const void* const* sources, const Arithmetic& fold, std::size_t at,
+                   [[maybe_unused]] const Divisor& divisor, [[maybe_unused]] unsigned char* out) {
   using Format = typename P::Format;
   using Lanes = Vector<Value, N>;
   constexpr std::size_t nbytes = U > 1 ? sizeof(typename P::Element) * N * U : 0;
-  Lanes total[U], rest[P::is_double ? U : 1];
+  Lanes total[U]{}, rest[P::is_double ? U : 1]{};
   for (std::size_t r = 0; r < fold.count; ++r) {
     const auto* const source = static_cast<const typename P::Element*>(sources[r]) + at + i;
     prefetch_ahead<nbytes>(source);
@@ -73,8 +106,12 @@ inline void add_up(Scratch& scratch, std::size_t i, const void* const* sources, 
     });
   }
   each<U>([&](auto u) {
-    put<Value, N>(scratch.bytes, i + u * N, total[u]);
-    if constexpr (P::is_double) put<Value, N>(scratch.bytes, exact_length + i + u * N, rest[u]);
+    if constexpr (rounds_quietly<P, Value, N>) {
+      put<typename P::Element, N>(out, i + u * N, rounded_quietly<P, N>(total[u], rest[P::is_double ? u : 0], divisor));
+    } else {
+      put<Value, N>(scratch.bytes, i + u * N, total[u]);
+      if constexpr (P::is_double) put<Value, N>(scratch.bytes, exact_length + i + u * N, rest[u]);
+    }
   });
 }
 
@@ -106,16 +143,17 @@ inline bool exponents_are_near(const void* const* sources, const Arithmetic& fol
   return most - least <= digits - Form::bits - growth;
 }
 
-// Fills the scratch with exact sums, or declines.
+// Fills the scratch with exact sums, or `out` with what they are rounded to, or declines.
 template <class P, class Value, int N>
-inline bool add_exactly(Scratch& scratch, const void* const* sources, const Arithmetic& fold,
-                        std::size_t at, std::size_t length, Certificate certificate) {
+inline bool add_exactly(Scratch& scratch, const void* const* sources, const Arithmetic& fold, std::size_t at,
+                        std::size_t length, Certificate certificate, const Divisor& divisor, unsigned char* out) {
   const auto add = [&] {
-    constexpr int U = N > 1 ? 4 : 1;
+    // As many as there are registers for.
+    constexpr int U = N == 1 ? 1 : P::is_double && vector_bytes < 64 ? 4 : 8;
     std::size_t i = 0;
-    for (; length - i >= N * U; i += N * U) add_up<P, Value, N, U>(scratch, i, sources, fold, at);
+    for (; length - i >= N * U; i += N * U) add_up<P, Value, N, U>(scratch, i, sources, fold, at, divisor, out);
     if constexpr (U > 1) {
-      for (; i < length; i += N) add_up<P, Value, N, 1>(scratch, i, sources, fold, at);
+      for (; i < length; i += N) add_up<P, Value, N, 1>(scratch, i, sources, fold, at, divisor, out);
     }
   };
   switch (certificate) {
@@ -130,18 +168,12 @@ inline bool add_exactly(Scratch& scratch, const void* const* sources, const Arit
 
 // Rounds the sums of the first tier into `out`; false: some cannot be told from them.
 template <class P, class Value, int N>
-inline bool round_sums(const Scratch& scratch, const Arithmetic& fold, const Divisor& divisor, std::size_t length,
-                       unsigned char* out) {
+inline bool round_sums(const Scratch& scratch, const Divisor& divisor, std::size_t length, unsigned char* out) {
   using Element = typename P::Element;
   using Lanes = Vector<Value, N>;
-  double by = 1;
-  if constexpr (P::is_weighted) {
-    by = fold.weights->sum()[0];
-  } else if constexpr (P::op == Op::mean) {
-    by = static_cast<double>(fold.count);
-  }
-  const bool multiplies = divisor.inverse != 0 && !P::is_weighted;
-  const Value number = static_cast<Value>(multiplies ? divisor.inverse : by);
+  if constexpr (rounds_quietly<P, Value, N>) return true;
+  const bool multiplies = divisor.multiplies;
+  const Value number = static_cast<Value>(divisor.number);
   [[maybe_unused]] Vector<double, N == lanes_of<double> ? N : 1> fails{};
   for (std::size_t i = 0; i < length; i += N) {
     Lanes value = get<Value, N>(scratch, i);
@@ -176,10 +208,37 @@ inline bool round_sums(const Scratch& scratch, const Arithmetic& fold, const Div
   return true;
 }
 
-// The second tier for N elements.
+// The tier of intervals, for N elements. In units of 2^-53 of the sum of all sizes, the sum loses no more than one for each
+// contribution, and the quotient no more than 5: 2 by the sum of weights, which is cut to 53 bits, 1 by the division, and
+// the ends 1 each by their additions and by what `doubt` itself loses.
 template <class P, int N>
-inline Finished<P, N> second_tier(const void* const* sources, const Arithmetic& fold, const Divisor& divisor,
-                                  std::size_t at) {
+inline Finished<P, N> round_interval(const void* const* sources, const Arithmetic& fold, const Divisor& divisor,
+                                     std::size_t at) {
+  using Lanes = Vector<double, N>;
+  const Lanes zero{};
+  Lanes sum{}, size{};
+  for (std::size_t r = 0; r < fold.count; ++r) {
+    Lanes value = read_as<double, typename P::Format, N>(static_cast<const typename P::Element*>(sources[r]) + at);
+    if constexpr (P::is_weighted) value = value * fold.weights->scaled()[r];
+    sum = r ? static_cast<Lanes>(sum + value) : value;
+    size = size + (value < zero ? -value : value);
+  }
+  const Lanes quotient = divisor.inverse != 0 ? sum * divisor.inverse : sum / (zero + divisor.high);
+  const Lanes doubt = size * (static_cast<double>(fold.count + 8) * 0x1p-53 / divisor.high);
+  Vector<typename P::Element, N> ends[2];
+  Lanes fails{};
+  each<2>([&](auto end) {
+    const Lanes far = plus<N>(quotient, end ? doubt : -doubt);
+    ends[end] = rounded_to<P, N>(far);
+    fails = fails + hazard<P, N>(far);
+  });
+  return {ends[0], static_cast<Lanes>(fails + differ<P, N>(ends))};
+}
+
+// The tier of errors, for N elements.
+template <class P, int N>
+inline Finished<P, N> round_with_errors(const void* const* sources, const Arithmetic& fold, const Divisor& divisor,
+                                        std::size_t at) {
   using Lanes = Vector<double, N>;
   const Lanes zero{}, one = zero + 1.0;
   Lanes sum{}, error{}, rest{}, fails{};
@@ -239,11 +298,19 @@ inline void fold_exactly(const void* const* sources, const Arithmetic& fold, con
                          std::size_t length, Scratch& scratch) {
   for (std::size_t i = 0; i < length; i += N) {
     Finished<P, N> done{};
+    const auto is_right = [&](const Finished<P, N>& made) {
+      done = made;
+      return !any<N>(made.fails);
+    };
     if (divisor.high != 0) {
-      done = second_tier<P, N>(sources, fold, divisor, at + i);
+      bool passes = false;
+      if constexpr (!P::is_double) {
+        passes = fold.count < most_in_interval && is_right(round_interval<P, N>(sources, fold, divisor, at + i));
+      }
+      passes = passes || is_right(round_with_errors<P, N>(sources, fold, divisor, at + i));
       put<typename P::Element, N>(scratch.bytes, i, done.out);
-      if (!any<N>(done.fails)) continue;
-    } else {  // weights of more bits than the second tier takes
+      if (passes) continue;
+    } else {  // weights of more bits than these tiers take
       done.fails = Vector<double, N>{} + 1.0;
     }
     double fails[N];
@@ -301,19 +368,20 @@ class ExactFold {
     if constexpr (P::is_short && !P::is_weighted) {
       if (has_short_ && short_.tries()) {
         constexpr int M = is_vector ? floats : 1;
-        const bool is_exact = add_exactly<P, float, M>(scratch, sources_, fold_, at, length, certificate_);
+        unsigned char* const to = out != nullptr ? out : scratch.bytes;
+        const bool is_exact = add_exactly<P, float, M>(scratch, sources_, fold_, at, length, certificate_, divisor_, to);
         short_.tell(is_exact);
-        if (is_exact && round_sums<P, float, M>(scratch, fold_, divisor_, length, scratch.bytes)) return false;
+        if (is_exact && round_sums<P, float, M>(scratch, divisor_, length, to)) return to == out;
       }
     }
     if constexpr (!(P::is_weighted && P::is_double)) {
       if (has_first_ && first_.tries()) {
-        const bool is_exact = add_exactly<P, double, N>(scratch, sources_, fold_, at, length, certificate_);
+        // Only sums that can all be rounded may go there: the block is not read again.
+        constexpr bool is_told = std::is_same_v<Element, float> || (P::is_double && P::op == Op::sum);
+        unsigned char* const to = is_told && out != nullptr ? out : scratch.bytes;
+        const bool is_exact = add_exactly<P, double, N>(scratch, sources_, fold_, at, length, certificate_, divisor_, to);
         first_.tell(is_exact);
-        if constexpr (std::is_same_v<Element, float>) {  // whose sums can all be rounded, so that the block is read
-          if (is_exact && out != nullptr) return round_sums<P, double, N>(scratch, fold_, divisor_, length, out);
-        }
-        if (is_exact && round_sums<P, double, N>(scratch, fold_, divisor_, length, scratch.bytes)) return false;
+        if (is_exact && round_sums<P, double, N>(scratch, divisor_, length, to)) return to == out;
       }
     }
     fold_exactly<P, N>(sources_, fold_, divisor_, at, length, scratch);
@@ -329,21 +397,34 @@ class ExactFold {
   Patience short_, first_;
 };
 
-// Copies a block to every target, one after the other.
+// Copies a block to every target: as many vectors as registers hold, to one target after the other.
 inline void copy_out(const Scratch& scratch, std::size_t nbytes, void* const* targets, std::size_t target_count,
                      std::size_t byte, bool stream_out) {
   using Line = Vector<std::uint8_t, vector_bytes ? vector_bytes : 1>;
-  for (std::size_t t = 0; t < target_count; ++t) {
-    char* const target = static_cast<char*>(targets[t]) + byte;
-    const bool streams = stream_out && reinterpret_cast<std::uintptr_t>(target) % sizeof(Line) == 0;
-    std::size_t done = 0;
-    if constexpr (sizeof(Line) > 1) {
-      for (; nbytes - done >= sizeof(Line); done += sizeof(Line)) {
-        const Line line = get<std::uint8_t, sizeof(Line)>(scratch, done);
-        if (streams) stream(target + done, line); else std::memcpy(target + done, &line, sizeof line);
+  std::size_t done = 0;
+  const auto copy = [&](auto lines) {
+    constexpr int count = decltype(lines)::value;
+    constexpr std::size_t part = count * sizeof(Line);
+    for (; nbytes - done >= part; done += part) {
+      Line held[count];
+      each<count>([&](auto i) { held[i] = get<std::uint8_t, sizeof(Line)>(scratch, done + i * sizeof(Line)); });
+      for (std::size_t t = 0; t < target_count; ++t) {
+        char* const target = static_cast<char*>(targets[t]) + byte + done;
+        const bool streams = stream_out && reinterpret_cast<std::uintptr_t>(target) % sizeof(Line) == 0;
+        each<count>([&](auto i) {
+          char* const to = target + i * sizeof(Line);
+          if (streams) stream(to, held[i]); else std::memcpy(to, &held[i], sizeof(Line));
+        });
       }
     }
-    std::memcpy(target + done, scratch.bytes + done, nbytes - done);
+  };
+  if constexpr (sizeof(Line) > 1) {
+    copy(std::integral_constant<int, vector_bytes == 64 ? 8 : 16>{});
+    copy(std::integral_constant<int, 1>{});
+  }
+  if (done == nbytes) return;
+  for (std::size_t t = 0; t < target_count; ++t) {
+    std::memcpy(static_cast<char*>(targets[t]) + byte + done, scratch.bytes + done, nbytes - done);
   }
 }
 
@@ -358,9 +439,14 @@ void exact_loop(const void* const* sources, const Arithmetic& fold, void* const*
   Scratch scratch;
   ExactFold<P> folds(sources, fold, certificate());
   std::size_t at = begin;
+  // Where results are rounded before the flag is read, what is read must stay until then.
+  bool has_only_target = target_count == 1 && !stream_out;
+  if constexpr (rounds_quietly<P, double, lanes_of<double>>) {
+    for (std::size_t r = 0; r < fold.count; ++r) has_only_target = has_only_target && sources[r] != targets[0];
+  }
   const auto advance = [&](std::size_t length, bool is_vector) {
     unsigned char* const only =
-        target_count == 1 && !stream_out ? static_cast<unsigned char*>(targets[0]) + at * sizeof(Element) : nullptr;
+        has_only_target ? static_cast<unsigned char*>(targets[0]) + at * sizeof(Element) : nullptr;
     const bool is_written = is_vector ? folds.template fold<true>(at, length, scratch, only)
                                       : folds.template fold<false>(at, length, scratch, only);
     if (!is_written) copy_out(scratch, length * sizeof(Element), targets, target_count, at * sizeof(Element), stream_out);
@@ -401,10 +487,13 @@ inline bool flag_works() {
   pair.count = 2;
   using P = Exact<Dtype::float32, Plain<float>, Op::sum, false>;
   Scratch scratch;
-  if (!add_exactly<P, double, N>(scratch, sources, pair, 0, exact_length, Certificate::flag)) return false;
+  const auto adds = [&] {
+    return add_exactly<P, double, N>(scratch, sources, pair, 0, exact_length, Certificate::flag, Divisor{}, scratch.bytes);
+  };
+  if (!adds()) return false;
   for (std::size_t at : {std::size_t{0}, std::size_t{77}, exact_length - 1}) {
     contributions[1][at] = static_cast<float>(tiny);
-    if (add_exactly<P, double, N>(scratch, sources, pair, 0, exact_length, Certificate::flag)) return false;
+    if (adds()) return false;
     contributions[1][at] = static_cast<float>(one);
   }
   return true;

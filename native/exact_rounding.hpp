@@ -110,6 +110,9 @@ inline bool any(Vector<double, N> v) {
 struct Divisor {
   double high = 1, low = 0;
   double inverse = 1;  // of a power of two; else 0
+  // What sums of the first tier are multiplied by, or else divided.
+  double number = 1;
+  bool multiplies = false;
 
   template <class P>
   static Divisor of(const Arithmetic& fold) {
@@ -122,6 +125,9 @@ struct Divisor {
     }
     std::uint64_t bits = bits_as<std::uint64_t>(made.high);
     made.inverse = made.low == 0 && made.high != 0 && (bits << 12) == 0 ? 1 / made.high : 0;
+    made.multiplies = made.inverse != 0 && !P::is_weighted;
+    made.number = made.multiplies ? made.inverse : made.high;
+    if constexpr (P::is_weighted) made.number = fold.weights->sum()[0];
     return made;
   }
 };
@@ -131,6 +137,19 @@ struct Finished {
   Vector<typename P::Element, N> out;
   Vector<double, N> fails;  // not 0: a lane that has to be told otherwise
 };
+
+// Tells in which lanes the two ends of an interval are not rounded alike, bit for bit.
+template <class P, int N>
+inline Vector<double, N> differ(const Vector<typename P::Element, N> (&ends)[2]) {
+  double lanes[N] = {};
+  if (std::memcmp(&ends[0], &ends[1], sizeof ends[0]) != 0) {
+    typename P::Element lower[N], upper[N];
+    store<typename P::Element, N>(lower, ends[0]);
+    store<typename P::Element, N>(upper, ends[1]);
+    for (int i = 0; i < N; ++i) lanes[i] = std::memcmp(&lower[i], &upper[i], sizeof lower[i]) != 0;
+  }
+  return load<double, N>(lanes);
+}
 
 // Rounds (sum + error ± rest) / divisor, or finds that it cannot tell.
 template <class P, int N>
@@ -183,16 +202,5 @@ inline Finished<P, N> finish(Vector<double, N> sum, Vector<double, N> error, Vec
       fails = fails + hazard<P, N>(near);
     }
   });
-  if (std::memcmp(&ends[0], &ends[1], sizeof ends[0]) != 0) {
-    typename P::Element lower[N], upper[N];
-    double lanes[N];
-    store<typename P::Element, N>(lower, ends[0]);
-    store<typename P::Element, N>(upper, ends[1]);
-    store<double, N>(lanes, fails);
-    for (int i = 0; i < N; ++i) {
-      if (std::memcmp(&lower[i], &upper[i], sizeof lower[i]) != 0) lanes[i] = 1;
-    }
-    fails = load<double, N>(lanes);
-  }
-  return {ends[0], fails};
+  return {ends[0], static_cast<Lanes>(fails + differ<P, N>(ends))};
 }

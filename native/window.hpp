@@ -2,9 +2,9 @@
 // namespace.
 //
 // This is the only place that reads the flag. A compiler knows nothing of it: whatever it moves out of the window is not
-// seen, and a wrong sum would pass for an exact one. So the window is one function, the sums go to a scratch in memory,
-// and the scratch is an operand of both asm statements: "memory" alone does not cover a local array whose address stays
-// here, which may then live in registers.
+// seen, and a wrong sum would pass for an exact one. So the window is one function. The sums, or what they are rounded to by
+// operations that leave the flag alone, go to memory: to the caller's, which "memory" covers, or to a scratch, which is an
+// operand of both asm statements, because a local array whose address stays here may otherwise live in registers.
 
 #if defined(__GNUC__) && (defined(__x86_64__) || defined(__aarch64__))
 #define TREEFOLD_HAS_FLAG 1
@@ -13,8 +13,8 @@ static_assert(FLT_EVAL_METHOD == 0, "additions are made in their own precision")
 #define TREEFOLD_HAS_FLAG 0
 #endif
 
-// Runs `add`, which writes sums into the scratch, and tells whether each of its operations was exact. Infinities are; an
-// operation that is invalid (infinity less infinity) is not.
+// Runs `add`, which writes sums into the scratch or the caller's memory, and tells whether each of its operations was exact.
+// Infinities are; an operation that is invalid (infinity less infinity) is not.
 template <class Scratch, class Add>
 inline bool adds_exactly([[maybe_unused]] Scratch& scratch, [[maybe_unused]] Add&& add) {
 #if TREEFOLD_HAS_FLAG && defined(__x86_64__)

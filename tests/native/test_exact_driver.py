@@ -20,6 +20,7 @@ FAULTS = {
     "a tie is taken for a speck": ("exact_rounding.hpp", "error == zero ? sum : moved;", "sum;", "flag"),
     "a carry is lost": ("exact.cpp", "carried = total >> limb_bits;", "carried = 0;", "flag"),
     "subnormals are rounded twice": ("exact_rounding.hpp", "? zero : small;", "? zero : zero;", "flag"),
+    "an interval is too short": ("exact_loops.hpp", "const Lanes doubt = size *", "const Lanes doubt = zero *", "none"),
     "a rest is forgotten": ("exact_rounding.hpp", "rest == zero ? zero : some;", "zero;", "none"),
 }
 
