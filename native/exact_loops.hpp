@@ -72,7 +72,8 @@ inline Vector<typename P::Element, N> rounded_quietly(Vector<double, N> sum, Vec
     if constexpr (P::op == Op::mean) {
       sum = divisor.multiplies ? _mm512_mul_round_pd(sum, number, quietly) : _mm512_div_round_pd(sum, number, quietly);
     }
-    return bits_as<Vector<float, N>>(_mm512_cvt_roundpd_ps(canonical<double, N>(sum), quietly));
+    sum = canonical<double, N>(sum);
+    return bits_as<Vector<float, N>>(_mm512_cvt_roundpd_ps(sum, quietly));  // a macro in Clang
   }
 }
 #else

@@ -179,7 +179,7 @@ inline void fold_block(const void* const* sources, const Arithmetic& fold, void*
       if constexpr (!P::is_exact && sizeof(Value) != sizeof(Element)) total[u] = Format::template narrow<N>(total[u]);
       if constexpr (P::multiplies) {
         const Lanes size = magnitude<Value, N>(total[u]);
-        low[u] = (size < low[u]) & (before != Lanes{}) & (value != Lanes{}) ? size : low[u];
+        low[u] = ((size < low[u]) & (before != Lanes{}) & (value != Lanes{})) ? size : low[u];
       }
     });
   }

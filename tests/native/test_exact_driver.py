@@ -5,13 +5,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from native_cases import IS_FULL
+from native_cases import IS_FULL, LEVELS
 
 NATIVE = Path(__file__).parents[2] / "native"
 OPTIONS = ("-std=c++17", "-ffp-contract=off")
 LONG = pytest.mark.skipif(not IS_FULL, reason="compiles for minutes: `make test-long` runs it")
 #: A compiler for another processor, and what runs its programs: Debian's packages, where they are installed.
 CROSS, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
+
+AVX512 = "-O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c -mprefer-vector-width=512"
 
 #: In which file, what becomes what, and which certificate is asked for.
 FAULTS = {
@@ -63,12 +65,14 @@ def test_the_flag_is_read_in_one_place():
 
 
 @LONG
-@pytest.mark.parametrize("optimisation", ["-O1", "-O2", "-O3", "-O3 -mavx2 -mf16c"])
+@pytest.mark.parametrize("optimisation", ["-O1", "-O2", "-O3", "-O3 -mavx2 -mf16c", AVX512])
 @pytest.mark.parametrize("name", ["g++", "clang++"])
 def test_compilers_do_not_move_additions_out_of_the_window(name, optimisation, tmp_path):
     """Whatever they inline and unroll."""
     if shutil.which(name) is None:
         pytest.skip(f"there is no {name} here")
+    if optimisation == AVX512 and "avx512" not in LEVELS:
+        pytest.skip("this processor has no AVX-512")
     program = build(tmp_path, *optimisation.split(), compiler=name)
     assert said(program, "flag", 20).startswith("flag: 0 of ")
 
