@@ -141,9 +141,11 @@ bool Meetings::stays_awake(std::uint32_t number, Clock::time_point begin) {
   if (meetings_ < yields_from_) return false;
   sched_yield();
   // Not the time that it was given away, in which ranks that are awaited may have worked. The next meeting, which would
-  // write another time, is not over without this rank.
-  const Clock::duration met_at(control().met_at.load(std::memory_order_relaxed));
-  if (is_over(number) && Clock::now().time_since_epoch() - met_at >= slice_time) {
+  // write another time, is not over without this rank. Read after is_over(), whose acquire makes it that of this one.
+  const auto since = [this] {
+    return Clock::now().time_since_epoch() - Clock::duration(control().met_at.load(std::memory_order_relaxed));
+  };
+  if (is_over(number) && since() >= slice_time) {
     // Grows by doubling and falls by one: a core that is lost now and then costs little, one that is lost often is left
     // alone.
     asleep_ = std::clamp(2 * asleep_, fewest_asleep, most_asleep);
