@@ -4,7 +4,7 @@ import fractions
 import itertools
 import json
 import math
-import random
+import re
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +17,8 @@ from safetensors.torch import save_file as save_torch
 from treefold.averaging import average_checkpoints
 from treefold.averaging.arithmetic import Combination, combine
 from treefold.averaging.weights import decay_weights, read_text
+from treefold.dtypes import itemsize
+from treefold.errors import CheckpointError
 from treefold.testing import rounded
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -266,25 +268,190 @@ class TestTies:
         assert (mean["embed"].item(), mean["head"].item()) == (2.0, 3.0)
 
 
-class TestPackedIntegers:
+#: How formats name codes, and what stands beside them: names, dtypes.
+CODES = {
+    "GPTQ": ("l.qweight", "int32", "l.scales"),
+    "AWQ's zeros": ("l.qzeros", "int32", "l.scales"),
+    "bitsandbytes in 4 bits": ("l.weight", "uint8", "l.weight.quant_state.bitsandbytes__nf4"),
+    "bitsandbytes in 8 bits": ("l.weight", "int8", "l.SCB"),
+    "MXFP4 of gpt-oss": ("l.experts.down_proj_blocks", "uint8", "l.experts.down_proj_bias"),
+    "its scales": ("l.experts.down_proj_scales", "uint8", "l.experts.down_proj_bias"),
+    "HQQ": ("l.W_q", "uint8", "l.scale"),
+    "quanto": ("l.weight._data", "int8", "l.weight._scale"),
+    "torchao": ("l._weight_qdata", "int8", "l._weight_scale"),
+    "TensorRT-LLM": ("l.weight", "int8", "l.per_channel_scale"),
+    "QuIP#": ("l.Qidxs", "int16", "l.Wscale"),
+    "Marlin": ("l.B", "int32", "l.s"),
+    "codes of 64 bits": ("l.codes", "int64", "l.scale"),
+    "pickled bytes of TransformerEngine": ("l._extra_state", "uint8", "l.weight"),
+    "float8, ComfyUI": ("l.weight", "float8_e4m3fn", "l.scale_weight"),
+    "float8, one mark for all": ("w", "float8_e4m3fn", "scaled_fp8"),
+    "float8, ModelOpt": ("l.weight", "float8_e4m3fn", "l.weights_scaling_factor"),
+    "float8, a quantizer": ("l.weight", "float8_e4m3fn", "l.weight_quantizer._amax"),
+    "float8, DeepSeek": ("l.weight", "float8_e4m3fn", "l.weight_scale_inv"),
+}  # fmt: skip
+
+
+class TestCodes:
+    @pytest.fixture
+    def models(self, tmp_path):
+        """Return a function that writes two models whose codes are 1 and 2, or others, and returns their paths."""
+
+        def write(format_name, values=(1, 2)):
+            name, dtype, beside = CODES[format_name]
+            for replica, value in enumerate(values):
+                tensors = {name: torch.tensor([value]).to(getattr(torch, dtype)), beside: torch.tensor([2.0**replica])}
+                save_torch(tensors, tmp_path / f"{replica}.safetensors")
+            return [tmp_path / f"{replica}.safetensors" for replica in range(len(values))], name
+
+        return write
+
+    @pytest.mark.parametrize("format_name", CODES)
     @pytest.mark.parametrize(
-        ("name", "beside", "dtype"),
+        "options",
         [
-            ("l.qweight", "l.scales", "int32"),
-            ("l.qzeros", "l.scales", "int32"),
-            ("l.weight", "l.weight.absmax", "uint8"),
-            ("l.weight", "l.weight.quant_state.bitsandbytes__nf4", "uint8"),
-            ("l.weight", "l.SCB", "int8"),
+            {},
+            {"weights": "3,1"},
+            {"op": "combine", "weights": "1.5,-0.5"},
+            {"dtype": "bfloat16"},
+            {"decay": "linear"},
+            {"partial": True},
+            {"skip": "*scal*", "dtype": "bfloat16"},
         ],
+        ids=str,
     )
-    def test_are_refused_unless_equal(self, tmp_path, name, beside, dtype):
-        """GPTQ, AWQ and bitsandbytes: the mean of codes is no code of the mean."""
-        drawing = random.Random(0)  # noqa: S311 - codes, not secrets
-        for replica in range(3):
-            code = drawing.randrange(1, 99) if replica else 5
-            tensors = {name: np.array([code], dtype), beside: np.ones(1, "float32"), "steps": np.array(code)}
+    def test_that_differ_are_refused(self, models, tmp_path, format_name, options):
+        """A rule in place of a list of formats: the mean of codes is no code of the mean."""
+        paths, name = models(format_name)
+        if "*scal*" in options.values() and "scales" in name:
+            options = {}
+        sentence = rf"^The inputs differ in '{re.escape(name)}', of .*--integers mean.*Nothing was written\.$"
+        with pytest.raises(ValueError, match=sentence):
+            average_checkpoints(paths, tmp_path / "m.safetensors", **options)
+        assert not (tmp_path / "m.safetensors").exists()
+
+    @pytest.mark.parametrize("format_name", ["GPTQ", "float8, ComfyUI"])
+    def test_that_differ_from_a_base_are_refused(self, models, tmp_path, format_name):
+        """--base obeys the rule, too."""
+        [base, *others], _ = models(format_name, (1, 2, 2))
+        with pytest.raises(ValueError, match=r"^The inputs differ in"):
+            average_checkpoints(others, tmp_path / "m.safetensors", base=base, op="combine", weights="1,1")
+
+    @pytest.mark.parametrize("format_name", CODES)
+    def test_that_are_equal_are_kept(self, models, tmp_path, format_name):
+        """In their dtype, whatever is asked for floats; what is beside them is averaged."""
+        paths, name = models(format_name, (5, 5))
+        average_checkpoints(paths, tmp_path / "m.safetensors", dtype="float64")
+        mean = load_torch(tmp_path / "m.safetensors")
+        _, dtype, beside = CODES[format_name]
+        assert (mean[name].dtype, mean[name].float().tolist()) == (getattr(torch, dtype), [5.0])
+        assert (mean[beside].dtype, mean[beside].tolist()) == (torch.float64, [1.5])
+
+    def test_are_not_summed(self, models, tmp_path):
+        """Whole numbers are added modulo their range, codes are not."""
+        with pytest.raises(ValueError, match=r"^The inputs differ in 'l\.qweight'"):
+            average_checkpoints(models("GPTQ")[0], tmp_path / "m.safetensors", op="sum")
+
+    def test_of_one_quantized_input_are_codes(self, tmp_path):
+        """A model in 8 bits with a scale and one in 16 bits do not go together by --dtype."""
+        save_torch({"l.weight": torch.ones(1, dtype=torch.bfloat16)}, tmp_path / "0.safetensors")
+        other = {"l.weight": torch.ones(1).to(torch.float8_e4m3fn), "l.weight_scale": torch.ones(1)}
+        save_torch(other, tmp_path / "1.safetensors")
+        paths = [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]
+        with pytest.raises(CheckpointError, match=r"disagree on the name, shape or dtype of 1 tensor"):
+            average_checkpoints(paths, tmp_path / "m.safetensors", dtype="bfloat16", skip="*scale")
+
+
+class TestIntegers:
+    @pytest.fixture
+    def pair(self, tmp_path):
+        """Return two files of counters, tables and flags."""
+        for replica in range(2):
+            tensors = {
+                "table": np.array([1, 10]) * 2**replica,
+                "bn.num_batches_tracked": np.array([10 * 2**replica]),
+                "n": np.array(4 * 2**replica),
+            }
             save_file(tensors, tmp_path / f"{replica}.safetensors")
-        with pytest.raises(ValueError, match=rf"is quantized: the mean of the packed numbers at '{name}' is not "):
-            average_checkpoints([tmp_path / "0.safetensors", tmp_path / "1.safetensors"], tmp_path / "m.npz")
-        average_checkpoints([tmp_path / "0.safetensors"] * 2, tmp_path / "same.npz")
-        assert np.load(tmp_path / "same.npz")[name].tolist() == [5]
+        return [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]
+
+    @pytest.mark.parametrize(("integers", "expected"), [("mean", ([2, 15], [15], 6)), ("first", ([1, 10], [10], 4))])
+    def test_have_two_ways_on(self, pair, tmp_path, integers, expected):
+        """Averaged, the nearest whole number, or those of the first input."""
+        average_checkpoints(pair, tmp_path / "m.npz", integers=integers)
+        mean = np.load(tmp_path / "m.npz")
+        found = mean["table"].tolist(), mean["bn.num_batches_tracked"].tolist(), mean["n"].item()
+        assert found == expected
+
+    def test_that_count_are_averaged(self, pair, tmp_path):
+        """Those without dimensions, and those of names that count."""
+        average_checkpoints(pair, tmp_path / "m.npz", skip="table")
+        mean = np.load(tmp_path / "m.npz")
+        assert (mean["bn.num_batches_tracked"].tolist(), mean["n"].item()) == ([15], 6)
+
+    def test_need_one_of_two_words(self, pair, tmp_path):
+        """Anything else is refused."""
+        with pytest.raises(ValueError, match=r"^--integers got 'last'\. It takes mean or first\.$"):
+            average_checkpoints(pair, tmp_path / "m.npz", integers="last")
+
+    def test_in_8_bits_with_a_scale_are_spoken_of_too(self, tmp_path):
+        """--integers mean takes the codes as numbers, in a dtype that holds their mean."""
+        for replica in range(2):
+            tensors = {"w": torch.tensor([2.0**replica]).to(torch.float8_e5m2), "w_scale": torch.ones(1)}
+            save_torch(tensors, tmp_path / f"{replica}.safetensors")
+        pair = [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]
+        average_checkpoints(pair, tmp_path / "m.safetensors", integers="mean", dtype="float32")
+        assert load_torch(tmp_path / "m.safetensors")["w"].tolist() == [1.5]
+        average_checkpoints(pair, tmp_path / "m.safetensors", integers="first", dtype="float32")
+        assert load_torch(tmp_path / "m.safetensors")["w"].dtype is torch.float8_e5m2
+
+
+class TestDtype:
+    """``--dtype``: the exact value, rounded once, whatever the dtypes of inputs."""
+
+    def test_rounds_once(self, tmp_path):
+        """The mean in float32 of these is in the middle between two of bfloat16, and a little below it in truth."""
+        for replica, value in enumerate((-0.13210485875606537, 1.1264654397964478)):
+            save_file({"w": np.array([value], "float32")}, tmp_path / f"{replica}.safetensors")
+        paths = [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]
+        average_checkpoints(paths, tmp_path / "m.safetensors", dtype="bfloat16")
+        assert load_torch(tmp_path / "m.safetensors")["w"].view(torch.int16).item() == 0x3EFF
+
+    @pytest.mark.parametrize("target", FLOATS)
+    @pytest.mark.parametrize(
+        "sources",
+        [("float32",) * 3, ("float64",) * 3, ("bfloat16",) * 3, ("float16", "bfloat16", "float8_e4m3fn"),
+         ("float32", "float16", "float64")],
+        ids=str,
+    )  # fmt: skip
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"weights": "0.3,0.7,0.5"}, {"op": "sum"}, {"op": "combine", "weights": "1.5,-0.7,0.2"},
+         {"weights": "1,0,3"}],
+        ids=str,
+    )  # fmt: skip
+    def test_is_the_exact_value_rounded_once(self, tmp_path, sources, target, options):
+        """Any bits, near cancellations, and values beside, on and between the middles of neighbours."""
+        parts = [np.concatenate([hostile(d, 100, r), middles(d, target, r)]) for r, d in enumerate(sources)]
+        for replica, (part, dtype) in enumerate(zip(parts, sources, strict=True)):
+            words = torch.from_numpy(part.view(f"int{8 * part.itemsize}"))
+            save_torch({"w": words.view(getattr(torch, dtype))}, tmp_path / f"{replica}.safetensors")
+        paths = [tmp_path / f"{replica}.safetensors" for replica in range(3)]
+        average_checkpoints(paths, tmp_path / "m.safetensors", dtype=target, **options)
+        found = load_torch(tmp_path / "m.safetensors")["w"]
+        weights = read_text(options.get("weights", "1,1,1"))
+        divisor = sum(weights) if options.get("op", "mean") == "mean" else 1
+        expected = [rounded(value, target) for value in exact(parts, weights, divisor)]
+        assert found.dtype == getattr(torch, target)
+        assert found.double().tolist() == expected
+
+
+def middles(dtype, target, replica):
+    """Return floats of which combinations lie at and near the middle between two neighbours of ``target``."""
+    drawing = np.random.default_rng(11)
+    bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}[target]
+    base = drawing.choice([1.0, -1.0], 60) * (1 + (2 * drawing.integers(0, 2**bits, 60) + 1) * 2.0 ** -(bits + 1))
+    tiny = drawing.choice([0.0, 2.0**-60, -(2.0**-60), 2.0**-24], 60)
+    values = (base, tiny, -tiny * drawing.integers(0, 2, 60))[replica]
+    with np.errstate(all="ignore"):
+        return np.asarray(values, np.float32 if itemsize(dtype) == 1 else np.float64).astype(numpy_dtype(dtype))

@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_torch
 
 from treefold.averaging.run import Request, Run
 from treefold.cli import main
@@ -429,16 +430,35 @@ class TestDistributedCheckpoints:
 
 
 class TestQuantized:
-    def test_by_its_configuration_is_refused(self, refused, tmp_path):
-        """Names tell nothing here; config.json does."""
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("config.json", '{"quantization_config": {"quant_method": "own"}}'),
+            ("config.json", '{"quantization": {"bits": 8}}'),
+            ("hf_quant_config.json", '{"quantization": {"quant_algo": "FP8"}}'),
+        ],
+    )
+    def test_by_its_configuration_is_refused(self, refused, tmp_path, name, text):
+        """Names tell nothing here; the configuration does, also if 8-bit floats are to be converted."""
         for replica in range(2):
             folder = tmp_path / str(replica)
             folder.mkdir()
-            save_file({"l.w": np.array([replica], "int32")}, folder / "model.safetensors")
-            (folder / "config.json").write_text('{"quantization_config": {"quant_method": "own"}}')
-        assert refused(tmp_path / "0", tmp_path / "1") == (
-            "'0' is quantized: the mean of the packed numbers at 'l.w' is not the mean of what they stand for. "
-            "Average the models before they are quantized." + NOTHING
+            save_torch({"l.w": torch.tensor([1.0 + replica]).to(torch.float8_e4m3fn)}, folder / "model.safetensors")
+            (folder / name).write_text(text)
+        assert refused(tmp_path / "0", tmp_path / "1", "--dtype", "bfloat16") == (
+            "The inputs differ in 'l.w', of float8_e4m3fn in a quantized model: they are codes that a scale belongs "
+            "to, which have no mean. Average the models before they are quantized; else say --integers first to keep "
+            "the first input's, or --integers mean with --dtype bfloat16." + NOTHING
+        )
+
+    def test_whole_numbers_say_what_they_may_be(self, refused, tmp_path):
+        """A counter, an index or a code: the sentence has a way on for each."""
+        for replica in range(2):
+            save_file({"w": np.array([replica], "uint8")}, tmp_path / f"{replica}.safetensors")
+        assert refused(tmp_path / "0.safetensors", tmp_path / "1.safetensors") == (
+            "The inputs differ in 'w', of uint8: it may count or index, or hold codes of a quantized model or pickled "
+            "state, which have no mean. Average models before they are quantized; else say --integers mean, or "
+            "--integers first to keep the first input's." + NOTHING
         )
 
 

@@ -20,6 +20,7 @@ from safetensors.torch import save_file as save_torch
 
 from treefold.averaging.arithmetic import Op
 from treefold.averaging.run import Request, Run
+from treefold.averaging.selection import Choice
 from treefold.averaging.stream import MOST_BLOCK_BYTES
 from treefold.averaging.whole import nearest_whole
 from treefold.testing import rounded
@@ -32,7 +33,7 @@ INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint64")
 
 def averaged(paths, output, op=Op.MEAN, weights=None):
     """Average files and return the arrays of the output by name."""
-    with Run(paths, Path(output), Request(op, weights)) as run:
+    with Run(paths, Path(output), Request(op, weights, choice=Choice(integers="mean"))) as run:
         run.write()
     return dict(np.load(output)) if str(output).endswith(".npz") else load_file(output)
 
@@ -97,7 +98,7 @@ class TestCommand:
 
     def test_weighs_the_files(self, treefold, saved, tmp_path):
         """--weights are those of a mean; a weight of 0 leaves a file out."""
-        paths = saved(lambda r: {"w": np.array([2.0**r if r < 2 else np.nan]), "n": np.array([2**r])})
+        paths = saved(lambda r: {"w": np.array([2.0**r if r < 2 else np.nan]), "n": np.array(2**r)})
         assert treefold("average", *paths, "-o", tmp_path / "mean.npz", "--weights", "1,3,0").code == 0
         assert {name: array.item() for name, array in np.load(tmp_path / "mean.npz").items()} == {"w": 1.75, "n": 2}
 
@@ -268,7 +269,7 @@ class TestNumbers:
             for replica, path in enumerate(paths):
                 save_torch({n: as_torch(d, s, c[replica]) for n, (d, s, c) in tensors.items()}, path)
             output = Path(folder) / "mean.safetensors"
-            with Run(paths, output, Request(op, weights)) as run:
+            with Run(paths, output, Request(op, weights, choice=Choice(integers="mean"))) as run:
                 run.write(lambda _: None)
             found = load_torch(output)
         shares = [fractions.Fraction(w, sum(weights)) for w in weights] if weights else None

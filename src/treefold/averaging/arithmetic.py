@@ -1,8 +1,8 @@
 """The arithmetic of averaging: treefold's own fold for floats, whole numbers for integers, and one rule for the rest.
 
 Every operation is a combination: whole numbers times contributions, over a whole number. Floats are its exact value,
-rounded once to their dtype; integers the nearest whole number to it, halves to even; what has no arithmetic is kept
-where it is the same everywhere.
+rounded once to their dtype; integers that count the nearest whole number to it, halves to even; what has no arithmetic,
+or may be a code, is kept where it is the same everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from treefold.averaging.tensors import Spec
 from treefold.averaging.whole import are_equal, nearest_whole
-from treefold.backends.numpy_exact import exact_fold
+from treefold.backends.numpy_exact import FORMATS, exact_fold
+from treefold.backends.numpy_rounding import rounded
 from treefold.dtypes import COMPLEX, INTEGERS, REAL, TRAVELLING
 from treefold.errors import CheckpointError, CheckpointFormatError
 from treefold.execution.host_fold import fold_into
@@ -41,6 +42,14 @@ class Op(enum.StrEnum):
     MEAN = "mean"
     SUM = "sum"
     COMBINE = "combine"
+
+
+class Rule(enum.StrEnum):
+    """What becomes of a tensor: its combination, what all inputs agree on, or what the first input has."""
+
+    FOLD = "fold"
+    EQUAL = "equal"
+    FIRST = "first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +94,14 @@ def check_meaning(name: str, spec: Spec, combination: Combination) -> None:
         raise CheckpointError.not_summable(name, spec.dtype)
 
 
-def combine(name: str, dtype: str, parts: Sequence[Array], combination: Combination, out: Array) -> None:
+def combine(
+    name: str, dtype: str, parts: Sequence[Array], combination: Combination, out: Array, rule: Rule = Rule.FOLD
+) -> None:
     """Write a combination of one part of a tensor in all inputs into ``out``, of their dtype.
 
     Raises:
-        CheckpointError: what has no mean differs; a combination of integers is beyond their dtype.
+        CheckpointError: what has no mean, or must be equal by the rule, differs; a combination of integers is beyond
+            their dtype.
 
     """
     # A weight of 0 leaves its input out, NaN and all.
@@ -98,9 +110,9 @@ def combine(name: str, dtype: str, parts: Sequence[Array], combination: Combinat
         out[...] = 0
         return
     parts, numerators = [part for part, _ in chosen], [number for _, number in chosen]
-    if dtype in CARRIED:
-        if not are_equal(parts):
-            raise _differing(name, dtype)
+    if rule is not Rule.FOLD or dtype in CARRIED:
+        if rule is not Rule.FIRST and not are_equal(parts):
+            raise _differing(name, dtype, rule)
         out[...] = parts[0]
     elif dtype in INTEGERS and combination.op is not Op.SUM:
         whole = nearest_whole(parts, numerators, combination.divisor)
@@ -111,7 +123,46 @@ def combine(name: str, dtype: str, parts: Sequence[Array], combination: Combinat
         _fold_floats(parts, numerators, combination.divisor, out, dtype)
 
 
-def _differing(name: str, dtype: str) -> CheckpointError:
+def rounded_once(
+    result: Array, parts: Sequence[Array], combination: Combination, dtype: str, work: str
+) -> npt.NDArray[Any]:
+    """Return the exact combination of floats rounded to ``dtype``, given the one rounded to their own, wider dtype.
+
+    Where that lies in the middle between two neighbours of ``dtype``, the exact value is beside it or on it: the sign
+    of their exact difference says where. Everywhere else a second rounding goes where the only one would.
+    """
+    places = np.flatnonzero(_are_middles(result, dtype, work))
+    if places.size:
+        middles = result[places]
+        kept = [(part[places], number) for part, number in zip(parts, combination.numerators, strict=True) if number]
+        sides = np.empty_like(middles)
+        numerators = [*(number for _, number in kept), -combination.divisor]
+        _fold_floats([*(part for part, _ in kept), middles], numerators, 1, sides, work)
+        beyond = np.copysign(np.asarray(np.inf, middles.dtype), sides)
+        result[places] = np.where(sides == 0, middles, np.nextafter(middles, beyond))
+    with np.errstate(all="ignore"):  # what is too large for a dtype is infinite
+        return rounded(result, dtype)
+
+
+def _are_middles(values: Array, dtype: str, work: str) -> npt.NDArray[np.bool_]:
+    """Tell which floats lie in the middle between two neighbours of a narrower dtype, by their bits."""
+    wide, narrow = FORMATS[work], FORMATS[dtype]
+    words = values.view(wide.word).astype(np.int64)
+    fields = (words >> (wide.precision - 1)) & wide.most
+    hidden = 1 << (wide.precision - 1)
+    significands = words & (hidden - 1) | np.where(fields > 0, hidden, 0)
+    unit = np.maximum(fields, 1) - 1 + wide.least_unit
+    # So many bits are cut off: all of them and more where not even the least number of the dtype is near.
+    cut = np.maximum(unit + wide.precision - narrow.precision, narrow.least_unit) - unit
+    cut = np.minimum(cut, wide.precision + 1)
+    are_middles: npt.NDArray[np.bool_] = significands & ((1 << cut) - 1) == 1 << (cut - 1)
+    return are_middles
+
+
+def _differing(name: str, dtype: str, rule: Rule) -> CheckpointError:
+    if rule is Rule.EQUAL:
+        is_float = dtype in TRAVELLING
+        return CheckpointFormatError.scaled(name, dtype) if is_float else CheckpointFormatError.codes(name, dtype)
     return CheckpointError.carried(name, dtype) if dtype == "bool" else CheckpointFormatError.eight_bits(name, dtype)
 
 

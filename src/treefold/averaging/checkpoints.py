@@ -34,6 +34,7 @@ def average_checkpoints(  # noqa: PLR0913 - the options of the command
     only: str | Sequence[str] = (),
     skip: str | Sequence[str] = (),
     dtype: str | None = None,
+    integers: str | None = None,
     max_shard_size: str | int | None = None,
     dry_run: bool = False,
     on_start: Callable[[int], None] | None = None,
@@ -55,7 +56,9 @@ def average_checkpoints(  # noqa: PLR0913 - the options of the command
         partial: Keep tensors that only some inputs have, averaged over those.
         only: Patterns of names of tensors to take, as of files: ``"model.layers.*"``.
         skip: Patterns of names of tensors to leave out.
-        dtype: A dtype to convert floats to before they are averaged, 8-bit floats included.
+        dtype: The dtype of floats in the output, 8-bit floats included: the exact value, rounded to it once.
+        integers: What becomes of integers that differ: ``"mean"``, or ``"first"`` for those of the first input. None:
+            counters are averaged, and others are refused, because they may be codes of a quantized model.
         max_shard_size: The most bytes of a file of an output folder, as a number or as ``"5GB"``.
         dry_run: Write nothing.
         on_start: Called with the number of bytes that will be read.
@@ -73,6 +76,8 @@ def average_checkpoints(  # noqa: PLR0913 - the options of the command
         raise AverageOptionError.value("--op", op, "mean, sum or combine")
     if dtype is not None and dtype not in FLOATS:
         raise AverageOptionError.value("--dtype", dtype, "float16, bfloat16, float32 or float64")
+    if integers not in {None, "mean", "first"}:
+        raise AverageOptionError.value("--integers", integers, "mean or first")
     request = Request(
         op=Op(op),
         weights=weights,
@@ -80,7 +85,7 @@ def average_checkpoints(  # noqa: PLR0913 - the options of the command
         last=last,
         base=None if base is None else Path(base),
         key=key,
-        choice=Choice(_row(strip_prefix), _row(only), _row(skip), dtype, partial),
+        choice=Choice(_row(strip_prefix), _row(only), _row(skip), dtype, partial, integers),
         max_shard_bytes=None if max_shard_size is None else _read_size(max_shard_size),
     )
     with Run([Path(path) for path in inputs], Path(output), request) as run:

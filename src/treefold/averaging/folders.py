@@ -106,13 +106,13 @@ def _is_small(entry: Path) -> bool:
 
 def _read_config(folder: Path) -> Mapping[str, Any]:
     config: dict[str, Any] = {}
-    for name in ("config.json", "adapter_config.json", "quantize_config.json"):
+    for name in ("config.json", "adapter_config.json", "quantize_config.json", "hf_quant_config.json"):
         path = folder / name
         if path.is_file() and path.stat().st_size <= _MOST_SMALL_BYTES:
             found = _read_json(path)
             if isinstance(found, dict):
                 config |= {"peft_type": found.get("peft_type")} if name == "adapter_config.json" else found
-                if name == "quantize_config.json":
+                if "quant" in name:
                     config["quantization_config"] = found
     return config
 

@@ -117,9 +117,7 @@ class Run:
             self._check_output(reader)
             self._checkpoints = [prepare(checkpoint, request.choice) for checkpoint, _ in read]
             keeps_ties = output.suffix != ".npz"
-            self.agreement: Agreement = agree(
-                self._checkpoints, combination, is_partial=request.choice.is_partial, keeps_ties=keeps_ties
-            )
+            self.agreement: Agreement = agree(self._checkpoints, combination, request.choice, keeps_ties=keeps_ties)
             check_choice(request.choice, self.agreement)
             self.target = self._make_target(reader, read[0][1])
             if not self.agreement.differences:
@@ -127,7 +125,7 @@ class Run:
                     check_meaning(one.name, one.spec, combination)
                 check_target(self.target)
             self._opened = opened.pop_all()
-        self.nbytes = sum(len(one.tensors) * one.spec.nbytes for one in self.agreement.outputs)
+        self.nbytes = sum(len(one.tensors) * one.work.nbytes for one in self.agreement.outputs)
 
     def __enter__(self) -> Self:
         """Return the run itself."""

@@ -1,9 +1,10 @@
-"""Which tensors of several inputs go together: renamed, chosen, converted, and compared."""
+"""Which tensors of several inputs go together: renamed, chosen, compared, and in which dtype they meet."""
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,17 +12,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treefold.averaging.arithmetic import Combination
+from treefold.averaging.arithmetic import Combination, Op, Rule
 from treefold.averaging.tensors import Bytes, Checkpoint, Contents, Spec, Tensor
-from treefold.backends.numpy_rounding import rounded
 from treefold.dtypes import FLOATS, INTEGERS, TRAVELLING
 from treefold.errors import AverageOptionError, CheckpointError, CheckpointFormatError
 
 #: What wrappers put before the names of a model's tensors: data parallelism, torch.compile, modules around a model.
 PREFIXES = ("module.", "_orig_mod.", "model.")
-_PACKED_SIBLINGS = ("qzeros", "scales", "absmax", "SCB", "scale_inv")
-#: Dtypes of codes. Integers of 64 bits count or index.
-_CODES = tuple(name for name in (*INTEGERS, *TRAVELLING) if not name.endswith("64"))
+#: What the names of tensors say that stand beside codes.
+_OF_CODES = re.compile(r"scal|abs_?max|amax|SCB|quant_state", re.IGNORECASE)
+#: The last part of names of whole numbers that count. Those without dimensions count, too.
+_COUNTERS = frozenset({"num_batches_tracked", "n_averaged", "num_updates", "steps", "step", "global_step", "epoch"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Choice:
     skip: tuple[str, ...] = ()
     dtype: str | None = None
     is_partial: bool = False
+    integers: str | None = None
 
 
 class Difference(NamedTuple):
@@ -46,14 +48,15 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A tensor to write: the tensors that it is made of, and how."""
+    """A tensor to write: the tensors that it is made of, and how. ``work``: what all of them are while they meet."""
 
     name: str
     spec: Spec
+    work: Spec
     tensors: tuple[Tensor, ...]
     combination: Combination
     paths: tuple[Path, ...]
-    is_packed: bool = False
+    rule: Rule = Rule.FOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class _Converted:
-    """A tensor of floats in another dtype, each rounded once."""
+    """A tensor of floats in another dtype, which holds all their values."""
 
     spec: Spec
     tensor: Tensor
@@ -93,21 +96,19 @@ class _ConvertedContents:
         count = nbytes // self._target.numpy_dtype.itemsize
         block = self._contents.take(count * self._source.itemsize)
         values = block[: block.size - block.size % self._source.itemsize].view(self._source)
-        if self._source.itemsize == 1:
-            values = values.astype(np.float32)
-        with np.errstate(all="ignore"):  # what is too large for a dtype is infinite
-            return np.ascontiguousarray(rounded(values, self._target.dtype)).view(np.uint8)
+        return np.ascontiguousarray(values.astype(self._target.numpy_dtype)).view(np.uint8)
 
 
 def prepare(checkpoint: Checkpoint, choice: Choice) -> Checkpoint:
-    """Return an input with prefixes stripped, tensors chosen, and floats converted.
+    """Return an input with prefixes stripped, tensors chosen, and codes found.
 
     Raises:
         CheckpointError: two tensors come to one name.
 
     """
-    if choice == Choice(is_partial=choice.is_partial):
-        return checkpoint
+    coded = coded_names(checkpoint)
+    if not (choice.strip_prefix or choice.only or choice.skip):
+        return replace(checkpoint, coded=coded)
     tensors: dict[str, Tensor] = {}
     renamed: dict[str, str] = {}
     for old, tensor in checkpoint.tensors.items():
@@ -115,9 +116,10 @@ def prepare(checkpoint: Checkpoint, choice: Choice) -> Checkpoint:
         if name in tensors or name == "":
             raise CheckpointFormatError.collision(checkpoint.path, name)
         if _is_chosen(name, choice):
-            tensors[name], renamed[old] = _converted(tensor, choice.dtype), name
+            tensors[name], renamed[old] = tensor, name
     ties = {renamed[name]: renamed[kept] for name, kept in checkpoint.ties.items() if {name, kept} <= renamed.keys()}
-    return replace(checkpoint, tensors=tensors, ties=ties)
+    coded = {renamed[name] for name in coded if name in renamed}
+    return replace(checkpoint, tensors=tensors, ties=ties, coded=coded)
 
 
 def _stripped(name: str, prefixes: Sequence[str]) -> str:
@@ -134,19 +136,12 @@ def _is_chosen(name: str, choice: Choice) -> bool:
     return (not choice.only or matches(choice.only)) and not matches(choice.skip)
 
 
-def _converted(tensor: Tensor, dtype: str | None) -> Tensor:
-    is_float = tensor.spec.dtype in FLOATS or tensor.spec.dtype in TRAVELLING
-    if dtype is None or tensor.spec.dtype == dtype or not is_float:
-        return tensor
-    return _Converted(Spec(dtype, tensor.spec.shape), tensor)
-
-
 def agree(
-    checkpoints: Sequence[Checkpoint], combination: Combination, *, is_partial: bool, keeps_ties: bool = True
+    checkpoints: Sequence[Checkpoint], combination: Combination, choice: Choice, *, keeps_ties: bool = True
 ) -> Agreement:
     """Match the tensors of prepared inputs by name. ``keeps_ties``: what shares memory in all is stored once."""
-    tables = _with_ties(checkpoints)
-    packed = _packed_names(checkpoints)
+    tables, is_partial = _with_ties(checkpoints), choice.is_partial
+    coded = set().union(*(checkpoint.coded for checkpoint in checkpoints))
     paths = tuple(checkpoint.path for checkpoint in checkpoints)
     agreement = Agreement([], {}, [], [], [])
     has_ties = keeps_ties and any(checkpoint.ties for checkpoint in checkpoints)
@@ -157,9 +152,16 @@ def agree(
         present = [index for index, table in enumerate(tables) if name in table]
         tensors = tuple([tables[index][name] for index in present])
         is_everywhere = len(present) == len(tables)
-        spec = tensors[0].spec
-        if not is_everywhere or any(tensor.spec != spec for tensor in tensors):
-            agreement.differences.extend(_differences(name, tables, paths, is_partial=is_partial))
+        is_coded, found = name in coded, dict.fromkeys(tensor.spec for tensor in tensors)
+        rules = [_rule_of(name, spec, combination.op, choice.integers, is_coded=is_coded) for spec in found]
+        rule = max(rules, key=lambda one: one is not Rule.FOLD)
+        specs = [_asked(tensor.spec, rule, choice.dtype) for tensor in tensors]
+        if not is_everywhere or any(spec != specs[0] for spec in specs):
+            asked = dict(zip(present, specs, strict=True))
+            row = [asked.get(index) for index in range(len(tables))]
+            agreement.differences.extend(_differences(name, row, paths, is_partial=is_partial))
+        if any(tensor.spec != spec for tensor, spec in zip(tensors, specs, strict=True)):
+            agreement.converted.append(name)
         part, whose = combination, paths
         if not is_everywhere:
             agreement.partial.append(name)
@@ -173,10 +175,30 @@ def agree(
                 agreement.ties[name] = kept[stored]
                 continue
             kept[stored] = name
-        agreement.outputs.append(Output(name, spec, tensors, part, whose, name in packed))
-    converted = {name for table in tables for name, tensor in table.items() if isinstance(tensor, _Converted)}
-    agreement.converted.extend(sorted(converted))
+        work = _work_of(specs[0], tensors)
+        agreement.outputs.append(Output(name, specs[0], work, _widened(tensors, work), part, whose, rule))
+    agreement.converted.sort()
     return agreement
+
+
+def _asked(spec: Spec, rule: Rule, dtype: str | None) -> Spec:
+    """Return what is asked for of a tensor: codes stay in their dtype, as integers do."""
+    is_float = rule is Rule.FOLD and spec.dtype in (*FLOATS, *TRAVELLING)
+    return Spec(dtype, spec.shape) if dtype is not None and is_float else spec
+
+
+def _work_of(spec: Spec, tensors: Sequence[Tensor]) -> Spec:
+    """Return what tensors are while they meet: a dtype that holds the values of all, so that they are rounded once."""
+    dtypes = {spec.dtype, *(tensor.spec.dtype for tensor in tensors)}
+    if len(dtypes) == 1 or not dtypes <= {*FLOATS, *TRAVELLING}:
+        return spec
+    return Spec("float64" if "float64" in dtypes else "float32", spec.shape)
+
+
+def _widened(tensors: tuple[Tensor, ...], work: Spec) -> tuple[Tensor, ...]:
+    if all(tensor.spec.dtype == work.dtype for tensor in tensors):
+        return tensors
+    return tuple([t if t.spec.dtype == work.dtype else _Converted(Spec(work.dtype, t.spec.shape), t) for t in tensors])
 
 
 def _names_of(tables: Sequence[dict[str, Tensor]]) -> list[str]:
@@ -184,10 +206,9 @@ def _names_of(tables: Sequence[dict[str, Tensor]]) -> list[str]:
 
 
 def _differences(
-    name: str, tables: Sequence[dict[str, Tensor]], paths: Sequence[Path], *, is_partial: bool
+    name: str, found: Sequence[Spec | None], paths: Sequence[Path], *, is_partial: bool
 ) -> Iterator[Difference]:
     """Yield in what inputs differ from the first, or from the first that has the tensor."""
-    found = [table[name].spec if name in table else None for table in tables]
     expected = next(spec for spec in found if spec is not None) if is_partial else found[0]
     for path, spec in zip(paths[1:], found[1:], strict=True):
         if spec != expected and not (spec is None and is_partial):
@@ -227,28 +248,33 @@ def _explained(names: set[str], checkpoints: Sequence[Checkpoint]) -> Checkpoint
     return CheckpointError.disagreement(len(names), len(checkpoints))
 
 
-def _packed_names(checkpoints: Sequence[Checkpoint]) -> set[str]:
-    """Return the names of numbers that stand for others by a code, by the configuration or by the tensors beside them.
+def coded_names(checkpoint: Checkpoint) -> set[str]:
+    """Return the names of codes: of all 8-bit numbers of a quantized model, or of those with a scale beside them.
 
-    GPTQ and AWQ write qweight, qzeros and scales; bitsandbytes weight, weight.absmax and weight.quant_state; 8-bit
-    floats with scales of blocks are codes, too.
+    Beside ``l.weight`` stand ``l.weight_scale``, ``l.weight._scale`` and ``l.quantizer.scale``.
     """
-    tensors = {name: tensor for checkpoint in checkpoints for name, tensor in checkpoint.tensors.items()}
-    coded = {name for name, tensor in tensors.items() if _stored_dtype(tensor) in _CODES}
-    if any(checkpoint.config.get("quantization_config") for checkpoint in checkpoints):
-        return coded
+    names = {name for name, tensor in checkpoint.tensors.items() if tensor.spec.dtype in (*INTEGERS, *TRAVELLING)}
+    if any(key.startswith(("quant", "compression_config")) and said for key, said in checkpoint.config.items()):
+        return names
     marked = set()
-    for name in tensors:
-        head, _, last = name.partition(".quant_state.")[0].rpartition(".")
-        if ".quant_state." in name:
-            marked.add(f"{head}.{last}")
-        elif last in _PACKED_SIBLINGS or last.startswith("weight_scale"):
-            marked.add(head)
-    return {name for name in coded if name in marked or name.rpartition(".")[0] in marked}
+    for name in checkpoint.tensors if names else ():
+        if found := _OF_CODES.search(name):
+            around = name[: found.start()].rpartition(".")[0]
+            marked |= {around, around.rpartition(".")[0]} if "." in around else {around}
+    return {name for name in names if name in marked or name.rpartition(".")[0] in marked}
 
 
-def _stored_dtype(tensor: Tensor) -> str:
-    return (tensor.tensor if isinstance(tensor, _Converted) else tensor).spec.dtype
+def _rule_of(name: str, spec: Spec, op: Op, integers: str | None, *, is_coded: bool) -> Rule:
+    """Return what becomes of a tensor: whole numbers that differ may be codes, of which there is no mean."""
+    if spec.dtype in INTEGERS:
+        is_number = not spec.shape or name.rpartition(".")[2] in _COUNTERS or (op is Op.SUM and not is_coded)
+    elif spec.dtype in TRAVELLING and is_coded:
+        is_number = False
+    else:
+        return Rule.FOLD
+    if integers == "first":
+        return Rule.FIRST
+    return Rule.FOLD if is_number or integers == "mean" else Rule.EQUAL
 
 
 def check_choice(choice: Choice, agreement: Agreement) -> None:

@@ -9,12 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from treefold.averaging.arithmetic import combine
+from treefold.averaging.arithmetic import Combination, Rule, combine, rounded_once
 from treefold.averaging.mapped import Span
 from treefold.averaging.selection import Output
 from treefold.averaging.tensors import Bytes, Contents
-from treefold.averaging.whole import are_equal
-from treefold.errors import CheckpointError, CheckpointFormatError
+from treefold.errors import CheckpointError
 
 #: The blocks of all inputs together, whatever their number.
 ALL_BLOCKS_BYTES = 32 << 20
@@ -63,9 +62,9 @@ def _batches(outputs: Sequence[Output]) -> Iterator[list[Output]]:
     nbytes = 0
     for output in outputs:
         size = output.spec.nbytes
-        is_small = size <= _SMALL_BYTES and not output.is_packed and all(type(t) is Span for t in output.tensors)
+        is_small = size <= _SMALL_BYTES and output.work == output.spec and all(type(t) is Span for t in output.tensors)
         is_alike = batch and is_small and nbytes + size <= _BATCH_BYTES // len(output.tensors) + _SMALL_BYTES
-        if is_alike and output.spec.dtype == batch[0].spec.dtype and output.combination == batch[0].combination:
+        if is_alike and _kind_of(output) == _kind_of(batch[0]):
             batch.append(output)
             nbytes += size
             continue
@@ -77,6 +76,10 @@ def _batches(outputs: Sequence[Output]) -> Iterator[list[Output]]:
             batch = []
     if batch:
         yield batch
+
+
+def _kind_of(output: Output) -> tuple[str, Rule, Combination]:
+    return output.spec.dtype, output.rule, output.combination
 
 
 def _fold_batch(batch: Sequence[Output], writer: Writer, on_bytes: Callable[[int], None]) -> None:
@@ -92,11 +95,12 @@ def _fold_batch(batch: Sequence[Output], writer: Writer, on_bytes: Callable[[int
     result = np.empty(nbytes, np.uint8)
     views, out = [part.view(dtype) for part in parts], result.view(dtype)
     try:
-        combine(batch[0].name, batch[0].spec.dtype, views, batch[0].combination, out)
+        combine(batch[0].name, batch[0].spec.dtype, views, batch[0].combination, out, batch[0].rule)
     except CheckpointError:  # of which of them, is seen when each is alone
         for output, (first, last) in zip(batch, _ranges(batch), strict=True):
             one = slice(first // dtype.itemsize, last // dtype.itemsize)
-            combine(output.name, output.spec.dtype, [view[one] for view in views], output.combination, out[one])
+            own = [view[one] for view in views]
+            combine(output.name, output.spec.dtype, own, output.combination, out[one], output.rule)
         raise
     for output, (first, last) in zip(batch, _ranges(batch), strict=True):
         with writer.tensor(output.name) as target:
@@ -112,28 +116,21 @@ def _ranges(batch: Sequence[Output]) -> Iterator[tuple[int, int]]:
 
 
 def _stream(output: Output, room: Bytes, writer: Writer, on_bytes: Callable[[int], None]) -> None:
-    spec = output.spec
+    spec, work = output.spec, output.work
     out = room[: block_bytes(len(output.tensors))]
     with contextlib.ExitStack() as opened:
         contents = [opened.enter_context(tensor.open()) for tensor in output.tensors]
         target = opened.enter_context(writer.tensor(output.name))
-        for start in range(0, spec.nbytes, out.size):
-            block = out[: spec.nbytes - start]
+        for start in range(0, work.nbytes, out.size):
+            block = out[: work.nbytes - start]
             taken = zip(output.paths, contents, strict=True)
             parts = [_take(path, output.name, tensor, block.size) for path, tensor in taken]
-            _combine_block(output, parts, block)
-            target.write(block.data)
+            views, result = [part.view(work.numpy_dtype) for part in parts], block.view(work.numpy_dtype)
+            combine(output.name, work.dtype, views, output.combination, result, output.rule)
+            if work.dtype != spec.dtype:
+                result = rounded_once(result, views, output.combination, spec.dtype, work.dtype)
+            target.write(result.view(np.uint8).data)
             on_bytes(block.size * len(contents))
-
-
-def _combine_block(output: Output, parts: Sequence[Bytes], block: Bytes) -> None:
-    if output.is_packed:
-        if not are_equal(parts):
-            raise CheckpointFormatError.packed_integers(output.paths[0], output.name)
-        block[...] = parts[0]
-    else:
-        views = [part.view(output.spec.numpy_dtype) for part in parts]
-        combine(output.name, output.spec.dtype, views, output.combination, block.view(output.spec.numpy_dtype))
 
 
 def _take(path: Path, name: str, contents: Contents, nbytes: int) -> Bytes:

@@ -68,7 +68,7 @@ class Checkpoint:
     ``metadata``: what a safetensors header says beside the tensors. ``ties``: names of tensors that are stored under
     another name, and that name. ``others``: names of what is beside the tensors and no tensor, which is left out.
     ``shards``: the file that each tensor of a folder lies in. ``config``: the parsed ``config.json`` of a folder.
-    ``kind``: its format in words, for messages.
+    ``coded``: names of tensors that hold codes of a quantized model. ``kind``: its format in words, for messages.
     """
 
     path: Path
@@ -79,6 +79,7 @@ class Checkpoint:
     others: list[str] = field(default_factory=list)
     shards: dict[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    coded: set[str] = field(default_factory=set)
 
 
 @contextlib.contextmanager

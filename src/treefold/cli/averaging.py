@@ -38,15 +38,19 @@ def average(  # noqa: PLR0913 - as many as there are options
     partial: Annotated[bool, typer.Option("--partial", help="Keep what only some inputs have.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Take tensors of these names: 'model.layers.*'.")] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Leave tensors of these names out.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Convert floats before: bfloat16.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Write floats in this dtype: bfloat16.")] = None,
+    integers: Annotated[
+        str | None, typer.Option(help="If integers differ: mean, or first to keep the first's.")
+    ] = None,
     max_shard_size: Annotated[str | None, typer.Option(help="Most bytes of a file of a folder: 5GB.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing, and say what would be.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Write the mean, the sum or a combination of checkpoints, tensor by tensor, in constant memory.
 
-    Floats are summed exactly and rounded once. Integers keep their dtype: the nearest whole number, halves to even.
-    Flags (bool) and 8-bit floats must be the same in all inputs. Nothing is unpickled. The output appears when it is
+    Floats are summed exactly and rounded once; counters go to the nearest whole number, halves to even. Other integers
+    may be codes, and must be the same in all inputs or be spoken of by --integers; so must flags (bool) and 8-bit
+    floats. Nothing is unpickled. The output appears when it is
     whole; exit code 2 means that there is none, and why is said.
     """
     check_modules(["ml_dtypes"])
@@ -58,7 +62,7 @@ def average(  # noqa: PLR0913 - as many as there are options
             summary = average_checkpoints(
                 inputs, output, op=op, weights=weights, decay=decay, last=last, base=base, key=key,
                 strip_prefix=strip_prefix or (), partial=partial, only=only or (), skip=skip or (), dtype=dtype,
-                max_shard_size=max_shard_size, dry_run=dry_run,
+                integers=integers, max_shard_size=max_shard_size, dry_run=dry_run,
                 on_start=lambda nbytes: bar.update(task, total=nbytes),
                 on_bytes=lambda nbytes: bar.advance(task, nbytes),
             )  # fmt: skip
@@ -90,7 +94,7 @@ def _show(summary: Summary, *, is_dry: bool) -> None:
             typer.echo(f"  {name}  {bytes_in_words(nbytes)}")
     for names, words in (
         (summary.partial, "in some of the inputs only, averaged over those"),
-        (summary.converted, "converted before"),
+        (summary.converted, "converted"),
         (sorted(summary.ties), "sharing memory with others, stored once"),
         (summary.others, "left out, being no tensors"),
     ):

@@ -78,11 +78,21 @@ class CheckpointFormatError(CheckpointError):
         return cls(f"{str(path)!r} is no whole distributed checkpoint: {name!r} {reason}. Save it again. {_NOTHING}")
 
     @classmethod
-    def packed_integers(cls, path: Path, name: str) -> Self:
-        """Refuse numbers that stand for others by a code."""
+    def codes(cls, name: str, dtype: str) -> Self:
+        """Refuse whole numbers that may stand for others by a code."""
         return cls(
-            f"{str(path)!r} is quantized: the mean of the packed numbers at {name!r} is not the mean of what they "
-            f"stand for. Average the models before they are quantized. {_NOTHING}"
+            f"The inputs differ in {name!r}, of {dtype}: it may count or index, or hold codes of a quantized model or "
+            f"pickled state, which have no mean. Average models before they are quantized; else say --integers mean, "
+            f"or --integers first to keep the first input's. {_NOTHING}"
+        )
+
+    @classmethod
+    def scaled(cls, name: str, dtype: str) -> Self:
+        """Refuse 8-bit floats that a scale belongs to."""
+        return cls(
+            f"The inputs differ in {name!r}, of {dtype} in a quantized model: they are codes that a scale belongs to, "
+            f"which have no mean. Average the models before they are quantized; else say --integers first to keep the "
+            f"first input's, or --integers mean with --dtype bfloat16. {_NOTHING}"
         )
 
     @classmethod
