@@ -1,10 +1,13 @@
 """PyTorch's files: archives that are written, as Python's reader and ours read them, and nested ones of others."""
 
 import argparse
+import warnings
 import zipfile
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
 
 from treefold.averaging import average_checkpoints
 from treefold.averaging.archive import ArchiveWriter, read_archive
@@ -82,3 +85,83 @@ class TestNestedFiles:
             average_checkpoints(inputs, tmp_path / "mean.pt")
         average_checkpoints(inputs, tmp_path / "mean.pt", key="state_dict_ema")
         assert torch.load(tmp_path / "mean.pt")["w"].tolist() == [15.0, 15.0]
+
+    @pytest.mark.parametrize("beside", ["best_acc1", "rng_state", "cuda_rng_state", "loss", "step", "class_weights"])
+    @pytest.mark.parametrize("key", ["state_dict", "model"])
+    def test_with_a_tensor_beside_the_model_give_the_model(self, tmp_path, key, beside):
+        """A number of the training at the top is no model, and is named as left out."""
+        for replica in range(2):
+            state = {key: {"w": torch.full((2,), 2.0**replica)}, beside: torch.ones(1), "optimizer": {"state": {}}}
+            torch.save(state, tmp_path / f"{replica}.pt")
+        summary = average_checkpoints([tmp_path / "0.pt", tmp_path / "1.pt"], tmp_path / "mean.pt")
+        assert torch.load(tmp_path / "mean.pt")["w"].tolist() == [1.5, 1.5]
+        assert summary.others == [beside]
+
+    @pytest.mark.parametrize("inner", [{"generator": {"w": torch.ones(2)}}, {"models": [{"w": torch.ones(2)}]}])
+    def test_in_which_the_model_may_be_in_two_places_list_them(self, tmp_path, inner):
+        """What is at the top has a key, too."""
+        place = "generator" if "generator" in inner else "models.0"
+        torch.save(inner | {"v": torch.full((2,), 4.0)}, tmp_path / "a.pt")
+        sentence = (
+            rf"a\.pt' holds tensors at '{place}', and at its top 'v'\. Say --key {place}, or --key \. for those at its "
+            r"top\. Nothing was written\.$"
+        )
+        with pytest.raises(ValueError, match=sentence):
+            average_checkpoints([tmp_path / "a.pt"], tmp_path / "mean.pt")
+        for key, expected in ((place, {"w": [1.0, 1.0]}), (".", {"v": [4.0, 4.0]})):
+            average_checkpoints([tmp_path / "a.pt"], tmp_path / "mean.pt", key=key)
+            assert {name: t.tolist() for name, t in torch.load(tmp_path / "mean.pt").items()} == expected
+
+
+class TestDistributedCheckpoints:
+    @pytest.fixture
+    def saved(self, tmp_path):
+        """Return a function that writes a state as two checkpoints of one rank and averages them."""
+
+        def write(make, **options):
+            for replica in range(2):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that there is one process, which is meant
+                    dcp.save(make(2.0**replica), checkpoint_id=tmp_path / str(replica), no_dist=True)
+            summary = average_checkpoints([tmp_path / "0", tmp_path / "1"], tmp_path / "mean.pt", **options)
+            return {name: t.tolist() for name, t in torch.load(tmp_path / "mean.pt").items()}, summary.others
+
+        return write
+
+    def test_with_a_tensor_beside_the_model_give_the_model(self, saved):
+        """A counter is no model."""
+        found = saved(lambda value: {"model": {"w": torch.full((2,), value)}, "step": torch.tensor(value)})
+        assert found == ({"w": [1.5, 1.5]}, ["step"])
+
+    def test_of_an_app_give_its_model(self, saved):
+        """The optimizer's moments are no weights, and the application's name is none of theirs."""
+        moments = {"state": {"w": {"exp_avg": torch.ones(2)}}}
+        found = saved(lambda value: {"app": {"model": {"w": torch.full((2,), value)}, "optim": moments}})
+        assert found == ({"w": [1.5, 1.5]}, ["app.optim.state.w.exp_avg"])
+
+    def test_keep_nested_names_of_a_model(self, saved):
+        """Parts of a model stay together, whatever they are called."""
+        inner = {"encoder": {"w": torch.ones(1)}, "scaler": {"w": torch.ones(1)}}
+        assert saved(lambda _: {"model": inner})[0] == {"encoder.w": [1.0], "scaler.w": [1.0]}
+
+    def test_in_which_the_model_may_be_in_two_places_list_them(self, saved):
+        """And each of them has a key."""
+        state = {"net": {"w": torch.ones(1)}, "ema": {"w": torch.full((1,), 4.0)}, "step": torch.ones(1)}
+        with pytest.raises(
+            ValueError, match=r"holds tensors at 'ema' and 'net', and at its top 'step'\. Say --key ema"
+        ):
+            saved(lambda _: state)
+        assert saved(lambda _: state, key="ema")[0] == {"w": [4.0]}
+        assert saved(lambda _: state, key=".")[0] == {"step": [1.0]}
+
+    def test_in_safetensors_of_one_rank_are_refused(self, tmp_path):
+        """Such a file holds a part of each tensor, as if it were the whole."""
+        metadata = {"format": "pt", "DCP_SHARDING_INFO": '{"w": {"saved_offsets": [2]}}'}
+        save_file({"w": torch.ones(2)}, tmp_path / "shard-00002-model-00001-of-00001.safetensors", metadata)
+        sentence = (
+            r"is one rank's part of a distributed checkpoint\. Make whole files of all parts with "
+            r"torch\.distributed\.checkpoint's consolidate_safetensors_files\. Nothing was written\.$"
+        )
+        for given in (tmp_path, tmp_path / "shard-00002-model-00001-of-00001.safetensors"):
+            with pytest.raises(ValueError, match=sentence):
+                average_checkpoints([given], tmp_path.parent / "mean.safetensors")

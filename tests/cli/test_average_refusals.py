@@ -198,7 +198,7 @@ class TestPickles:
         outcome = treefold("average", "a.pt", "-o", "mean.safetensors")
         assert (outcome.code, outcome.out) == (
             0,
-            "mean of 1 file: 1 tensor in mean.safetensors\nleft out, being no tensors: x\n",
+            "mean of 1 file: 1 tensor in mean.safetensors\nleft out, being no part of the model: x\n",
         )
         assert not (tmp_path / "exploded").exists()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from treefold.averaging.mapped import OpenFile
 from treefold.averaging.pickles import Call, Name, read_pickle
 from treefold.averaging.reordered import Cell, gathered
 from treefold.averaging.tensors import Bytes, Checkpoint, Contents, Spec, Tensor, reading
-from treefold.averaging.torch_reader import lengths_of, read_single_tensor
+from treefold.averaging.torch_reader import MODELS, OF_A_RUN, TOP, lengths_of, read_single_tensor
 from treefold.dtypes import DTYPES
 from treefold.errors import CheckpointError, CheckpointFormatError
 
@@ -172,29 +172,45 @@ def _names_of(
     folder: Path, entries: Mapping[str, Any], paths: Any, key: str | None
 ) -> tuple[dict[str, str], list[str]]:
     """Return the entries that are the model's tensors with the names that they have in it, and all other names."""
-    groups: dict[str, dict[str, str]] = {}
-    others = []
+    found: dict[str, tuple[str, ...]] = {}
     for entry, value in entries.items():
         if not isinstance(entry, str):
             raise TypeError
-        if isinstance(value, Call) and value.function == _BYTES:
-            others.append(entry)
-            continue
-        path = paths.get(entry) if isinstance(paths, dict) else None
-        parts = [str(part) for part in path] if isinstance(path, tuple) and path else [entry]
-        group, inner = (parts[0], ".".join(parts[1:])) if len(parts) > 1 else ("", entry)
-        groups.setdefault(group, {})[entry] = inner
-    models = [group for group in groups if not group.startswith("optim")]
-    if key is None and "" in groups:
-        key = ""
-    elif key is None and len(models) == 1:
-        key = models[0]
-    if key not in groups:
-        if not entries:
-            return {}, others
-        raise CheckpointFormatError.key(folder, models, key)
-    others += [entry for group, names in groups.items() if group != key for entry in names]
-    return groups[key], others
+        if not (isinstance(value, Call) and value.function == _BYTES):
+            path = paths.get(entry) if isinstance(paths, dict) else None
+            found[entry] = tuple(map(str, path)) if isinstance(path, tuple) and path else (entry,)
+    root = _root_of(list(found.values())) if key is None else () if key == TOP else _split(key, found.values())
+    names = {}
+    for entry, path in found.items() if root is not None else ():
+        inner = path[len(root or ()) :]
+        is_nested = len(inner) > 1
+        is_models = not is_nested or (root and (root[-1] in MODELS or not inner[0].startswith(OF_A_RUN)))
+        if path[: len(root or ())] == root and inner and is_models:
+            names[entry] = ".".join(inner)
+    if not names and entries:
+        groups = {path[0] for path in found.values() if len(path) > 1 and not path[0].startswith(OF_A_RUN)}
+        top = [entry for entry, path in found.items() if len(path) == 1]
+        raise CheckpointFormatError.key(folder, sorted(groups), key, top=top)
+    return names, [entry for entry in entries if entry not in names]
+
+
+def _root_of(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """Return the nested names of the mapping that is the model: () for the top, None where several may be."""
+    names = {path[0] for path in paths if len(path) > 1 and not path[0].startswith(OF_A_RUN)}
+    has_top = any(len(path) == 1 for path in paths)
+    if not names:
+        return () if has_top else None
+    if len(names) > 1 or (has_top and names.isdisjoint(MODELS)):
+        return None
+    [name] = names
+    inner = _root_of([path[1:] for path in paths if len(path) > 1 and path[0] == name]) if name not in MODELS else ()
+    return (name, *inner) if inner and inner[-1] in MODELS else (name,)
+
+
+def _split(key: str, paths: Iterable[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """Return the nested names that a key with dots between them means, where names may have dots, too."""
+    prefixes = {path[:count] for path in paths for count in range(1, len(path))}
+    return next((prefix for prefix in prefixes if ".".join(prefix) == key), None)
 
 
 def _places_of(storage: Any) -> dict[tuple[str, tuple[int, ...]], tuple[str, int, int]]:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from treefold.averaging.mapped import OpenFile
+from treefold.averaging.tensors import Checkpoint
 from treefold.errors import CheckpointError, CheckpointFormatError
 
 INDEX = ".index.json"
 #: The weights of one model, by the name of the file or of the index, from the one to prefer.
-_STEMS = ("model", "adapter_model", "diffusion_pytorch_model", "pytorch_model", "consolidated")
+STEMS = ("model", "adapter_model", "diffusion_pytorch_model", "pytorch_model", "consolidated")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
 _PART = re.compile(r"(.+)-(\d+)-of-(\d+)(\.[a-z]+)")
+#: Checkpoints of a run: folders such as checkpoint-100, files such as epoch=1-step=100.ckpt.
+_NUMBERED, _NUMBERED_FILE = re.compile(r".*\d"), re.compile(r".*\d.*\.ckpt")
+_ADAPTER = "adapter_config"
+#: What scales the product of an adapter's factors.
+_OF_ADAPTERS = ("peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
+#: Keys of configurations that change no number; those that begin with an underscore are notes.
+_OF_NO_EFFECT = (_ADAPTER, "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures", "auto_map")
 #: What belongs to a run, and not to the model.
 _OF_A_RUN = re.compile(
     r"(optimizer|scheduler|rng_state|random_states|scaler|trainer_state|training_args|sampler|dl_state|"
@@ -45,7 +54,7 @@ class Layout:
     """The files of one model.
 
     ``shards``: the files with the names that the index gives them, in its order. ``index``: tensor → name of its shard;
-    None without an index. ``small``: what is copied beside the weights.
+    None without an index. ``small``: what is copied beside the weights. ``left``: what is neither copied nor read.
     """
 
     folder: Path
@@ -53,6 +62,7 @@ class Layout:
     index: Mapping[str, str] | None = None
     index_path: Path | None = None
     small: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -68,18 +78,19 @@ def find_layout(path: Path) -> Layout:
         folder, index, shards = path, *_choose(path, sorted(entry.name for entry in path.iterdir()))
     else:
         folder, index, shards = path.parent, path, ()
-    small = tuple(sorted(entry.name for entry in folder.iterdir() if _is_small(entry)))
-    config = _read_config(folder)
-    if index is None:
-        return Layout(folder, shards, None, None, small, config)
-    mapping = _read_index(index)
-    return Layout(folder, tuple(dict.fromkeys(mapping.values())), mapping, index, small, config)
+    mapping = None if index is None else _read_index(index)
+    shards = shards if mapping is None else tuple(dict.fromkeys(mapping.values()))
+    read = {*shards, index.name if index is not None else ""}
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.name not in read)
+    small = tuple(entry.name for entry in entries if _is_small(entry))
+    left = tuple(entry.name + "/" * entry.is_dir() for entry in entries if entry.name not in small)
+    return Layout(folder, shards, mapping, index, small, left, read_config(folder))
 
 
 def _choose(folder: Path, names: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:
     """Return the index of a folder, or its files of weights."""
     for ending in (".safetensors", ".bin"):
-        for stem in _STEMS:
+        for stem in STEMS:
             if f"{stem}{ending}{INDEX}" in names:
                 return folder / f"{stem}{ending}{INDEX}", ()
             if f"{stem}{ending}" in names:
@@ -94,7 +105,60 @@ def _choose(folder: Path, names: Sequence[str]) -> tuple[Path | None, tuple[str,
     stems = {(part[1], part[3], part[4]) for part in parts if part}
     if len(stems) == 1 and all(parts) and len(parts) == int(next(iter(stems))[1]):
         return None, tuple(weights)
+    if not weights and not indexes and (inner := sorted(_weighty_folders(folder), key=by_number)):
+        have_numbers = all(_NUMBERED.fullmatch(name) for name in inner)
+        raise CheckpointFormatError.subfolders(folder, inner, have_numbers=have_numbers)
     raise CheckpointFormatError.no_weights(folder, indexes + weights)
+
+
+def _weighty_folders(folder: Path) -> Iterator[str]:
+    """Yield the names of folders in a folder that hold weights themselves."""
+    for inner in folder.iterdir():
+        if inner.is_dir() and any(name.suffix in _WEIGHTS or name.name == ".metadata" for name in inner.iterdir()):
+            yield inner.name
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoints of a run by number: folders whose names end in one, else Lightning's files."""
+    found = [name for name in _weighty_folders(folder) if _NUMBERED.fullmatch(name)]
+    found = found or [entry.name for entry in folder.iterdir() if _NUMBERED_FILE.fullmatch(entry.name)]
+    return [folder / name for name in sorted(found, key=by_number)]
+
+
+def by_number(text: str) -> list[tuple[int, int, str]]:
+    """Return a key by which ``step-900`` stands before ``step-1000``."""
+    parts = re.split(r"(\d+)", text)
+    return [(1, int(part), part) if part.isdecimal() else (0, 0, part) for part in parts]
+
+
+def check_adapters(checkpoints: Sequence[Checkpoint]) -> None:
+    """Refuse adapters that are scaled differently: the mean of their factors is then none of any model.
+
+    Raises:
+        CheckpointFormatError: naming what differs.
+
+    """
+    adapters = [checkpoint for checkpoint in checkpoints if _ADAPTER in checkpoint.config]
+    for first, other in itertools.pairwise(adapters):
+        one, two = first.config[_ADAPTER], other.config[_ADAPTER]
+        for key in _OF_ADAPTERS:
+            if (one.get(key) or None) != (two.get(key) or None):
+                raise CheckpointFormatError.adapters(first.path, other.path, key, (one.get(key), two.get(key)))
+
+
+def differing_keys(checkpoints: Sequence[Checkpoint]) -> list[str]:
+    """Return the keys in which configurations differ, with dots between nested ones, without those of no effect."""
+    tables = [_flat(checkpoint.config) for checkpoint in checkpoints if checkpoint.config]
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if not key.startswith("_") and key not in _OF_NO_EFFECT:
+            flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
 
 
 def _is_small(entry: Path) -> bool:
@@ -104,14 +168,15 @@ def _is_small(entry: Path) -> bool:
     return entry.is_file() and entry.stat().st_size <= _MOST_SMALL_BYTES
 
 
-def _read_config(folder: Path) -> Mapping[str, Any]:
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """Return what stands in ``config.json``; an adapter's configuration and a quantization have keys of their own."""
     config: dict[str, Any] = {}
     for name in ("config.json", "adapter_config.json", "quantize_config.json", "hf_quant_config.json"):
         path = folder / name
         if path.is_file() and path.stat().st_size <= _MOST_SMALL_BYTES:
             found = _read_json(path)
             if isinstance(found, dict):
-                config |= {"peft_type": found.get("peft_type")} if name == "adapter_config.json" else found
+                config |= {_ADAPTER: found} if name == "adapter_config.json" else found
                 if "quant" in name:
                     config["quantization_config"] = found
     return config

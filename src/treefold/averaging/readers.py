@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from treefold.averaging.distributed import METADATA, read_distributed
-from treefold.averaging.folders import INDEX, Layout, find_layout
+from treefold.averaging.folders import INDEX, STEMS, Layout, find_layout, read_config
 from treefold.averaging.foreign import check_beginning, check_ending, check_folder
 from treefold.averaging.mapped import OpenFile
 from treefold.averaging.npz_files import read_npz
@@ -18,6 +18,9 @@ from treefold.errors import CheckpointError, CheckpointFormatError
 TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt")
 #: The last is timm's, for what is no tar archive.
 ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS, ".pth.tar")
+
+#: What torch.distributed.checkpoint says in the header of a safetensors file that holds one rank's part of tensors.
+_OF_A_PART = "DCP_SHARDING_INFO"
 
 
 class Reader:
@@ -46,7 +49,10 @@ class Reader:
                 return self._read_layout(path, find_layout(path))
         except OSError as error:
             raise CheckpointError.unreadable(path, error) from None
-        return self._read_file(path), None
+        checkpoint = self._read_file(path)
+        if path.stem in STEMS:  # a file of a folder as libraries write them
+            checkpoint.config = read_config(path.parent)
+        return checkpoint, None
 
     def _open(self, path: Path) -> OpenFile:
         try:
@@ -68,7 +74,10 @@ class Reader:
         if path.suffix == ".npz":
             return read_npz(file, self._scratch)
         if path.suffix == ".safetensors":
-            return _with_stored_ties(read_safetensors(file))
+            checkpoint = _with_stored_ties(read_safetensors(file))
+            if _OF_A_PART in checkpoint.metadata:
+                raise CheckpointFormatError.named(path, "part")
+            return checkpoint
         return read_torch(file, self._scratch, key=self._key)
 
     def _read_folder(self, path: Path) -> tuple[Checkpoint, Layout | None]:

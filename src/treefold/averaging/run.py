@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from treefold.averaging.arithmetic import Op, check_meaning
-from treefold.averaging.folders import Layout
+from treefold.averaging.folders import Layout, by_number, check_adapters, checkpoints_in, differing_keys
 from treefold.averaging.readers import Reader
 from treefold.averaging.selection import Agreement, Choice, Difference, agree, check_choice, explain, prepare
 from treefold.averaging.stream import average, block_bytes
@@ -31,6 +31,10 @@ _PEFT = re.compile(r"\.lora_(A|B|embedding_A|embedding_B)\b")
 PEFT_WARNING = (
     "These are adapters: the mean of their factors is not the factors of the mean. To average the models that they "
     "make, merge each adapter into its base first (merge_and_unload), or keep the result as a new starting point."
+)
+CONFIG_WARNING = (
+    "The configurations of the inputs differ, so the same weights may mean different models. The keys are {}. "
+    "That of {} is kept."
 )
 
 
@@ -65,6 +69,8 @@ class Summary:
         converted: Tensors whose dtype was converted.
         ties: Tensors that share the memory of another one, and its name.
         others: What is beside the tensors and was left out.
+        copied: Files of the first input that are copied into the folder.
+        not_copied: Files and folders of the first input that are neither read nor copied.
         warnings: Sentences that a reader should see.
 
     """
@@ -81,6 +87,8 @@ class Summary:
     converted: list[str]
     ties: dict[str, str]
     others: list[str]
+    copied: list[str]
+    not_copied: list[str]
     warnings: list[str]
 
 
@@ -115,11 +123,14 @@ class Run:
             read = [reader.read(path) for path in self.paths]
             self._is_folder = self._decide_folder(*read[0])
             self._check_output(reader)
+            check_adapters([checkpoint for checkpoint, _ in read])
             self._checkpoints = [prepare(checkpoint, request.choice) for checkpoint, _ in read]
             keeps_ties = output.suffix != ".npz"
             self.agreement: Agreement = agree(self._checkpoints, combination, request.choice, keeps_ties=keeps_ties)
             check_choice(request.choice, self.agreement)
-            self.target = self._make_target(reader, read[0][1])
+            layout = read[0][1]
+            self.target = self._make_target(reader, layout)
+            self._left = layout.left if layout is not None and self._is_folder else ()
             if not self.agreement.differences:
                 for one in self.target.outputs:
                     check_meaning(one.name, one.spec, combination)
@@ -167,6 +178,8 @@ class Run:
         agreement = self.agreement
         names = [output.name for output in agreement.outputs]
         warnings = [PEFT_WARNING] if any(_PEFT.search(name) for name in names) else []
+        if keys := differing_keys(self._checkpoints):
+            warnings.append(CONFIG_WARNING.format(", ".join(keys), self._checkpoints[0].path))
         num_inputs = len(self._checkpoints)
         headers = 1_000 * sum(len(checkpoint.tensors) for checkpoint in self._checkpoints)
         return Summary(
@@ -182,6 +195,8 @@ class Run:
             converted=agreement.converted,
             ties=agreement.ties,
             others=sorted({name for checkpoint in self._checkpoints for name in checkpoint.others}),
+            copied=list(self.target.small),
+            not_copied=list(self._left),
             warnings=warnings,
         )
 
@@ -286,6 +301,8 @@ def _scratch_of(output: Path) -> Path:
 def expand(inputs: Sequence[str | Path], last: int | None) -> list[Path]:
     """Return inputs with patterns replaced by what they match, and of all of them the last ``last`` by their numbers.
 
+    A folder alone stands for the checkpoints in it, if only the last ones are taken.
+
     Raises:
         AverageOptionError: a pattern that matches nothing, fewer inputs than ``last``.
 
@@ -294,7 +311,7 @@ def expand(inputs: Sequence[str | Path], last: int | None) -> list[Path]:
     for given in inputs:
         text = str(given)
         if _MAGIC.search(text) and not os.path.lexists(text):
-            matches = sorted(glob.glob(text), key=_by_number)  # noqa: PTH207 - a pattern may be absolute
+            matches = sorted(glob.glob(text), key=by_number)  # noqa: PTH207 - a pattern may be absolute
             if not matches:
                 raise AverageOptionError.no_match(text)
             found += map(Path, matches)
@@ -302,12 +319,8 @@ def expand(inputs: Sequence[str | Path], last: int | None) -> list[Path]:
             found.append(Path(given))
     if last is None:
         return found
+    if len(found) == 1 and _is_folder(found[0]):
+        found = checkpoints_in(found[0]) or found
     if not 1 <= last <= len(found):
         raise AverageOptionError.value("--last", last, f"1 to {len(found)}, the number of inputs")
-    return sorted(found, key=lambda path: _by_number(str(path)))[-last:]
-
-
-def _by_number(text: str) -> list[tuple[int, int, str]]:
-    """Return a key by which ``step-900`` stands before ``step-1000``."""
-    parts = re.split(r"(\d+)", text)
-    return [(1, int(part), part) if part.isdecimal() else (0, 0, part) for part in parts]
+    return sorted(found, key=lambda path: by_number(str(path)))[-last:]

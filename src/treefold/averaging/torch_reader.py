@@ -27,8 +27,11 @@ _STORAGES = {f"{row.torch}Storage": row.name for row in DTYPES.values() if row.t
 _UNTYPED = "UntypedStorage"
 _MOST_LENGTH = (1 << 63) - 1
 _MOST_DEPTH = 4  # of mappings around the tensors
+#: How mappings are named that hold the tensors of a model, and what --key says for those outside of any mapping.
+MODELS = frozenset({"state_dict", "model", "model_state_dict", "model_state", "module", "net", "weights", "params"})
+TOP = "."
 #: Mappings of a training run, which may hold tensors that are no model's.
-_OF_A_RUN = ("optim", "callbacks", "loops", "lr_sched", "scheduler", "scaler", "rng")
+OF_A_RUN = ("optim", "callbacks", "loops", "lr_sched", "scheduler", "scaler", "rng")
 _REBUILD_3 = Name("torch._utils", "_rebuild_tensor_v3")
 _REBUILD_2 = (Name("torch._utils", "_rebuild_tensor_v2"), Name("torch._utils", "_rebuild_tensor"), _REBUILD_3)
 _PARAMETERS = (Name("torch._utils", "_rebuild_parameter"), Name("torch._utils", "_rebuild_parameter_with_state"))
@@ -234,14 +237,13 @@ def _is_in_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _mapping_of(path: Path, contents: Any, key: str | None) -> tuple[dict[str, Any], list[str]]:
-    """Return the mapping that holds tensors by name, without what is no tensor, and the names of that."""
+    """Return the mapping that holds tensors by name, without what is no tensor, and the names of what is left out."""
     if not isinstance(contents, dict):
         raise CheckpointError.not_tensors(path, _name_of(contents))
     if {"state", "param_groups"} <= contents.keys():
         raise CheckpointFormatError.named(path, "optimizer")
-    chosen = contents if key is None else _at(path, contents, key)
     found, others = {}, []
-    for name, value in chosen.items():
+    for name, value in (contents if key in {None, TOP} else _at(path, contents, str(key))).items():
         is_tensor = _is_tensor(value)
         if is_tensor and not isinstance(name, str):
             raise CheckpointError.not_tensors(path, f"a {type(name).__name__} for a name")
@@ -251,29 +253,39 @@ def _mapping_of(path: Path, contents: Any, key: str | None) -> tuple[dict[str, A
             found[name] = value
         else:
             others.append(str(name))
-    if found or (key is None and not contents):
-        return found, others
-    places = sorted(_places(contents))
-    if key is None and len(places) == 1:
-        return _mapping_of(path, contents, places[0])
-    raise CheckpointFormatError.key(path, places, key)
+    places = sorted(_places(contents)) if key is None or not found else []
+    if key is None and len(places) == 1 and (not found or places[0].rpartition(".")[2] in MODELS):
+        # Tensors beside a model are numbers of its training, such as a loss.
+        model, others = _mapping_of(path, contents, places[0])
+        return model, [*others, *found]
+    if places or (key not in {None, TOP} and not found) or (contents and not found):
+        raise CheckpointFormatError.key(path, places, key, top=list(found))
+    return found, others
 
 
 def _at(path: Path, contents: Mapping[Any, Any], key: str) -> Mapping[Any, Any]:
     found: Any = contents
     for part in [key] if key in contents else key.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
+        found = dict(_mappings_in(found)).get(part)
     if not isinstance(found, dict):
         raise CheckpointFormatError.key(path, sorted(_places(contents)), key)
     return found
 
 
-def _places(contents: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[str]:
+def _mappings_in(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield mappings and sequences in a mapping or a sequence, by name or number."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for name, inner in items:
+        if isinstance(name, str | int) and isinstance(inner, dict | list | tuple):
+            yield str(name), inner
+
+
+def _places(contents: Any, prefix: str = "", depth: int = 0) -> Iterator[str]:
     """Yield the keys of mappings that hold tensors directly, with dots between nested names."""
-    for name, value in contents.items():
-        is_inner = isinstance(name, str) and isinstance(value, dict) and depth < _MOST_DEPTH
-        if is_inner and not name.startswith(_OF_A_RUN):
-            if any(isinstance(key, str) and _is_tensor(inner) for key, inner in value.items()):
+    for name, value in _mappings_in(contents) if depth <= _MOST_DEPTH else ():
+        if not name.startswith(OF_A_RUN):
+            items = value.items() if isinstance(value, dict) else ()
+            if any(isinstance(key, str) and _is_tensor(inner) for key, inner in items):
                 yield prefix + name
             yield from _places(value, f"{prefix}{name}.", depth + 1)
 

@@ -90,13 +90,16 @@ def _show(summary: Summary, *, is_dry: bool) -> None:
     typer.echo(f"{'would write the ' if is_dry else ''}{what} in {summary.output}")
     if is_dry:
         typer.echo(f"{bytes_in_words(summary.nbytes)} on disk, about {bytes_in_words(summary.memory_bytes)} of memory")
+        typer.echo("\n".join(["inputs:", *(f"  {printable(path)}" for path in summary.inputs)]))
         for name, nbytes in summary.files.items():
             typer.echo(f"  {name}  {bytes_in_words(nbytes)}")
     for names, words in (
         (summary.partial, "in some of the inputs only, averaged over those"),
         (summary.converted, "converted"),
         (sorted(summary.ties), "sharing memory with others, stored once"),
-        (summary.others, "left out, being no tensors"),
+        (summary.others, "left out, being no part of the model"),
+        (summary.copied, "copied from the first input"),
+        (summary.not_copied, "not copied"),
     ):
         if names:
             shown = ", ".join(printable(name) for name in names[:_MOST_NAMES])

@@ -31,6 +31,10 @@ _FORMATS = {
     "safetensors": ("a safetensors file under another ending", "Rename it to end in .safetensors"),
     "npz": ("an npz file under another ending", "Rename it to end in .npz"),
     "torch": ("a PyTorch file under another ending", "Rename it to end in .pt"),
+    "part": (
+        "one rank's part of a distributed checkpoint",
+        "Make whole files of all parts with torch.distributed.checkpoint's consolidate_safetensors_files",
+    ),
     "trainer": ("state of a training run without weights", "Average the model's weights"),
 }
 
@@ -45,13 +49,19 @@ class CheckpointFormatError(CheckpointError):
         return cls(f"{str(path)!r} is {found}. {remedy}. {_NOTHING}")
 
     @classmethod
-    def key(cls, path: Path, places: Sequence[str], asked: str | None) -> Self:
-        """Refuse a file that holds tensors in other mappings than the one that was asked for."""
+    def key(cls, path: Path, places: Sequence[str], asked: str | None, *, top: Sequence[str] = ()) -> Self:
+        """Refuse a file that holds tensors in other mappings than the one asked for, or also outside of them."""
         begin = f"{str(path)!r} holds no tensors" + (f" at {short(asked)}" if asked is not None else " at its top")
         if not places:
             return cls(f"{begin}, nor anywhere else. Save named tensors, as torch.save(model.state_dict(), ...) does.")
         *others, last = [repr(place) for place in places[:8]]
         named = f"{', '.join(others)} and {last}" if others else last
+        if top and asked is None:
+            beside = ", ".join(map(repr, list(top)[:6]))
+            return cls(
+                f"{str(path)!r} holds tensors at {named}, and at its top {beside}. Say --key {places[0]}, or --key . "
+                f"for those at its top. {_NOTHING}"
+            )
         return cls(f"{begin}: tensors are at {named}. Say --key {places[0]}. {_NOTHING}")
 
     @classmethod
@@ -66,6 +76,22 @@ class CheckpointFormatError(CheckpointError):
         """Refuse a folder in which there is no checkpoint, or in which there are several."""
         what = f"these: {listed(list(found)[:6], quote=False)}" if found else "no weights"
         return cls(f"The folder {str(path)!r} holds {what}. Name one file, or an index of shards. {_NOTHING}")
+
+    @classmethod
+    def subfolders(cls, folder: Path, names: Sequence[str], *, have_numbers: bool) -> Self:
+        """Refuse a folder whose subfolders hold weights, such as a pipeline of diffusers or a run."""
+        remedy = "Say --last with a number, or name them" if have_numbers else "Name one of them for each input"
+        found = ", ".join(map(repr, names[:8])) + (" …" if len(names) > 8 else "")  # noqa: PLR2004 - few
+        return cls(f"The folder {str(folder)!r} holds no weights, but folders that do: {found}. {remedy}. {_NOTHING}")
+
+    @classmethod
+    def adapters(cls, one: Path, other: Path, key: str, values: tuple[object, object]) -> Self:
+        """Refuse adapters that are scaled differently."""
+        return cls(
+            f"The adapters {str(one)!r} and {str(other)!r} differ in {key}: {values[0]!s:.60} and {values[1]!s:.60}. "
+            f"It scales their products, so the mean of their factors means nothing. Merge each into its base "
+            f"(merge_and_unload), and average those. {_NOTHING}"
+        )
 
     @classmethod
     def index(cls, path: Path, reason: str) -> Self:

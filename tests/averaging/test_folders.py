@@ -1,0 +1,177 @@
+"""What stands beside the weights in folders: configurations, adapters, subfolders, files of a run and of others."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from treefold.averaging import average_checkpoints
+from treefold.cli import main
+from treefold.errors import CheckpointError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a function that writes a folder of weights of which replica r says 2**r, and files beside them."""
+
+    def write(name, replica, *, weights="model.safetensors", **files):
+        made = tmp_path / name
+        made.mkdir(parents=True, exist_ok=True)
+        save_file({"w": np.full(3, 2.0**replica, "float32")}, made / weights)
+        for stem, contents in files.items():
+            (made / f"{stem}.json").write_text(json.dumps(contents))
+        return made
+
+    return write
+
+
+@pytest.fixture
+def said(capsys):
+    """Return a function that runs the command and returns its exit code and what it says."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main(["average", *map(str, arguments)])
+        said = capsys.readouterr()
+        return stopped.value.code or 0, said.out, said.err
+
+    return run
+
+
+class TestAdapters:
+    @pytest.mark.parametrize("key", ["r", "lora_alpha", "use_rslora", "alpha_pattern"])
+    @pytest.mark.parametrize("are_files", [False, True])
+    def test_that_are_scaled_differently_are_refused(self, folder, tmp_path, key, are_files):
+        """Their factors have the same shapes, and their products do not mean the same."""
+        name, values = "adapter_model.safetensors", {"alpha_pattern": ({"q": 8}, {"q": 4})}.get(key, (8, 16))
+        inputs = [
+            folder(str(replica), replica, weights=name, adapter_config={"peft_type": "LORA", key: value})
+            for replica, value in enumerate(values)
+        ]
+        if are_files:
+            inputs = [path / name for path in inputs]
+        sentence = (
+            rf"differ in {key}: {re.escape(str(values[0]))} and {re.escape(str(values[1]))}\. It scales their "
+            r"products, so the mean of their factors means nothing\. Merge each into its base \(merge_and_unload\), and "
+            r"average those\. Nothing was written\.$"
+        )
+        with pytest.raises(CheckpointError, match=sentence):
+            average_checkpoints(inputs, tmp_path / "m.safetensors")
+
+    def test_that_say_the_same_in_other_words_are_averaged(self, folder, tmp_path):
+        """A key that one library leaves out is the same as nothing."""
+        name = "adapter_model.safetensors"
+        inputs = [
+            folder("0", 0, weights=name, adapter_config={"r": 8, "alpha_pattern": {}}),
+            folder("1", 1, weights=name, adapter_config={"r": 8, "target_modules": ["q"]}),
+        ]
+        average_checkpoints(inputs, tmp_path / "m")
+        assert load_file(tmp_path / "m" / name)["w"].tolist() == [1.5] * 3
+
+
+class TestConfigurations:
+    def test_that_differ_are_warned_of(self, folder, tmp_path, said):
+        """The keys that may change numbers are listed, nested ones with dots; the first one's file is kept."""
+        configs = [
+            {"rope_theta": 1e4, "text_config": {"hidden_act": "silu", "n": 1}, "use_cache": 1, "_name": "a"},
+            {"rope_theta": 5e5, "text_config": {"hidden_act": "gelu", "n": 1}, "use_cache": 0, "_name": "b"},
+        ]  # fmt: skip
+        inputs = [folder(str(replica), replica, config=config) for replica, config in enumerate(configs)]
+        code, _, err = said(*inputs, "-o", tmp_path / "m")
+        assert code == 0
+        assert err == (
+            "treefold: The configurations of the inputs differ, so the same weights may mean different models. The "
+            f"keys are rope_theta, text_config.hidden_act. That of {inputs[0]} is kept.\n"
+        )
+        assert json.loads((tmp_path / "m" / "config.json").read_text()) == configs[0]
+
+    def test_that_agree_are_not(self, folder, tmp_path, said):
+        """Nor are those that one input lacks."""
+        inputs = [folder("0", 0, config={"n": 1}), folder("1", 1, config={"n": 1}), folder("2", 2)]
+        assert said(*inputs, "-o", tmp_path / "m")[2] == ""
+
+
+class TestFilesBeside:
+    def test_are_copied_or_named(self, folder, tmp_path, said):
+        """What goes with the output, and what a reader has to copy."""
+        first, second = folder("0", 0, config={}, modules=[]), folder("1", 1)
+        (first / "1_Pooling").mkdir()
+        (first / "optimizer.pt").write_bytes(b"state")
+        (first / ".gitattributes").write_text("")
+        code, out, _ = said(first, second, "-o", tmp_path / "m")
+        assert code == 0
+        assert "copied from the first input: config.json, modules.json\nnot copied: 1_Pooling/, optimizer.pt\n" in out
+        assert sorted(path.name for path in (tmp_path / "m").iterdir()) == [
+            "config.json",
+            "model.safetensors",
+            "modules.json",
+        ]
+
+    def test_are_none_of_a_file(self, folder, tmp_path):
+        """An output that is one file has nothing beside it."""
+        inputs = [folder("0", 0, config={}), folder("1", 1, config={})]
+        summary = average_checkpoints(inputs, tmp_path / "m.safetensors")
+        assert (summary.copied, summary.not_copied) == ([], [])
+
+
+class TestSubfolders:
+    def test_of_a_pipeline_are_named(self, folder, tmp_path, said):
+        """A library such as diffusers keeps each model of a pipeline in a folder of its own."""
+        name = "diffusion_pytorch_model.safetensors"
+        for part in ("unet", "vae"):
+            folder(f"pipe/{part}", 0, weights=name)
+        (tmp_path / "pipe" / "scheduler").mkdir()
+        (tmp_path / "pipe" / "model_index.json").write_text("{}")
+        code, _, err = said(tmp_path / "pipe", "-o", tmp_path / "m")
+        assert (code, err) == (
+            2,
+            f"treefold: The folder '{tmp_path}/pipe' holds no weights, but folders that do: 'unet', 'vae'. Name one of "
+            "them for each input. Nothing was written.\n",
+        )
+
+    def test_of_a_run_are_checkpoints(self, folder, tmp_path, said):
+        """The sentence says how to take the last."""
+        for replica, step in enumerate((900, 1000)):
+            folder(f"run/checkpoint-{step}", replica)
+        code, _, err = said(tmp_path / "run", "-o", tmp_path / "m")
+        assert code == 2
+        assert "folders that do: 'checkpoint-900', 'checkpoint-1000'. Say --last with a number, or name them." in err
+
+
+class TestLast:
+    @pytest.fixture
+    def run(self, folder, tmp_path):
+        """Return a folder of four checkpoints, a model beside them and a folder that is none."""
+        for replica, step in enumerate((90, 100, 900, 1000)):
+            folder(f"run/checkpoint-{step}", replica)
+        folder("run", 7)
+        (tmp_path / "run" / "logs-2000").mkdir()
+        return tmp_path / "run"
+
+    def test_of_a_folder_takes_the_checkpoints_in_it(self, run, tmp_path):
+        """By number, whatever stands beside them."""
+        summary = average_checkpoints([run], tmp_path / "m", last=3)
+        assert summary.inputs == tuple(str(run / f"checkpoint-{step}") for step in (100, 900, 1000))
+        assert load_file(tmp_path / "m" / "model.safetensors")["w"].tolist() == [np.float32(14 / 3)] * 3
+
+    def test_of_too_many_says_how_many_there_are(self, run, tmp_path):
+        """Four, and neither one nor six."""
+        with pytest.raises(CheckpointError, match=r"^--last got 5\. It takes 1 to 4, the number of inputs\.$"):
+            average_checkpoints([run], tmp_path / "m", last=5)
+
+    def test_of_lightnings_files_goes_by_number(self, tmp_path):
+        """Files of a folder, without the one that has no number."""
+        torch = pytest.importorskip("torch")
+        for name in ("epoch=0-step=90", "epoch=1-step=1000", "epoch=1-step=200", "last"):
+            torch.save({"state_dict": {"w": torch.ones(1)}}, tmp_path / f"{name}.ckpt")
+        summary = average_checkpoints([tmp_path], tmp_path.parent / "m.pt", last=2)
+        assert [path.rpartition("=")[2] for path in summary.inputs] == ["200.ckpt", "1000.ckpt"]
+
+    def test_names_the_files_in_a_dry_run(self, run, tmp_path, said):
+        """The oldest first."""
+        code, out, _ = said(run, "-o", tmp_path / "m", "--last", "2", "--dry-run")
+        assert code == 0
+        assert f"inputs:\n  {run}/checkpoint-900\n  {run}/checkpoint-1000\n" in out
+        assert not (tmp_path / "m").exists()
