@@ -22,7 +22,7 @@ from treefold.averaging.whole import are_equal, nearest_whole
 from treefold.backends.numpy_exact import FORMATS, exact_fold
 from treefold.backends.numpy_rounding import rounded
 from treefold.dtypes import COMPLEX, INTEGERS, REAL, TRAVELLING
-from treefold.errors import CheckpointError, CheckpointFormatError
+from treefold.errors import CheckpointError, CheckpointFormatError, CommandError
 from treefold.execution.host_fold import fold_into
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
@@ -84,12 +84,17 @@ class Combination:
 
 
 def check_meaning(name: str, spec: Spec, combination: Combination) -> None:
-    """Refuse tensors that the op has no meaning for.
+    """Refuse tensors that the op has no meaning for, or whose dtype NumPy does not know.
 
     Raises:
         CheckpointError: the sum of flags or of 8-bit floats.
+        CommandError: the package for a dtype is missing.
 
     """
+    try:
+        spec.numpy_dtype  # noqa: B018 - imports it
+    except ImportError:
+        raise CommandError.missing_packages(["ml_dtypes"], ["files"]) from None
     if spec.dtype in CARRIED and combination.op is Op.SUM:
         raise CheckpointError.not_summable(name, spec.dtype)
 
@@ -152,7 +157,7 @@ def _are_middles(values: Array, dtype: str, work: str) -> npt.NDArray[np.bool_]:
     hidden = 1 << (wide.precision - 1)
     significands = words & (hidden - 1) | np.where(fields > 0, hidden, 0)
     unit = np.maximum(fields, 1) - 1 + wide.least_unit
-    # So many bits are cut off: all of them and more where not even the least number of the dtype is near.
+    # How many bits a rounding cuts off: more than there are where even half the least number is larger.
     cut = np.maximum(unit + wide.precision - narrow.precision, narrow.least_unit) - unit
     cut = np.minimum(cut, wide.precision + 1)
     are_middles: npt.NDArray[np.bool_] = significands & ((1 << cut) - 1) == 1 << (cut - 1)

@@ -194,4 +194,4 @@ class NpzWriter:
 def _is_array(spec: Spec) -> bool:
     """Tell whether NumPy has arrays of a shape: lengths count even where there are no elements."""
     size = math.prod(length or 1 for length in spec.shape)
-    return len(spec.shape) <= _MOST_DIMENSIONS and size * spec.numpy_dtype.itemsize <= _MOST_LENGTH
+    return len(spec.shape) <= _MOST_DIMENSIONS and size * spec.itemsize <= _MOST_LENGTH

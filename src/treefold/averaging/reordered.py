@@ -54,7 +54,7 @@ def gathered(cells: Sequence[Cell], spec: Spec, directory: Path, *, name: str) -
         memory = mmap.mmap(file.fileno(), spec.nbytes)
         whole = np.ndarray(spec.shape, spec.numpy_dtype, memory)
         for cell in cells:
-            row = math.prod(cell.tensor.spec.shape[1:]) * spec.numpy_dtype.itemsize
+            row = math.prod(cell.tensor.spec.shape[1:]) * spec.itemsize
             step = max(_SPOOL_BYTES // max(row, 1), 1)
             inner = tuple(slice(at, at + n) for at, n in zip(cell.offsets[1:], cell.tensor.spec.shape[1:], strict=True))
             with cell.tensor.open() as contents:

@@ -134,6 +134,7 @@ class Run:
             if not self.agreement.differences:
                 for one in self.target.outputs:
                     check_meaning(one.name, one.spec, combination)
+                    check_meaning(one.name, one.work, combination)
                 check_target(self.target)
             self._opened = opened.pop_all()
         self.nbytes = sum(len(one.tensors) * one.work.nbytes for one in self.agreement.outputs)

@@ -93,7 +93,7 @@ class _ConvertedContents:
 
     def take(self, nbytes: int) -> Bytes:
         """Return new blocks."""
-        count = nbytes // self._target.numpy_dtype.itemsize
+        count = nbytes // self._target.itemsize
         block = self._contents.take(count * self._source.itemsize)
         values = block[: block.size - block.size % self._source.itemsize].view(self._source)
         return np.ascontiguousarray(values.astype(self._target.numpy_dtype)).view(np.uint8)

@@ -17,8 +17,6 @@ from treefold.errors import CheckpointError
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-_DTYPES = {name: numpy_dtype(name) for name in DTYPES}  # at once, so that a missing package is named before the work
-
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -31,12 +29,17 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Count the bytes once: they are asked for often."""
-        object.__setattr__(self, "nbytes", math.prod(self.shape) * self.numpy_dtype.itemsize)
+        object.__setattr__(self, "nbytes", math.prod(self.shape) * self.itemsize)
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype as an object."""
-        return _DTYPES[self.dtype]
+        """The dtype as an object: that of some needs a package, which is not imported before."""
+        return numpy_dtype(self.dtype)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return DTYPES[self.dtype].bits // 8
 
     def __str__(self) -> str:
         """Write it as in a message: ``float32 (3, 4)``."""

@@ -73,7 +73,7 @@ class StridedTensor:
     @contextlib.contextmanager
     def open(self) -> Iterator[Contents]:
         """Put the elements in order on disk, and give them from there."""
-        item = self.spec.numpy_dtype.itemsize
+        item = self.spec.itemsize
         nbytes = _reach(self.spec.shape, self.strides) * item
         contents = MappedContents(self.file, self.start, self.start + nbytes)
         steps: list[Callable[..., object]] = [{"conj": np.conjugate, "neg": np.negative}[mark] for mark in self.marks]
@@ -177,7 +177,7 @@ class _Archive:
         """Return the tensor of a place."""
         spec, _, is_in_order = self.layout(place.dtype, place.shape, place.strides)
         record: Record = self.records[f"{self.root}/data/{place.storage}"]
-        start = record.start + place.offset * spec.numpy_dtype.itemsize
+        start = record.start + place.offset * spec.itemsize
         if not spec.nbytes or (is_in_order and not place.marks):
             return Span(spec, self.file, start)
         return StridedTensor(spec, name, self.file, start, place.strides, place.marks, self.scratch)

@@ -93,7 +93,7 @@ def plan_shards(
 
 def _aligned(outputs: Sequence[Output]) -> tuple[Output, ...]:
     """Return wide elements first, as the safetensors library writes them, so that each is aligned in the file."""
-    return tuple(sorted(outputs, key=lambda output: -output.spec.numpy_dtype.itemsize))
+    return tuple(sorted(outputs, key=lambda output: -output.spec.itemsize))
 
 
 def _stem_of(layout: Layout | None) -> str:
