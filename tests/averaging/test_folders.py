@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -52,10 +54,10 @@ class TestAdapters:
         ]
         if are_files:
             inputs = [path / name for path in inputs]
+        first, second = (re.escape(str(value)) for value in values)
         sentence = (
-            rf"differ in {key}: {re.escape(str(values[0]))} and {re.escape(str(values[1]))}\. It scales their "
-            r"products, so the mean of their factors means nothing\. Merge each into its base \(merge_and_unload\), and "
-            r"average those\. Nothing was written\.$"
+            rf"differ in {key}: {first} and {second}\. It scales their products, so the mean of their factors means "
+            r"nothing\. Merge each into its base \(merge_and_unload\), and average those\. Nothing was written\.$"
         )
         with pytest.raises(CheckpointError, match=sentence):
             average_checkpoints(inputs, tmp_path / "m.safetensors")
@@ -175,3 +177,67 @@ class TestLast:
         assert code == 0
         assert f"inputs:\n  {run}/checkpoint-900\n  {run}/checkpoint-1000\n" in out
         assert not (tmp_path / "m").exists()
+
+
+_SHARDS = 100
+_LIMITED = """
+import resource, sys
+from treefold.cli import main
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of POSIX")
+class TestManyShards:
+    @pytest.fixture
+    def average(self, tmp_path):
+        """Return a function that averages two models of many shards, half of them large, under a limit."""
+        for replica in range(2):
+            model = tmp_path / str(replica)
+            model.mkdir()
+            for shard in range(_SHARDS):
+                tensors = {f"w{shard}": np.full(8 << (10 * (shard % 2)), 2.0**replica, "float32")}
+                save_file(tensors, model / f"model-{shard + 1:05}-of-{_SHARDS:05}.safetensors")
+
+        def run(most):
+            arguments = [tmp_path / "0", tmp_path / "1", "-o", tmp_path / "m.safetensors"]
+            command = [sys.executable, "-c", _LIMITED, str(most), "average", *map(str, arguments)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
+            return done.returncode, done.stderr
+
+        return run
+
+    def test_are_averaged_where_the_system_allows_as_many_files(self, average, tmp_path):
+        """The limit of a shell is lower than that of the system, and a file needs no more than one descriptor."""
+        assert average(2 * _SHARDS + 40) == (0, "")
+        mean = load_file(tmp_path / "m.safetensors")
+        assert len(mean) == _SHARDS
+        assert all((values == 1.5).all() for values in mean.values())
+
+    def test_say_what_to_do_where_it_does_not(self, average):
+        """One sentence, with the remedy."""
+        code, err = average(_SHARDS)
+        assert code == 2
+        assert err.endswith(
+            " cannot be read: too many open files; raise the limit, for example with ulimit -n 4096. Nothing was "
+            "written.\n"
+        )
+
+
+class TestPackages:
+    def test_are_asked_for_by_their_dtypes_alone(self, folder, tmp_path):
+        """The library imports without ml_dtypes, and averages what NumPy knows; bfloat16 names the package."""
+        code = (
+            "import sys; sys.modules['ml_dtypes'] = None\n"
+            "from treefold.averaging import average_checkpoints\n"
+            "average_checkpoints(sys.argv[1:3], 'mean.safetensors')\n"
+            "try: average_checkpoints(sys.argv[1:3], 'other.safetensors', dtype='bfloat16')\n"
+            "except ValueError as error: print(error)\n"
+        )
+        command = [sys.executable, "-c", code, folder("0", 0), folder("1", 1)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)  # noqa: S603 - ours
+        assert done.stdout == (
+            'This command needs ml_dtypes, which is not installed. Run pip install "treefold[files]".\n'
+        ), done.stderr
+        assert load_file(tmp_path / "mean.safetensors")["w"].tolist() == [1.5] * 3

@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,11 @@ import numpy as np
 from treefold.averaging.tensors import Bytes, Spec
 from treefold.errors import CheckpointError
 
+if sys.platform != "win32":
+    import resource
+
 _PAGE = mmap.PAGESIZE
+_MOST_FILES = 10_240  # of macOS; others allow more
 
 
 class OpenFile:
@@ -72,8 +77,12 @@ class OpenFile:
         return self._bytes[start:available]
 
     def forget(self, stop: int) -> None:
-        """Let go of what views showed, up to ``stop``: a checkpoint may have any number of files."""
+        """Let go of what views showed, up to ``stop``: a checkpoint may have any number of files.
+
+        The map goes, too, with its last view: it holds a descriptor of its own.
+        """
         self._advise("MADV_DONTNEED", self._resident, stop)
+        self._map, self._bytes = None, np.empty(0, np.uint8)
 
     def _advise(self, advice: str, start: int, stop: int) -> None:
         if stop > start and self._map is not None and hasattr(mmap, advice):  # Windows has none
@@ -90,6 +99,24 @@ class OpenFile:
     def __exit__(self, *_: object) -> None:
         """Close the file."""
         self.close()
+
+
+@contextlib.contextmanager
+def many_files() -> Iterator[None]:
+    """Let the process open as many files as the system allows it: shards of all inputs are open together."""
+    if sys.platform == "win32":  # it has no such limit
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    is_raised = soft != resource.RLIM_INFINITY and soft < most
+    if is_raised:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        yield
+    finally:
+        if is_raised:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @dataclass(frozen=True, slots=True)

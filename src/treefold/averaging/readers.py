@@ -8,7 +8,7 @@ from pathlib import Path
 from treefold.averaging.distributed import METADATA, read_distributed
 from treefold.averaging.folders import INDEX, STEMS, Layout, find_layout, read_config
 from treefold.averaging.foreign import check_beginning, check_ending, check_folder
-from treefold.averaging.mapped import OpenFile
+from treefold.averaging.mapped import OpenFile, many_files
 from treefold.averaging.npz_files import read_npz
 from treefold.averaging.safetensors_files import read_safetensors
 from treefold.averaging.tensors import Checkpoint
@@ -34,6 +34,7 @@ class Reader:
         """Open nothing yet."""
         self.files: list[OpenFile] = []
         self._scratch, self._key = scratch, key
+        self._limits = contextlib.ExitStack()
 
     def read(self, path: Path) -> tuple[Checkpoint, Layout | None]:
         """Read what an input holds, and its layout if that is of several files.
@@ -55,6 +56,8 @@ class Reader:
         return checkpoint, None
 
     def _open(self, path: Path) -> OpenFile:
+        if not self.files:
+            self._limits.enter_context(many_files())
         try:
             file = OpenFile(path)
         except OSError as error:
@@ -119,7 +122,7 @@ class Reader:
 
     def close(self) -> None:
         """Close all files."""
-        with contextlib.ExitStack() as closing:
+        with self._limits, contextlib.ExitStack() as closing:
             for file in self.files:
                 closing.callback(file.close)
 

@@ -93,7 +93,7 @@ class CommandError(TreefoldError, ValueError):
         """End a command to which the system refuses something that could not be seen before: a full disk, for one."""
         if error.errno == errno.EMFILE:
             return cls(
-                f"The system lets this process open too few files ({reason_of(error)}). Raise the limit, for example "
+                "The system lets this process open too few files (too many open files). Raise the limit, for example "
                 "with ulimit -n 4096; treefold run needs about two files for every rank."
             )
         if error.errno == errno.EAGAIN:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 _LONGEST = 60  # characters of a value in a message
@@ -76,7 +77,9 @@ def _in_words(value: float, unit: str, size: float) -> str:
 
 
 def reason_of(error: OSError) -> str:
-    """Return the system's words for a failure."""
+    """Return the system's words for a failure, with the remedy where it is the same everywhere."""
+    if error.errno == errno.EMFILE:
+        return "too many open files; raise the limit, for example with ulimit -n 4096"
     return (error.strerror or str(error)).lower()
 
 
