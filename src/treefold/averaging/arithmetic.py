@@ -136,7 +136,7 @@ def rounded_once(
     Where that lies in the middle between two neighbours of ``dtype``, the exact value is beside it or on it: the sign
     of their exact difference says where. Everywhere else a second rounding goes where the only one would.
     """
-    places = np.flatnonzero(_are_middles(result, dtype, work))
+    places = _find_middles(result, dtype, work)
     if places.size:
         middles = result[places]
         kept = [(part[places], number) for part, number in zip(parts, combination.numerators, strict=True) if number]
@@ -149,19 +149,23 @@ def rounded_once(
         return rounded(result, dtype)
 
 
-def _are_middles(values: Array, dtype: str, work: str) -> npt.NDArray[np.bool_]:
-    """Tell which floats lie in the middle between two neighbours of a narrower dtype, by their bits."""
+def _find_middles(values: Array, dtype: str, work: str) -> npt.NDArray[np.intp]:
+    """Return the places of floats in the middle between two neighbours of a narrower dtype, by their bits."""
     wide, narrow = FORMATS[work], FORMATS[dtype]
-    words = values.view(wide.word).astype(np.int64)
-    fields = (words >> (wide.precision - 1)) & wide.most
+    words = values.view(wide.word)
+    # A middle ends in a one, which is cut off, and zeros: of most floats this is all that is looked at.
+    zeros = words.dtype.type((1 << (wide.precision - narrow.precision - 1)) - 1)
+    places = np.flatnonzero(words & zeros == 0)
+    found = words[places].astype(np.int64)
+    fields = (found >> (wide.precision - 1)) & wide.most
     hidden = 1 << (wide.precision - 1)
-    significands = words & (hidden - 1) | np.where(fields > 0, hidden, 0)
+    significands = found & (hidden - 1) | np.where(fields > 0, hidden, 0)
     unit = np.maximum(fields, 1) - 1 + wide.least_unit
     # How many bits a rounding cuts off: more than there are where even half the least number is larger.
     cut = np.maximum(unit + wide.precision - narrow.precision, narrow.least_unit) - unit
     cut = np.minimum(cut, wide.precision + 1)
-    are_middles: npt.NDArray[np.bool_] = significands & ((1 << cut) - 1) == 1 << (cut - 1)
-    return are_middles
+    middles: npt.NDArray[np.intp] = places[significands & ((1 << cut) - 1) == 1 << (cut - 1)]
+    return middles
 
 
 def _differing(name: str, dtype: str, rule: Rule) -> CheckpointError:

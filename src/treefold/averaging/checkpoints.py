@@ -49,9 +49,11 @@ def average_checkpoints(  # noqa: PLR0913 - the options of the command
         op: ``"mean"``, ``"sum"``, or ``"combine"``: Σ wᵢ·xᵢ with weights of any sign, not divided.
         weights: One number per input: text as on the command line, or numbers. A float is its binary value.
         decay: ``"linear"``, ``"cosine"`` or ``"1-sqrt"``: weights that stand for such a decay of the learning rate.
-        last: How many inputs to take, the last ones by the numbers in their names.
+        last: How many inputs to take, the last ones by the numbers in their names. A folder alone stands for the
+            checkpoints in it.
         base: A checkpoint that is subtracted from all inputs before, and added afterwards.
-        key: The mapping that holds the tensors, in files of nested dictionaries; dots between nested names.
+        key: The mapping that holds the tensors, in files of nested dictionaries; dots between nested names, and a dot
+            alone for the top.
         strip_prefix: Prefixes to take off the names of tensors.
         partial: Keep tensors that only some inputs have, averaged over those.
         only: Patterns of names of tensors to take, as of files: ``"model.layers.*"``.
