@@ -149,6 +149,7 @@ class TestLast:
         for replica, step in enumerate((90, 100, 900, 1000)):
             folder(f"run/checkpoint-{step}", replica)
         folder("run", 7)
+        folder("run/tmp-checkpoint-1100", 8)
         (tmp_path / "run" / "logs-2000").mkdir()
         return tmp_path / "run"
 

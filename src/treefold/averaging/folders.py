@@ -19,8 +19,9 @@ INDEX = ".index.json"
 STEMS = ("model", "adapter_model", "diffusion_pytorch_model", "pytorch_model", "consolidated")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz")
 _PART = re.compile(r"(.+)-(\d+)-of-(\d+)(\.[a-z]+)")
-#: Checkpoints of a run: folders such as checkpoint-100, files such as epoch=1-step=100.ckpt.
-_NUMBERED, _NUMBERED_FILE = re.compile(r".*\d"), re.compile(r".*\d.*\.ckpt")
+#: Checkpoints of a run: folders such as checkpoint-100, files such as epoch=1-step=100.ckpt. What begins with tmp is
+#: still being written.
+_NUMBERED, _NUMBERED_FILE = re.compile(r"(?!tmp).*\d"), re.compile(r".*\d.*\.ckpt")
 _ADAPTER = "adapter_config"
 #: What scales the product of an adapter's factors.
 _OF_ADAPTERS = ("peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern")

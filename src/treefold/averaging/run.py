@@ -321,7 +321,10 @@ def expand(inputs: Sequence[str | Path], last: int | None) -> list[Path]:
     if last is None:
         return found
     if len(found) == 1 and _is_folder(found[0]):
-        found = checkpoints_in(found[0]) or found
+        try:
+            found = checkpoints_in(found[0]) or found
+        except OSError as error:
+            raise CheckpointError.unreadable(found[0], error) from None
     if not 1 <= last <= len(found):
         raise AverageOptionError.value("--last", last, f"1 to {len(found)}, the number of inputs")
     return sorted(found, key=lambda path: by_number(str(path)))[-last:]
