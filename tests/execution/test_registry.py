@@ -102,7 +102,8 @@ class TestAdditionalExecutor:
             plan = HierarchicalCopyAllReduce().plan(value, value)
             assert from_json(plan.to_json()) == plan
         with pytest.raises(
-            PlanError, match='executor \'elsewhere\' is not "host", "local", "cuda", "nccl", "shared_memory" or "hosts"'
+            PlanError,
+            match='executor \'elsewhere\' is not "host", "local", "graph", "cuda", "nccl", "shared_memory" or "hosts"',
         ):
             from_json(plan.to_json())
 
@@ -131,6 +132,7 @@ class TestNames:
         own = {
             "execution/host_memory.py",
             "execution/gpus.py",
+            "execution/graphs.py",
             "execution/nccl.py",
             "execution/group_executors.py",
             "plan/executor_traits.py",

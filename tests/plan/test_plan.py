@@ -19,7 +19,10 @@ from treefold.testing import FakeBackend, owned
 BROKEN = r"^The plan does not hold: out0\.0 does not end up with its 8 elements of the result\.$"
 WORDS = [
     ({"collective": "scatter"}, 'collective \'scatter\' is not "all_reduce", "reduce", "broadcast" or "gather".'),
-    ({"executor": "moon"}, 'executor \'moon\' is not "host", "local", "cuda", "nccl", "shared_memory" or "hosts".'),
+    (
+        {"executor": "moon"},
+        'executor \'moon\' is not "host", "local", "graph", "cuda", "nccl", "shared_memory" or "hosts".',
+    ),
     (
         {"kernel": "fast"},
         'kernel \'fast\' is not "native", "native-flag", "native-integers", "native-none", "numpy" or "".',

@@ -69,9 +69,11 @@ def on_cpus():
 def way(request, monkeypatch):
     """Return a function that calls another one on distributed values in one of three ways."""
     if request.param == "as ops":
-        from treefold.tensorflow import traced  # noqa: PLC0415 - some of these tests are about its import
+        from treefold.backends import tensorflow_calls  # noqa: PLC0415 - some of these tests are about the import of both
+        from treefold.tensorflow import traced  # noqa: PLC0415
 
-        monkeypatch.setattr(traced, "_are_on_host", lambda *_: False)
+        for module in (traced, tensorflow_calls):
+            monkeypatch.setattr(module, "runs_on_host", lambda: False)
     if request.param == "eager":
         return lambda function, *values: function(*values)
     return lambda function, *values: tf.function(function)(*values)

@@ -13,6 +13,7 @@ from tensorflow.python.ops import script_ops
 
 import treefold
 from treefold.errors import ArgumentError, CallError, MismatchError
+from treefold.execution import tensorflow_operation as operation
 from treefold.tensorflow import (
     AllReduceCrossDeviceOps,
     CrossDeviceOps,
@@ -20,7 +21,6 @@ from treefold.tensorflow import (
     NcclAllReduce,
     ReductionToOneDevice,
     errors,
-    operation,
 )
 
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN

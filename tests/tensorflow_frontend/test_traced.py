@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from treefold import CommunicationOptions
 from treefold.backends.numpy_fold import fold_block
 from treefold.errors import ArgumentError, CallError, DeviceError
+from treefold.execution import tensorflow_operation as operation
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
-from treefold.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, on_host, operation
+from treefold.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, on_host
 
 FLOATS = ("float16", np.dtype(ml_dtypes.bfloat16), "float32", "float64")
 OTHERS = ("int8", "uint16", "int32", "int64", "uint64", "complex64", "complex128")

@@ -1,4 +1,4 @@
-"""TensorFlow tensors: on logical CPU devices they are host memory; on GPUs and in traced graphs, TensorFlow ops.
+"""TensorFlow tensors: on logical CPU devices they are host memory; on GPUs and in XLA, TensorFlow ops.
 
 TensorFlow's tensors never change, so a copy may share memory with its source, and one memory may stand for a result on
 several CPU devices, as TensorFlow itself has it. Nothing is ever written into a tensor. Variables are taken as
@@ -19,11 +19,12 @@ from treefold.backends.interface import ArrayBackend, HostArray, Refusal
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.numpy_fold import fold_block, scale_block
 from treefold.backends.rows import Row, read_arrays
-from treefold.backends.tensorflow_calls import call_in_order, is_tracing
+from treefold.backends.tensorflow_calls import call_in_order, call_numpy, is_traced_on_host, is_tracing
 from treefold.backends.tensorflow_fold import add_rows, fold_tensors, scale_tensor
 from treefold.backends.tracing import Like
 from treefold.devices import canonical_device, tensorflow_device
 from treefold.dtypes import FOLDABLE
+from treefold.errors import ArgumentError
 from treefold.errors.words import some
 from treefold.fold import Fold
 
@@ -111,14 +112,12 @@ class TensorflowBackend(ArrayBackend):
 
     def densify(self, values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
         views = self._views([values, indices])
-        if views is not None:
-            return self._on(values, _HOST.densify(views[0], views[1], shape))
-        with tf.device(values.device):
-            dense = add_rows(values, indices, shape[0], _dtype_name(values.dtype))
-            return tf.ensure_shape(dense, shape)
+        if views is None:
+            return _rows_added(values, indices, shape)
+        return self._on(values, _HOST.densify(views[0], views[1], shape))
 
     def index_bounds(self, indices: Any) -> tuple[int, int]:
-        """Look at all of them; an index that is only traced counts as 0, and TensorFlow checks it when it runs."""
+        """Look at all of them; an index that is only traced counts as 0, and is checked when the graph runs."""
         if not tf.executing_eagerly() and tf.is_symbolic_tensor(indices):
             return 0, 0
         return int(tf.reduce_min(indices)), int(tf.reduce_max(indices))
@@ -192,6 +191,23 @@ def _read_only(tensor: EagerTensor) -> HostArray:
     view = np.asarray(tensor._numpy())  # noqa: SLF001 - .numpy() is this and a copy
     view.setflags(write=False)
     return view
+
+
+def _rows_added(values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
+    """Return what ``densify`` does where NumPy cannot look yet, or not at all."""
+
+    def densify(rows: HostArray, places: HostArray) -> list[HostArray]:
+        outside = [place for place in places.tolist() if not 0 <= place < shape[0]]
+        if outside:
+            raise ArgumentError.traced_bounds(outside[0], shape[0])
+        return [_HOST.densify(rows, places, shape)]
+
+    if is_traced_on_host():
+        [dense] = call_numpy(densify, [values, indices], [values.dtype])
+    else:
+        with tf.device(values.device):
+            dense = add_rows(values, indices, shape[0], _dtype_name(values.dtype))
+    return tf.ensure_shape(dense, shape)
 
 
 def own_name(device: object) -> str | None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.ops import script_ops
+from tensorflow.python.ops import control_flow_util, script_ops
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.saved_model import save_context
 
 from treefold.backends.tracing import Like
 
@@ -35,6 +36,23 @@ def keep_with_graph(function: Callable[..., Any]) -> None:
 def is_tracing() -> bool:
     """Tell whether a graph is being traced whose calls can be put in order."""
     return not tf.executing_eagerly() and bool(tf.compat.v1.executing_eagerly_outside_functions())
+
+
+def runs_on_host() -> bool:
+    """Tell whether the graph that is being traced will run in this process, by kernels: not by XLA, nor from a file."""
+    in_xla = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    return not in_xla and not save_context.in_save_context()
+
+
+def is_traced_on_host() -> bool:
+    """Tell whether a graph is being traced that will run in this process, and may call kernels of others."""
+    return is_tracing() and runs_on_host()
+
+
+def call_numpy(function: Callable[..., Any], tensors: Sequence[Any], types: Sequence[Any]) -> list[Any]:
+    """Add a call with NumPy arrays to the graph that is being traced; it has no gradient, and its order is free."""
+    keep_with_graph(function)
+    return list(tf.raw_ops.PyFuncStateless(input=tensors, token=register(function), Tout=types))
 
 
 def call_in_order(function: Callable[..., Any], arrays: Sequence[Any], likes: Sequence[Like]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The arithmetic of a fold as TensorFlow ops: for traced graphs, XLA and GPUs, where NumPy cannot look.
+"""The arithmetic of a fold as TensorFlow ops: for XLA, saved graphs and GPUs, where no kernel of host memory runs.
 
 Sums and means are accumulated wide, in replica order, and rounded once; they are not exact as those of ``numpy_fold``,
 which is the reference of all else. TensorFlow decides whether denormals are flushed, and the last bit of the MEAN of

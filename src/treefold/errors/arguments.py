@@ -293,6 +293,11 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"Replica {replica} has {got}{where}. Its dense_shape allows 0 to {length - 1}.")
 
     @classmethod
+    def traced_bounds(cls, index: int, length: int) -> Self:
+        """Refuse an index that a graph has computed."""
+        return cls(f"An IndexedSlices has index {index}. Its dense_shape allows 0 to {length - 1}.")
+
+    @classmethod
     def sparse_op(cls, op: str, where: str) -> Self:
         return cls(f"{op} of IndexedSlices{where} is not defined. Rows take SUM or MEAN; make them dense for {op}.")
 

@@ -40,7 +40,7 @@ class LeafActions(NamedTuple):
 
     def computes(self, action: Action) -> bool:
         """Tell whether an action computes new numbers; other actions only move numbers."""
-        return isinstance(action, Combine) or (isinstance(action, Concat) and action.final and self._divides_rows)
+        return isinstance(action, Combine) or (isinstance(action, Concat) and action.final and self.divides_rows)
 
     def compute(self, action: Action, parts: Sequence[Any]) -> Any:
         """Return the result of an action that ``computes``, from the arrays that it reads, all on one device.
@@ -59,7 +59,7 @@ class LeafActions(NamedTuple):
         if self.leaf.goal is Goal.FOLD:
             return self._combine(contributions, is_final=True)
         joined = self.backend.ravel_concat(contributions)
-        return self._divide(joined) if self._divides_rows else joined
+        return self._divide(joined) if self.divides_rows else joined
 
     def mean(self, total: Any) -> Any:
         """Return the mean from the sum of all contributions, an array of the accumulator's dtype."""
@@ -85,7 +85,8 @@ class LeafActions(NamedTuple):
         return True
 
     @property
-    def _divides_rows(self) -> bool:
+    def divides_rows(self) -> bool:
+        """Whether the result is sparse rows, divided by the number of contributions."""
         return self.leaf.goal is Goal.ROWS and self.fold is not None and self.fold.op is ReduceOp.MEAN
 
     def _combine(self, parts: Sequence[Any], *, is_final: bool) -> Any:

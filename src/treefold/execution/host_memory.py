@@ -49,7 +49,7 @@ class HostExecutor(Executor):
     def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
         """Return each leaf's result per component; with ``out``, written into the arrays given."""
         leaves = leaf_actions(plan, inputs, fold)
-        devices = _devices(plan)
+        devices = output_devices(plan)
         # Allocate all memory and run all callbacks before anything is written: a failure leaves ``out`` unchanged.
         made = [_own_result(leaf, operand) for leaf, operand in zip(leaves, inputs, strict=True)]
         targets = [
@@ -101,7 +101,7 @@ class _Repeater:
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate], native.level()
         self._fold = native.RowFold(dtypes, *how).fold
         self._makers, self._adopters = [], []
-        for backend, leaf, devices in zip(backends, plan.leaves, _devices(plan), strict=True):
+        for backend, leaf, devices in zip(backends, plan.leaves, output_devices(plan), strict=True):
             dtype = np.dtype(fold.result_dtype(leaf.dtype))
             self._makers.append((backend.new_row, dtype, len(_memories(backend, devices))))
             self._adopters.append((backend, devices))
@@ -134,7 +134,8 @@ def _note_writes(targets: Sequence[Row]) -> None:
         target.backend.wrote(target.arrays)
 
 
-def _devices(plan: Plan) -> list[list[str]]:
+def output_devices(plan: Plan) -> list[list[str]]:
+    """Return, for each leaf of a plan, the devices of its results in the order of the destination's components."""
     return [[plan.buffers[index].device for index in indices] for indices in buffers_of_leaves(plan, Role.OUTPUT)]
 
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from treefold.execution.gpus import CudaExecutor
+from treefold.execution.graphs import GraphExecutor
 from treefold.execution.group_executors import HostsExecutor, SharedMemoryExecutor
 from treefold.execution.host_memory import HostExecutor
 from treefold.execution.interface import CallSummary, Executor
@@ -22,6 +23,7 @@ _executors: dict[str, Executor] = {
     for executor in (
         HOST,
         LOCAL,
+        GraphExecutor(),
         CudaExecutor(),
         NCCL,
         SHARED_MEMORY,

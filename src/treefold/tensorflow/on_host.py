@@ -17,10 +17,10 @@ import treefold.ops
 from treefold.backends import HostArray
 from treefold.execution.host_fold import Job, fold_batch
 from treefold.execution.native import new_result
+from treefold.execution.tensorflow_operation import folded, serves
 from treefold.fold import Fold
 from treefold.options import CommunicationOptions
 from treefold.tensorflow.callbacks import Callbacks
-from treefold.tensorflow.operation import folded, has_operation_for
 from treefold.tensorflow.packing import MOST_BYTES, grouped, packed, unpacked
 from treefold.tensorflow.values import Pair, copied, is_alike, tensors_of
 from treefold.values import IndexedSlices, PerReplica
@@ -65,12 +65,17 @@ class HostReduction:
 
     def _results_of(self, pairs: Sequence[Pair]) -> list[Any]:
         """Return each result on one device; what no operation folds is folded by one call."""
-        made = [folded(pair, self.fold) if has_operation_for(pair, self.fold) else None for pair in pairs]
+        made = [self._by_operation(pair) for pair in pairs]
         left = [index for index, result in enumerate(made) if result is None]
         called = self._call([pairs[index] for index in left]) if left else []
         for index, result in zip(left, called, strict=True):
             made[index] = result
         return made
+
+    def _by_operation(self, pair: Pair) -> Any | None:
+        if not (is_alike(pair) and serves(pair.dtype, self.fold)):
+            return None
+        return folded(pair.components, self.fold, pair.dtype, pair.targets[0])
 
     def _call(self, pairs: Sequence[Pair]) -> list[Any]:
         """Reduce by one call into Python, which reads the graph's tensors as they lie; each result is on one device."""

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
-from tensorflow.python.saved_model import save_context
 
 import treefold.ops
+from treefold.backends.tensorflow_calls import runs_on_host
 from treefold.calls.arguments import check_honoured
 from treefold.calls.entry import check_devices, common_backend
 from treefold.devices import device_type
@@ -70,9 +69,7 @@ def _are_on_host(pairs: Sequence[Pair], own: Sequence[str]) -> bool:
     if any(pair.is_in_cluster for pair in pairs):
         return False
     named = {*own, *(device for pair in pairs for device in (*pair.places, *pair.targets))}
-    is_host = all(device_type(device) == "cpu" for device in named)
-    in_xla = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
-    return is_host and not in_xla and not save_context.in_save_context()
+    return all(device_type(device) == "cpu" for device in named) and runs_on_host()
 
 
 def _as_ops(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from treefold.compiled import HAS_NATIVE
 from treefold.dtypes import FOLDABLE
 from treefold.execution import native
 from treefold.fold import Fold
-from treefold.tensorflow.values import Pair, is_alike
 
 if HAS_NATIVE:
     from treefold._native import TENSORFLOW_FUNCTIONS, register_fold
@@ -31,10 +31,9 @@ with contextlib.suppress(KeyError):  # this module was loaded before
     tf.no_gradient("TreefoldFold")
 
 
-def has_operation_for(pair: Pair, fold: Fold) -> bool:
-    """Whether the operation is there, and folds such a value."""
-    is_known = is_alike(pair) and pair.dtype in FOLDABLE and fold.weights is None
-    return is_known and ensure_registered()
+def serves(dtype: str, fold: Fold) -> bool:
+    """Tell whether the operation is there, and folds arrays of ``dtype``."""
+    return dtype in FOLDABLE and fold.weights is None and fold.accumulation_fn is None and ensure_registered()
 
 
 @functools.cache
@@ -52,14 +51,14 @@ def ensure_registered() -> bool:
     return True
 
 
-def folded(pair: Pair, fold: Fold) -> Any:
-    """Return the fold of a value's contributions, on the device of the first of its destinations."""
-    with tf.device(pair.targets[0]):
+def folded(arrays: Sequence[Any], fold: Fold, dtype: str, device: str) -> Any:
+    """Return the fold of tensors of one shape and ``dtype``, as a symbolic tensor on ``device``."""
+    with tf.device(device):
         return op_def_library.apply_op(
             "TreefoldFold",
-            contributions=pair.components,
-            R=tf.as_dtype(fold.result_dtype(pair.dtype)),
-            dtype=native.DTYPES[pair.dtype],
+            contributions=list(arrays),
+            R=tf.as_dtype(fold.result_dtype(dtype)),
+            dtype=native.DTYPES[dtype],
             op=native.OPS[fold.op.name],
             accumulate=native.ACCUMULATIONS[fold.accumulate],
         )
