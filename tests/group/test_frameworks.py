@@ -152,6 +152,37 @@ def weigh_beside_midpoints(me, *, has_numpy):
     return found, wrong, told(lambda: mean(jnp.full(3, 7, jnp.int32)))
 
 
+def average_beside_midpoints(me, *, has_numpy):
+    """Take means of 64-bit integers above a midpoint of float32, nearer than float64 tells, by every call."""
+    jax.config.update("jax_enable_x64", False)  # noqa: FBT003 - JAX's own
+    number, group = np.int64(2**60 + 2**36 + (me.rank == 0)), me.group
+    is_numpy = has_numpy and me.rank == 0
+
+    def make(array):
+        with jax.enable_x64(not is_numpy):
+            return array if is_numpy else jnp.asarray(array)
+
+    tree = {"mean": make(np.full(_SMALL, number)), "float": make(np.float32([2**me.rank]))}
+    large, whole = make(np.full(_LARGE, number)), make(np.full(6, number))
+    replicas = PerReplica([make(np.full(3, number)) for _ in range(2)])
+
+    def in_jit(array):
+        mean = lambda array: group.all_reduce(array, "mean")  # noqa: E731
+        return mean(array) if is_numpy else jax.jit(mean)(array)
+
+    calls = {
+        "all_reduce": lambda: group.all_reduce(tree, "mean")["mean"],
+        "again": lambda: group.all_reduce(tree, "mean")["mean"],
+        "large": lambda: group.all_reduce(large, "mean"),
+        "several": lambda: group.all_reduce(replicas, "mean"),
+        "reduce": lambda: group.reduce(large, "mean", root=me.size - 1),
+        "reduce_scatter": lambda: group.reduce_scatter(whole, "mean"),
+        "in jit": lambda: in_jit(whole),
+    }
+    made = {name: call() for name, call in calls.items()}
+    return {name: (str(one.dtype), set(to_numpy(one).tolist())) for name, one in made.items() if one is not None}
+
+
 class TestEveryFramework:
     @pytest.mark.parametrize("kind", _MAKE)
     @pytest.mark.parametrize("size", [2, 3])
@@ -251,6 +282,17 @@ class TestJax:
             assert found == [wide if has_numpy and rank == 0 else narrow] * 2
             assert (wrong[0], story) == ("CallMismatchError", "done")
             assert "int32 (2, 3)" in wrong[1]
+
+    @pytest.mark.parametrize("has_numpy", [False, True])
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_means_of_64_bit_integers_are_rounded_once(self, framework_ranks, size, has_numpy):
+        """To float32 without x64, whichever call it is; NumPy's ranks of the same call get float64."""
+        for rank, found in enumerate(run(framework_ranks, average_beside_midpoints, size, has_numpy=has_numpy)):
+            # The next number of float32 above 2**60; float64 holds the middle below that, and no more.
+            mean = ("float64", {2.0**60 + 2.0**36}) if has_numpy and rank == 0 else ("float32", {2.0**60 + 2.0**37})
+            assert found == dict.fromkeys(found, mean)
+            assert ("reduce" in found) == (rank == size - 1)
+            assert len(found) == 6 + (rank == size - 1)
 
     def test_lengths_of_other_ranks_are_refused(self, framework_ranks):
         """A mismatch is JAX's error with treefold's sentence, and the group goes on."""

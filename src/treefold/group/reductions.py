@@ -22,7 +22,7 @@ from treefold.calls.output import read_out
 from treefold.calls.reader import Reading, read_components
 from treefold.calls.weights import read_weights
 from treefold.calls.wrap import component
-from treefold.dtypes import INTEGERS
+from treefold.dtypes import INTEGERS, WIDE_INTEGERS
 from treefold.errors import ArgumentError, CallMismatchError, DeviceError, TreefoldError
 from treefold.execution import native
 from treefold.execution.host_fold import rounds_as_once
@@ -73,7 +73,7 @@ class KnownCall(NamedTuple):
 class Call(NamedTuple):
     """An all-reduce as it was asked for, with what was read of its arrays, if that is known.
 
-    ``mean_dtype``: of weighted means of integers, if not that of the arrays' own framework.
+    ``mean_dtype``: of means of integers, if not that of the arrays' own framework.
     """
 
     value: Any
@@ -119,7 +119,7 @@ class Reductions(TracedCalls):
         """Return the reduction of all ranks' values as one component; None off the ``root``, if there is one.
 
         ``destinations``: those that name ranks; ``cut``: which part of a call this is. All ranks must agree in both.
-        ``mean_dtype``: of means of integers with weights, if not that of the arrays' own framework.
+        ``mean_dtype``: of means of 32- and 64-bit integers, if not that of the arrays' own framework.
 
         Raises:
             TreefoldError: one of its kinds, on all ranks.
@@ -130,9 +130,10 @@ class Reductions(TracedCalls):
         into = None if out is None else reading if out is value else _reading_of(out)
         key = None
         if weights is None and reading and reading.key is not None and (into is None or into.key is not None):
-            key = (op, reading.key, _ITSELF if into is reading else into and into.key, root, destinations, cut)
+            end = _ITSELF if into is reading else into and into.key
+            key = (op, reading.key, end, root, destinations, cut, mean_dtype)
             known = self._known.get(key)
-            if known is not None:
+            if known is not None and not _may_be_narrow(known):
                 reduced = self._repeat(known, reading, into, root)
                 if reduced is not None:
                     return reduced
@@ -150,8 +151,12 @@ class Reductions(TracedCalls):
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        known, rows = self._read_parts(op, [array for part in parts for array in part], cut)
+        values = [array for part in parts for array in part]
+        known, rows = self._read_parts(op, values, cut)
         own = slice(len(parts[0]) * self._link.rank, len(parts[0]) * (self._link.rank + 1))
+        if _agreed(self._link, known, None)[1]:
+            arrays = self.all_reduce(PerReplica([values]), op, cut=cut).value[own]
+            return _assigned(known.results[own], out, arrays)
         into = read_components((list(out),)) if out else None
         targets = [] if into is None or into.key is None else rows_of(into)
         results = known.results[own]
@@ -162,9 +167,7 @@ class Reductions(TracedCalls):
         made = _targets(results, None)
         self._fold_own(known, rows, own, made)
         arrays = [_adopted(one, target.arrays[0]) for one, target in zip(results, made, strict=True)]
-        for result, taker, array in zip(results, out, arrays, strict=False):
-            result.backend.assign(taker, array)
-        return list(out) or arrays
+        return _assigned(results, out, arrays)
 
     def _read_parts(self, op: ReduceOp | str, values: list[Any], cut: str) -> tuple[KnownCall, list[Row]]:
         """Return what is known of a reduce-scatter of arrays, after validation if they are the first of their kind."""
@@ -217,11 +220,11 @@ class Reductions(TracedCalls):
         rows = join_rows(self._join, entry, is_dense, fold, root)
         dense = replace(entry, parts=tuple(itertools.compress(entry.parts, is_dense)))
         kind = CallKind.ALL_REDUCE if own is None else CallKind.WEIGHTED
-        known = self._read(fold, dense, root, kind, call.destinations, call.cut, call.mean_dtype)
+        known = None if key is None else self._known.get(key)
+        if known is None:
+            known = self._read(fold, dense, root, kind, call.destinations, call.cut, call.mean_dtype)
         contributions = plain_rows(dense)
-        folds_alone = False
-        if own is not None:
-            fold, folds_alone = _with_weights(self._link, known, own)
+        fold, folds_alone = _agreed(self._link, known, own)
         if folds_alone:
             dtypes = [result.narrow for result in known.results]
             made = fold_joined(self._join, dense, dtypes, known.form.description, fold, root)
@@ -247,7 +250,7 @@ class Reductions(TracedCalls):
     def _later(self, backend: ArrayBackend, call: Call, fold: Fold) -> Reduced:
         """Add the call to the graph that is being traced."""
         options = {"out": call.out, "weights": call.weights, "root": call.root, "destinations": call.destinations}
-        if call.weights is not None:  # the call is made with NumPy's arrays, and by then another setting may hold
+        if fold.op is ReduceOp.MEAN:  # the call is made with NumPy's arrays, and by then another setting may hold
             options["mean_dtype"] = backend.result_dtype(fold, "int32")
         made = call_later(
             backend,
@@ -328,21 +331,30 @@ class Reductions(TracedCalls):
         return component(known.entry, _arrays(known.results, outcome, targets))
 
 
-def _with_weights(link: Link, known: KnownCall, own: Sequence[Fraction]) -> tuple[Fold, bool]:
-    """Return the fold with the weights of all ranks, which they tell each other, and whether each folds alone.
+def _may_be_narrow(known: KnownCall) -> bool:
+    """Tell whether rounding the kernels' means again could show on some rank: those of 64-bit integers, to float32."""
+    return known.fold.op is ReduceOp.MEAN and any(part.dtype in WIDE_INTEGERS for part in known.entry.parts)
 
-    It does if a rank's framework has narrower means than the kernels, and rounding theirs again would show.
+
+def _agreed(link: Link, known: KnownCall, own: Sequence[Fraction] | None) -> tuple[Fold, bool]:
+    """Return the fold with the weights of all ranks, if this one has some, and whether each rank folds alone.
+
+    It does if a rank's framework has narrower means than the kernels, and rounding theirs again would show. Ranks tell
+    each other.
     """
+    fold = known.fold
+    if own is None and not _may_be_narrow(known):
+        return fold, False
     key = call_key(CallKind.WEIGHTS, digest=hashlib.blake2b(known.form.kind, digest_size=16).digest())
     is_narrow = any(one.dtype != one.narrow for one in known.results)
-    blob = json.dumps([is_narrow, *map(str, own)]).encode()
+    blob = json.dumps([is_narrow, *map(str, own or ())]).encode()
     said = [json.loads(one) for one in link.agree(key, blob, description=known.form.description)]
-    everyone = [Fraction(weight) for _, *weights in said for weight in weights]
-    fold = known.fold
-    try:
-        fold = replace(fold, weights=read_weights(everyone, fold.op))
-    except TreefoldError as error:
-        raise error.alike() from None
+    if own is not None:
+        everyone = [Fraction(weight) for _, *weights in said for weight in weights]
+        try:
+            fold = replace(fold, weights=read_weights(everyone, fold.op))
+        except TreefoldError as error:
+            raise error.alike() from None
     integers = {part.dtype for part in known.entry.parts if part.dtype in INTEGERS}
     shows = not all(rounds_as_once(dtype, fold.divisor or 1) for dtype in integers)
     return fold, shows and any(one[0] for one in said)
@@ -370,6 +382,13 @@ def _adopted(result: Result, array: HostArray) -> Any:
     return result.backend.from_hosts([array.astype(result.narrow, copy=False)], _DEVICES)[0]
 
 
+def _assigned(results: Sequence[Result], out: Sequence[Any], arrays: list[Any]) -> list[Any]:
+    """Return arrays, copied into those of ``out`` if there are any."""
+    for result, taker, array in zip(results, out, arrays, strict=False):
+        result.backend.assign(taker, array)
+    return list(out) or arrays
+
+
 def _hand_over(results: Sequence[Result], targets: Sequence[Row], takers: Sequence[Any]) -> None:
     """Copy results into arrays of ``out`` that the kernels could not write into."""
     for result, target, taker in zip(results, targets, takers, strict=True):
@@ -391,7 +410,9 @@ def _reading_of(value: Any) -> Reading:
 
 def _result(part: Part, fold: Fold, at: int, mean_dtype: str | None) -> Result:
     backend, dtype = part.operand.backend, part.dtype
-    narrow = mean_dtype if mean_dtype and dtype in INTEGERS else backend.result_dtype(fold, dtype)
+    narrow = backend.result_dtype(fold, dtype)
+    if mean_dtype and dtype in INTEGERS and narrow == "float64":
+        narrow = mean_dtype
     return Result(backend, np.dtype(fold.result_dtype(dtype)), np.dtype(narrow), part.operand.shape, at)
 
 
