@@ -21,6 +21,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import tensorflow as tf
+    from tensorflow.python.distribute.values import PerReplica as TensorflowPerReplica
 
 from treefold.backends.tensorflow_fold import add_rows, fold_tensors
 
@@ -229,6 +230,94 @@ class TestValues:
         assert [copy.numpy().tolist() for copy in copies] == [[b"a", b"b"]] * 2
         with pytest.raises(ValueError, match=r"^string cannot be reduced"):
             treefold.all_reduce([tf.constant("a"), tf.constant("b")])
+
+
+class Coordinates(tf.experimental.ExtensionType):
+    """Two tensors."""
+
+    x: tf.Tensor
+    y: tf.Tensor
+
+
+_TAKEN = "or use the ops of treefold.tensorflow, which take it."
+#: What TensorFlow makes of several tensors, and what is said of it; for "{}" its path.
+COMPOSITES = {
+    "IndexedSlices": (
+        lambda: tf.IndexedSlices(tf.ones([2, 1]), tf.constant([0, 1]), tf.constant([4, 1])),
+        f"an IndexedSlices of TensorFlow{{}}. Pass treefold.IndexedSlices(x.values, x.indices), {_TAKEN}",
+    ),
+    "SparseTensor": (
+        lambda: tf.sparse.from_dense([[1.0, 0.0]]),
+        "a SparseTensor of TensorFlow{}. Pass tf.sparse.to_dense(x).",
+    ),
+    "RaggedTensor": (
+        lambda: tf.ragged.constant([[1.0], [2.0, 3.0]]),
+        "a RaggedTensor of TensorFlow{}. Pass x.to_tensor(), or x.flat_values if all replicas have rows of the same "
+        "lengths.",
+    ),
+    "ExtensionType": (
+        lambda: Coordinates(tf.ones(1), tf.ones(1)),
+        "a Coordinates of TensorFlow{}. It is made of several tensors: pass those, for instance as a dict.",
+    ),
+    "DistributedValues": (
+        lambda: TensorflowPerReplica([tf.ones(1), tf.ones(1)]),
+        f"a PerReplica of TensorFlow{{}}. Pass treefold.PerReplica(x.values), {_TAKEN}",
+    ),
+}
+
+
+@pytest.mark.parametrize("is_traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("kind", COMPOSITES)
+class TestComposites:
+    """Are named, with what to pass in their place."""
+
+    def told(self, call, kind, is_traced):
+        """Make a call with a composite; return the words of the error."""
+        make, _ = COMPOSITES[kind]
+
+        def called():
+            call(make())
+            return 0
+
+        with pytest.raises(ArgumentError) as caught:
+            (tf.function(called, autograph=False) if is_traced else called)()
+        return str(caught.value)
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda one: treefold.all_reduce([one, one]),
+            lambda one: treefold.reduce([one, one]),
+            lambda one: treefold.HierarchicalCopyAllReduce().reduce("sum", one, "cpu:0"),
+            lambda one: treefold.ReductionToOneDevice().gather(treefold.PerReplica([one]), "cpu:0", axis=0),
+            lambda one: treefold.ReductionToOneDevice().plan(treefold.PerReplica([one]), "cpu:0"),
+        ],
+        ids=["all_reduce", "reduce", "bare", "gather", "plan"],
+    )
+    def test_as_values(self, call, kind, is_traced):
+        """By every call."""
+        assert self.told(call, kind, is_traced) == "Replica 0 has " + COMPOSITES[kind][1].format("")
+
+    def test_within_a_pytree(self, kind, is_traced):
+        """With their path, beside what can be reduced."""
+        words = self.told(lambda one: treefold.all_reduce([{"a": tf.ones(1), "b": one}]), kind, is_traced)
+        assert words == "Replica 0 has " + COMPOSITES[kind][1].format(" at ['b']")
+
+    def test_that_are_broadcast(self, kind, is_traced):
+        """As what is to be copied."""
+        words = self.told(lambda one: treefold.broadcast(one, ["cpu:0"]), kind, is_traced)
+        assert words == "The value has " + COMPOSITES[kind][1].format("")
+
+
+class TestSpecs:
+    def test_are_planned(self):
+        """A shape and a dtype are all that planning needs; a call needs an array."""
+        value = treefold.PerReplica([tf.TensorSpec([3], tf.bfloat16)] * 2)
+        assert treefold.ReductionToOneDevice().plan(value, "cpu:0").leaves[0].dtype == "bfloat16"
+        with pytest.raises(
+            ArgumentError, match=r"^Replica 0 is a TensorSpec, which is no array of a loaded framework\."
+        ):
+            treefold.ReductionToOneDevice().reduce("sum", value, "cpu:0")
 
 
 class TestMemory:

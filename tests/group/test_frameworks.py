@@ -423,6 +423,38 @@ def trace_a_mixed_batch(me):
     return told(lambda: step(tf.ones([2]))), told(me.group.barrier)
 
 
+def bring_composites(me):
+    """Reduce and move what TensorFlow makes of several tensors, alone and beside a tensor, eagerly and traced."""
+    slices, sparse = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([0])), tf.sparse.from_dense([[1.0]])
+    group, replica = me.group, PerReplica([sparse])
+    ops = treefold.HierarchicalCopyAllReduce(group=group)
+    calls = [
+        lambda: group.all_reduce(slices),
+        lambda: group.reduce(sparse, root=0),
+        lambda: group.reduce_scatter(sparse),
+        lambda: group.all_gather(sparse),
+        lambda: group.broadcast(slices),
+        lambda: ops.reduce("mean", replica, replica),
+        lambda: group.all_reduce({"a": tf.ones(1), "b": sparse}, "mean"),
+    ]
+    return [told(call) for call in calls], [told(tf.function(call, autograph=False)) for call in calls]
+
+
+class TestTensorflowComposites:
+    def test_are_named_with_what_to_pass(self, framework_ranks):
+        """By every call, eager and traced."""
+        slices = "an IndexedSlices of TensorFlow. Pass treefold.IndexedSlices(x.values, x.indices), or use the ops of"
+        sparse = "a SparseTensor of TensorFlow{}. Pass tf.sparse.to_dense(x)."
+        whole = [slices, *[sparse.format("")] * 3, slices, sparse.format(" at [0]")]
+        for eager, traced in run(framework_ranks, bring_composites, 2):
+            for told_, words in zip(eager, [*whole, sparse.format(" at ['b']")], strict=True):
+                assert told_[0] == "ArgumentError"
+                assert words in told_[1]
+            for told_, words in zip(traced, [*whole, sparse.format("")], strict=True):
+                assert told_[0] == "ArgumentError"
+                assert words in told_[1]
+
+
 class TestTensorflowGraphs:
     def test_a_batch_has_one_number_of_replicas(self, framework_ranks):
         """Other batches are refused while tracing, on all ranks."""

@@ -56,6 +56,8 @@ class ArrayBackend(abc.ABC):
     takes_read_only: bool = False
     #: Whether one memory may stand for a result on every ``cpu:k``, because its arrays never change.
     shares_results: bool = False
+    #: Kinds of the framework's values that are no arrays, each with what to pass in its place. The first match counts.
+    not_arrays: Sequence[tuple[type, str]] = ()
 
     @abc.abstractmethod
     def owns(self, value: object) -> bool:
@@ -152,8 +154,7 @@ class ArrayBackend(abc.ABC):
     def call_later(self, function: Callable[..., Any], arrays: Sequence[Any], likes: Sequence[Like]) -> list[Any]:
         """Add a call to the graph that is being traced, and return what it will return: an array for each of ``likes``.
 
-        Whenever the graph runs, ``function`` gets the arrays with their contents. Such calls are made in the order of
-        the program. Only asked for where ``is_later`` says so.
+        Whenever the graph runs, ``function`` gets the arrays with their contents, in the order of the program's calls.
         """
         raise AssertionError(function, arrays, likes)
 
@@ -198,8 +199,7 @@ class ArrayBackend(abc.ABC):
         """Return arrays of one shape and dtype, row-major and on one device, as a row; None if they are something else.
 
         The first array is of one of ``row_types``; the others may be anything. ``refusal``, ``write_refusal`` and
-        ``is_writable`` answer alike for rows of equal keys, but for NumPy's flag. Every call asks this, so it must take
-        next to no time.
+        ``is_writable`` answer alike for rows of equal keys, but for NumPy's flag. Every call asks this: be quick.
         """
         return None
 

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from treefold.backends.interface import ArrayBackend
+from treefold.backends.interface import ArrayBackend, Refusal
 from treefold.backends.numpy import NumpyBackend
 from treefold.backends.rows import Row
 from treefold.devices import canonical_device
+from treefold.errors.words import short
 
 #: framework module → (treefold module, class): one line adds a framework.
 _FRAMEWORKS: dict[str, tuple[str, str]] = {
@@ -41,6 +42,15 @@ def loaded_backends() -> tuple[ArrayBackend, ...]:
 def backend_of(value: object) -> ArrayBackend | None:
     """Return the backend that owns a value, or None if no loaded framework does."""
     return next((backend for backend in loaded_backends() if backend.owns(value)), None)
+
+
+def refusal_of(value: object) -> Refusal | None:
+    """Return why a value of a loaded framework is refused that is no array, as one made of several; None for others."""
+    for backend in loaded_backends():
+        for kind, advice in backend.not_arrays:
+            if isinstance(value, kind):
+                return Refusal(f"{short(value)} of {backend.name}", advice)
+    return None
 
 
 def read_device(device: object) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.composite_tensor import CompositeTensor
 from tensorflow.python.framework.ops import EagerTensor  # the only constructor that adopts memory, on any device
 
 from treefold.backends.interface import ArrayBackend, HostArray, Refusal
@@ -29,6 +30,14 @@ from treefold.errors.words import some
 from treefold.fold import Fold
 
 _HOST = NumpyBackend()
+_TAKEN = "or use the ops of treefold.tensorflow, which take it."
+_NOT_ARRAYS = (
+    (tf.IndexedSlices, f"Pass treefold.IndexedSlices(x.values, x.indices), {_TAKEN}"),
+    (tf.SparseTensor, "Pass tf.sparse.to_dense(x)."),
+    (tf.RaggedTensor, "Pass x.to_tensor(), or x.flat_values if all replicas have rows of the same lengths."),
+    (tf.distribute.DistributedValues, f"Pass treefold.PerReplica(x.values), {_TAKEN}"),
+    (CompositeTensor, "It is made of several tensors: pass those, for instance as a dict."),
+)
 
 
 class TensorflowBackend(ArrayBackend):
@@ -37,6 +46,7 @@ class TensorflowBackend(ArrayBackend):
     name = "TensorFlow"
     row_types = frozenset({EagerTensor})
     shares_results = True
+    not_arrays = _NOT_ARRAYS
 
     def owns(self, value: object) -> bool:
         """Take tensors and variables; ``IndexedSlices``, ragged and sparse tensors are made of several."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import optree
 
-from treefold.backends import ArrayBackend, backend_of
+from treefold.backends import ArrayBackend, backend_of, refusal_of
 from treefold.calls.arguments import FIRST_REPLICA, as_asked, read_destinations
 from treefold.calls.reader import Brought, Leaf, Reading, Slices, is_shape, leaves_of, structures_of
 from treefold.devices import similar_device
@@ -79,7 +79,7 @@ def as_distributed(value: object, what: str) -> DistributedValues:
         raise CallError.class_for_object(value.__name__)
     if isinstance(value, list | tuple | dict):
         raise ArgumentError.bare_structure(value, what)
-    if isinstance(value, IndexedSlices) or backend_of(value) is not None or is_shape(value):
+    if isinstance(value, IndexedSlices) or backend_of(value) or refusal_of(value) or is_shape(value):
         return PerReplica([value])
     raise ArgumentError.not_a_value(value, what)
 

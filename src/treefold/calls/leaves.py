@@ -55,9 +55,9 @@ def read_copied_leaf(path: str, leaves: list[Brought]) -> tuple[LeafForm, list[P
     [leaf] = leaves
     if leaf is None:
         return _NOTHING, []
-    if isinstance(leaf, Leaf) and (leaf.backend is None or not leaf.backend.owns(leaf.array)):
-        raise ArgumentError.not_a_value(leaf.array, f"The value{at(path)}")
     check_refusals(path, leaves, "The value")
+    if isinstance(leaf, Leaf) and leaf.backend is None:
+        raise ArgumentError.not_a_value(leaf.array, f"The value{at(path)}")
     if isinstance(leaf, Slices):
         _check_slices(path, leaves)
         values, indices = (_plain_part(path, [part], Goal.COPY) for part in (leaf.values, leaf.indices))

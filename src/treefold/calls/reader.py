@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-from treefold.backends import ArrayBackend, HostArray, Refusal, Row, backend_of, loaded_backends, read_row
+from treefold.backends import ArrayBackend, HostArray, Refusal, Row, backend_of, loaded_backends, read_row, refusal_of
 from treefold.calls.arguments import FIRST_REPLICA, NO_OPTIONS
 from treefold.errors import ArgumentError
 from treefold.options import CommunicationOptions
@@ -186,7 +186,10 @@ def _read_array(array: Any, *, is_planned: bool) -> Leaf:
     backend = backend_of(array)
     if backend is not None:
         return _leaf(array, backend, is_planned=is_planned)
-    if is_shape(array) and not hasattr(array, "__array__"):
+    refusal = refusal_of(array)
+    if refusal is not None:
+        return Leaf(array, None, refusal)
+    if is_planned and is_shape(array) and not hasattr(array, "__array__"):
         return Leaf(array, loaded_backends()[0], None, read_shape(array.shape), _dtype_name(array.dtype))
     return Leaf(array)
 
@@ -240,4 +243,4 @@ def _dtype_name(dtype: object) -> str:
     try:
         return np.dtype(dtype).name  # type: ignore[call-overload, no-any-return]
     except (TypeError, ValueError):
-        return str(dtype).rpartition(".")[2]  # torch.float32
+        return str(getattr(dtype, "name", dtype)).rpartition(".")[2]  # tf.float32, torch.float32

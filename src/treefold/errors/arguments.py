@@ -207,7 +207,7 @@ class ArgumentError(TreefoldError, ValueError):
 
     @classmethod
     def several_tensors(cls, value: object, what: str) -> Self:
-        """Refuse a ragged or sparse tensor of TensorFlow."""
+        """Refuse what TensorFlow makes of several tensors, such as a sparse tensor."""
         return cls(
             f"{what} is {short(value)}, which is made of several tensors. It takes tensors and IndexedSlices: make it "
             f"dense, or reduce its tensors by themselves where they agree in shape."

@@ -15,7 +15,6 @@ import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.backends.numpy import NumpyBackend
-from treefold.errors import ArgumentError
 from treefold.execution import native
 from treefold.execution.actions import LeafActions, leaf_actions
 from treefold.execution.host_fold import UNFINISHED, Job, fold_batch, folds_natively
@@ -165,8 +164,6 @@ def _views(operand: Operand, arrays: Sequence[Any]) -> list[HostArray]:
 
 
 def _view(operand: Operand, array: Any) -> HostArray:
-    if not operand.backend.owns(array):  # planning takes whatever has a shape
-        raise ArgumentError.not_a_value(array, "A replica")
     view = operand.backend.host_view(array)
     if view is None:
         raise AssertionError(operand)  # the planner chose the host executor, so all arrays are in host memory

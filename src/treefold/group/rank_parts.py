@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from treefold.backends import backend_of
+from treefold.backends import backend_of, refusal_of
 from treefold.errors import ArgumentError
 
 _OWNER = "The value"
@@ -18,11 +18,11 @@ def cut_equally(array: Any, axis: object, count: int) -> list[Any]:
 
     """
     backend = backend_of(array)
-    if backend is None:
-        raise ArgumentError.not_a_value(array, _OWNER)
-    refusal = backend.refusal(array)
+    refusal = refusal_of(array) if backend is None else backend.refusal(array)
     if refusal is not None:
         raise ArgumentError.unsupported_array(_OWNER, "", refusal.got, refusal.advice)
+    if backend is None:
+        raise ArgumentError.not_a_value(array, _OWNER)
     shape, _ = backend.shape_dtype(array)
     is_axis = isinstance(axis, int) and not isinstance(axis, bool) and -len(shape) <= axis < len(shape)
     if not isinstance(axis, int) or not is_axis or shape[axis] % count:

@@ -6,12 +6,13 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from treefold.backends import ArrayBackend, backend_of
+from treefold.backends import ArrayBackend, backend_of, refusal_of
 from treefold.backends.tracing import Like
 from treefold.errors import ArgumentError, TreefoldError
 from treefold.group.links.link import Link, one_call
 from treefold.values import DistributedValues, IndexedSlices, PerReplica, flatten, unflatten
 
+_OWNER = "The value"
 #: Says what a leaf's array will be in the result; ``is_rows``: it is the values or the indices of sparse rows.
 Describe = Callable[[Any, bool], Like]
 
@@ -76,6 +77,8 @@ def call_later(
     leaves, structure = flat[0]
     likes = [_like(leaf, describe, array) for leaf in leaves for array in _arrays(leaf)] if is_wanted else []
     arrays = [array for leaves, _ in flat for leaf in leaves for array in _arrays(leaf)]
+    for refusal in filter(None, map(refusal_of, arrays)):
+        raise ArgumentError.unsupported_array(_OWNER, "", refusal.got, refusal.advice)
     made = iter(backend.call_later(make, arrays, likes))
     return unflatten(structure, [_filled(leaf, made) for leaf in leaves]) if is_wanted else None
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import device_util
 from tensorflow.python.distribute.values import DistributedValues, Mirrored
 from tensorflow.python.distribute.values import PerReplica as TensorflowPerReplica
+from tensorflow.python.framework.composite_tensor import CompositeTensor
 
 import treefold.values
 from treefold.backends.tensorflow import local_device, own_name
@@ -220,7 +221,7 @@ def _read_component(component: Any, what: str) -> Any:
         raise ArgumentError.bare_structure(component, what)
     if component is None or isinstance(component, type | str | bytes):
         raise ArgumentError.not_a_value(component, what)
-    if isinstance(component, tf.RaggedTensor | tf.SparseTensor):
+    if isinstance(component, CompositeTensor) and not isinstance(component, tf.Variable):
         raise ArgumentError.several_tensors(component, what)
     device = getattr(component, "device", None)
     try:
