@@ -154,6 +154,21 @@ class TestPlan:
         for plan in self.plans(jit_compile=True):
             assert (plan.executor, plan.guarantee) == ("local", "replica_order")
 
+    def test_of_what_is_saved_names_no_operation_of_treefold(self, tmp_path):
+        """Processes that load it need not have treefold."""
+        module = tf.Module()
+        signature = [tf.TensorSpec([2])]
+        module.total = tf.function(lambda one: treefold.reduce([one, one], "mean"), signature, autograph=False)
+        own = module.total.get_concrete_function().graph
+        tf.saved_model.save(module, str(tmp_path))
+        loaded = tf.saved_model.load(str(tmp_path)).total
+        saved = loaded.concrete_functions[0].graph
+        kinds = [
+            {one.type for one in graph.get_operations()} & {"TreefoldFold", "PyFuncStateless"} for graph in (own, saved)
+        ]
+        assert (len(kinds[0]), kinds[1]) == (1, set())
+        assert loaded(tf.constant([1.0, 2.0])).numpy().tolist() == [1.0, 2.0]
+
     def test_of_an_accumulation_fn_is_a_callbacks(self):
         """It is a part of the graph."""
         found = []
