@@ -15,6 +15,7 @@ COMPILERS ?= g++,none
 
 VENV := .venv
 CORE := .venv-core
+DOCS := .venv-docs
 BIN_NAME := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 BIN = $(VENV)/$(BIN_NAME)
 PIP = $(BIN)/python -m pip --disable-pip-version-check
@@ -36,7 +37,8 @@ SANITIZE := build/sanitize
 SANITIZED_TESTS := tests/native tests/properties tests/api
 # On a GPU every access of a kernel is looked at, which takes long: batches, two dtypes, and what is settled afterwards.
 SANITIZED_KERNELS := tests/cuda/test_fused.py -k "TestBatch or wide-float32 or wide-bfloat16 or (settled and SUM)"
-BUILD_DOCS := $(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs build/docs
+# In an environment of the extra `docs` alone, so that the site never needs what another target has installed.
+BUILD_DOCS := $(DOCS)/$(BIN_NAME)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs build/docs
 # One pytest process on one core, at most four: every one of them loads TensorFlow.
 WORKERS = $(shell $(BIN)/python -c 'import os; n = os.cpu_count() or 1; print(min(n, 4) if n > 1 else 0)')
 
@@ -62,7 +64,7 @@ help:
 	@echo '                 (REPOSITORY=https://... for both: links of the README and URLs of the package lead there)'
 	@echo 'make try-wheels  build a wheel per Python and compiler, each tried in an empty environment'
 	@echo '                 (PYTHONS="python3.12 python3.13" COMPILERS=g++,clang++,none; none: without the native core)'
-	@echo 'make clean       remove .venv, .venv-core and everything built'
+	@echo 'make clean       remove .venv, .venv-core, .venv-docs and everything built'
 	@echo 'All take PYTHON=/path/to/python (3.11 or newer) the first time.'
 
 demo: $(VENV)/.demo
@@ -97,14 +99,15 @@ test-gpu: $(VENV)/.test
 	    $(BIN)/python -m pytest -q $(SANITIZED_KERNELS) || exit 1; \
 	done
 
-docs: $(VENV)/.docs
+docs docs-serve $(DOCS)/.docs: BIN := $(DOCS)/$(BIN_NAME)
+docs: $(DOCS)/.docs
 	@$(BUILD_DOCS)
 	@echo 'docs: build/docs/index.html'
 
 docs-serve: docs
 	@$(BIN)/python -m http.server --bind localhost --directory build/docs $(DOCS_PORT)
 
-check: $(VENV)/.dev
+check: $(VENV)/.dev $(DOCS)/.docs
 	@echo 'check: format';    $(BIN)/ruff format --quiet --check --diff .
 	@echo 'check: lint';      $(BIN)/ruff check --quiet .
 	@echo 'check: types';     $(BIN)/mypy --no-error-summary
@@ -166,9 +169,9 @@ try-wheels:
 	@$(PYTHON) tools/try_wheels.py --compilers $(COMPILERS) $(PYTHONS)
 
 clean:
-	rm -rf $(VENV) $(CORE) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(CORE) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-$(VENV)/.created $(CORE)/.created:
+$(VENV)/.created $(CORE)/.created $(DOCS)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	  "treefold needs Python 3.11 or newer, but $(PYTHON) is older. Name another: make PYTHON=python3.12 ...")'
 	@echo 'creating $(@D)'
@@ -179,18 +182,20 @@ $(VENV)/.created $(CORE)/.created:
 COVERED_demo := demo
 COVERED_bench := demo bench
 COVERED_test := demo test
-COVERED_docs := docs
-COVERED_dev := demo test docs dev
+COVERED_dev := demo test dev
 COVERED_mutants := demo test mutants
 
-$(VENV)/.demo $(VENV)/.bench $(VENV)/.test $(VENV)/.docs $(VENV)/.dev $(VENV)/.mutants: $(VENV)/.%: $(INSTALL_INPUTS) | $(VENV)/.created
+$(VENV)/.demo $(VENV)/.bench $(VENV)/.test $(VENV)/.dev $(VENV)/.mutants: $(VENV)/.%: $(INSTALL_INPUTS) | $(VENV)/.created
 	@echo 'installing treefold[$*] into $(VENV) (compiles the native core; the first time takes minutes)'
 	@$(INSTALL) --editable '.[$*]'
 	@touch $(COVERED_$*:%=$(VENV)/.%)
 
-$(CORE)/.test-core: $(INSTALL_INPUTS) | $(CORE)/.created
-	@echo 'installing treefold[test-core] into $(CORE) (compiles the native core)'
-	@$(INSTALL) --editable '.[test-core]'
+# Environments of one extra each: nothing else can be imported there by accident.
+$(CORE)/.test-core: | $(CORE)/.created
+$(DOCS)/.docs: | $(DOCS)/.created
+$(CORE)/.test-core $(DOCS)/.docs: $(INSTALL_INPUTS)
+	@echo 'installing treefold[$(patsubst .%,%,$(@F))] into $(@D) (compiles the native core)'
+	@$(INSTALL) --editable '.[$(patsubst .%,%,$(@F))]'
 	@touch $@
 
 $(VENV)/.wheels: constraints.txt | $(VENV)/.created
