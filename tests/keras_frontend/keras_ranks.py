@@ -57,6 +57,43 @@ class Scale(keras.layers.Layer):
         return x * self.scale
 
 
+class Two(keras.Model):
+    """Two layers, which two optimizers train on ``exact_loss``, the second on the reverse of it."""
+
+    def __init__(self, *optimizers, compiled=0):
+        """Build all; ``compiled``: how many of the optimizers ``compile`` will get."""
+        super().__init__()
+        self.parts = [Scale(), Scale()]
+        self.first, self.others = optimizers[0], {"second": optimizers[1]}
+        for part, optimizer in zip(self.parts, optimizers, strict=True):
+            part.build((None, _FEATURES))
+            optimizer.build(part.trainable_variables)
+        if (
+            keras.backend.backend() == "jax"
+        ):  # a step gets what it changes, the state of the model's own optimizer apart
+            self.states = [one for optimizer in optimizers[compiled:] for one in optimizer.variables]
+        self.built, self._is_first_compiled = True, compiled > 0
+
+    def train_step(self, *given):
+        """Apply gradients of each part by its own optimizer; ``given``: data, behind the state on JAX."""
+        x, y = given[-1][:2]
+        grad = keras.ops.mean(x * y, axis=0)
+        optimizers, grads, logs = (self.first, self.others["second"]), (grad, -grad), {"loss": grad[0]}
+        if len(given) == 1:
+            for part, optimizer, own in zip(self.parts, optimizers, grads, strict=True):
+                optimizer.apply([own], part.trainable_variables)
+            return logs
+        trainable, held, compiled, metrics = given[0]
+        half = len(self.first.variables)
+        states = (compiled, held) if self._is_first_compiled else (held[:half], held[half:])
+        of_parts = zip(optimizers, states, grads, trainable, strict=True)
+        made = [optimizer.stateless_apply(state, [own], [one]) for optimizer, state, own, one in of_parts]
+        (one,), (two,) = (weights for weights, _ in made)
+        first, second = (state for _, state in made)
+        kept = (second, first) if self._is_first_compiled else ([*first, *second], compiled)
+        return logs, ([one, two], *kept, metrics)
+
+
 class CallsOfSteps(keras.callbacks.Callback):
     """Counts the calls of a group in training steps."""
 
@@ -85,11 +122,23 @@ def dense_model(*layers, seed=3, **options):
     return keras.Sequential([keras.Input((_FEATURES,)), dense(8, "tanh", **options), *layers, dense(1, **options)])
 
 
-def fit(me, model, optimizer, given=None, *, callbacks=None, epochs=2, loss="mse", jit_compile="auto", **options):
+def fit(
+    me,
+    model,
+    optimizer,
+    given=None,
+    *,
+    callbacks=None,
+    epochs=2,
+    loss="mse",
+    loss_weights=None,
+    jit_compile="auto",
+    **options,
+):
     """Train a model on this rank's part of the data; return what ``fit`` returns."""
     x, y = (part_of(one, me.rank, me.size) for one in given or data())
     distributed = treefold.keras.distribute(optimizer, me.group)
-    model.compile(distributed, loss, jit_compile=jit_compile)
+    model.compile(distributed, loss, loss_weights, jit_compile=jit_compile)
     return model.fit(
         x,
         y,
@@ -130,6 +179,52 @@ def trained_exactly(me):
     model = keras.Sequential([keras.Input((_FEATURES,)), Scale()])
     fit(me, model, keras.optimizers.Adam(0.01), exact_data(), loss=exact_loss)
     return digest_of(model)
+
+
+def trained_by_two(me, *, compiled, distributed):
+    """Train a model of two optimizers; return a digest of the bits of its weights and their states.
+
+    ``compiled``: ``compile`` gets the first one. ``distributed``: how many of them are given to ``distribute``.
+    """
+    optimizers = [keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.25, 0.5)]
+    for one in optimizers[:distributed]:
+        treefold.keras.distribute(one, me.group)
+    model = Two(*optimizers, compiled=compiled)
+    for part in model.parts:
+        part.scale.assign(part.scale + me.rank)  # rank 0's holds
+    model.compile(*optimizers[:compiled])
+    x, y = (part_of(one, me.rank, me.size) for one in exact_data())
+    callbacks = treefold.keras.callbacks(me.group)
+    model.fit(x, y, batch_size=GLOBAL_BATCH // me.size, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+    kept = [*model.trainable_weights, *(one for optimizer in optimizers for one in optimizer.variables)]
+    return hashlib.sha256(b"".join(keras.ops.convert_to_numpy(one + 0).tobytes() for one in kept)).hexdigest()
+
+
+def trained_on_sums(me):
+    """Train on the sum of losses by its weight, and by Keras alone; return the weights, and what refuses "sum"."""
+    loss, ours, plain = keras.losses.MeanSquaredError(reduction="sum"), dense_model(), dense_model()
+    x, y = data()
+    plain.compile(keras.optimizers.SGD(0.01), loss, jit_compile=False)
+    plain.fit(x, y, batch_size=GLOBAL_BATCH, shuffle=False, verbose=0)
+    fit(me, ours, keras.optimizers.SGD(0.01), epochs=1, loss_weights=float(GLOBAL_BATCH))
+    assert np.abs(weights_of(ours) - weights_of(plain)).max() < 1e-4
+    return told(fit, me, dense_model(), keras.optimizers.SGD(), loss=loss)
+
+
+def trained_on_weighted_steps(me):
+    """Train on sequences, of which sample weights hide a part in place of the mask; return weights and digest."""
+    keras.utils.set_random_seed(3)
+    ids = keras.Input((_FEATURES,), dtype="int32")
+    hidden = keras.layers.Embedding(16, 4, mask_zero=True)(ids)
+    hidden = keras.layers.SimpleRNN(4, return_sequences=True)(hidden)
+    model = keras.Model(ids, keras.layers.Dense(1)(hidden) * 1.0)
+    x, _ = data()
+    x = np.sort(np.abs(x * 5).astype("int32") % 16 * (x > 0), axis=1)[:, ::-1].copy()
+    x[::2, 2:] = 0  # one rank of two has more to hide
+    y = np.sin(x.astype("float32"))[..., None]
+    seen = part_of((x != 0).astype("float32"), me.rank, me.size)
+    fit(me, model, keras.optimizers.SGD(0.1), (x, y), sample_weight=seen)
+    return weights_of(model), digest_of(model)
 
 
 def trained_embedding(me):

@@ -13,9 +13,12 @@ from keras_ranks import (
     saved,
     scaled,
     trained,
+    trained_by_two,
     trained_embedding,
     trained_exactly,
     trained_on_one_core,
+    trained_on_sums,
+    trained_on_weighted_steps,
     without_callbacks,
 )
 
@@ -62,6 +65,29 @@ class TestDistribute:
     def test_averages_the_rows_of_embeddings(self, values):
         """They travel as whole arrays."""
         check_one_process(values, trained_embedding, (2,))
+
+    def test_trains_models_of_several_optimizers(self, values):
+        """In a ``train_step`` of their own: both distributed, or one of them, given to ``compile`` or not."""
+        cases = [
+            {"compiled": 0, "distributed": 2},
+            {"compiled": 1, "distributed": 2},
+            {"compiled": 1, "distributed": 1},
+        ]
+        ended = {digest for case in cases for size in (1, 2) for digest in values(trained_by_two, size, **case)}
+        assert len(ended) == 1
+
+    def test_refuses_sums_of_losses(self, values):
+        """Their gradients would be halved on 2 ranks; the weight of the loss that the sentence names gives the sum."""
+        sentence = (
+            "The loss MeanSquaredError has reduction='sum', and ranks average gradients: they would be those of one "
+            "process, divided by the number of ranks. Leave reduction out; for the sum, pass "
+            "loss_weights=float(batch * group.size) to compile, where batch is the batch size of one rank."
+        )
+        assert values(trained_on_sums, 2) == [("KerasError", sentence)] * 2
+
+    def test_weighs_samples_as_one_process(self, values):
+        """Steps of sequences that have weight 0, of which ranks have other numbers."""
+        check_one_process(values, trained_on_weighted_steps, (2,))
 
     def test_averages_what_it_is_given(self, values):
         """Rank r brings 2**r: as it is, as None on rank 1, clipped, and distributed twice."""

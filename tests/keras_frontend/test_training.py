@@ -11,9 +11,12 @@ from training_ranks import (
     logged,
     normalized,
     not_distributed,
+    refused,
     resumed,
     smaller,
     started,
+    stopped,
+    unbuilt,
     uneven,
     unlike,
     warmed_up,
@@ -60,23 +63,53 @@ class TestCallbacks:
         assert first[0] == [2, 3]
 
     def test_warm_up(self, values):
-        """From half the rate on 2 ranks; a schedule is refused."""
+        """From half the rates on 2 ranks, also of two optimizers; a schedule is refused."""
         sentence = (
             "warm_up_epochs sets the learning rate, and this optimizer has a schedule. "
             "Leave warm_up_epochs out, and let the schedule begin low."
         )
-        assert values(warmed_up, 2) == [([0.25, 0.375, 0.5, 0.5], ("KerasError", sentence))] * 2
+        assert values(warmed_up, 2) == [([0.25, 0.375, 0.5, 0.5, 0.125, 0.5], ("KerasError", sentence))] * 2
 
     def test_need_a_distributed_optimizer(self, values):
         """Another one is refused before the first step."""
         sentence = (
-            "The optimizer of this model does not average gradients over the group of the callbacks. "
+            "No optimizer of this model averages gradients over the group of the callbacks. "
             "Call model.compile(optimizer=treefold.keras.distribute(optimizer, group), ...)."
         )
         assert values(not_distributed, 1) == [("KerasError", sentence)]
 
+    @pytest.mark.parametrize("kind", ["nan", "callback of rank 0"])
+    def test_stop_all_ranks_where_one_stops(self, values, kind):
+        """In the middle of an epoch: rank 1, whose loss is not a number, and rank 0."""
+        first, second = values(stopped, 2, kind=kind)
+        assert first == second
+        assert first[:2] == ([0, 1], 4 + 3)
+
+    def test_need_a_model_that_is_built(self, values):
+        """Weights that a step makes would differ from rank to rank; JAX and PyTorch make them before."""
+        first, second = values(unbuilt, 2)
+        assert first == second
+        if values.backend == "tensorflow":
+            assert first[0] == "KerasError"
+            assert first[1] == (
+                "The model did not have sequential/dense/kernel when fit began, so ranks start from different values "
+                "of it. Build the model before: give it a keras.Input, or call it once on a batch."
+            )
+
 
 class TestErrors:
+    @pytest.mark.parametrize("kind", ["optimizer", "warm up", "callbacks", "steps"])
+    def test_of_a_refusal_on_one_rank(self, values, kind):
+        """It ends the call in which the other ranks wait, with its sentence, and the group goes on."""
+        (others, *goes_on), (own, *does_too) = values(refused, 2, kind=kind)
+        assert own[0] == "KerasError"
+        words = own[1].rstrip(".")
+        assert others == (
+            "CallMismatchError",
+            f"Rank 1 could not make this call: {words}. Nothing was done, on no rank.",
+        )
+        assert goes_on == does_too == [3.0]
+
     def test_of_a_killed_rank(self, keras_ranks):
         """It ends ``fit`` on all others with treefold's error, which names the rank."""
         *others, killed = keras_ranks(broken, 3, kind="kill")

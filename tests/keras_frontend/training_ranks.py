@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 # Keras from there, because it has to be loaded behind Triton.
-from keras_ranks import GLOBAL_BATCH, data, dense_model, digest_of, fit, keras, part_of, weights_of
+from keras_ranks import GLOBAL_BATCH, Two, data, dense_model, digest_of, exact_data, fit, keras, part_of, weights_of
 from rank_processes import told
 
 import treefold.keras
@@ -49,6 +49,23 @@ class Fault(keras.callbacks.Callback):
         """Do it."""
         if (self._epoch, batch) == (1, 2):
             self._action()
+
+
+class StopsAt(keras.callbacks.Callback):
+    """Stops in the middle of an epoch."""
+
+    def __init__(self, epoch, batch):
+        super().__init__()
+        self._at, self._epoch = (epoch, batch), 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Note it."""
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Stop."""
+        if (self._epoch, batch) == self._at:
+            self.model.stop_training = True
 
 
 def started(me):
@@ -129,13 +146,18 @@ def resumed(me, *, path):
 
 
 def warmed_up(me):
-    """Warm up for 2 of 4 epochs; return the rates, and what is refused of a schedule."""
+    """Warm up for 2 of 4 epochs, and 1 of two optimizers; return the rates, and what is refused of a schedule."""
     noted = Noted()
     callbacks = treefold.keras.callbacks(me.group, [noted], warm_up_epochs=2)
     fit(me, dense_model(), keras.optimizers.SGD(0.5), epochs=4, callbacks=callbacks)
     schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
     callbacks = treefold.keras.callbacks(me.group, warm_up_epochs=2)
-    return noted.rates, told(fit, me, dense_model(), keras.optimizers.SGD(schedule), callbacks=callbacks)
+    optimizers = [treefold.keras.distribute(keras.optimizers.SGD(rate), me.group) for rate in (0.25, 1.0)]
+    model = Two(*optimizers)
+    model.compile()
+    model.fit(*exact_data(), verbose=0, callbacks=callbacks)
+    rates = [*noted.rates, *(float(one.learning_rate) for one in optimizers)]
+    return rates, told(fit, me, dense_model(), keras.optimizers.SGD(schedule), callbacks=callbacks)
 
 
 def not_distributed(me):
@@ -143,6 +165,45 @@ def not_distributed(me):
     model = dense_model()
     model.compile("sgd", "mse")
     return told(model.fit, *data(), verbose=0, callbacks=treefold.keras.callbacks(me.group))
+
+
+def refused(me, *, kind):
+    """Rank 1 alone does something that is refused; return what each rank is told, and whether the group goes on."""
+    model, is_other = dense_model(), me.rank == 1
+    callbacks = treefold.keras.callbacks(me.group, warm_up_epochs=2 if kind == "warm up" and is_other else 0)
+    optimizer = treefold.keras.distribute(keras.optimizers.SGD(), me.group)
+    if kind == "warm up" and is_other:
+        optimizer.learning_rate = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
+    model.compile("sgd" if kind == "optimizer" and is_other else optimizer, "mse")
+    if kind == "steps":
+        said = told(treefold.keras.steps, me.group, 1 - me.rank)
+    else:
+        said = told(model.fit, *data(), verbose=0, callbacks=[] if kind == "callbacks" and is_other else callbacks)
+    return said, float(me.group.all_reduce(2.0**me.rank))
+
+
+def stopped(me, *, kind):
+    """Stop one rank in the third step of the second epoch; return epochs, steps, and weights.
+
+    ``kind``: rank 1 by a loss that is not a number, or rank 0 by a callback that it alone has.
+    """
+    model, (x, y) = dense_model(), data()
+    own, on_rank_0 = [keras.callbacks.TerminateOnNaN()], []
+    if kind == "nan":
+        own.append(Fault(lambda: me.rank == 1 and model.layers[-1].bias.assign([np.nan])))
+    else:
+        on_rank_0.append(StopsAt(1, 2))
+    callbacks = treefold.keras.callbacks(me.group, own, on_rank_0=on_rank_0)
+    history = fit(me, model, keras.optimizers.SGD(0.1), (x, y), epochs=4, callbacks=callbacks, validation_data=(x, y))
+    return history.epoch, int(model.optimizer.iterations), digest_of(model)
+
+
+def unbuilt(me):
+    """Train a model that has no weights when ``fit`` begins; return what is refused, or whether ranks are alike."""
+    keras.utils.set_random_seed(me.rank)
+    model = keras.Sequential([_LAYERS.Dense(1)])
+    said = told(fit, me, model, keras.optimizers.SGD(0.1))
+    return said if said != "done" else digest_of(model)
 
 
 def counted(me, *, counts):

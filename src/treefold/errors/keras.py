@@ -37,9 +37,9 @@ class KerasError(ArgumentError):
 
     @classmethod
     def not_distributed(cls) -> Self:
-        """The optimizer of a model averages nothing, or over another group than the callbacks."""
+        """The optimizers of a model average nothing, or over another group than the callbacks."""
         return cls(
-            "The optimizer of this model does not average gradients over the group of the callbacks. "
+            "No optimizer of this model averages gradients over the group of the callbacks. "
             "Call model.compile(optimizer=treefold.keras.distribute(optimizer, group), ...)."
         )
 
@@ -49,6 +49,23 @@ class KerasError(ArgumentError):
         return cls(
             "This fit averages gradients, and lets ranks start from different weights. "
             "Pass callbacks=treefold.keras.callbacks(group) to it."
+        )
+
+    @classmethod
+    def late_variable(cls, path: str) -> Self:
+        """A step trains a variable that ``fit`` could not make alike on all ranks."""
+        return cls(
+            f"The model did not have {path} when fit began, so ranks start from different values of it. "
+            "Build the model before: give it a keras.Input, or call it once on a batch."
+        )
+
+    @classmethod
+    def summed_loss(cls, name: str, reduction: object) -> Self:
+        """A loss is the sum over a batch, while gradients are averaged."""
+        return cls(
+            f"The loss {name} has reduction={reduction!r}, and ranks average gradients: they would be those of one "
+            "process, divided by the number of ranks. Leave reduction out; for the sum, pass "
+            "loss_weights=float(batch * group.size) to compile, where batch is the batch size of one rank."
         )
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any
 
 from treefold.errors import KerasError
 from treefold.group import Group
+from treefold.keras.optimizers import refusing
 
 
 def steps(group: Group, batches: Any) -> int:
@@ -29,9 +30,10 @@ def steps(group: Group, batches: Any) -> int:
             this is an array of samples.
 
     """
-    count = _count(batches)
-    if count < 1:
-        raise KerasError.no_batches(batches)
+    with refusing(group):
+        count = _count(batches)
+        if count < 1:
+            raise KerasError.no_batches(batches)
     return int(group.all_reduce(count, "min"))
 
 

@@ -6,13 +6,14 @@ methods are covered by attributes of the object; ``Averaging`` holds what they d
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 
-from treefold.errors import KerasError
+from treefold.errors import GroupError, KerasError
 from treefold.group import Group
 
 #: Where an optimizer keeps its ``Averaging``.
@@ -46,7 +47,7 @@ def distribute(optimizer: keras.optimizers.Optimizer, group: Group) -> keras.opt
 
 def attach(optimizer: keras.optimizers.Optimizer, group: Group) -> Averaging:
     """Return what averages an optimizer's gradients from now on, in place of what did so before."""
-    for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+    for one in (optimizer, _inner(optimizer)):
         averaging = averaging_of(one)
         if averaging is not None:
             averaging.detach()
@@ -54,10 +55,55 @@ def attach(optimizer: keras.optimizers.Optimizer, group: Group) -> Averaging:
     return kind(optimizer, group)
 
 
+def attach_all(model: keras.Model, group: Group) -> list[Averaging]:
+    """Return the averagings over a group of all optimizers that a model holds; attach one where there is none.
+
+    So the optimizer that ``compile`` made, which a ``train_step`` of the model's own may use or not, is no error.
+
+    Raises:
+        KerasError: no optimizer of the model averages over this group.
+
+    """
+    found = [(one, averaging_of(one) or averaging_of(_inner(one))) for one in optimizers_of(model)]
+    if not any(averaging and averaging.group is group for _, averaging in found):
+        raise KerasError.not_distributed()
+    # An averaging of the optimizer within comes before its loss scale optimizer's check, from now on.
+    return [
+        averaging if averaging and averaging is averaging_of(one) else attach(one, group)
+        for one, averaging in found
+        if averaging is None or averaging.group is group
+    ]
+
+
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Return the optimizers that a model and its layers hold as attributes, or in lists, tuples and dicts of these."""
+    held = {}
+    for layer in model._flatten_layers():  # noqa: SLF001 - the model, and layers within layers, too
+        values = list(vars(layer).values())
+        values += [one for value in values if isinstance(value, dict) for one in value.values()]
+        values += [one for value in values if isinstance(value, list | tuple) for one in value]
+        held.update({id(one): one for one in values if isinstance(one, keras.optimizers.Optimizer)})
+    inner = {id(_inner(one)) for one in held.values()}
+    return [one for key, one in held.items() if key not in inner]
+
+
 def averaging_of(optimizer: Any) -> Averaging | None:
     """Return what averages an optimizer's gradients; None if nothing does."""
     found: Averaging | None = getattr(optimizer, _ATTRIBUTE, None)
     return found
+
+
+@contextlib.contextmanager
+def refusing(group: Group) -> Iterator[None]:
+    """Tell a refusal to the other ranks, so that it ends the call in which they wait with the same sentence."""
+    try:
+        yield
+    except KerasError as error:
+        call = object()
+        with contextlib.suppress(GroupError):  # of a group that is over
+            group.link.begin(call)
+            group.link.fail(call, error)
+        raise
 
 
 class Averaging:
@@ -68,7 +114,8 @@ class Averaging:
     def __init__(self, optimizer: keras.optimizers.Optimizer, group: Group) -> None:
         """Cover the methods of an optimizer."""
         self.group = group
-        self.has_callbacks = False
+        #: The variables that ``fit`` has made alike on all ranks, by their ids; None: it lacks the callbacks.
+        self.alike: frozenset[int] | None = None
         self._optimizer = optimizer
         self._plain = {name: getattr(optimizer, name) for name in self.covered}
         for name in self.covered:
@@ -85,7 +132,6 @@ class Averaging:
 
         Gradients that are accumulated are averaged when they are used.
         """
-        self._refuse_callers()
         variables = None if trainable_variables is None else list(trainable_variables)
         given = self._filled(grads, variables)
         accumulates = self._optimizer.gradient_accumulation_steps
@@ -105,9 +151,11 @@ class Averaging:
     def _filled(self, grads: Iterable[Any], variables: Sequence[Any] | None) -> list[Any]:
         """Return gradients that all ranks have alike: dense ones, with zeros for None."""
         variables = self._optimizer._trainable_variables if variables is None else variables  # noqa: SLF001
-        for variable in variables:
-            if getattr(variable, "overwrite_with_gradient", False):
-                raise KerasError.overwritten_variable(variable.path)
+        with refusing(self.group):
+            self._refuse_callers(variables)
+            for variable in variables:
+                if getattr(variable, "overwrite_with_gradient", False):
+                    raise KerasError.overwritten_variable(variable.path)
         pairs = zip(grads, variables, strict=True)
         return [
             keras.ops.zeros(variable.shape, variable.dtype) if grad is None else _dense(grad)
@@ -118,14 +166,15 @@ class Averaging:
         """Return the means over all ranks."""
         if not grads:
             return []
-        _refuse_xla()
+        with refusing(self.group):
+            _refuse_xla()
         return self.group.all_reduce(list(grads), "mean")
 
-    def _refuse_callers(self) -> None:
-        """Raise if another ``LossScaleOptimizer`` calls, or a ``fit`` without the callbacks.
+    def _refuse_callers(self, variables: Sequence[Any]) -> None:
+        """Raise if another ``LossScaleOptimizer`` calls, or a ``fit`` without the callbacks, or with other variables.
 
         The first has looked at this rank's gradients alone. Where they are not finite it does not call at all, and the
-        other ranks would average other steps. The second lets ranks start from different weights.
+        other ranks would average other steps. The others let ranks start from different weights.
         """
         frame = sys._getframe()  # noqa: SLF001 - nothing else tells an optimizer who uses it
         while frame.f_back is not None:
@@ -133,8 +182,12 @@ class Averaging:
             caller = frame.f_locals.get("self")
             if isinstance(caller, keras.optimizers.LossScaleOptimizer) and caller is not self._optimizer:
                 raise KerasError.local_check()
-            if isinstance(caller, keras.Model) and frame.f_code.co_name == "fit" and not self.has_callbacks:
-                raise KerasError.no_callbacks()
+            if isinstance(caller, keras.Model) and frame.f_code.co_name == "fit":
+                if self.alike is None:
+                    raise KerasError.no_callbacks()
+                for variable in variables:
+                    if id(variable) not in self.alike:
+                        raise KerasError.late_variable(variable.path)
 
 
 class AveragingBeforeCheck(Averaging):
@@ -144,7 +197,6 @@ class AveragingBeforeCheck(Averaging):
 
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         """Check and apply the averages of gradients."""
-        self._refuse_callers()
         variables = None if trainable_variables is None else list(trainable_variables)
         return self._plain["apply"](self._averaged(self._filled(grads, variables)), variables)
 
@@ -152,9 +204,13 @@ class AveragingBeforeCheck(Averaging):
         self, optimizer_variables: Sequence[Any], grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> Any:
         """Check and apply the averages of gradients, which does not come to ``apply``."""
-        self._refuse_callers()
         given = self._averaged(self._filled(grads, None))
         return self._plain["stateless_apply"](optimizer_variables, given, trainable_variables)
+
+
+def _inner(optimizer: Any) -> Any:
+    """Return the optimizer within a ``LossScaleOptimizer``; None for others."""
+    return getattr(optimizer, "inner_optimizer", None)
 
 
 def _dense(grad: Any) -> Any:

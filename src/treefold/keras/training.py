@@ -14,7 +14,7 @@ import numpy as np
 from treefold.errors import CallMismatchError, KerasError
 from treefold.errors.keras import place_in_fit, unequal_samples
 from treefold.group import Group
-from treefold.keras.optimizers import attach, averaging_of
+from treefold.keras.optimizers import attach_all, optimizers_of, refusing
 
 #: Distance of the seeds of two ranks, an odd number: large, because some generators add what they count to the seed.
 _SEED_DISTANCE, _SEEDS = 0x4F1BBCDD, 2**31
@@ -31,8 +31,9 @@ def callbacks(
 
     At the start all ranks take rank 0's weights and optimizer state; its weights also at the end. Seeds of dropout
     differ from rank to rank. At the end of an epoch, metrics and validation are averaged over ranks, weighted by
-    samples. So are the moving statistics of ``BatchNormalization``. Whether to stop, and the learning rate, are rank
-    0's. An error of the group ends ``fit`` as treefold's own error, which names the rank.
+    samples. So are the moving statistics of ``BatchNormalization``. Whether to stop, and learning rates, are rank 0's;
+    within an epoch, a callback that stops any rank stops all. All optimizers that the model holds average over the
+    group from then on, if one does. An error of the group ends ``fit`` as treefold's own error, which names the rank.
 
     Args:
         group: the ranks that train together, as for ``distribute``.
@@ -44,8 +45,8 @@ def callbacks(
         A list for ``fit(callbacks=...)``.
 
     """
-    local = list(on_rank_0) if group.rank == 0 else []
-    return [Averages(group), *on_all_ranks, *local, Agreement(group, warm_up_epochs)]
+    own = [*on_all_ranks, *(on_rank_0 if group.rank == 0 else ())]
+    return [Averages(group), *own, Agreement(group, warm_up_epochs, may_stop=any(map(_sees_batches, own)))]
 
 
 class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped here
@@ -64,19 +65,17 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
         """Let gradients be averaged before anything looks at them, and errors of steps be the group's own.
 
         Raises:
-            KerasError: the model's optimizer does not average gradients over this group.
+            KerasError: no optimizer of the model averages gradients over this group, or a loss is a sum.
 
         """
-        optimizer = self.model.optimizer
-        for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
-            averaging = averaging_of(one)
-            if averaging is not None and averaging.group is self.group:
-                break
-        else:
-            raise KerasError.not_distributed()
-        if one is not optimizer:  # compile has wrapped it, to scale the loss
-            averaging = attach(optimizer, self.group)
-        averaging.has_callbacks = True
+        with refusing(self.group):
+            averagings = attach_all(self.model, self.group)
+            for loss in keras.tree.flatten(self.model.loss):
+                sums = ("sum", "none", None) if isinstance(loss, keras.losses.Loss) else ("sum",)
+                if getattr(loss, "reduction", "mean") in sums:  # TensorFlow's gradient of an array is that of its sum
+                    raise KerasError.summed_loss(type(loss).__name__, loss.reduction)
+        for averaging in averagings:
+            averaging.alike = frozenset(map(id, self.model.weights))
         step = self.model.train_function
         if getattr(step, "func", None) is _step:  # of a fit before
             step = step.args[0]
@@ -143,36 +142,42 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
 class Agreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped here
     """Comes last: what callbacks have restored or decided on rank 0 holds for all ranks."""
 
-    def __init__(self, group: Group, warm_up_epochs: int = 0) -> None:
-        """Follow rank 0 of a group."""
+    def __init__(self, group: Group, warm_up_epochs: int = 0, *, may_stop: bool = False) -> None:
+        """Follow rank 0 of a group; ``may_stop``: callbacks of this rank may stop it within an epoch."""
         super().__init__()
         self._group = group
         self._warm_up_epochs = warm_up_epochs
-        self._full_rate = 0.0
+        self._may_stop = may_stop
+        self._optimizers: list[Any] = []
+        self._full_rates: list[float] = []
 
     def set_model(self, model: keras.Model) -> None:
-        """Note the learning rate to warm up to, before a callback restores a lower one.
+        """Note the learning rates to warm up to, before a callback restores lower ones.
 
         Raises:
-            KerasError: it is a schedule.
+            KerasError: one is a schedule.
 
         """
         super().set_model(model)
-        if self._warm_up_epochs and not _has_settable_rate(model.optimizer):
-            raise KerasError.warm_up()
-        if self._warm_up_epochs:
-            self._full_rate = float(model.optimizer.learning_rate)
+        held = optimizers_of(model)
+        self._optimizers = [one for one in held if _has_settable_rate(one)]
+        self._full_rates = [float(one.learning_rate) for one in self._optimizers]
+        with refusing(self._group):
+            if self._warm_up_epochs and len(self._optimizers) < len(held):
+                raise KerasError.warm_up()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
-        """Take rank 0's weights, optimizer state and first epoch; let seeds differ from rank to rank."""
+        """Take rank 0's weights, state of optimizers and first epoch; let seeds differ from rank to rank."""
         model, group = self.model, self._group
-        if not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
-        weights = model.weights
+        trainable, weights = model.trainable_variables, model.weights
+        if trainable and model.optimizer and not model.optimizer.built:
+            model.optimizer.build(trainable)
         known = {id(one) for one in weights}
         seeds = [one for one in model.variables if id(one) not in known]
+        states = [one for optimizer in optimizers_of(model) for one in optimizer.variables if id(one) not in known]
         with _located("at the start of fit"):
-            self._take([*weights, *seeds, *model.optimizer.variables])
+            self._take([*weights, *seeds, *states])
+            self._may_stop = bool(group.all_reduce(int(self._may_stop), "max"))
         _replace(seeds, lambda arrays: [_seed_of(array, group.rank) for array in arrays])
         _seed_torch(group.rank)
         first = group.broadcast(np.array(model._initial_epoch or 0))  # noqa: SLF001 - where BackupAndRestore puts it
@@ -182,18 +187,22 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is unty
         """Warm up."""
         if epoch <= self._warm_up_epochs and self._warm_up_epochs:
             least = 1.0 / self._group.size
-            self.model.optimizer.learning_rate = self._full_rate * (
-                least + (1.0 - least) * epoch / self._warm_up_epochs
-            )
+            for optimizer, full_rate in zip(self._optimizers, self._full_rates, strict=True):
+                optimizer.learning_rate = full_rate * (least + (1.0 - least) * epoch / self._warm_up_epochs)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Stop if a callback stops any rank, as ``TerminateOnNaN`` does: every step needs all ranks."""
+        if self._may_stop:
+            self.model.stop_training = bool(self._group.all_reduce(int(self.model.stop_training), "max"))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Stop if rank 0 stops, and take its learning rate."""
-        optimizer = self.model.optimizer
-        rate = float(optimizer.learning_rate) if _has_settable_rate(optimizer) else 0.0
-        must_stop, decided = self._group.broadcast(np.array([self.model.stop_training, rate], np.float64))
+        """Stop if rank 0 stops, and take its learning rates."""
+        rates = [float(one.learning_rate) for one in self._optimizers]
+        must_stop, *decided = self._group.broadcast(np.array([self.model.stop_training, *rates], np.float64))
         self.model.stop_training = bool(must_stop)
-        if decided != rate:
-            optimizer.learning_rate = float(decided)
+        for optimizer, rate, new in zip(self._optimizers, rates, decided, strict=True):
+            if new != rate:
+                optimizer.learning_rate = float(new)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Take rank 0's weights, which a callback may have restored there alone."""
@@ -249,6 +258,13 @@ def _seed_torch(rank: int) -> None:
         import torch  # noqa: PLC0415 - Keras' backend, and loaded
 
         torch.manual_seed((torch.initial_seed() + rank * _SEED_DISTANCE) % _SEEDS)
+
+
+def _sees_batches(callback: keras.callbacks.Callback) -> bool:
+    """Return whether a callback does something at the end of a batch, so that it may stop training there."""
+    names = ("on_batch_end", "on_train_batch_end")
+    plain = keras.callbacks.Callback
+    return any(getattr(getattr(callback, name), "__func__", None) is not getattr(plain, name) for name in names)
 
 
 def _has_settable_rate(optimizer: keras.optimizers.Optimizer) -> bool:
