@@ -2,6 +2,7 @@ import array
 import collections
 import decimal
 import fractions
+import numbers
 import re
 
 import numpy as np
@@ -21,6 +22,14 @@ class Series:
     def __iter__(self):
         """Go through the numbers."""
         return iter((1.0, 3.0))
+
+
+class Rounded:
+    """A real number of which a float is all that can be had."""
+
+    def __float__(self):
+        """Return something near it."""
+        return 1.0
 
 
 def weighed(weights, op="mean"):
@@ -103,6 +112,25 @@ class TestWeights:
         results = {weighed_bits(weights) for weights in ratios}
         assert results == {weighed_bits([fractions.Fraction(3), 7])}
         assert read_weights(tenths, ReduceOp.MEAN) == (3, 7) != read_weights([0.3, 0.7], ReduceOp.MEAN)
+
+    def test_of_longer_floats_are_not_cut(self):
+        """`numpy.longdouble` has more bits than a float on most machines."""
+        long = np.longdouble(1) + np.finfo(np.longdouble).eps
+        exact = fractions.Fraction(*long.as_integer_ratio())
+        for weights in ([long, 1], np.array([long, 1])):
+            assert read_weights(weights, ReduceOp.MEAN) == (exact.numerator, exact.denominator)
+        expected = float((exact - 1) / (exact + 1))
+        assert reduce([np.array([1.0]), np.array([-1.0])], "mean", to="cpu:0", weights=[long, 1]).tolist() == [expected]
+
+    def test_that_do_not_tell_their_exact_value_are_refused(self):
+        """Such as numbers of any precision of other packages."""
+        sentence = (
+            "weights has a Rounded, which does not tell its exact value. A weight is a whole number, a float, a"
+            " Fraction or a Decimal. Multiply the weights until they are whole numbers."
+        )
+        numbers.Real.register(Rounded)
+        with pytest.raises(ArgumentError, match=f"^{re.escape(sentence)}$"):
+            weighed([Rounded(), 1])
 
     def test_of_more_bits_than_float64_are_said_to_be_slow(self):
         """And give the exact mean all the same."""

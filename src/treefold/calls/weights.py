@@ -59,6 +59,8 @@ def read_fractions(weights: object, op: ReduceOp, *, are_signed: bool = False) -
         raise ArgumentError.option(weights=weights)
     try:
         read = tuple(_read_number(weights[replica]) for replica in range(len(weights)))
+    except ArgumentError:
+        raise
     except (TypeError, ValueError, OverflowError):  # no number; not finite; more than fit into memory
         raise ArgumentError.option(weights=weights) from None
     if not are_signed and any(weight < 0 for weight in read):
@@ -89,6 +91,7 @@ def _read_number(weight: Any) -> Fraction:
     """Return one weight as the number that it is: of a float, its binary value.
 
     Raises:
+        ArgumentError: it is a real number that does not tell its exact value.
         TypeError: it is no real number. Text, which ``Fraction`` would read, is none.
         ValueError: it is NaN.
         OverflowError: it is infinite, or a ``Decimal`` that would fill the memory.
@@ -98,15 +101,17 @@ def _read_number(weight: Any) -> Fraction:
         if weight.is_finite() and weight and abs(weight.adjusted()) > _MOST_BITS:  # digits have 3 bits and more
             raise OverflowError
         return Fraction(weight)
-    if isinstance(weight, numbers.Rational | float):
+    if isinstance(weight, numbers.Rational):
         return Fraction(weight)
-    if not isinstance(weight, numbers.Real):
-        backend = _backend_of(weight)
-        if backend is None or backend.shape_dtype(weight) not in _SCALARS:
-            raise TypeError
-        # An element of an array: a whole number, which may be larger than a float holds exactly, or a float.
-        weight = np.asarray(backend.host_view(weight)).item()
-    return Fraction(weight) if isinstance(weight, int) else Fraction(float(weight))
+    if isinstance(weight, numbers.Real):  # of any precision: float would cut np.longdouble
+        if not hasattr(weight, "as_integer_ratio"):
+            raise ArgumentError.inexact_weight(weight)
+        return Fraction(*weight.as_integer_ratio())
+    backend = _backend_of(weight)
+    if backend is None or backend.shape_dtype(weight) not in _SCALARS:
+        raise TypeError
+    # An element of an array: a whole number, which may be larger than a float holds exactly, or a float.
+    return Fraction(np.asarray(backend.host_view(weight)).item())
 
 
 _SCALARS = frozenset(((), dtype) for dtype in (*FLOATS, *INTEGERS, "bool"))

@@ -183,6 +183,13 @@ class ArgumentError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def inexact_weight(cls, weight: object) -> Self:
+        return cls(
+            f"weights has a {type(weight).__name__}, which does not tell its exact value. A weight is a whole number, a"
+            " float, a Fraction or a Decimal. Multiply the weights until they are whole numbers."
+        )
+
+    @classmethod
     def wide_accumulation(cls) -> Self:
         return cls(
             'accumulate="wide" is gone: sums and means are exact now, and rounded once. Leave accumulate out, or take'
