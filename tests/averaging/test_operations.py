@@ -92,6 +92,14 @@ class TestCombinations:
         combine("w", dtype, parts, Combination.of(read_text("3,-0.5")), out)
         assert out.tolist() == [2 - 1.5j]
 
+    @pytest.mark.parametrize("text", ["0.5", "0.25,0.5", "1", "3/2"])
+    def test_of_zeros_keep_the_sign_of_both_parts(self, text):
+        """Half of -0 - 0j is -0 - 0j."""
+        weights = read_text(text)
+        parts, out = [np.full(2, complex(-0.0, -0.0))] * len(weights), np.zeros(2, "complex128")
+        combine("w", "complex128", parts, Combination.of(weights), out)
+        assert np.signbit(out.view("float64")).all()
+
     def test_of_integers_are_the_nearest_whole_number(self):
         """Halves go to the even neighbour; beyond the dtype there is none."""
         parts = [np.array([10, 11], "int64"), np.array([7, 8], "int64")]

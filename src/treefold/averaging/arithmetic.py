@@ -189,7 +189,7 @@ def _fold_floats(parts: list[Array], numerators: list[int], divisor: int, out: A
         fold_into(parts, [out], Fold(ReduceOp.MEAN, weights=None if is_equal else tuple(weights)), dtype)
     elif total < divisor:
         # A contribution of -0, which no sum notices, makes the weights add up to the divisor.
-        nothing = np.full_like(parts[0], -0.0)
+        nothing = _negated(np.zeros_like(parts[0]))  # by its bits: -0.0 as a complex number is -0 + 0j
         fold_into([*parts, nothing], [out], Fold(ReduceOp.MEAN, weights=(*weights, divisor - total)), dtype)
     else:
         # The core divides by the sum of the weights alone. NumPy's fold has the same bits.
