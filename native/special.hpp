@@ -45,6 +45,15 @@ void complex_product(const void* const* sources, const Arithmetic& fold, void* c
   }
 }
 
+// The MEAN of 32-bit integers: by `few` up to 2^20 contributions, whose sum float64 holds; beyond, by whole numbers.
+template <Dtype dtype, class Result, Loop few>
+void integer_mean_of_any_count(const void* const* sources, const Arithmetic& fold, void* const* targets,
+                               std::size_t target_count, std::size_t begin, std::size_t end, bool stream_out) {
+  constexpr std::size_t most_in_float64 = std::size_t{1} << 20;
+  const Loop loop = fold.count <= most_in_float64 ? few : &exact_integer_mean<dtype, Result>;
+  loop(sources, fold, targets, target_count, begin, end, stream_out);
+}
+
 template <bool is_signed>
 void wide_integer_mean(const void* const* sources, const Arithmetic& fold, void* const* targets,
                        std::size_t target_count, std::size_t begin, std::size_t end, bool) {

@@ -50,9 +50,9 @@ void fill_integer(Level& level) {
   constexpr Loop product = loop_of<dtype, Plain<Unsigned>, Plain<Unsigned>, Op::product, exact>;
   fill(level, dtype, Op::sum, sum, sum);
   if constexpr (sizeof(T) < 8) {
-    // Up to 2^20 contributions of 32 bits, the sum is exact in float64, too, in which it is divided; 64-bit integers
-    // need the quotients of `integer_mean`.
-    constexpr Loop mean = loop_of<dtype, Widened<T, std::int64_t>, Mean, Op::mean, exact>;
+    // The sum is exact in float64, too, in which it is divided; 64-bit integers need the quotients of `integer_mean`.
+    constexpr Loop few = loop_of<dtype, Widened<T, std::int64_t>, Mean, Op::mean, exact>;
+    constexpr Loop mean = sizeof(T) < 4 ? few : &integer_mean_of_any_count<dtype, typename Mean::Element, few>;
     fill(level, dtype, Op::mean, mean, mean);
   } else {
     fill(level, dtype, Op::mean, &wide_integer_mean<std::is_signed_v<T>>, &wide_integer_mean<std::is_signed_v<T>>);

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +11,7 @@ from exact_oracle import WIDTHS, bits_of
 from native_cases import IS_FULL, LEVELS, fold_natively
 
 from treefold import _native
+from treefold.execution.host_fold import fold_into
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 
@@ -175,3 +177,27 @@ def are_halfway(doubles, dtype):
     ends = [rounded(np.nextafter(doubles, end), dtype).astype(np.float64) for end in (-np.inf, np.inf)]
     low, high = (np.clip(end, -beyond, beyond) for end in ends)
     return (low != high) & (doubles == (low + high) / 2)
+
+
+class TestMoreThanAMillionContributions:
+    """So many that sums of 32-bit integers do not fit float64, and that Python would take minutes."""
+
+    def test_of_integers_have_the_exact_mean(self):
+        """Rounded once: the sum has more than 53 bits."""
+        most, count, length = (1 << 32) - 1, (1 << 21) + 3, 16
+        first, mean = np.arange(1, length + 1, dtype=np.uint32), np.empty(length)
+        fold_into([first, *[np.full_like(first, most)] * (count - 1)], [mean], Fold(ReduceOp.MEAN), "uint32")
+        sums = [int(one) + (count - 1) * most for one in first]
+        assert mean.tolist() == [total / count for total in sums]
+        assert mean.tolist() != [float(total) / count for total in sums]
+
+    @pytest.mark.parametrize("op", ["SUM", "MEAN"])
+    def test_of_any_exponents_are_exact(self, op):
+        """All that is large cancels; what is left is small numbers, one of each replica of a few."""
+        count, length = (1 << 20) + 8, 4
+        huge, tiny = np.full(length, 1.7e38, np.float32), 2.0 ** np.arange(-120, -116, dtype=np.float32)
+        rows = [huge, -huge] * (count // 2 - 4) + [tiny * np.float32(2**replica) for replica in range(8)]
+        made = np.empty(length, np.float32)
+        fold_into(rows, [made], Fold(ReduceOp[op]), "float32")
+        exact = [Fraction(float(one)) * 255 / (count if op == "MEAN" else 1) for one in tiny]
+        assert made.tolist() == [float(np.float32(float(one))) for one in exact]

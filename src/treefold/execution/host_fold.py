@@ -19,8 +19,6 @@ from treefold.reduce_op import ReduceOp
 
 #: Elements that NumPy folds at a time: a block of each replica and its accumulator stay in the second-level cache.
 _BLOCK = 1 << 15
-#: Above this many contributions, the core's sums of 32-bit integers in float64 may be inexact; NumPy's are exact.
-_MOST_NATIVE = 1 << 20
 #: Bits of float64's significand, and of a number in the middle between two of float32.
 _DOUBLE_BITS, _MIDDLE_BITS = 53, 25
 
@@ -52,17 +50,11 @@ def fold_batch(jobs: Sequence[Job], fold: Fold) -> None:
         raise
 
 
-def folds_natively(num_sources: int) -> bool:
-    """Tell whether the native core folds ``num_sources`` contributions."""
-    return native.HAS_NATIVE and num_sources <= _MOST_NATIVE
-
-
 def _fold_plain(jobs: Sequence[Job], plain: Sequence[Job], fold: Fold) -> None:
-    most = max((len(job.sources) for job in jobs), default=0)
     by_core: list[Job] = []
     others: list[Job] = []
     for job in plain:
-        serves = folds_natively(most) and _made_dtype(job, fold) == fold.result_dtype(job.dtype)
+        serves = native.HAS_NATIVE and _made_dtype(job, fold) == fold.result_dtype(job.dtype)
         (by_core if serves else others).append(job)
     if by_core:
         _fold_natively(by_core, fold)

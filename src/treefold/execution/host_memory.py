@@ -17,7 +17,7 @@ from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.backends.numpy import NumpyBackend
 from treefold.execution import native
 from treefold.execution.actions import LeafActions, leaf_actions
-from treefold.execution.host_fold import UNFINISHED, Job, fold_batch, folds_natively
+from treefold.execution.host_fold import UNFINISHED, Job, fold_batch
 from treefold.execution.interface import CallSummary, Executor, Repeat
 from treefold.execution.native import new_result
 from treefold.execution.operands import Operand, Results
@@ -88,7 +88,7 @@ class HostExecutor(Executor):
         is_alike = all(
             backend.result_dtype(fold, leaf.dtype) == fold.result_dtype(leaf.dtype) for backend, leaf in leaves
         )
-        serves = is_alike and folds_natively(len(plan.buffers))
+        serves = is_alike and native.HAS_NATIVE
         return _Repeater(plan, fold, backends).repeat if serves else None
 
 
