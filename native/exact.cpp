@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "arithmetic.hpp"
+
 namespace treefold {
 
 namespace {
@@ -286,6 +288,7 @@ bool Weights::has_zero() const {
 }
 
 void Weights::split() {
+  const PlainArithmetic mode;
   const std::int64_t length = bit_length(sum_);
   const auto scaled = [&](const Natural& number, double& value) {
     // Correct rounding to 53 bits tells whether they were enough: nothing is left then.

@@ -462,7 +462,7 @@ void exact_loop(const void* const* sources, const Arithmetic& fold, void* const*
   if (stream_out) stream_fence();
 }
 
-// The weighted MEAN of integers: whole numbers, element by element.
+// A MEAN of integers, also by weights: whole numbers, element by element.
 template <Dtype dtype, class Result>
 void exact_integer_mean(const void* const* sources, const Arithmetic& fold, void* const* targets,
                         std::size_t target_count, std::size_t begin, std::size_t end, bool) {
@@ -479,6 +479,7 @@ void exact_integer_mean(const void* const* sources, const Arithmetic& fold, void
 // by no other. Not by constants, which a compiler would add up itself.
 inline bool flag_works() {
 #if TREEFOLD_HAS_FLAG
+  const PlainArithmetic mode;  // the window leaves its own behind
   constexpr int N = lanes_of<double>;
   volatile double one = 1, tiny = 0x1p-60;
   float contributions[2][exact_length];

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "arithmetic.hpp"
 #include "elements.hpp"
 #include "exact.hpp"
 #include "overflow.hpp"

@@ -183,7 +183,6 @@ void Pool::send_workers_away() noexcept {
 
 bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
                const std::function<bool()>& interrupted) {
-  const PlainArithmetic mode;
   const std::size_t threads = num_threads();
   // Acquire pairs with the release at the end of run(): the plain members that offer() writes are handed from holder to
   // holder. The flag is tried, never waited for: whoever holds it may be this very thread, below a signal handler.
@@ -201,7 +200,11 @@ bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
   const std::size_t lane_count = shares ? lane_count_ : 1;
   auto asked = Clock::now();
   take(lanes, lane_count, 0, stopped, [&](std::size_t i) {
-    task(i);
+    {
+      // Not around `interrupted`: a signal handler sees the caller's mode, and what it changes there stays.
+      const PlainArithmetic mode;
+      task(i);
+    }
     if (Clock::now() - asked > interrupt_period) {
       if (interrupted()) stopped.store(true);
       asked = Clock::now();

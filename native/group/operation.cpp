@@ -51,7 +51,6 @@ Operation::Operation(Meetings& meetings, Areas& areas, std::byte* base, const La
 
 Outcome Operation::run(std::uint64_t sequence, const Call& call, const Patience& patience) {
   Run run{sequence, call, patience};
-  const PlainArithmetic mode;
   bool goes_on = meetings_.enter(sequence);
   for (const Stage stage : prologue) goes_on = goes_on && perform(stage, run);
   if (goes_on) {
@@ -346,6 +345,7 @@ Span Operation::chunk_of(const Run& run, std::size_t chunk) const {
 void Operation::fold(const Run& run, Span part, std::byte* results) const {
   const Call& call = run.call;
   const std::size_t chunk_begin = chunk_of(run, run.chunk).begin;
+  const PlainArithmetic mode;
   std::vector<const void*> sources(run.lanes.size());
   for (std::size_t i = first_leaf(call.leaves, part.begin); i < call.leaves.size() && call.leaves[i].at < part.end; ++i) {
     const Leaf& leaf = call.leaves[i];

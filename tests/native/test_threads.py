@@ -3,9 +3,11 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+from floating_modes import MODES, thread_mode
 
 import treefold
 from treefold.execution import native
@@ -70,7 +72,9 @@ def report_of(program):
     """Return what a program prints; it must exit with 0 within a minute and leave stderr empty."""
     # Python 3.12 and newer warn of every fork beside threads, which is what is tried here.
     command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+    folders = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": folders}  # for the modules of these tests
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)  # noqa: S603
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -205,7 +209,67 @@ class TestFork:
         assert report_of(FORK) == "True\n"
 
 
+#: The first call of a process, in a mode of its own.
+FIRST_CALL = """
+import numpy as np, treefold
+from floating_modes import current_mode, thread_mode
+with thread_mode({mode!r}):
+    before = current_mode()
+    treefold.all_reduce([np.ones(3, np.float32)] * 2)
+    print(current_mode() == before)
+"""
+
+#: A handler that changes the mode within a long fold, by weights whose products have errors to be added up.
+MODE_IN_HANDLER = """
+import signal
+import numpy as np, treefold
+from floating_modes import current_mode, set_mode, thread_mode
+treefold.set_num_threads(1)
+rng = np.random.default_rng(0)
+arrays, weights = [rng.normal(size=400_000) for _ in range(8)], [int(one) for one in rng.integers(2**52, 2**53, 8)]
+expected, seen = treefold.all_reduce(arrays, "mean", weights=weights)[0].tobytes(), []
+with thread_mode("up"):
+    up = current_mode()
+with thread_mode("down"):
+    down = current_mode()
+
+def handler(number, frame):
+    seen.append(current_mode())
+    set_mode("down")
+
+signal.signal(signal.SIGALRM, handler)
+with thread_mode("up"):
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    made = treefold.all_reduce(arrays, "mean", weights=weights)[0].tobytes()
+    after = current_mode()
+print(made == expected, seen == [up], after == down)
+"""
+
+
 class TestFloatingPointMode:
+    @pytest.mark.parametrize("mode", MODES)
+    def test_is_the_callers_also_after_the_first_call(self, mode):
+        """The first call tries whether the processor's flag works, which takes a mode of its own."""
+        with thread_mode(mode):  # where this can be set at all
+            pass
+        assert report_of(FIRST_CALL.format(mode=mode)) == "True\n"
+
+    def test_is_kept_from_a_signal_handler_and_not_folded_in(self):
+        """The handler sees the caller's mode; what it sets holds after the call, and changes no result."""
+        with thread_mode("up"):
+            pass
+        assert report_of(MODE_IN_HANDLER) == "True True True\n"
+
+    def test_changes_no_weight(self):
+        """Weights are cut in two before a fold begins."""
+        rng = np.random.default_rng(0)
+        arrays, weights = [rng.normal(size=1000) for _ in range(8)], rng.integers(2**52, 2**53, 8).tolist()
+        expected = treefold.all_reduce(arrays, "mean", weights=weights)[0]
+        for mode in MODES:
+            with thread_mode(mode):
+                made = treefold.all_reduce(arrays, "mean", weights=weights)[0]
+            assert np.array_equal(made, expected)
+
     def test_denormals_survive_where_the_caller_flushes_them(self):
         """PyTorch on request, and TensorFlow's graphs, switch denormals off for their threads; folds do not."""
         torch = pytest.importorskip("torch")
