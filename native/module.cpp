@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "arithmetic.hpp"
 #include "border.hpp"
 #include "dispatch.hpp"
 #include "exact.hpp"
@@ -170,6 +171,11 @@ nb::dict memory_info() {
   return result;
 }
 
+nb::object in_plain_arithmetic(const nb::callable& function, const nb::args& args, const nb::kwargs& keywords) {
+  const treefold::PlainArithmetic mode;
+  return function(*args, **keywords);
+}
+
 int import_numpy() {
   import_array1(-1);
   return 0;
@@ -199,6 +205,8 @@ NB_MODULE(_native, module) {
              "Choose what proves that additions were exact, by its number in CERTIFICATES, for all folds from now on.");
   module.def("certificate", [](int level) { return static_cast<int>(level_at(level).certificate()); }, nb::arg("level"),
              "Return the number of the certificate that a level uses: not the one asked for where its test failed.");
+  module.def("in_plain_arithmetic", &in_plain_arithmetic,
+             "Call a function, with what follows it, in the floating-point mode of folds; then restore the caller's.");
   module.def("traffic", &traffic, nb::arg("items"), nb::arg("level"), nb::arg("task_bytes") = 0,
              nb::arg("stream").none() = nb::none(),
              "Read and write as fold does, with one exclusive or per byte: the limit that folds are measured against.\n\n"

@@ -1,9 +1,11 @@
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _Array: TypeAlias = npt.NDArray[Any]
 _Item: TypeAlias = tuple[int, Sequence[_Array], Sequence[_Array]]
 
@@ -22,6 +24,7 @@ def fold(
 ) -> None: ...
 def set_certificate(certificate: int) -> None: ...
 def certificate(level: int) -> int: ...
+def in_plain_arithmetic(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
 def traffic(items: list[_Item], level: int, task_bytes: int = 0, stream: bool | None = None) -> None: ...
 
 class Row:

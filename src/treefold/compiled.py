@@ -22,7 +22,15 @@ _NAMES: dict[str, tuple[str, ...]] = {
 _FUNCTIONS = (
     *("HAS_SHARED_MEMORY", "TENSORFLOW_FUNCTIONS"),
     *("Row", "RowFold", "certificate", "empty", "empty_cache", "fold", "level_names", "memory_info", "new_arrays"),
-    *("new_tensors", "num_threads", "read_arrays", "read_tensors", "register_fold", "run_pipeline"),
+    *(
+        "in_plain_arithmetic",
+        "new_tensors",
+        "num_threads",
+        "read_arrays",
+        "read_tensors",
+        "register_fold",
+        "run_pipeline",
+    ),
     *("set_certificate", "set_memory_limit", "set_num_threads", "traffic"),
 )
 

@@ -455,7 +455,28 @@ class TestTensorflowComposites:
                 assert words in told_[1]
 
 
+def trace_subnormal_rows(me, *, runner):
+    """Return the bits of the MEAN of rows of 2**-140, made on TensorFlow's threads, which flush subnormals."""
+    rows, places = tf.bitcast(tf.constant([512], tf.int32), tf.float32)[:, None], tf.constant([me.rank])
+
+    def step(rows, places):
+        return tf.bitcast(me.group.all_reduce(IndexedSlices(rows, places, (2, 1)), "mean").values, tf.int32)
+
+    @tf.function
+    def traced(rows, places):
+        if runner == "py_function":
+            return tf.py_function(step, [rows, places], tf.int32)
+        return step(rows, places)
+
+    return traced(rows, places).numpy().ravel().tolist()
+
+
 class TestTensorflowGraphs:
+    @pytest.mark.parametrize("runner", ["function", "py_function"])
+    def test_subnormal_rows_keep_their_bits(self, framework_ranks, runner):
+        """Whatever TensorFlow's threads do to subnormals."""
+        assert run(framework_ranks, trace_subnormal_rows, 2, runner=runner) == [[256, 256]] * 2
+
     def test_a_batch_has_one_number_of_replicas(self, framework_ranks):
         """Other batches are refused while tracing, on all ranks."""
         sentence = (

@@ -1,8 +1,8 @@
 """Sums and means of floats as exact values, rounded once: the reference, computed with integers from the bits.
 
 A float is a whole number of units of the least subnormal: its significand, shifted left by its exponent. Sums are kept
-in limbs of 32 bits, each in 64 bits with a sign, so that carries wait until all contributions are there. No floating
-point takes part, so that no mode of the processor can change a result: threads of TensorFlow flush subnormals to zero.
+in limbs of 32 bits, each in 64 bits with a sign, so that carries wait until all contributions are there. Floating point
+takes part only where exponents show that it is exact (``_fold_near``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from treefold.backends.plain_arithmetic import in_plain_arithmetic
 from treefold.dtypes import numpy_dtype
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
@@ -109,6 +110,7 @@ class _Numbers(NamedTuple):
     are_nan: Array
 
 
+@in_plain_arithmetic
 def exact_fold(
     parts: Sequence[Array], dtype: str, *, weights: Sequence[int] | None, divisor: int, result: str | None = None
 ) -> Array:

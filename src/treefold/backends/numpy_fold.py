@@ -16,6 +16,7 @@ import numpy.typing as npt
 from treefold.backends.numpy_exact import exact_fold
 from treefold.backends.numpy_product import product
 from treefold.backends.numpy_rounding import put, rounded
+from treefold.backends.plain_arithmetic import in_plain_arithmetic
 from treefold.dtypes import COMPLEX, INTEGERS, OVERFLOWING, REAL
 from treefold.fold import Fold, headroom
 from treefold.reduce_op import ReduceOp
@@ -25,6 +26,7 @@ Array = npt.NDArray[Any]
 _EXACT_DOUBLE = 2**53  # whole numbers up to here are float64 values
 
 
+@in_plain_arithmetic
 def fold_block(parts: Sequence[Array], fold: Fold, *, dtype: str, divisor: int | None, result: str) -> Array:
     """Return the fold of ``parts`` as a new array of dtype ``result``.
 
@@ -48,6 +50,7 @@ def fold_block(parts: Sequence[Array], fold: Fold, *, dtype: str, divisor: int |
         return rounded(_sum(parts, fold, dtype=dtype, divisor=divisor), result)
 
 
+@in_plain_arithmetic
 def scale_block(part: Array, divisor: int, result: str) -> Array:
     """Return a 1-d array divided by ``divisor``, rounded once to dtype ``result``."""
     part = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
@@ -61,6 +64,7 @@ def scale_block(part: Array, divisor: int, result: str) -> Array:
         return rounded(part.astype("float64") / divisor, result)
 
 
+@in_plain_arithmetic
 def add_rows(rows: Array, indices: Array, shape: tuple[int, ...]) -> Array:
     """Return an array of ``shape`` of zeros to which rows are added by index, in the accumulator's dtype, rounded once.
 

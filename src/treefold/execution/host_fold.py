@@ -12,6 +12,7 @@ import numpy as np
 
 from treefold.backends import HostArray
 from treefold.backends.numpy_fold import fold_block
+from treefold.backends.plain_arithmetic import in_plain_arithmetic
 from treefold.dtypes import INTEGERS, itemsize
 from treefold.execution import native
 from treefold.fold import Fold
@@ -60,6 +61,12 @@ def _fold_plain(jobs: Sequence[Job], plain: Sequence[Job], fold: Fold) -> None:
         _fold_natively(by_core, fold)
     for job in others:
         _fold_in_blocks(job, fold)
+    _hand_over(jobs, plain)
+
+
+@in_plain_arithmetic
+def _hand_over(jobs: Sequence[Job], plain: Sequence[Job]) -> None:
+    """Copy what lies in temporary arrays, rounded to the targets' dtype."""
     for job, made in zip(jobs, plain, strict=True):
         if made is not job:
             for target, end in zip(job.targets, made.targets, strict=True):
