@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch_ranks import PATIENCE_S, Died, collectives, launching, mixed, run
+from torch_ranks import PATIENCE_S, Died, collectives, launching, mixed, on_hosts, run
 
 SCRIPT = """
 import torch, treefold.torch
@@ -57,15 +57,16 @@ class TestRendezvous:
         assert [answer.kind for answer in answers[:2]] == ["ConnectError"] * 2
         assert "Rank 2 did not connect within 4" in answers[0].text
 
-    def test_a_rank_does_not_come_to_the_first_collective(self):
-        """That is where ranks are connected; the others name it at the deadline."""
-        answers = run(launching.never_calls, 3)
-        assert [answer.kind for answer in answers[:2]] == ["ConnectError"] * 2
-        assert "Rank 2 did not connect within 4" in answers[0].text
+    @pytest.mark.parametrize("bound", ["call", "group"])
+    def test_a_rank_does_not_come_to_the_first_collective(self, bound):
+        """The others wait as long as the call or ``set_timeout`` says, and not as long as the group was given."""
+        answers = run(launching.never_calls, 3, bound)
+        assert [answer.kind for answer in answers[:2]] == ["DeadlineError"] * 2
+        assert answers[0].text.startswith("Rank 2 had not come by the deadline")
 
     def test_a_rank_fails_when_all_have_come(self):
-        """The others are told at once, though its program goes on; later calls raise the same."""
-        assert run(launching.fails_when_all_have_come, 3) == [["RuntimeError"] * 2, *[["ConnectError"] * 2] * 2]
+        """The others are told at once, though its program goes on."""
+        assert run(launching.fails_when_all_have_come, 3) == ["RuntimeError", *["ConnectError"] * 2]
 
     def test_ranks_that_are_started_again(self):
         """What processes have left that were killed while they waited leads to nobody."""
@@ -131,6 +132,14 @@ class TestEnds:
         assert (kind, was_kept) == ("PeerLostError", True)
         assert sentence.startswith("Rank 2 has exited, so this call did not happen: outputs are as they were.")
         assert max(answer[3] for answer in answers) < 10
+
+    @pytest.mark.parametrize("hosts", [(0, 0, 0), (0, 0, 1), (0, 1, 2)], ids=str)
+    @pytest.mark.parametrize("end", ["killed", "left"])
+    def test_a_rank_ends_before_the_first_collective_of_a_group(self, end, hosts):
+        """The others are told in that collective, as in later ones."""
+        *answers, last = run(launching.ends, 3, end, environment=on_hosts(*hosts))
+        assert last == (Died(-9) if end == "killed" else None)
+        assert answers == [("PeerLostError", True, True)] * 2
 
     def test_a_rank_is_killed_in_training(self):
         """The error comes out of the backward pass with its sentence."""

@@ -33,29 +33,48 @@ def never(rank, size):
         distributed.new_group(timeout=dt.timedelta(seconds=4))
 
 
-def never_calls(rank, size):
-    """The last rank comes to a group, and not to its first collective."""
-    group = distributed.new_group(timeout=dt.timedelta(seconds=4))
-    if rank == size - 1:
-        threading.Event().wait(8)
+def never_calls(rank, size, bound):
+    """The last rank comes to a group, and not to its first collective; ``bound``: what has the timeout of 2 s."""
+    group, timeout = distributed.new_group(timeout=dt.timedelta(seconds=60)), dt.timedelta(seconds=2)
+    options = distributed.BarrierOptions()
+    if bound == "call":
+        options.timeout = timeout
     else:
+        group.set_timeout(timeout)
+    if rank == size - 1:
+        threading.Event().wait(6)
+    else:
+        group.barrier(options).wait()
+
+
+def ends(rank, size, end):
+    """The last rank ends before a group has its first collective; return what the others are told, and if soon."""
+    group = distributed.new_group()
+    if rank == size - 1:
+        if end == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        distributed.destroy_process_group()
+        return None
+    begin = time.monotonic()
+    try:
         distributed.barrier(group)
+    except ConnectionError as error:
+        return type(error).__name__, "rank 2" in str(error).lower(), time.monotonic() - begin < 20
+    return None
 
 
 def fails_when_all_have_come(rank, size):
-    """Rank 0 fails as a group is connected, and its program goes on; return what every rank is told, twice."""
+    """Rank 0 fails as a group is connected, and its program goes on; return what every rank is told."""
     if rank == 0:
 
         def fail(*_):
             raise RuntimeError
 
         joining.meet = fail
-    group, said = distributed.new_group(timeout=dt.timedelta(seconds=20)), []
-    for _ in range(2):
-        try:
-            distributed.all_reduce(torch.zeros(1), group=group)
-        except Exception as error:  # noqa: BLE001 - kept until the others have raised theirs
-            said.append(type(error).__name__)
+    try:
+        distributed.new_group(timeout=dt.timedelta(seconds=20))
+    except Exception as error:  # noqa: BLE001 - kept until the others have raised theirs
+        said = type(error).__name__
     distributed.barrier()
     return said
 

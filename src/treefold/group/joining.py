@@ -73,7 +73,7 @@ def _joined(roster: Roster, terms: Terms, deadline: float) -> Link:
         **_agreed(terms),
         "size": roster.size,
         "topology": None if cluster is None else _digest(cluster),
-        "host": host_name(roster.rank),
+        "host": host_key() or f"rank {roster.rank}",  # the same for all ranks of this host, and for no other
         "bytes for results": terms.result_bytes,
         "refusal": str(refusal or "")[:_MOST_WORDS],
     }
@@ -108,11 +108,6 @@ def _joined(roster: Roster, terms: Terms, deadline: float) -> Link:
         if local is not None:
             local.close(error)
         raise
-
-
-def host_name(rank: int) -> str:
-    """Return what is the same for all ranks of this host, and for no other rank."""
-    return host_key() or f"rank {rank}"
 
 
 def _agreed(terms: Terms) -> dict[str, object]:

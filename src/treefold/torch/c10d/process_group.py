@@ -52,7 +52,7 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
     supports_time_estimate = False
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        """Find the other ranks; those of PyTorch's default group are connected at once.
+        """Connect the ranks.
 
         Raises:
             ConnectError: some ranks did not come in time.
@@ -64,8 +64,6 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
         self._seconds, self._pid = timeout.total_seconds(), os.getpid()
         self._ranks = ranks = Ranks(store, rank, size, _NAME, self._seconds)
         try:
-            if not distributed.is_initialized():  # later groups may never have a collective
-                ranks.connect()
             self._messages = message_group(store, ranks.attempt, rank, size, timeout, is_one_host=ranks.is_one_host)
         except BaseException as error:  # the others would wait for this rank
             ranks.leave(error)

@@ -1,18 +1,15 @@
-"""The ranks of a process group, which find each other when it is made and are connected by its first collective."""
+"""The ranks of a process group, which are connected when it is made."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 
-from treefold.errors import GroupError
 from treefold.group.collectives import Collectives
-from treefold.group.connecting import check_system, connect_link
-from treefold.group.joining import host_name
+from treefold.group.connecting import connect_link
 from treefold.group.links.link import one_call
 from treefold.group.reductions import Reductions
 from treefold.group.rosters import StoreRoster
@@ -25,45 +22,22 @@ class Ranks:
     """One rank's end of the link that joins the ranks. One thread at a time calls its methods, but ``leave``."""
 
     def __init__(self, store: Any, rank: int, size: int, name: str, seconds: float) -> None:
-        """Wait until all ranks have come.
+        """Wait until all ranks have come, and join them.
+
+        Also where the group may never have a collective: until ranks are joined, none sees that another has ended.
 
         Raises:
-            ConnectError: some have not, in so many seconds.
-            SharedMemoryError: this system has no shared memory of the kind that is needed.
+            ConnectError: some have not come in so many seconds, or one has failed.
+            SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
 
         """
-        check_system()
-        self.rank, self.size, self._seconds = rank, size, seconds
-        self._roster = StoreRoster(store, rank, size, name)
-        hosts = self._roster.exchange(host_name(rank).encode(), time.monotonic() + seconds)
-        #: Whether all ranks share a host; and a name by which no other attempt to connect them knows itself.
-        self.is_one_host, self.attempt = len(set(hosts)) == 1, self._roster.attempt
-        self._error: BaseException | None = None
-        self._is_over = False
-
-    def connect(self) -> None:
-        """Join the ranks, unless they are joined.
-
-        Raises:
-            GroupError: they are not, and will not be.
-
-        """
-        if self._error is not None or self._is_over:
-            raise (self._error or GroupError.closed()).with_traceback(None)
-        if hasattr(self, "_link"):
-            return
-        try:
-            self.link = self._link = connect_link(self._roster, self._seconds, self._seconds)
-        except Exception as error:
-            self._error = error
-            raise
+        self.rank, self.size = rank, size
+        roster = StoreRoster(store, rank, size, name)
+        self.link = self._link = connect_link(roster, seconds, seconds)
         self.collectives = Collectives(self.link)
         self.reductions = Reductions(self.link, self.collectives.join)
-        self._close_if_over()
-
-    def _close_if_over(self) -> None:
-        if self._is_over:  # another thread has left while this one connected
-            self.link.close()
+        #: Whether all ranks share a host; and a name by which no other attempt to connect them knows itself.
+        self.is_one_host, self.attempt = len(self.link.layout.hosts) == 1, roster.attempt
 
     def own_cores(self) -> set[int]:
         """Return the cores for a thread that makes this rank's calls beside its computing; none: whichever.
@@ -78,6 +52,7 @@ class Ranks:
         begin, end = (place * len(cores) // self.size for place in (self.rank, self.rank + 1))
         return set(cores[begin : max(begin + 1, end)])
 
+    @one_call
     def make(self, seconds: float, body: Callable[[Flat], _Result]) -> _Result:
         """Make a call, and write its results into tensors; a part of it may take ``seconds``.
 
@@ -85,11 +60,6 @@ class Ranks:
             TreefoldError: one of its kinds, on all ranks.
 
         """
-        self.connect()
-        return self._made(seconds, body)
-
-    @one_call
-    def _made(self, seconds: float, body: Callable[[Flat], _Result]) -> _Result:
         self.link.timeout_seconds = seconds
         flat = Flat()
         result = body(flat)
@@ -98,8 +68,4 @@ class Ranks:
 
     def leave(self, error: BaseException | None = None) -> None:
         """Leave the group, waiting for nobody; ``error``: because of what."""
-        was_over, self._is_over = self._is_over, True
-        if hasattr(self, "_link"):
-            self.link.close(error)
-        elif error is not None and not was_over:
-            self._roster.give_up(error)  # the others may be waiting for this rank
+        self.link.close(error)
