@@ -289,14 +289,15 @@ class TestRefusals:
             ),
             (
                 "layout",
-                "DeviceError",
-                'PyTorch\'s backend "treefold" got a sparse_coo tensor on cpu. It takes strided tensors on the CPU; '
-                'copy it there, or name a backend for GPUs, too: init_process_group("cpu:treefold,cuda:nccl").',
+                "ProcessGroupError",
+                'PyTorch\'s backend "treefold" got a sparse_coo tensor. It takes dense tensors: give '
+                "tensor.to_dense(), or let the module make dense gradients, as torch.nn.Embedding does with "
+                "sparse=False.",
             ),
             (
                 "device",
                 "DeviceError",
-                'PyTorch\'s backend "treefold" got a strided tensor on meta. It takes strided tensors on the CPU; '
+                'PyTorch\'s backend "treefold" got a tensor on meta. It takes tensors on the CPU; '
                 'copy it there, or name a backend for GPUs, too: init_process_group("cpu:treefold,cuda:nccl").',
             ),
         ],
@@ -370,9 +371,9 @@ class TestRefusals:
                 "ProcessGroupError",
                 "all_gather_coalesced got a list of 1 output for a rank, and 2 inputs.",
             ),
-            ("gathered layout", "DeviceError", 'PyTorch\'s backend "treefold" got a sparse_coo tensor on cpu.'),
-            ("scattered layout", "DeviceError", 'PyTorch\'s backend "treefold" got a sparse_coo tensor on cpu.'),
-            ("exchanged layout", "DeviceError", 'PyTorch\'s backend "treefold" got a sparse_coo tensor on cpu.'),
+            ("gathered layout", "ProcessGroupError", 'PyTorch\'s backend "treefold" got a sparse_coo tensor.'),
+            ("scattered layout", "ProcessGroupError", 'PyTorch\'s backend "treefold" got a sparse_coo tensor.'),
+            ("exchanged layout", "ProcessGroupError", 'PyTorch\'s backend "treefold" got a sparse_coo tensor.'),
             (
                 "overlapping",
                 "ProcessGroupError",

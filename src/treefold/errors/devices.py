@@ -51,10 +51,10 @@ class DeviceError(TreefoldError, ValueError):
         )
 
     @classmethod
-    def not_in_backend(cls, device: str, layout: str) -> Self:
+    def not_in_backend(cls, device: str) -> Self:
         """A tensor that PyTorch's process groups of this backend cannot share."""
         return cls(
-            f'PyTorch\'s backend "treefold" got a {layout} tensor on {device}. It takes strided tensors on the CPU; '
+            f'PyTorch\'s backend "treefold" got a tensor on {device}. It takes tensors on the CPU; '
             'copy it there, or name a backend for GPUs, too: init_process_group("cpu:treefold,cuda:nccl").'
         )
 

@@ -84,6 +84,14 @@ class ProcessGroupError(ArgumentError):
         )
 
     @classmethod
+    def sparse(cls, layout: str) -> Self:
+        """A tensor keeps only some of its elements."""
+        return cls(
+            f'PyTorch\'s backend "treefold" got a {layout} tensor. It takes dense tensors: give tensor.to_dense(), or '
+            "let the module make dense gradients, as torch.nn.Embedding does with sparse=False."
+        )
+
+    @classmethod
     def wrapper(cls, kind: str) -> Self:
         """A tensor of a subclass is made of others, and has no memory of its own."""
         return cls(

@@ -32,8 +32,8 @@ class Flat:
         """Return a tensor to read, flat.
 
         Raises:
-            DeviceError: it is not in host memory, or not strided.
-            ProcessGroupError: its storage was freed.
+            DeviceError: it is not in host memory.
+            ProcessGroupError: it is sparse, its storage was freed.
 
         """
         tensor = in_memory(tensor)
@@ -44,8 +44,8 @@ class Flat:
         """Return a flat tensor to write, with what is in the tensor if ``keeps``; ``finish`` puts it where it belongs.
 
         Raises:
-            DeviceError: it is not in host memory, or not strided.
-            ProcessGroupError: its storage was freed, or some of its elements may share memory.
+            DeviceError: it is not in host memory.
+            ProcessGroupError: it is sparse, its storage was freed, or some of its elements may share memory.
 
         """
         tensor = check_written(tensor)
@@ -103,7 +103,8 @@ def parts(tensor: Any, size: int) -> list[Any]:
     """Return one view of a tensor for each rank, behind each other.
 
     Raises:
-        DeviceError: the tensor is not in host memory, or not strided.
+        DeviceError: the tensor is not in host memory.
+        ProcessGroupError: it is sparse.
 
     """
     tensor = in_memory(tensor)
@@ -114,7 +115,8 @@ def rows(tensor: Any, size: int, lengths: Sequence[int] | None) -> list[Any]:
     """Return rows of a tensor for each rank: as many as ``lengths`` says, or equally many.
 
     Raises:
-        DeviceError: the tensor is not in host memory, or not strided.
+        DeviceError: the tensor is not in host memory.
+        ProcessGroupError: it is sparse.
 
     """
     tensor = in_memory(tensor)
@@ -125,8 +127,8 @@ def check_written(tensor: Any) -> Any:
     """Return a tensor that is to be written, if each of its elements has memory of its own.
 
     Raises:
-        DeviceError: it is not in host memory, or not strided.
-        ProcessGroupError: it has no memory, its storage was freed, or some of its elements may share memory.
+        DeviceError: it is not in host memory.
+        ProcessGroupError: it is sparse, has no memory, its storage was freed, or some of its elements may share memory.
 
     """
     if tensor._is_zerotensor():  # noqa: SLF001 - PyTorch has no public name for it
@@ -146,16 +148,18 @@ def in_memory(tensor: Any) -> Any:
     """Return a tensor whose elements all lie in host memory: this one, the one behind a subclass, or a copy of zeros.
 
     Raises:
-        DeviceError: it is on a device, or not strided.
-        ProcessGroupError: it is quantized, consists of other tensors, or its storage has no memory or is smaller than
-            the tensor.
+        DeviceError: it is on a device.
+        ProcessGroupError: it is quantized, sparse, consists of other tensors, or its storage has no memory or is
+            smaller than the tensor.
 
     """
     tensor = _plain(tensor)
     if tensor.is_quantized:  # its scale would stay behind
         raise ProcessGroupError.quantized(str(tensor.dtype))
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        raise DeviceError.not_in_backend(str(tensor.device), str(tensor.layout).removeprefix("torch."))
+    if tensor.layout is not torch.strided:
+        raise ProcessGroupError.sparse(str(tensor.layout).removeprefix("torch."))
+    if tensor.device.type != "cpu":
+        raise DeviceError.not_in_backend(str(tensor.device))
     if tensor._is_zerotensor():  # noqa: SLF001 - PyTorch has no public name for it
         return tensor.clone()
     try:
