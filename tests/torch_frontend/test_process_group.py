@@ -284,8 +284,8 @@ class TestRefusals:
             (
                 "mean",
                 "ProcessGroupError",
-                "ReduceOp.AVG of torch.int32 is no torch.int32. Use SUM, or convert the tensor to floating point "
-                "first.",
+                "ReduceOp.AVG got torch.bool. It takes floating-point and complex tensors, or whole numbers of 8 to 64 "
+                "bits, not both in one call. Convert the tensor first.",
             ),
             (
                 "layout",
@@ -329,6 +329,11 @@ class TestRefusals:
         assert first[1].startswith(
             "Rank 1 calls all_reduce, SUM, of float32 (3,) at [0], while rank 0 calls all_reduce"
         )
+
+    def test_a_sum_is_no_mean_of_whole_numbers(self):
+        """Though the halves of two numbers are as many as four numbers."""
+        for kind, _, total in run(refusals.refused, 2, "sum and mean"):
+            assert (kind, total) == ("CallMismatchError", 3)
 
     def test_one_rank_alone(self):
         """What only one rank got wrong is told to the others at once."""

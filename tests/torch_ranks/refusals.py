@@ -84,7 +84,10 @@ _LARGE = torch.zeros(2000)
 _INTEGERS = torch.zeros(2, dtype=torch.int32)
 _CALLS = {
     "op": lambda *_: distributed.all_reduce(_INTEGERS, op=ReduceOp.BAND),
-    "mean": lambda *_: distributed.all_reduce(_INTEGERS, op=ReduceOp.AVG),
+    "mean": lambda *_: distributed.all_reduce(_INTEGERS > 0, op=ReduceOp.AVG),
+    "sum and mean": lambda rank, _: distributed.all_reduce(
+        torch.zeros(4 - 2 * rank, dtype=torch.int64), op=ReduceOp.AVG if rank else ReduceOp.SUM
+    ),
     "layout": lambda *_: distributed.all_reduce(torch.zeros(2).to_sparse()),
     "device": lambda *_: distributed.all_reduce(torch.zeros(2, device="meta")),
     "shape": lambda rank, _: distributed.all_reduce(torch.zeros(2 + rank)),

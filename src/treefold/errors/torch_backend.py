@@ -18,9 +18,12 @@ class ProcessGroupError(ArgumentError):
         return cls(f'PyTorch\'s backend "treefold" got ReduceOp.{op}. It takes {listed(choices, quote=False)}.')
 
     @classmethod
-    def mean(cls, dtype: str) -> Self:
-        """A mean of whole numbers, which is to be written into a tensor of whole numbers."""
-        return cls(f"ReduceOp.AVG of {dtype} is no {dtype}. Use SUM, or convert the tensor to floating point first.")
+    def mean(cls, dtypes: Sequence[str]) -> Self:
+        """A mean of booleans, or of whole numbers beside others in one call."""
+        return cls(
+            f"ReduceOp.AVG got {listed(dtypes, quote=False)}. It takes floating-point and complex tensors, or whole "
+            "numbers of 8 to 64 bits, not both in one call. Convert the tensor first."
+        )
 
     @classmethod
     def arguments(cls, call: str, given: Sequence[str], choices: Sequence[str]) -> Self:

@@ -6,16 +6,22 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import distributed
 
 from treefold.errors import ProcessGroupError
 
 _Op = distributed.ReduceOp
 _OPS = {_Op.SUM: "sum", _Op.AVG: "mean", _Op.MIN: "min", _Op.MAX: "max", _Op.PRODUCT: "product"}
+#: As gloo and NCCL have them: "or" and "and".
+_OPS_OF_BOOLS = _OPS | {_Op.SUM: "max", _Op.PRODUCT: "min"}
+_WHOLE = {getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)}
+#: The op of means that are written as whole numbers.
+WHOLE_MEAN = "mean of whole numbers"
 
 
 def op_of(opts: Any, tensors: Sequence[Any]) -> str:
-    """Return treefold's name of an op.
+    """Return treefold's name of an op; ``WHOLE_MEAN`` for AVG of whole numbers.
 
     Raises:
         ProcessGroupError: treefold has no such op, or not for these tensors.
@@ -24,10 +30,13 @@ def op_of(opts: Any, tensors: Sequence[Any]) -> str:
     op = opts.reduceOp.op
     if op not in _OPS:
         raise ProcessGroupError.op(op.name, [known.name for known in _OPS])
-    for tensor in tensors:
-        if op == _Op.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
-            raise ProcessGroupError.mean(str(tensor.dtype))
-    return _OPS[op]
+    dtypes = {tensor.dtype for tensor in tensors}
+    others = {dtype for dtype in dtypes if not (dtype.is_floating_point or dtype.is_complex)}
+    if op == _Op.AVG and others:
+        if not dtypes <= _WHOLE:
+            raise ProcessGroupError.mean(sorted(map(str, dtypes)))
+        return WHOLE_MEAN
+    return (_OPS_OF_BOOLS if dtypes == {torch.bool} else _OPS)[op]
 
 
 def check_rank(rank: object, size: int) -> int:

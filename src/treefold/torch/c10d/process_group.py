@@ -32,6 +32,7 @@ from treefold.torch.c10d.flat import Flat, check_written, in_memory, laid_out, p
 from treefold.torch.c10d.messages import message_group
 from treefold.torch.c10d.ranks import Ranks
 from treefold.torch.c10d.signatures import as_pytorchs
+from treefold.torch.c10d.whole_means import as_sums, write_means
 
 _NAME = "treefold"
 #: Results are laid out at multiples of this number of bytes.
@@ -267,10 +268,13 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
 
     def _reduce_into(self, flat: Flat, tensors: list[Any], op: str, root: int | None) -> None:
         link, is_wanted = self._ranks.link, root in {None, self._ranks.rank}
-        flats = [flat.target(one, keeps=True) if is_wanted else flat.source(one) for one in tensors]
+        given = [flat.target(one, keeps=True) if is_wanted else flat.source(one) for one in tensors]
+        flats, how, cut = as_sums(op, given)
         for batch, which in parts_of(link, cut_in_place(flats, link.result_bytes), flats):
             part = [one for [one] in batch]
-            self._ranks.reductions.all_reduce(part, op, out=part, root=root, cut=which)
+            self._ranks.reductions.all_reduce(part, how, out=part, root=root, cut=which + cut)
+        if cut and is_wanted:
+            write_means(given, flats, self._ranks.size)
 
     def _reduce_scatter(self, outputs: list[Any], find: Callable[[], list[list[Any]]], opts: Any) -> Any:
         """Reduce the lists that ``find`` finds: for each output, one tensor for each rank."""
@@ -283,11 +287,14 @@ class TreefoldProcessGroup(distributed.ProcessGroup):  # type: ignore[misc] # my
             for column, end in zip(given, ends, strict=True):
                 check_count("reduce_scatter", column, size)
                 check_sizes("reduce_scatter", [end], [column[rank]])
-            for batch, which in parts_of(
-                self._ranks.link, cut_apart(given, ends, self._ranks.link.result_bytes), brought
-            ):
+            made, how, cut = as_sums(op, ends)
+            halved = [as_sums(op, column)[0] for column in given]
+            batches = cut_apart(halved, made, self._ranks.link.result_bytes)
+            for batch, which in parts_of(self._ranks.link, batches, brought):
                 rows = [[column[index] for column in batch] for index in range(size)]
-                self._ranks.reductions.reduce_scatter(rows, op, [column[-1] for column in batch], cut=which)
+                self._ranks.reductions.reduce_scatter(rows, how, [column[-1] for column in batch], cut=which + cut)
+            if cut:
+                write_means(ends, made, size)
             return outputs
 
         return self._call(opts, body)
