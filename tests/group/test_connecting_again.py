@@ -1,5 +1,6 @@
 """Ranks connect again, under every source: after they have closed a group, and after one of them has ended it."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from launchers import MPIEXEC, TORCHRUN, launch, skip_without
 from rank_processes import World, told
 
 from treefold.errors import ConnectError, GroupError
-from treefold.group import connect
+from treefold.group import Ticket, connect
 
 _LAUNCHERS = {
     "treefold run": [sys.executable, "-m", "treefold.cli", "run", "-n", "3"],
@@ -135,6 +136,28 @@ def replace_a_dead_rank(me):
     return float(me.group.all_reduce(np.float32(2**me.rank)))
 
 
+def replace_a_rank_that_was_killed_while_it_waited(me, *, left):
+    """Let a child be rank 0 first, which is killed where it has left this socket; rank 1 comes before the next one."""
+    door = Path(Ticket.read(me.ticket).address)
+    if me.rank == 0:
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(ConnectError):
+                connect(me.ticket, connect_timeout_seconds=30)
+            os._exit(1)
+        while not door.exists():
+            time.sleep(0.01)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        door.rename(door.with_name(left))
+        me.flag(0, 1)
+        time.sleep(0.5)
+    else:
+        me.wait_flag(0)
+    me.group = connect(me.ticket, connect_timeout_seconds=30)
+    return float(me.group.all_reduce(np.float32(2**me.rank)))
+
+
 def come_late(me):
     """Connect without rank 2, in vain; then again, with it."""
     if me.rank == 2:
@@ -193,6 +216,14 @@ class TestWithTickets:
         """It has never connected before, and the others have."""
         ended = ranks.run(World(replace_a_dead_rank, 3, timeout_seconds=None))
         assert [one.value for one in ended] == [7.0] * 3, ended
+
+    @pytest.mark.parametrize("left", ["s", "s~"])
+    def test_a_new_process_takes_the_place_of_a_rank_that_was_killed_while_it_waited(self, ranks, left):
+        """Whether it had opened its door or not. The other rank comes first, and waits."""
+        ended = ranks.run(
+            World(replace_a_rank_that_was_killed_while_it_waited, 2, {"left": left}, timeout_seconds=None)
+        )
+        assert [one.value for one in ended] == [3.0] * 2, ended
 
     def test_a_rank_that_was_late_meets_those_that_connect_again(self, ranks):
         """It has missed an attempt, and waits for the next."""

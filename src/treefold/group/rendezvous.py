@@ -103,9 +103,10 @@ class Listener:
         self._open.callback(self._drop_strangers)
         self._listener = self._open.enter_context(new_socket())
         try:
+            Path(f"{self._ticket.address}~").unlink(missing_ok=True)  # of a process that was killed here
             self._listener.bind(f"{self._ticket.address}~")
             self._listener.listen(self._ticket.size)
-            # A rank that is refused by a socket of the right name knows that nobody listens any more.
+            # A rank that a socket of the right name refuses knows that its listener has ended.
             Path(f"{self._ticket.address}~").rename(self._ticket.address)
         except OSError as error:
             why = f"refuses a socket ({error.strerror or error})"
@@ -267,14 +268,13 @@ def _knock(ticket: Ticket, waiting: Waiting) -> socket.socket:
             if peer(connection)[1] == os.getuid():
                 return connection
             raise ConnectError.folder(ticket.folder, "has a socket of another user")
-        except ConnectionRefusedError:
-            connection.close()
-            raise ConnectError.gone(first) from None
         except ConnectError:
             connection.close()
             raise
-        except OSError:
+        except OSError as error:
             connection.close()
+            if isinstance(error, ConnectionRefusedError) and not waiting.is_kept:  # nobody takes the dead rank's place
+                raise ConnectError.gone(first) from None
             if not waiting.is_kept and not Path(ticket.folder).is_dir():
                 why = "is gone: this ticket was good for an attempt that has ended"
                 raise ConnectError.folder(ticket.folder, why) from None
