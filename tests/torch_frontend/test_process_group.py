@@ -231,6 +231,12 @@ class TestNewGroup:
         """A rank is in several."""
         assert run(collectives.overlapping_groups, 3) == [[(0, 3)], [(1, 3), (0, 6)], [(1, 6)]]
 
+    def test_is_pytorchs_non_member_on_other_ranks(self):
+        """Whatever PyTorch gives there for a group of gloo."""
+        first, *others = run(collectives.outside, 2)
+        assert first == (["TreefoldProcessGroup"] * 2, 0)
+        assert others == run(collectives.outside, 2, backend="gloo")[1:]
+
     def test_a_mesh(self):
         """Groups along the axes of a device mesh."""
         assert run(collectives.mesh_sums, 4) == [[5, 3], [10, 3], [5, 12], [10, 12]]

@@ -286,6 +286,12 @@ def overlapping_groups(rank, size):
     return sums
 
 
+def outside(rank, size):
+    """Make groups of rank 0; return what they are on this rank, and its rank in the first."""
+    groups = [distributed.new_group([0]), distributed.new_group([0], use_local_synchronization=True)]
+    return [one if rank else type(one).__name__ for one in groups], distributed.get_rank(groups[0])
+
+
 def mesh_sums(rank, size):
     """Along both axes of a mesh of 2 × 2."""
     mesh = distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
