@@ -22,6 +22,12 @@ class TestGpus:
         }
         assert shown.between(topology) == {("socket 0", "socket 1"): 10}
 
+    @pytest.mark.parametrize(("device", "count"), [("66a1", 3), ("740f", 3), ("515e", 2), ("1638", 2)])
+    def test_of_amd_may_be_display_controllers(self, device, count):
+        """Cards are GPUs, with OpenCL's objects or without; an APU or the display of a server's board is none."""
+        text = pasted.HWLOC_NVLINKS.replace("0300 [1a03:2000]", f"0300 [1002:{device}]")
+        assert len(treefold.load_topology(text).devices) == count
+
     def test_says_what_was_assumed(self):
         """Each assumption is a sentence."""
         assert treefold.load_topology(pasted.HWLOC_NVLINKS).notes == (

@@ -22,7 +22,8 @@ TOOL = "hwloc XML"
 
 _PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]")
 _ACCELERATORS, _DISPLAY, _NETWORK = {"0302", "0380", "1200"}, "0300", "02"
-_NVIDIA, _IBM, _MAKERS = "10de", "1014", {"10de", "1002", "8086"}
+_NVIDIA, _AMD, _IBM, _MAKERS = "10de", "1002", "1014", {"10de", "1002", "8086"}
+_AMD_CARDS = range(0x6600, 0x7900)  # device ids of cards; those of APUs and of a server's own display lie outside
 _NUMBERED = re.compile(r"(?:nvml|cuda|rsmi|amdsmi)(\d{1,4})")
 _COMPUTES = re.compile(r"nvml|cuda|rsmi|amdsmi|opencl|ze\d|ve\d")
 _PACKAGES, _IO = {"Package", "Socket"}, {"Bridge", "PCIDev", "OSDev"}
@@ -135,9 +136,10 @@ def _add_device(file: _File, element: Element, parent: str) -> None:
     children = [child for child in element.iter("object") if child is not element]
     for index in (element, *children):
         file.owner[index.get("gp_index", "")] = bus_id
-    computes = any(_COMPUTES.match(child.get("name", "")) for child in children)
+    computes = vendor == _NVIDIA or (found is not None and vendor == _AMD and int(found[3], 16) in _AMD_CARDS)
+    computes = computes or any(_COMPUTES.match(child.get("name", "")) for child in children)
     is_gpu = (pci_class in _ACCELERATORS and vendor in _MAKERS) or (
-        pci_class == _DISPLAY and vendor in _MAKERS and (vendor == _NVIDIA or computes)
+        pci_class == _DISPLAY and vendor in _MAKERS and computes
     )
     if is_gpu:
         if bus_id in file.gpus:
