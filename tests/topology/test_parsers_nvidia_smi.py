@@ -43,6 +43,11 @@ class TestNvlinks:
         assert shown.matrix(topology) == [[0] * 4] * 4
         assert shown.ports(topology) == {f"gpu:{number}": ("nvswitch", 18 * 20.6) for number in range(4)}
 
+    def test_36_links_lead_to_an_nvswitch(self):
+        """As GB300 and later show them: together as wide as the 18 of a B200, which is the least that fits."""
+        topology = treefold.load_topology(pasted.FOUR_H100_ON_NVSWITCH.replace("NV18", "NV36"))
+        assert shown.ports(topology) == {f"gpu:{number}": ("nvswitch", 721.8) for number in range(4)}
+
     def test_pairs_of_a100(self):
         """A bridge of 12 links joins two GPUs, and nothing but PCIe the pairs."""
         topology = treefold.load_topology(pasted.FOUR_A100_IN_PAIRS)
@@ -207,7 +212,7 @@ class TestTable:
             ),
             (
                 "GPU0 X NV40\nGPU1 NV40 X\n",
-                "The table of nvidia-smi topo -m contradicts itself: NV40 is more NVLinks than a GPU has (18). "
+                "The table of nvidia-smi topo -m contradicts itself: NV40 is more NVLinks than a GPU has (36). "
                 "Paste the output as the tool printed it.",
             ),
             (
@@ -226,6 +231,8 @@ class TestTable:
         ("text", "row", "cell"),
         [
             ("\tGPU0\tGPU1\nGPU0\tX\tMX\nGPU1\tMX\tX\n", "GPU1", "MX"),
+            ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tN/A\t0-7\nGPU1\tN/A\tX\t0-7\n", "GPU1", "N/A"),
+            ("| | GPU0 | GPU1 |\n|-|-|-|\n| GPU0 | X | **-** |\n| GPU1 | - | X |\n", "GPU1", "-"),
             ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tNVX4\t0-7\nGPU1\tNVX4\tX\t0-7\n", "GPU1", "NVX4"),
             (pasted.DGX1_V100.replace("PHB", "CXL"), "GPU2", "CXL"),
         ],
@@ -239,6 +246,21 @@ class TestTable:
         )
         with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
             treefold.load_topology(text)
+
+    def test_with_rows_of_mig_is_refused(self):
+        """The tool gives instances no links of their own."""
+        sentence = (
+            "The table of nvidia-smi topo -m has rows of MIG instances, which it gives no links. Paste that of the "
+            "GPUs, with MIG turned off, or name a known machine."
+        )
+        text = "\tGPU0\tMIG0\tGPU1\nGPU0\tX\tN/A\tSYS\nMIG0\tN/A\tX\tN/A\nGPU1\tSYS\tN/A\tX\n"
+        with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
+            treefold.load_topology(text)
+
+    def test_of_whole_gpus_is_read_beside_rows_of_mig(self):
+        """Every GPU has all of its relations."""
+        text = "\tGPU0\tGPU1\nGPU0\tX\tNV12\n  MIG 3g.20gb Device 0:\tN/A\tN/A\nGPU1\tNV12\tX\n"
+        assert shown.matrix(treefold.load_topology(text)) == [[0, 240], [240, 0]]
 
     @pytest.mark.parametrize("wrap", ["{}", "<details>\n<summary>topo</summary>\n\n```\n{}\n```\n</details>\n"])
     @pytest.mark.parametrize("order", ["{peers}\n{table}", "{table}\n{peers}", "{peers}\n{table}\n{peers}"])

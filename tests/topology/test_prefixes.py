@@ -1,7 +1,11 @@
 """Prompts above a tool's output, and what mpirun and log collectors put before every line of it."""
 
+import json
+import re
+
 import pasted_machines as pasted
 import pytest
+import shown
 
 import treefold
 from treefold.errors import ParseError
@@ -81,3 +85,94 @@ class TestTerminalEscapes:
         """Colours, titles, links, bells: the table is read without them."""
         text = pasted.FOUR_V100.replace("GPU2    NV1", f"{escape}GPU2{escape}    NV1")
         assert treefold.load_topology(text) == treefold.load_topology(pasted.FOUR_V100)
+
+
+def as_markdown(text, *, bold=True):
+    """Return a text whose tables are Markdown's, as notes and issues have them; what is no table stays as it is."""
+    lines = []
+    for line in text.splitlines():
+        cells = line.split()
+        is_header = len(cells) > 1 and line[:1].isspace() and cells[0].startswith("GPU")
+        if is_header:
+            lines += [f"|  | {' | '.join(cells)} |", f"| --- |{' :-: |' * len(cells)}"]
+        elif len(cells) > 1 and re.fullmatch(r"GPU\d+|mlx5_\d", cells[0]):
+            name = f"**{cells[0]}**" if bold else cells[0]
+            lines.append(f"| {name} | {' | '.join(cells[1:])} |")
+        else:
+            lines.append(line)
+    return "\n".join([*lines, ""])
+
+
+class TestMarkdown:
+    @pytest.mark.parametrize("name", ["FOUR_V100", "EIGHT_ON_PCIE", "THREE_SOCKETS", "ROCM_SMI_XGMI", "ROCM_SMI_PCIE"])
+    @pytest.mark.parametrize("bold", [True, False])
+    @pytest.mark.parametrize("quote", ["", "> "])
+    def test_tables_are_read_as_the_tools_own(self, name, bold, quote):
+        """Bars, rules below headers, bold names and quotes do not matter."""
+        text = pasted.ALL[name]
+        table = "".join(f"{quote}{line}\n" for line in as_markdown(text, bold=bold).splitlines())
+        assert "| --- |" in table
+        assert treefold.load_topology(table) == treefold.load_topology(text)
+
+    @pytest.mark.parametrize("mark", ["**", "__", "`"])
+    def test_cells_may_be_bold_or_code(self, mark):
+        """Whoever writes about a link marks its cell."""
+        text = pasted.FOUR_V100.replace("NV2", f"{mark}NV2{mark}")
+        assert treefold.load_topology(text) == treefold.load_topology(pasted.FOUR_V100)
+
+    @pytest.mark.parametrize("title", ["**{}**", "### {}", "{}:"])
+    def test_titles_may_be_those_of_a_page(self, title):
+        """Also where the diagonal has an X, as tables of NVIDIA's tool have."""
+        links = [["X" if i == j else "XGMI" for j in range(4)] for i in range(4)]
+        rows = "".join(f"| GPU{number} | {' | '.join(row)} |\n" for number, row in enumerate(links))
+        header = "|  | GPU0 | GPU1 | GPU2 | GPU3 |\n|---|---|---|---|---|\n"
+        hops = rows.replace("XGMI", "1")
+        text = "\n".join(
+            f"{title.format(f'{name} between two GPUs')}\n\n{header}{body}"
+            for name, body in (("Hops", hops), ("Link Type", rows))
+        )
+        topology = treefold.load_topology(text)
+        assert shown.matrix(topology, "xgmi") == [[0 if i == j else 24 for j in range(4)] for i in range(4)]
+
+    def test_a_string_of_json_is_read(self):
+        """As a log or an API has it, its line breaks and tabs as two characters each."""
+        text = pasted.DGX1_V100
+        assert treefold.load_topology(json.dumps(text)) == treefold.load_topology(text)
+        assert treefold.load_topology(json.dumps({"topology": text})) == treefold.load_topology(text)
+
+
+class TestOtherOutputs:
+    @pytest.mark.parametrize(
+        ("text", "what", "lacks"),
+        [
+            (
+                "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)\n\t Link 0: 25 GB/s\n\t Link 1: 25 GB/s\n",
+                "`nvidia-smi nvlink --status`",
+                "where NVLinks lead",
+            ),
+            (
+                "node1: GPU 0: NVIDIA A100\nnode1: \t Link 0: <inactive>\n",
+                "`nvidia-smi nvlink --status`",
+                "where NVLinks lead",
+            ),
+            (
+                "-[0000:00]-+-00.0  Intel Corporation Sky Lake-E DMI3 Registers\n           \\-05.0  Intel\n",
+                "`lspci -tv`",
+                "speeds and NVLinks",
+            ),
+            (
+                "node:1:1 [0] NCCL INFO === System : maxBw 240.0 totalBw 240.0 ===\n"
+                "node:1:1 [0] NCCL INFO CPU/0 (1/1/2)\nnode:1:1 [0] NCCL INFO + PCI[24.0] - GPU/7000 (0)\n",
+                "NCCL_DEBUG=INFO",
+                "which GPU an id is",
+            ),
+        ],
+    )
+    def test_without_links_are_named_with_what_to_paste(self, text, what, lacks):
+        """They are what people have at hand."""
+        sentence = (
+            f"This output of {what} does not say {lacks}. Paste that of `nvidia-smi topo -m`, or run any program on "
+            "NCCL with NCCL_TOPO_DUMP_FILE=machine.xml and give that file."
+        )
+        with pytest.raises(ParseError, match=f"^{re.escape(sentence)}$"):
+            treefold.load_topology(text)

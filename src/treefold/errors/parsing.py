@@ -112,6 +112,20 @@ class ParseError(TreefoldError, ValueError):
         )
 
     @classmethod
+    def without_links(cls, what: str, lacks: str) -> Self:
+        return cls(
+            f"This output of {what} does not say {lacks}. Paste that of `nvidia-smi topo -m`, or run any program on "
+            "NCCL with NCCL_TOPO_DUMP_FILE=machine.xml and give that file."
+        )
+
+    @classmethod
+    def mig(cls, tool: str) -> Self:
+        return cls(
+            f"The table of {tool} has rows of MIG instances, which it gives no links. Paste that of the GPUs, with MIG "
+            "turned off, or name a known machine."
+        )
+
+    @classmethod
     def without_unit(cls) -> Self:
         return cls(
             'The matrix holds small whole numbers: link counts, weights or GB/s? Say which: {"gb_per_s": matrix} or '

@@ -28,9 +28,9 @@ def load_topology(path_or_text: str | os.PathLike[str]) -> Topology:
                    {"between": ["gpu:1", "sw0"], "gb_per_s": [25.0, 12.5]}]}
 
     ``gb_per_s``: 10⁹ bytes per second and direction, a pair ``[to, back]`` where they differ; links between the same
-    ends add up. ``"-"`` is the standard input. A string with a line break, or one that starts with ``<``, ``{`` or
-    ``[``, is text; any other is a path. What a format leaves open is read as the narrowest machine that fits, with
-    a sentence in ``Topology.notes``. At most 4,000,000 characters are read.
+    ends add up. ``"-"`` is the standard input. A string with a line break, or one that starts with ``<``, ``{``,
+    ``[`` or ``"``, is text; any other is a path. What a format leaves open is read as the narrowest machine that fits,
+    with a sentence in ``Topology.notes``. At most 4,000,000 characters are read.
 
     Raises:
         ParseError: no such file, no known format, or a text that is cut off or contradicts itself.
@@ -54,7 +54,7 @@ def load_topology(path_or_text: str | os.PathLike[str]) -> Topology:
 
 
 def _is_text(text: str) -> bool:
-    return "\n" in text or "\r" in text or text.lstrip("\ufeff \t")[:1] in {"<", "{", "["} or not text.strip()
+    return "\n" in text or "\r" in text or text.lstrip("\ufeff \t")[:1] in {"<", "{", "[", '"'} or not text.strip()
 
 
 def _read_file(path: str) -> str:

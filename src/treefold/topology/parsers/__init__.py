@@ -16,7 +16,7 @@ from treefold.errors.words import counted
 from treefold.topology.graph import Topology
 from treefold.topology.parsers import amd_smi, amd_smi_json, hwloc_xml, nccl_xml, nvidia_smi, plain_json, rocm_smi
 from treefold.topology.parsers.markup import root_tag
-from treefold.topology.parsers.prefixes import below_prompt, without_prefixes
+from treefold.topology.parsers.prefixes import below_prompt, without_escapes, without_markdown, without_prefixes
 
 MAX_CHARACTERS = 4_000_000
 _SHOWN = 200  # characters of an unknown text that its error may show
@@ -30,6 +30,16 @@ _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-9;:<=>?]{0,64}[ -/]{0,4}[@-~]|\x1b[ -/]{0,4}[0-~]"
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
+# What people paste in place of a machine's links: how it is recognised, its name, and what it does not say.
+_WITHOUT_LINKS = (
+    (
+        re.compile(r"\bLink \d{1,2}: (?:[\d.]{1,8} GB/s|<inactive>)"),
+        "`nvidia-smi nvlink --status`",
+        "where NVLinks lead",
+    ),
+    (re.compile(r"-\[[0-9a-f]{4}(?::[0-9a-f]{2})?\]-[+-]"), "`lspci -tv`", "speeds and NVLinks"),
+    (re.compile(r"=== System : maxBw"), "NCCL_DEBUG=INFO", "which GPU an id is"),
+)
 
 
 def parse_topology(text: str) -> Topology:
@@ -47,8 +57,8 @@ def parse_topology(text: str) -> Topology:
     text = _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")).lstrip("\ufeff")
     if not text.strip():
         raise ParseError.empty()
-    readings = tuple(_readings(text))
-    matched = _matched(_FORMATS, readings) or _matched(_JSON_FORMATS, readings)[:1]
+    matched = _matched(_FORMATS, tuple(_readings(without_markdown(text))))
+    matched = matched or _matched(_JSON_FORMATS, tuple(_readings(text)))[:1]
     if not matched:
         raise _refusal(text)
     return _richest([(module.TOOL, module.parse(reading)) for module, reading in matched])
@@ -81,24 +91,27 @@ def _has_gpus(topology: Topology) -> bool:
 
 
 def _readings(text: str) -> Iterator[str]:
-    """Yield the text as it is, without what stands before every line, and without the lines above XML or JSON."""
+    """Yield the text as it is, without what stands before every line or above XML and JSON, and without escapes."""
     yield text
-    text = without_prefixes(text)
-    yield text
-    yield below_prompt(text)
+    bare = without_prefixes(text)
+    yield bare
+    yield below_prompt(bare)
+    if "\\n" in text:
+        yield without_markdown(without_escapes(text))
 
 
 def _refusal(text: str) -> ParseError:
     """Return the error of a text that no parser takes; what people mistake for a topology is refused by name."""
     tag = root_tag(text) if text.lstrip().startswith("<") else ""
-    if tag == "graphs":
-        return ParseError.nccl_graph()
-    if tag == "algo":
-        return ParseError.msccl()
+    if tag in {"graphs", "algo"}:
+        return ParseError.nccl_graph() if tag == "graphs" else ParseError.msccl()
     if nvidia_smi.has_peer_access(text):
         return ParseError.peer_access("A table of `nvidia-smi topo -p2p`")
     if tag:
         return ParseError.unknown_xml(tag)
+    for mark, what, lacks in _WITHOUT_LINKS:
+        if mark.search(text):
+            return ParseError.without_links(what, lacks)
     if "switchguid=" in text or "caguid=" in text:
         return ParseError.network("This output of ibnetdiscover")
     return ParseError.unrecognised(text.strip()[:_SHOWN])

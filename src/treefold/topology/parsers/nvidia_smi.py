@@ -26,17 +26,18 @@ _CELL = re.compile(r"X|NV\d{1,3}|C2C|PIX|PXB|PXN|P2C|PHB|NODE|SYS|SOC")
 _CELLS = re.compile(rf"(?:{_CELL.pattern}){{1,256}}")  # a full column leaves no blank before the next: NODENODE
 _GPU = re.compile(r"GPU(\d{1,4})")
 _PEER_CELLS = r"(?:X\s+)?(?:OK|CNS|GNS|TNS|NS|DR|U)\b"  # topo -p2p
-_ROW = r"^[ \t>|*]{0,80}GPU\d{1,4}\s+"
+_ROW = r"^[ \t>]{0,80}GPU\d{1,4}\s+"
 _MATCH = re.compile(rf"{_ROW}(?!{_PEER_CELLS}){_CELLS.pattern}\s", re.MULTILINE)
 _PEERS = re.compile(_ROW + _PEER_CELLS, re.MULTILINE)
 _KNOWN = "X, NV#, C2C, PIX, PXB, PXN, P2C, PHB, NODE, SYS and SOC"
-_CELL_LIKE = re.compile(r"(?!GPU|NIC|CPU)[A-Z][A-Z0-9]{1,7}")
+_CELL_LIKE = re.compile(r"(?!GPU|NIC|CPU)[A-Z][A-Z0-9]{1,7}|N/A|-")
+_MIG = re.compile(r"^[ \t>]{0,80}MIG[ \t\d]", re.MULTILINE)
 _HEADER = re.compile(r"(?:^|[\s\]>:|)}*])GPU\d{1,4}\s*(?:GPU|NIC|mlx|CPU|$)")
 _COLUMN = re.compile(r"GPU\d{1,4}(?!\d)|NIC\d{1,4}(?!\d)|[a-z][a-z_]{0,15}\d[\w.-]{0,40}")
 _HIDES_NVLINKS = re.compile(r"nvidia-smi topo -mp\b")
 _UNKNOWN = "?"  # between two NICs whose rows are cut off
 _ONE_SWITCH, _ONE_SOCKET, _APART = {"PIX", "PXB"}, {"PIX", "PXB", "PHB", "NODE"}, {"SYS", "SOC"}
-_MOST_DIRECT = 18  # NVLinks that a GPU has, of any generation; more are seen through NVSwitch only
+_MOST_DIRECT, _MOST = 18, 36  # NVLinks of a GPU to others; of any GPU: more than the former lead to an NVSwitch
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Table:
 
 def matches(text: str) -> bool:
     """Tell whether this is the format."""
-    return _MATCH.search(text) is not None
+    return _MATCH.search(text) is not None and "between two gpus" not in text.lower()  # else tables of rocm-smi
 
 
 def has_peer_access(text: str) -> bool:
@@ -116,7 +117,7 @@ def read_table(text: str) -> Table:
 
 
 def _words(line: str) -> list[str]:
-    return line.lstrip(" \t>|*").replace("|", " ").split()
+    return line.lstrip(" \t>").split()
 
 
 def _leading_cells(words: Sequence[str]) -> tuple[str, ...]:
@@ -157,6 +158,8 @@ def _check_whole(table: Table, header: str, text: str) -> None:
     names, cells = table.names, table.cells
     missing = [name for name in re.findall(r"GPU\d{1,4}(?!\d)|NIC\d{1,4}(?!\d)", header) if name not in names]
     short = [name for name, row in zip(names, cells, strict=True) if len(row) < len(names)]
+    if (missing or short) and _MIG.search(text):
+        raise ParseError.mig(TOOL)
     for name in (*missing, *short):
         strange = _strange_cell(text, name)
         if strange:
@@ -201,8 +204,8 @@ def _add_nvlinks(machine: Machine, table: Table, gpus: dict[str, str]) -> None:
         return
     widest = {gpu: max(row.values()) for gpu, row in links.items() if row}
     most, total = max(widest.values()), max(sum(row.values()) for row in links.values())
-    if most > _MOST_DIRECT:
-        raise ParseError.inconsistent(TOOL, f"NV{most} is more NVLinks than a GPU has ({_MOST_DIRECT})")
+    if most > _MOST:
+        raise ParseError.inconsistent(TOOL, f"NV{most} is more NVLinks than a GPU has ({_MOST})")
     switched = total > _MOST_DIRECT
     kinds = {count for row in links.values() for count in row.values()}
     each = nvlink_guess(most if switched else total, kinds, switched=switched)
@@ -227,6 +230,8 @@ def _nvlinks_of(table: Table, gpu: str, gpus: Mapping[str, str]) -> dict[str, in
 
 def nvlink_guess(links_of_a_gpu: int, counts: set[int], *, switched: bool) -> float:
     """Return GB/s of one NVLink of a GPU that shows this many: the slowest kind that has them."""
+    if links_of_a_gpu > _MOST_DIRECT:
+        return rates.nvlink_gb_per_s(100) / 2  # a GB300 shows 36 and is as wide as a B200 with 18
     if links_of_a_gpu > 12:  # noqa: PLR2004 - an A100 has 12
         return rates.nvlink_gb_per_s(90)
     if links_of_a_gpu == 4 and counts == {4} and not switched:  # noqa: PLR2004 - the bridge of RTX 3090 and A6000

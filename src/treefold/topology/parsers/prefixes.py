@@ -1,4 +1,4 @@
-"""Removes what stands around a tool's output: a shell's prompt above it; ranks, pods and timestamps before lines.
+"""Removes what stands around a tool's output: Markdown; a shell's prompt above it; ranks, pods and times before lines.
 
 A prefix is what lines start with in common, digits aside, up to a blank or one of ``]>:|)}``. So ``[1,0]<stdout>:``,
 ``[pod/worker-0]``, ``2026-01-01T10:00:00.123Z`` and ``worker-1 |`` are found the same way, and no tool is named here.
@@ -17,6 +17,28 @@ _ENDS = "]>:|)}"
 _DIGITS = re.compile(r"\d+")
 _MARKUP = re.compile(r"^[ \t]*(?:<(?=[A-Za-z!?])|\{(?=\s*\")|\[(?=\s*\[))", re.MULTILINE)
 _OWN = re.compile(r"GPU\d|NIC\d|<(?!std)[A-Za-z/!?]|[{\"]|==")  # the tools' own text: a prefix ends before it
+_EMPHASIS = re.compile(r"(\*\*|__|`)([^*`\n]{1,120}?)\1")
+_RULE = re.compile(r"[\s>|:-]*\|[\s>|:-]*")
+_BARS = 2  # a line with so many is a row of a table; one may end a prefix
+
+
+def without_markdown(text: str) -> str:
+    r"""Return a text without Markdown: tables are columns between blanks, no rules are below headers, nothing is bold.
+
+    >>> without_markdown("|  | GPU0 |\n| --- | --- |\n| **GPU0** | `X` |").split()
+    ['GPU0', 'GPU0', 'X']
+    """
+    lines = _EMPHASIS.sub(r"\2", text).split("\n")
+    return "\n".join([_without_bars(line) if line.count("|") >= _BARS else line for line in lines])
+
+
+def _without_bars(line: str) -> str:
+    return "" if _RULE.fullmatch(line) else line.replace("|", " ")
+
+
+def without_escapes(text: str) -> str:
+    """Return a text whose line breaks and tabs were two characters each, as in strings of JSON."""
+    return text.replace("\\n", "\n").replace("\\t", "\t").replace('"', " ")
 
 
 def without_prefixes(text: str) -> str:
