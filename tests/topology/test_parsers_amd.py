@@ -107,6 +107,22 @@ class TestAmdSmi:
             "gpu:0 and following are, in this order: 0000:0c:00.0, 0000:22:00.0, 0000:38:00.0.",
         )
 
+    @pytest.mark.parametrize("title", ["{}:", "**{}:**", "### {}:"])
+    def test_of_markdown_is_the_machine_of_the_tool(self, title):
+        """A title, an empty line, and a table whose header has a rule below it."""
+
+        def markdown(line):
+            if line.endswith(":"):
+                return title.format(line[:-1]) + "\n"
+            cells = line.split()
+            is_header = line.startswith(" ")
+            row = f"| {' | '.join(['', *cells] if is_header else cells)} |"
+            return row + ("\n" + "| --- " * (len(cells) + 1) + "|" if is_header else "")
+
+        text = "\n".join(map(markdown, pasted.AMD_SMI.splitlines()))
+        topology, printed = treefold.load_topology(text), treefold.load_topology(pasted.AMD_SMI)
+        assert (topology.kinds, topology.capacities) == (printed.kinds, printed.capacities)
+
     @pytest.mark.parametrize("cell", ["0-0", "N/A"])
     def test_without_any_bandwidth_are_joined_by_their_weights(self, cell):
         """Eight MI355X print such tables: a whole mesh, and no machine in parts."""

@@ -166,6 +166,7 @@ class TestOtherOutputs:
                 "NCCL_DEBUG=INFO",
                 "which GPU an id is",
             ),
+            ("NCCL INFO === System : maxWidth 12.0 ===\n", "NCCL_DEBUG=INFO", "which GPU an id is"),
         ],
     )
     def test_without_links_are_named_with_what_to_paste(self, text, what, lacks):

@@ -38,7 +38,7 @@ _WITHOUT_LINKS = (
         "where NVLinks lead",
     ),
     (re.compile(r"-\[[0-9a-f]{4}(?::[0-9a-f]{2})?\]-[+-]"), "`lspci -tv`", "speeds and NVLinks"),
-    (re.compile(r"=== System : maxBw"), "NCCL_DEBUG=INFO", "which GPU an id is"),
+    (re.compile(r"=== System : max(?:Bw|Width)"), "NCCL_DEBUG=INFO", "which GPU an id is"),
 )
 
 

@@ -11,7 +11,7 @@ from treefold.topology.parsers.amd_tables import build, read_tables
 
 TOOL = "amd-smi topology"
 
-_TITLE = re.compile(r"^[ \t]*(ACCESS|WEIGHT|HOPS|LINK TYPE|NUMA BW) TABLE:", re.MULTILINE)
+_TITLE = re.compile(r"^[ \t]*(?:#{1,6}[ \t]+)?(ACCESS|WEIGHT|HOPS|LINK TYPE|NUMA BW) TABLE:", re.MULTILINE)
 _CELL = re.compile(r"\d{1,6}|XGMI|PCIE|SELF|UNKNOWN|N/A|-|\d{1,9}-\d{1,9}")
 _USED = {"WEIGHT", "HOPS", "LINK TYPE", "NUMA BW"}
 
@@ -40,5 +40,6 @@ def parse(text: str) -> Topology:
 
 
 def _table_lines(body: str) -> list[str]:
-    """Return the lines of a table, up to the first empty one."""
-    return list(itertools.takewhile(str.strip, body.splitlines()[1:]))
+    """Return the lines of a table, up to the first empty one; Markdown has some between title and table."""
+    lines = itertools.dropwhile(lambda line: not line.strip(), body.splitlines()[1:])
+    return list(itertools.takewhile(str.strip, lines))

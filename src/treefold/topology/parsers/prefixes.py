@@ -29,11 +29,12 @@ def without_markdown(text: str) -> str:
     ['GPU0', 'GPU0', 'X']
     """
     lines = _EMPHASIS.sub(r"\2", text).split("\n")
-    return "\n".join([_without_bars(line) if line.count("|") >= _BARS else line for line in lines])
+    rows = [line.replace("|", " ") if line.count("|") >= _BARS else line for line in lines if not _is_rule(line)]
+    return "\n".join(rows)
 
 
-def _without_bars(line: str) -> str:
-    return "" if _RULE.fullmatch(line) else line.replace("|", " ")
+def _is_rule(line: str) -> bool:
+    return line.count("|") >= _BARS and _RULE.fullmatch(line) is not None
 
 
 def without_escapes(text: str) -> str:
