@@ -9,7 +9,7 @@ import pytest
 
 from treefold.cost import simulate
 from treefold.cost.setting import MovementOnMachine
-from treefold.cost.tasks import fractional_cuts, make_tasks, whole_cuts
+from treefold.cost.tasks import make_tasks
 from treefold.plan.ir import Concat, Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_concat
 from treefold.planners.method import one_array
@@ -95,24 +95,6 @@ class TestSimulation:
 
 
 class TestTasks:
-    @pytest.mark.parametrize(
-        ("length", "num_chunks", "expected"),
-        [(10, 1, [0, 10]), (10, 3, [0, 3, 6, 10]), (9, 3, [0, 3, 6, 9]), (2, 4, [0, 0, 1, 1, 2]), (0, 2, [0, 0, 0])],
-    )
-    def test_cut_whole_elements(self, length, num_chunks, expected):
-        """Sizes differ by one at most; what is too short leaves chunks empty."""
-        assert whole_cuts(length, num_chunks).tolist() == expected
-
-    def test_cut_fractions(self):
-        """All chunks are of one size."""
-        assert fractional_cuts(10, 4).tolist() == [0, 2.5, 5, 7.5, 10]
-
-    @pytest.mark.parametrize("length", [1, 2, 5, 10, 1000, 3 * 2**20])
-    @pytest.mark.parametrize("num_chunks", [1, 2, 3, 7, 10, 49])
-    def test_cut_at_whole_multiples(self, length, num_chunks):
-        """No border is off by rounding: each is the whole part of i·n/k."""
-        assert whole_cuts(length, num_chunks).tolist() == [i * length // num_chunks for i in range(num_chunks + 1)]
-
     def test_wait_for_their_chunk_alone(self):
         """Down the chain chunk i needs i + 1 chunks of what came up, so that both are in flight together."""
         tasks = make_tasks(chain_plan(2))

@@ -7,7 +7,7 @@ that are done describes its progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -55,12 +55,11 @@ class Need(NamedTuple):
     task: int
     touches: tuple[_Touch, ...] = ()
 
-    def counts(self, num_chunks: int, *, whole: bool = False) -> Counts:
+    def counts(self, num_chunks: int) -> Counts:
         """Return for every chunk how many of the other task's chunks must be done."""
         found = np.arange(1, num_chunks + 1, dtype=np.int32)
         if self.touches:
-            cut = whole_cuts if whole else fractional_cuts
-            np.max([touch.counts(num_chunks, cut) for touch in self.touches], axis=0, out=found)
+            np.max([touch.counts(num_chunks) for touch in self.touches], axis=0, out=found)
         return found
 
 
@@ -89,32 +88,26 @@ class _Touch(NamedTuple):
         """True if both tasks access the same positions and cut them alike."""
         return self.mine[:4] == self.other[:4]  # all but the task and its step
 
-    def counts(self, num_chunks: int, cut: Callable[[int, int], Cuts]) -> Counts:
+    def counts(self, num_chunks: int) -> Counts:
         """Return for every chunk how many of the other task's chunks must be done before it may start."""
         mine, other = self.mine, self.other
         start, stop = max(mine.start, other.start), min(mine.stop, other.stop)
-        cuts = cut(mine.length, num_chunks)
+        cuts = _cuts(mine.length, num_chunks)
         from_, to = mine.base + cuts[:-1], np.minimum(mine.base + cuts[1:], stop)
         # Borders that are equal in theory come from different divisions, and differ in their last digits: without the
         # margin a chunk would wait for the next one of the other task, and the pipeline would lose a turn.
         near = 1e-9 * max(float(cuts[-1]), 1.0)
         # The first border of the other task at or behind what this chunk reads: so many of its chunks must be done.
-        needed = np.searchsorted(cut(other.length, num_chunks), to - other.base - near)
+        needed = np.searchsorted(_cuts(other.length, num_chunks), to - other.base - near)
         touches = np.maximum(from_, start) < to - near
         # Chunks are done in order, so a chunk also waits for whatever an earlier one waits for.
         found: Counts = np.maximum.accumulate(np.where(touches, needed, 0)).astype(np.int32)
         return found
 
 
-def fractional_cuts(length: int, num_chunks: int) -> Cuts:
+def _cuts(length: int, num_chunks: int) -> Cuts:
     """Return the borders of chunks of equal size, which may lie inside of elements."""
     return np.linspace(0.0, float(length), num_chunks + 1)
-
-
-def whole_cuts(length: int, num_chunks: int) -> Cuts:
-    """Return the borders of chunks of whole elements, whose sizes differ by one at most."""
-    cuts: Cuts = np.floor(np.arange(num_chunks + 1) * (length / num_chunks) + 1e-9)
-    return cuts
 
 
 def make_tasks(movement: Movement) -> tuple[Task, ...]:

@@ -14,7 +14,6 @@ _ALLOWED = {
     "launch_s": "a finite number of seconds, 0 or more",
     "nbytes": "a finite number of bytes, 0 or more",
     "reduce_bytes_per_s": "a number above 0; infinity means that folding costs nothing",
-    "slower": "a finite number above 0: 1000 makes GB/s into MB/s",
 }
 
 
@@ -50,15 +49,4 @@ class SimulationError(TreefoldError, ValueError):
         return cls(
             "Larger copies take no longer than small ones, so no bandwidth follows. Wait for each copy to end before "
             "the clock is read, or measure larger ones."
-        )
-
-    @classmethod
-    def only_folds(cls) -> Self:
-        return cls("Only plans that fold every leaf are emulated. Plan an all-reduce or a reduce of dense values.")
-
-    @classmethod
-    def input_array(cls, name: str, length: int, dtype: str) -> Self:
-        return cls(
-            f"The plan's input {name} has {counted(length, 'element')} of {dtype}. Give one array like this per "
-            "replica of every leaf: inputs[leaf][replica]."
         )

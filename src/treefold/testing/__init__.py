@@ -2,9 +2,7 @@
 
 from treefold.errors import ConformanceError, FakeOutOfMemoryError
 from treefold.testing.channels import CHANNEL_CONFORMANCE, ChannelCase
-from treefold.testing.clocks import Clock, RealClock, VirtualClock
 from treefold.testing.conformance import CONFORMANCE, Adapter, Case
-from treefold.testing.emulation import Emulation, Emulator, emulate
 from treefold.testing.fake_devices import FakeArray, FakeBackend, RecordingBackend
 from treefold.testing.hostile import INPUT_LAYOUTS, LAYOUTS, Hostile
 from treefold.testing.inputs import mixed_values, owned, owned_sum, special_values
@@ -18,19 +16,13 @@ __all__ = [
     "Adapter",
     "Case",
     "ChannelCase",
-    "Clock",
     "ConformanceError",
-    "Emulation",
-    "Emulator",
     "FakeArray",
     "FakeBackend",
     "FakeOutOfMemoryError",
     "Hostile",
-    "RealClock",
     "RecordingBackend",
-    "VirtualClock",
     "assert_same_bits",
-    "emulate",
     "fold_arrays",
     "fold_numbers",
     "mixed_values",
