@@ -38,14 +38,18 @@ COPIED = ("src", "tests", "docs", "tools", "benchmarks", "conftest.py", "pyproje
 #: The rooms that are changed, with the tests that notice first.
 ROOMS = {
     "calls": ["tests/api"],
-    "choosing": ["tests/api/test_choose.py"],
-    "cost": ["tests/cost"],
     "fold.py": ["tests/api/test_fold.py", "tests/properties"],
     "ops": ["tests/api"],
     "packing": ["tests/packing"],
     "plan": ["tests/plan"],
     "planners": ["tests/planners/test_planners.py", "tests/planners"],
-    "planners/tree_packing": ["tests/planners/test_tree_packing.py", "tests/planners/test_tree_packing_plans.py"],
+    "topology/choosing": ["tests/api/test_choose.py"],
+    "topology/cost": ["tests/cost"],
+    "topology/planning": ["tests/planners"],
+    "topology/planning/tree_packing": [
+        "tests/planners/test_tree_packing.py",
+        "tests/planners/test_tree_packing_plans.py",
+    ],
     "values": ["tests/api/test_values.py", "tests/properties/test_structures.py", "tests/api"],
 }
 #: Files that are tested outside of their room's tests.

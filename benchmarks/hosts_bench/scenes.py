@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lab import Network, launch, rails, star
-from treefold.planners.tree_packing import optimal_packing
 from treefold.topology import TopologyBuilder
+from treefold.topology.planning.tree_packing import optimal_packing
 
 #: What a full Ethernet frame of 1514 bytes carries for TCP: without the headers of Ethernet, IP and TCP with its times.
 _PAYLOAD = Fraction(1448, 1514)

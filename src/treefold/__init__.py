@@ -30,29 +30,29 @@ from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerRepli
 
 if TYPE_CHECKING:
     from treefold.averaging import average
-    from treefold.choosing import choose_cross_device_ops
-    from treefold.cost import simulate
     from treefold.execution.probe import verify_links
     from treefold.group import Group, Ticket, connect
-    from treefold.planners.tree_packing import TreePacking, optimal_packing
-    from treefold.timeline import Timeline
     from treefold.topology import Topology, known_topology
+    from treefold.topology.choosing import choose_cross_device_ops
+    from treefold.topology.cost import simulate
     from treefold.topology.load import load_topology
+    from treefold.topology.planning.tree_packing import TreePacking, optimal_packing
+    from treefold.topology.timeline import Timeline
 
 # Imported lazily: callers that only reduce do not pay for the planner.
 _LATER = {
     "Group": "treefold.group",
     "Ticket": "treefold.group",
-    "Timeline": "treefold.timeline",
+    "Timeline": "treefold.topology.timeline",
     "Topology": "treefold.topology",
-    "TreePacking": "treefold.planners.tree_packing",
+    "TreePacking": "treefold.topology.planning.tree_packing",
     "average": "treefold.averaging.trees",
-    "choose_cross_device_ops": "treefold.choosing",
+    "choose_cross_device_ops": "treefold.topology.choosing",
     "connect": "treefold.group",
     "known_topology": "treefold.topology",
     "load_topology": "treefold.topology.load",
-    "optimal_packing": "treefold.planners.tree_packing",
-    "simulate": "treefold.cost",
+    "optimal_packing": "treefold.topology.planning.tree_packing",
+    "simulate": "treefold.topology.cost",
     "verify_links": "treefold.execution.probe",
 }
 

@@ -10,14 +10,14 @@ import pytest
 import treefold
 from treefold import HierarchicalCopyAllReduce, NcclAllReduce, PerReplica, ReductionToOneDevice, simulate
 from treefold.backends import additional_backend
-from treefold.choosing import measured, prices
-from treefold.cost import MovementTimes, from_copies, refine
 from treefold.errors import ArgumentError, DeviceError, MissingExtraError, ParseError, TopologyError
 from treefold.execution import links
 from treefold.execution.links import LinkResult
-from treefold.planners.ring import pack_rings
 from treefold.testing import FakeBackend, RecordingBackend, owned
 from treefold.topology import TopologyBuilder
+from treefold.topology.choosing import measured, prices
+from treefold.topology.cost import MovementTimes, from_copies, refine
+from treefold.topology.planning.ring import pack_rings
 
 ROOT = pathlib.Path(__file__).parents[2]
 DGX1 = treefold.known_topology("dgx1_v100")
@@ -207,7 +207,7 @@ class TestChoice:
         def missing(*_args, **_options):
             raise MissingExtraError.planner()
 
-        monkeypatch.setattr("treefold.ops.trees.MachineTrees._method", missing)
+        monkeypatch.setattr("treefold.topology.for_ops.MethodsBySize.method", missing)
         choice = treefold.choose_cross_device_ops(gpus(*range(8)), topology=DGX1)
         assert repr(choice.ops) == PACKS
         assert 'trees are not compared: they need SciPy (pip install "treefold[planner]")' in choice.why

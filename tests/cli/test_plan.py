@@ -10,9 +10,9 @@ import pytest
 
 import treefold as package
 from treefold.cli.planning.methods import Prediction, best_of
-from treefold.cost.model import LAUNCH_S, is_as_good
 from treefold.plan import from_json
 from treefold.topology import known_topology
+from treefold.topology.cost.model import LAUNCH_S, is_as_good
 
 PLAN = ("plan", "--topology", "dgx1_v100", "--size", "1M")
 
@@ -232,20 +232,25 @@ def work(monkeypatch):
     """Note what is worked out: searches for trees and for rings, linear programs, (plan, bytes) that are simulated."""
     done = {"searches": [], "programs": [], "simulations": [], "rings": []}
     notes = (
-        ("treefold.planners.tree_packing.optimal", "pack_trees", "searches", lambda network, *_: network.devices),
         (
-            "treefold.planners.tree_packing.columns",
+            "treefold.topology.planning.tree_packing.optimal",
+            "pack_trees",
+            "searches",
+            lambda network, *_: network.devices,
+        ),
+        (
+            "treefold.topology.planning.tree_packing.columns",
             "_solve",
             "programs",
             lambda loads, _: (loads.shape, loads.tobytes()),
         ),
         (
-            "treefold.cost.simulation",
+            "treefold.topology.cost.simulation",
             "_fastest",
             "simulations",
             lambda at, _: (at.tasks, at.nbytes),
         ),
-        ("treefold.planners.registry", "pack_rings", "rings", lambda machine: machine.devices),
+        ("treefold.topology.planning.registry", "pack_rings", "rings", lambda machine: machine.devices),
     )
     for module_name, function, kind, describe in notes:
         module = importlib.import_module(module_name)

@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from closed_forms import in_switch_s
 
-from treefold.cost import simulate
-from treefold.cost.published import CHECKED_ERRORS, CHECKED_FROM, PUBLISHED, published_for, published_s
 from treefold.planners.method import one_array
-from treefold.planners.ring import pack_rings
-from treefold.planners.tree_packing import along_packing, optimal_packing
 from treefold.topology import Topology, TopologyBuilder, known_topology
+from treefold.topology.cost import simulate
+from treefold.topology.cost.published import CHECKED_ERRORS, CHECKED_FROM, PUBLISHED, published_for, published_s
+from treefold.topology.planning.ring import pack_rings
+from treefold.topology.planning.tree_packing import along_packing, optimal_packing
 
 LARGE = 2**33  # bytes: so many that latency is nothing beside them
 NVSWITCH_H100, NIC_400 = 18 * 20.6, 48

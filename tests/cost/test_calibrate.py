@@ -2,10 +2,10 @@ import random
 
 import pytest
 
-from treefold.cost import fit_link, fit_links, refine
-from treefold.cost.calibrate import _columns
 from treefold.errors import SimulationError
 from treefold.topology import known_topology
+from treefold.topology.cost import fit_link, fit_links, refine
+from treefold.topology.cost.calibrate import _columns
 
 SIZES = [2**power for power in range(6, 27, 2)]
 ALPHA, BETA = 2.5e-6, 1 / 48e9

@@ -6,13 +6,13 @@ from reference_clock import max_min_rates
 from reference_clock import run_pipeline as run_slowly
 
 from treefold._native import run_pipeline
-from treefold.cost.pipeline import Lanes
-from treefold.cost.setting import MovementOnMachine
 from treefold.planners.method import one_array
-from treefold.planners.ring import ring_trees
 from treefold.planners.star import two_shot
-from treefold.planners.tree_packing import along, along_packing, optimal_packing
 from treefold.topology import known_topology
+from treefold.topology.cost.pipeline import Lanes
+from treefold.topology.cost.setting import MovementOnMachine
+from treefold.topology.planning.ring import ring_trees
+from treefold.topology.planning.tree_packing import along, along_packing, optimal_packing
 
 
 def starts_of(lengths):

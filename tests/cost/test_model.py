@@ -2,7 +2,7 @@
 
 import pytest
 
-from treefold.cost import model
+from treefold.topology.cost import model
 
 
 class TestAsGood:

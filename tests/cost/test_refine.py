@@ -3,12 +3,12 @@
 import pytest
 
 from treefold import optimal_packing
-from treefold.cost import from_copies, refine, simulate
 from treefold.errors import TopologyError
 from treefold.planners.method import one_array
 from treefold.planners.one_shot import one_shot
 from treefold.planners.star import star
 from treefold.topology import TopologyBuilder, known_topology
+from treefold.topology.cost import from_copies, refine, simulate
 
 
 def two_sockets():

@@ -4,12 +4,12 @@ from fractions import Fraction
 
 import pytest
 
-from treefold.cost.routes import Alternatives, alternatives, busiest_s, find_routes
-from treefold.cost.setting import MovementOnMachine
 from treefold.planners import add_star
 from treefold.planners.method import Method, one_array
 from treefold.planners.star import star
 from treefold.topology import TopologyBuilder, known_topology
+from treefold.topology.cost.routes import Alternatives, alternatives, busiest_s, find_routes
+from treefold.topology.cost.setting import MovementOnMachine
 
 PAIR = ("gpu:0", "gpu:1")
 

@@ -7,16 +7,16 @@ from fractions import Fraction
 import closed_forms
 import pytest
 
-from treefold.cost import simulate
-from treefold.cost.setting import MovementOnMachine
-from treefold.cost.tasks import make_tasks
 from treefold.plan.ir import Concat, Goal, Leaf
 from treefold.planners import LeafWork, PlanBuilder, add_concat
 from treefold.planners.method import one_array
-from treefold.planners.ring import ring_trees
 from treefold.planners.star import star
-from treefold.planners.tree_packing import Tree, along
 from treefold.topology import TopologyBuilder, known_topology
+from treefold.topology.cost import simulate
+from treefold.topology.cost.setting import MovementOnMachine
+from treefold.topology.cost.tasks import make_tasks
+from treefold.topology.planning.ring import ring_trees
+from treefold.topology.planning.tree_packing import Tree, along
 
 LINE = {"bytes_per_s": 25e9, "alpha_s": 0.7e-6}
 
@@ -87,7 +87,7 @@ class TestSimulation:
     @pytest.mark.parametrize(("num_chunks", "shown"), [(35, 35), (36, 36), (37, 24), (72, 24)])
     def test_draws_out_what_is_half_as_long_again(self, monkeypatch, num_chunks, shown):
         """With room for 24 chunks, 36 are followed one by one; of 37, 24 stand for them all."""
-        monkeypatch.setattr(importlib.import_module("treefold.cost.simulation"), "_MOST_SPANS", 1)
+        monkeypatch.setattr(importlib.import_module("treefold.topology.cost.simulation"), "_MOST_SPANS", 1)
         line = simulate(chain_plan(2), known_topology("line:2"), 1e9, chunk_bytes=1e9 / num_chunks)
         assert line.num_chunks == num_chunks
         assert {len(activity.spans) for activity in line.activities} == {shown}

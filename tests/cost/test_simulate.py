@@ -8,17 +8,17 @@ import closed_forms
 import pytest
 
 import treefold
-from treefold.cost import MovementTimes
-from treefold.cost import simulate as simulate_call
-from treefold.cost.model import LAUNCH_S
 from treefold.errors import SimulationError
 from treefold.planners.method import one_array
 from treefold.planners.one_shot import one_shot
-from treefold.planners.ring import pack_rings, ring_trees
 from treefold.planners.star import star, two_shot
-from treefold.planners.tree_packing import Tree, along, along_packing, optimal_packing
 from treefold.planners.two_level import two_level
 from treefold.topology import TopologyBuilder, known_topology
+from treefold.topology.cost import MovementTimes
+from treefold.topology.cost import simulate as simulate_call
+from treefold.topology.cost.model import LAUNCH_S
+from treefold.topology.planning.ring import pack_rings, ring_trees
+from treefold.topology.planning.tree_packing import Tree, along, along_packing, optimal_packing
 
 GB, US = 1e9, 1e-6
 SIZES = [2**12, 2**20, 2**28, 2**32]
@@ -250,9 +250,9 @@ class TestLongPipelines:
         """Fewer chunks of the same size foretell all of them to two percent."""
         machine = known_topology(name)
         movement = along_packing(optimal_packing(machine)).movement(one_array(machine.devices))
-        monkeypatch.setattr(importlib.import_module("treefold.cost.simulation"), "_MOST_SPANS", 10**9)
+        monkeypatch.setattr(importlib.import_module("treefold.topology.cost.simulation"), "_MOST_SPANS", 10**9)
         whole = simulate(movement, machine, 2**30)
-        monkeypatch.setattr(importlib.import_module("treefold.cost.simulation"), "_MOST_SPANS", 1)
+        monkeypatch.setattr(importlib.import_module("treefold.topology.cost.simulation"), "_MOST_SPANS", 1)
         drawn = simulate(movement, machine, 2**30)
         assert drawn.chunks_per_span > 2
         assert drawn.duration_s == pytest.approx(whole.duration_s, rel=0.02)

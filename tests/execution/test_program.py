@@ -13,8 +13,8 @@ from treefold.plan.ir import Buffer, Combine, Copy, Goal, Leaf, Range, Role, Ste
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat
 from treefold.planners.direct import direct
 from treefold.planners.method import one_array
-from treefold.planners.registry import METHODS, MachineMethods
 from treefold.topology import known_topology
+from treefold.topology.planning.registry import METHODS, MachineMethods
 
 
 def blocks(ranks, per_host):

@@ -1,10 +1,10 @@
 import re
 
-from treefold.export.dot import to_dot
 from treefold.planners.method import one_array
-from treefold.planners.tree_packing import along_packing, optimal_packing
-from treefold.report.packs import packs_of
 from treefold.topology import TopologyBuilder, known_topology
+from treefold.topology.drawing.dot import to_dot
+from treefold.topology.drawing.packs import packs_of
+from treefold.topology.planning.tree_packing import along_packing, optimal_packing
 
 
 class TestToDot:

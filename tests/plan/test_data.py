@@ -7,7 +7,7 @@ import pkgutil
 
 import pytest
 
-ROOMS = ("cost", "packing", "plan", "planners", "values")
+ROOMS = ("packing", "plan", "planners", "topology.cost", "topology.planning", "values")
 #: What is worked on while a plan is chosen or checked.
 CHANGING = {"Piece", "Race"}
 #: What there is one of while a plan is priced.
@@ -35,7 +35,7 @@ FOUND = {room: dataclasses_of(room) for room in ROOMS}
 FROZEN = [kind for kinds in FOUND.values() for kind in kinds if kind.__name__ not in CHANGING]
 SMALL = [
     kind
-    for room in ("cost", "packing", "plan", "values")
+    for room in ("packing", "plan", "topology.cost", "values")
     for kind in FOUND[room]
     if not keeps_what_it_computed(kind) and not kind.__name__.startswith("_") and kind.__name__ not in FEW
 ]

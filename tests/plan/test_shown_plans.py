@@ -4,6 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+import treefold.topology  # noqa: F401 - draws plans, once it is loaded
 from treefold import HierarchicalCopyAllReduce, PerReplica
 from treefold.plan import Movement
 from treefold.testing import owned
@@ -46,3 +47,8 @@ class TestMovement:
         movement = Movement(leaves=plan.leaves, buffers=plan.buffers, steps=plan.steps)
         assert repr(movement) == str(movement) == "<Movement: 1 array, 3 devices, 6 steps>"
         assert "a movement on 3 devices" in movement._repr_html_()
+
+    def test_is_text_where_nothing_draws(self, plan, monkeypatch):
+        """Notebooks fall back to the text of what has no drawing."""
+        monkeypatch.setattr("treefold.plan.drawings._DRAWINGS", {})
+        assert plan._repr_html_() is None

@@ -2,14 +2,14 @@ import json
 
 import pytest
 
-from treefold.cost import simulate
-from treefold.planners.choose import choose
-from treefold.planners.compare import Comparison
 from treefold.planners.method import one_array
-from treefold.planners.registry import MachineMethods
-from treefold.planners.tree_packing import optimal_packing
 from treefold.topology import known_topology
+from treefold.topology.cost import simulate
 from treefold.topology.load import load_topology
+from treefold.topology.planning.choose import choose
+from treefold.topology.planning.compare import Comparison
+from treefold.topology.planning.registry import MachineMethods
+from treefold.topology.planning.tree_packing import optimal_packing
 
 
 def cluster(*ports, rails=1, alpha_us=10.0, kind="net"):

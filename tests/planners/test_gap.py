@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from treefold.planners.tree_packing import optimal_packing
 from treefold.topology import known_topology
+from treefold.topology.planning.tree_packing import optimal_packing
 
 
 class TestGap:

@@ -4,9 +4,9 @@ from fractions import Fraction
 import pytest
 from scipy.optimize import linprog
 
-from treefold.planners.host_shares import host_shares, shares_of_ports
-from treefold.planners.port_rates import port_rates
 from treefold.topology import TopologyBuilder, known_topology
+from treefold.topology.planning.host_shares import host_shares, shares_of_ports
+from treefold.topology.planning.port_rates import port_rates
 
 
 def lines(rates, contributions):

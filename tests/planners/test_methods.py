@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 
 from treefold.backends.numpy import NumpyBackend
-from treefold.cost import from_copies, simulate
-from treefold.cost.routes import alternatives
 from treefold.execution.local import Walk
 from treefold.execution.operands import Operand
 from treefold.fold import Fold
-from treefold.planners import ring
 from treefold.planners.method import Method, one_array
 from treefold.planners.one_shot import one_shot
-from treefold.planners.registry import MachineMethods
-from treefold.planners.ring import pack_rings, ring_trees
-from treefold.planners.ring_search import around
 from treefold.planners.star import star, two_shot
-from treefold.planners.tree_packing import along
 from treefold.planners.two_level import add_two_level
 from treefold.reduce_op import ReduceOp
 from treefold.testing import owned, owned_sum
 from treefold.topology import TopologyBuilder, known_topology
+from treefold.topology.cost import from_copies, simulate
+from treefold.topology.cost.routes import alternatives
+from treefold.topology.planning import ring
+from treefold.topology.planning.registry import MachineMethods
+from treefold.topology.planning.ring import pack_rings, ring_trees
+from treefold.topology.planning.ring_search import around
+from treefold.topology.planning.tree_packing import along
 
 
 def gpus(count):

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from treefold import known_topology
-from treefold.planners.tree_packing.network import Network
 from treefold.topology import TopologyBuilder
+from treefold.topology.planning.tree_packing.network import Network
 
 CARRIERS = {"dgx1_v100": (0, 0), "dgx2": (1, 1), "pcie3_8gpu": (2, 2), "2x8_h100": (26, 2), "4x8_h100": (44, 12)}
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from treefold.planners.ring import pack_rings
-from treefold.planners.ring_bound import most_fractional_rings, most_rings
-from treefold.planners.ring_search import shortest_hops
 from treefold.topology import TopologyBuilder, known_topology
 from treefold.topology.graph import reached_from
+from treefold.topology.planning.ring import pack_rings
+from treefold.topology.planning.ring_bound import most_fractional_rings, most_rings
+from treefold.topology.planning.ring_search import shortest_hops
 
 GB_PER_S = 25
 

@@ -10,8 +10,8 @@ import pytest
 from treefold import known_topology, optimal_packing, simulate
 from treefold.errors import TopologyError
 from treefold.planners.method import one_array
-from treefold.planners.ring import pack_rings
-from treefold.planners.tree_packing import along_packing
+from treefold.topology.planning.ring import pack_rings
+from treefold.topology.planning.tree_packing import along_packing
 
 MACHINE = known_topology("dgx1_v100")
 NBYTES = 2**30

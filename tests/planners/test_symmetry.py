@@ -3,8 +3,8 @@ import itertools
 import pytest
 
 from treefold import known_topology
-from treefold.planners.tree_packing.symmetry import all_images, find_shifts
 from treefold.topology import TopologyBuilder
+from treefold.topology.planning.tree_packing.symmetry import all_images, find_shifts
 
 ORDERS = {"2x8_h100": [2, 8], "4x8_h100": [4, 8], "3x8_h100": [3, 8], "2x16_mi250": [], "dgx1_v100": []}
 

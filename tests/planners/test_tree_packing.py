@@ -12,8 +12,8 @@ from packing_oracles import check_certificate, check_trees
 
 from treefold import errors, known_topology, optimal_packing
 from treefold.errors import TopologyError
-from treefold.planners.tree_packing import columns
 from treefold.topology import TopologyBuilder
+from treefold.topology.planning.tree_packing import columns
 
 GB = 10**9
 

@@ -16,9 +16,9 @@ from treefold.packing import Item, split_by_shares
 from treefold.plan import Plan
 from treefold.plan.ir import Combine, Goal, Leaf
 from treefold.planners import LeafWork
-from treefold.planners.tree_packing import along_packing
 from treefold.testing import FakeBackend, owned, owned_sum
 from treefold.topology import TopologyBuilder
+from treefold.topology.planning.tree_packing import along_packing
 
 MACHINES = ["dgx1_v100", "dgx1_p100", "p3_8xlarge", "ring:5", "line:6", "dgx_h100", "mi250", "2x8_h100", "pcie3_8gpu"]
 

@@ -2,13 +2,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from treefold.cost import simulate
 from treefold.plan import Movement
 from treefold.planners.method import one_array
-from treefold.planners.tree_packing import TreePacking, along_packing, optimal_packing
-from treefold.report.packs import Pack, packs_of
-from treefold.timeline import Timeline
 from treefold.topology import Topology, known_topology
+from treefold.topology.cost import simulate
+from treefold.topology.drawing.packs import Pack, packs_of
+from treefold.topology.planning.tree_packing import TreePacking, along_packing, optimal_packing
+from treefold.topology.timeline import Timeline
 
 
 @dataclass(frozen=True)

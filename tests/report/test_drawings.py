@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from treefold import HierarchicalCopyAllReduce, NcclAllReduce, PerReplica, ReductionToOneDevice
-from treefold.report import svg
-from treefold.report.bars import draw_bars
-from treefold.report.curves import Curve, draw_curves
-from treefold.report.plan_drawing import MAX_PACKS, draw_movement
+from treefold.topology.drawing import svg
+from treefold.topology.drawing.bars import draw_bars
+from treefold.topology.drawing.curves import Curve, draw_curves
+from treefold.topology.drawing.plan_drawing import MAX_PACKS, draw_movement
 
 NS = "{http://www.w3.org/2000/svg}"
 

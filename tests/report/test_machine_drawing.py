@@ -4,10 +4,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from treefold.report.machine_drawing import draw_machine, legend_in_words, thickness
-from treefold.report.machine_layout import lay_out
-from treefold.report.svg import NARROWEST
 from treefold.topology import TopologyBuilder, known_names, known_topology
+from treefold.topology.drawing.machine_drawing import draw_machine, legend_in_words, thickness
+from treefold.topology.drawing.machine_layout import lay_out
+from treefold.topology.drawing.svg import NARROWEST
 
 NS = "{http://www.w3.org/2000/svg}"
 NAMES = known_names()

@@ -8,10 +8,10 @@ import subprocess
 
 import pytest
 
-from treefold.report.page import Check
-from treefold.report.plan_page import PlanStory, render_plan_page
 from treefold.report.tables import Table
-from treefold.report.timeline_drawing import shown_links
+from treefold.topology.drawing.page import Check
+from treefold.topology.drawing.plan_page import PlanStory, render_plan_page
+from treefold.topology.drawing.timeline_drawing import shown_links
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OFFLINE = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")

@@ -8,18 +8,18 @@ import pytest
 
 from treefold.planners.method import one_array
 from treefold.planners.one_shot import one_shot
-from treefold.planners.tree_packing import optimal_packing
-from treefold.report.bottleneck import describe_bottleneck
-from treefold.report.certificate import most_loaded, recomputed_bound
-from treefold.report.machine_layout import lay_out
-from treefold.report.packs import Pack, group_packs, packs_of
-from treefold.report.plan_picture import draw_packing
-from treefold.report.png import render_png, with_plain_colours
-from treefold.report.size_drawing import draw_sizes
-from treefold.report.timeline_drawing import draw_timeline
-from treefold.report.trace import write_trace
-from treefold.report.tree_drawing import draw_trees
 from treefold.topology import TopologyBuilder, known_topology
+from treefold.topology.drawing.bottleneck import describe_bottleneck
+from treefold.topology.drawing.certificate import most_loaded, recomputed_bound
+from treefold.topology.drawing.machine_layout import lay_out
+from treefold.topology.drawing.packs import Pack, group_packs, packs_of
+from treefold.topology.drawing.plan_picture import draw_packing
+from treefold.topology.drawing.png import render_png, with_plain_colours
+from treefold.topology.drawing.size_drawing import draw_sizes
+from treefold.topology.drawing.timeline_drawing import draw_timeline
+from treefold.topology.drawing.trace import write_trace
+from treefold.topology.drawing.tree_drawing import draw_trees
+from treefold.topology.planning.tree_packing import optimal_packing
 
 NS = "{http://www.w3.org/2000/svg}"
 MACHINES = ["dgx1_v100", "dgx_a100", "pcie3_8gpu", "2x8_a100", "ring:5"]
@@ -86,7 +86,7 @@ class TestDrawTrees:
         """Of more shapes than fit, those that carry least are left out, and that is said."""
         one = planned("dgx1_v100", packs=16)
         groups = group_packs(one.packs, [one.topology.devices])
-        monkeypatch.setattr("treefold.report.tree_drawing.MAX_TREES", 2)
+        monkeypatch.setattr("treefold.topology.drawing.tree_drawing.MAX_TREES", 2)
         drawing = draw_trees(one.topology, lay_out(one.topology), one.packs)
         assert [int(tree.get("data-pack")) for tree in marks(drawing, "tf-tree")] == [g.numbers[0] for g in groups[:2]]
         assert f"{sum(len(group.packs) for group in groups[2:])} more trees" in drawing

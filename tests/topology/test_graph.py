@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from treefold.errors import DeviceError, TopologyError
-from treefold.report.machine_drawing import draw_machine
 from treefold.topology import Link, Node, Topology, TopologyBuilder, known_topology
+from treefold.topology.drawing.machine_drawing import draw_machine
 
 
 def pair(**link):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treefold.engines.interface import Channel
-from treefold.errors import ConnectError, SharedMemoryError, TopologyError, TreefoldError
+from treefold.errors import ConnectError, SharedMemoryError, TreefoldError
 from treefold.group import memory_limits
 from treefold.group.descriptor_passing import Lifeline, close_all
 from treefold.group.links.hosts import ChannelLink
@@ -27,10 +25,9 @@ from treefold.group.rank_sources import host_key
 from treefold.group.rendezvous import Client, Listener, Met, Waiting
 from treefold.group.rosters import ChannelRoster, Roster
 from treefold.group.ticket import Ticket
-from treefold.planners.host_shares import host_shares
-from treefold.topology import Topology
-from treefold.topology.load import load_topology
 
+if TYPE_CHECKING:
+    from treefold.topology.for_groups import Cluster
 if HAS_SHARED_MEMORY:
     from treefold._native import HostGroup, create_segment
 
@@ -72,7 +69,7 @@ def _joined(roster: Roster, terms: Terms, deadline: float) -> Link:
     own = {
         **_agreed(terms),
         "size": roster.size,
-        "topology": None if cluster is None else _digest(cluster),
+        "topology": None if cluster is None else cluster.digest,
         "host": host_key() or f"rank {roster.rank}",  # the same for all ranks of this host, and for no other
         "bytes for results": terms.result_bytes,
         "refusal": str(refusal or "")[:_MOST_WORDS],
@@ -82,7 +79,7 @@ def _joined(roster: Roster, terms: Terms, deadline: float) -> Link:
         raise refusal
     _check(said)
     hosts = _hosts([one["host"] for one in said])
-    shares = None if cluster is None else _shares(cluster, hosts, terms.guarantee)
+    shares = None if cluster is None else cluster.shares(hosts, terms.guarantee)
     layout = Layout(hosts, terms.guarantee, shares)
     waiting = Waiting(deadline, terms.connect_seconds, layout.host_of(roster.rank))
     local = _meet_on_host(roster, terms, waiting)
@@ -214,28 +211,9 @@ def _hosts(keys: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, ranks.values()))
 
 
-def _read(topology: Any) -> Topology | None:
-    return topology if topology is None or isinstance(topology, Topology) else load_topology(topology)
+def _read(topology: Any) -> Cluster | None:
+    if topology is None:
+        return None
+    from treefold.topology.for_groups import read_cluster  # noqa: PLC0415 - groups without it do not load the wing
 
-
-def _shares(cluster: Topology, hosts: Sequence[Sequence[int]], guarantee: str) -> tuple[Fraction, ...]:
-    """Return what each host should fold, given a cluster with a device for each rank, or for each host.
-
-    Raises:
-        TopologyError: it has another number of devices.
-
-    """
-    count = sum(map(len, hosts))
-    if len(cluster.devices) == count:
-        devices = [[cluster.devices[rank] for rank in ranks] for ranks in hosts]
-    elif len(cluster.devices) == len(hosts):
-        devices = [[device] for device in cluster.devices]
-    else:
-        raise TopologyError.of_ranks(len(cluster.devices), count, len(hosts))
-    contributions = [1 if guarantee == "per_plan" else len(ranks) for ranks in hosts]
-    return host_shares(cluster, devices, contributions)
-
-
-def _digest(cluster: Topology) -> str:
-    text = json.dumps(cluster.to_json(), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return read_cluster(topology)

@@ -222,7 +222,7 @@ class CrossDeviceOps(abc.ABC):
     def plan_entries(
         self, entries: tuple[Entry, ...], options: CommunicationOptions = NO_OPTIONS, *, is_walked: bool = False
     ) -> Plan:
-        """Return the plan that sums values as validation leaves them: for ``treefold.choosing``, which prices it.
+        """Return the plan that sums values as validation leaves them: ``topology.choosing`` prices it.
 
         :meta private:
 

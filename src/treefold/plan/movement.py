@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import dataclass, field
 
 from treefold.dtypes import itemsize
 from treefold.errors.words import counted
 from treefold.plan.check import Proof, prove
+from treefold.plan.drawings import drawn
 from treefold.plan.ir import Buffer, Copy, Hop, Leaf, Step
 from treefold.plan.serialize import plain_buffer, plain_steps
 
@@ -42,13 +42,9 @@ class Movement:
         parts = ((self.leaves, "array"), (self.devices, "device"), (self.steps, "step"))
         return ", ".join(counted(len(items), noun) for items, noun in parts)
 
-    def _repr_html_(self) -> str:
-        """Return the drawing that notebooks show."""
-        return self._drawn("a movement")
-
-    def _drawn(self, title: str) -> str:
-        # By its name: the room that draws stands above this one.
-        return str(importlib.import_module("treefold.report.plan_drawing").draw_movement(self, title=title))
+    def _repr_html_(self) -> str | None:
+        """Return the drawing that notebooks show, or None without ``treefold.topology``."""
+        return drawn("movement", self, title="a movement")
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from treefold.devices import device_type
 from treefold.errors import PlanError
 from treefold.errors.words import counted, listed, short
+from treefold.plan.drawings import drawn
 from treefold.plan.executor_traits import STEP_BY_STEP, executor_traits
 from treefold.plan.ir import Combine, Goal, Hop
 from treefold.plan.movement import Movement, hops_of
@@ -150,9 +151,9 @@ class Plan(Movement):
         steps = "one pass" if self.is_one_pass else counted(len(self.steps), "step")
         return f"<Plan: {self._headline()}; {steps}, {self.guarantee}>"
 
-    def _repr_html_(self) -> str:
-        """Return the drawing that notebooks show."""
-        return self._drawn(f"{self.collective} by {self.algorithm}")
+    def _repr_html_(self) -> str | None:
+        """Return the drawing that notebooks show, or None without ``treefold.topology``."""
+        return drawn("movement", self, title=f"{self.collective} by {self.algorithm}")
 
     def _headline(self) -> str:
         packs = "" if self.is_one_pass else f" {counted(self.num_packs, 'pack')},"

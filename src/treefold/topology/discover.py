@@ -53,7 +53,8 @@ def discover_topology(
         _add_slots(machine, sysfs, names[bus_id], bus_id, socket)
         _add_nvlinks(machine, nvml, handle, names, bus_id, socket)
     machine.notes.append(
-        "Bandwidths are what NCCL takes for such links; treefold.cost.refine puts measured ones in their place."
+        "Bandwidths are what NCCL takes for such links; treefold.topology.cost.refine puts measured ones in their "
+        "place."
     )
     machine.notes.append("GPUs are numbered as by NVML; CUDA does so with CUDA_DEVICE_ORDER=PCI_BUS_ID.")
     return machine.build(every_pair=True)

@@ -8,7 +8,6 @@ and from it.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from typing import Any, Self, TypeVar
 from treefold.devices import canonical_device
 from treefold.errors import DeviceError, TopologyError
 from treefold.errors.words import counted, printable
+from treefold.plan.drawings import drawn
 from treefold.topology.gpus import MissingLinks
 
 KINDS = ("device", "host", "switch", "nic")
@@ -107,10 +107,9 @@ class Topology:
         nodes = ", ".join(counted(number, kind, "switches" * (kind == "switch")) for number, kind in kinds if number)
         return f"<Topology {self.name!r}: {nodes}, {counted(len(self.links), 'directed link')}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """Return the drawing that notebooks show."""
-        # By its name: the room that draws stands above this one.
-        return str(importlib.import_module("treefold.report.machine_drawing").draw_machine(self))
+        return drawn("machine", self)
 
     @cached_property
     def devices(self) -> tuple[str, ...]:

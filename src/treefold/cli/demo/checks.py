@@ -12,7 +12,7 @@ from treefold.cli.demo.network import Parameters, digest, find_largest_differenc
 from treefold.cli.demo.train import DemoResult, Training
 from treefold.errors import PlanError
 from treefold.plan import from_json
-from treefold.report.page import Check
+from treefold.topology.drawing.page import Check
 
 #: Trainings on one device and on many are the same mathematics; in float32 they add a batch's examples in another
 #: order. Measured: at most 1e-6 for 2 to 10 devices, dealt by digit or at random, four seeds, up to 2,000 steps. Losing

@@ -37,7 +37,7 @@ from treefold.cli.outputs import check_output
 from treefold.cli.run import run_ranks
 from treefold.errors import CommandError
 from treefold.files import write_atomically
-from treefold.report.page import Check, render_page
+from treefold.topology.drawing.page import Check, render_page
 
 DEFAULT_EPOCHS = 30
 

@@ -12,12 +12,12 @@ from treefold.cli.demo.train import BATCH_SIZE, DemoResult
 from treefold.errors.words import seconds_in_words
 from treefold.plan import Plan
 from treefold.plan.executor_traits import executor_traits
-from treefold.report.bars import draw_bars
-from treefold.report.curves import Curve, draw_curves
-from treefold.report.page import Check, Figure, Page, Section, for_screens
-from treefold.report.plan_drawing import draw_movement
-from treefold.report.svg import QUIET
 from treefold.report.tables import Table
+from treefold.topology.drawing.bars import draw_bars
+from treefold.topology.drawing.curves import Curve, draw_curves
+from treefold.topology.drawing.page import Check, Figure, Page, Section, for_screens
+from treefold.topology.drawing.plan_drawing import draw_movement
+from treefold.topology.drawing.svg import QUIET
 
 _WIDE = 960.0
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from treefold.bench.sizes import parse_size
-from treefold.cost.model import is_as_good
 from treefold.errors.words import bytes_in_words
-from treefold.planners.compare import DIRECT, RINGS, Comparison
-from treefold.planners.registry import METHODS, entry_of
 from treefold.topology import Topology
+from treefold.topology.cost.model import is_as_good
+from treefold.topology.planning.compare import DIRECT, RINGS, Comparison
+from treefold.topology.planning.registry import METHODS, entry_of
 
 _OURS, _OTHERS = ("oneshot", "twoshot", "shallow", "tree"), ("onedevice", "twolevel")
 OURS = tuple(entry_of(name).label for name in (DIRECT, "trees", *_OURS, RINGS))

@@ -11,7 +11,7 @@ from treefold.cli.extras import has_module, needing
 from treefold.cli.outputs import check_output
 from treefold.errors import CommandError, MissingExtraError
 from treefold.files import write_atomically
-from treefold.report.png import render_png
+from treefold.topology.drawing.png import render_png
 
 PICTURES = (".html", ".svg", ".png")
 _PICTURE_OPTIONS = ("--draw", "--plot")

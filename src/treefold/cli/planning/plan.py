@@ -39,23 +39,23 @@ from treefold.cli.planning.words import (
     tabulate_predictions,
     to_plain,
 )
-from treefold.cost import simulate
-from treefold.cost.published import CHECKED_FROM
 from treefold.errors import CommandError
-from treefold.export.dot import to_dot
 from treefold.files import write_atomically
 from treefold.plan import Movement, Plan
-from treefold.planners.choose import choose
-from treefold.planners.compare import RINGS, Comparison
 from treefold.planners.method import Method
-from treefold.planners.registry import entry_of
-from treefold.report.certificate import recomputed_bound
-from treefold.report.packs import packs_of
-from treefold.report.page import Page, Section, render_page
-from treefold.report.plan_page import PlanStory, render_plan_page
-from treefold.report.plan_picture import draw_packing
-from treefold.report.trace import write_trace
-from treefold.timeline import Timeline
+from treefold.topology.cost import simulate
+from treefold.topology.cost.published import CHECKED_FROM
+from treefold.topology.drawing.certificate import recomputed_bound
+from treefold.topology.drawing.dot import to_dot
+from treefold.topology.drawing.packs import packs_of
+from treefold.topology.drawing.page import Page, Section, render_page
+from treefold.topology.drawing.plan_page import PlanStory, render_plan_page
+from treefold.topology.drawing.plan_picture import draw_packing
+from treefold.topology.drawing.trace import write_trace
+from treefold.topology.planning.choose import choose
+from treefold.topology.planning.compare import RINGS, Comparison
+from treefold.topology.planning.registry import entry_of
+from treefold.topology.timeline import Timeline
 
 _SIZES = "4K,64K,1M,16M,256M,1G"
 _SHOWN_CHUNKS = 16  # of every pack in a picture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from treefold.cli.planning.methods import Prediction
-from treefold.cost.model import LAUNCH_S
-from treefold.cost.published import CHECKED_ERRORS, CHECKED_FROM, published_for, published_s
 from treefold.errors.words import bytes_in_words, seconds_in_words
-from treefold.planners.compare import RINGS
-from treefold.planners.ring import RingPacking
 from treefold.topology import Topology
+from treefold.topology.cost.model import LAUNCH_S
+from treefold.topology.cost.published import CHECKED_ERRORS, CHECKED_FROM, published_for, published_s
+from treefold.topology.planning.compare import RINGS
+from treefold.topology.planning.ring import RingPacking
 
 
 def factor(other: Prediction, best: Prediction, machine: Topology) -> str:

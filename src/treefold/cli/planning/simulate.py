@@ -20,20 +20,20 @@ from treefold.cli.planning.methods import PACKING, RINGS_LABEL, Prediction, best
 from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
 from treefold.cli.planning.published import describe_checks
 from treefold.cli.planning.words import describe_time, machine_notes
-from treefold.cost.simulation import MovementTimes
 from treefold.errors import CommandError
 from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.files import write_atomically
 from treefold.plan import Plan, from_json
-from treefold.planners.compare import Comparison
-from treefold.planners.ring import RingPacking
-from treefold.planners.tree_packing import TreePacking
-from treefold.report.machine_drawing import draw_machine
-from treefold.report.page import Page, Section, for_screens, render_page
-from treefold.report.size_drawing import draw_sizes
 from treefold.report.tables import Table
-from treefold.report.trace import write_trace
 from treefold.topology import Topology
+from treefold.topology.cost.simulation import MovementTimes
+from treefold.topology.drawing.machine_drawing import draw_machine
+from treefold.topology.drawing.page import Page, Section, for_screens, render_page
+from treefold.topology.drawing.size_drawing import draw_sizes
+from treefold.topology.drawing.trace import write_trace
+from treefold.topology.planning.compare import Comparison
+from treefold.topology.planning.ring import RingPacking
+from treefold.topology.planning.tree_packing import TreePacking
 
 _SIZES = "4K,16K,64K,256K,1M,4M,16M,64M,256M,1G"
 PlanFile = Annotated[

@@ -16,12 +16,12 @@ from treefold.cli.planning.machines import only_one, read_machine
 from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
 from treefold.cli.planning.words import count_nodes, describe_machine, machine_notes, tabulate_links
 from treefold.execution.probe import verify_links
-from treefold.export.dot import to_dot
 from treefold.files import write_atomically
-from treefold.report.machine_drawing import but_missing, draw_machine, fitted, machine_title
-from treefold.report.machine_layout import lay_out
-from treefold.report.page import Page, Section, render_page
 from treefold.topology import Topology
+from treefold.topology.drawing.dot import to_dot
+from treefold.topology.drawing.machine_drawing import but_missing, draw_machine, fitted, machine_title
+from treefold.topology.drawing.machine_layout import lay_out
+from treefold.topology.drawing.page import Page, Section, render_page
 
 Known = Annotated[bool, typer.Option("--list", help="List the machines known by name.")]
 VerifyFile = Annotated[

@@ -11,20 +11,20 @@ from typing import Any
 from treefold.cli.console import Block
 from treefold.cli.planning.methods import OTHERS, RINGS_LABEL, Prediction, best_of
 from treefold.cli.planning.published import factor
-from treefold.cost.published import published_for, published_s
 from treefold.devices import device_type
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
-from treefold.planners.choose import SizeTable
-from treefold.planners.ring import RingPacking
-from treefold.planners.tree_packing import TreePacking
-from treefold.report.bottleneck import describe_bottleneck
-from treefold.report.certificate import most_loaded
-from treefold.report.machine_drawing import but_missing, gb_per_s
-from treefold.report.packs import Pack
-from treefold.report.page import Check
 from treefold.report.tables import Table
 from treefold.topology import Topology
+from treefold.topology.cost.published import published_for, published_s
+from treefold.topology.drawing.bottleneck import describe_bottleneck
+from treefold.topology.drawing.certificate import most_loaded
+from treefold.topology.drawing.machine_drawing import but_missing, gb_per_s
+from treefold.topology.drawing.packs import Pack
+from treefold.topology.drawing.page import Check
 from treefold.topology.nvlinks import fitting_nvlinks
+from treefold.topology.planning.choose import SizeTable
+from treefold.topology.planning.ring import RingPacking
+from treefold.topology.planning.tree_packing import TreePacking
 
 _MODEL = "plain values over links that carry both ways at once; devices combine, switches do not"
 _SHOWN_PACKS = 24

@@ -1,1 +1,0 @@
-"""Machines and the trees in them for other programs: Graphviz."""

@@ -1,0 +1,196 @@
+"""Simulates a movement on a machine: every chunk of every copy, over links that are shared fairly."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from treefold.errors import SimulationError
+from treefold.plan import Movement
+from treefold.plan.ir import Combine, Concat, Copy
+from treefold.topology.cost.model import LAUNCH_S
+from treefold.topology.cost.pipeline import Lanes, Pipeline
+from treefold.topology.cost.routes import Alternatives
+from treefold.topology.cost.setting import MovementOnMachine, Setting
+from treefold.topology.graph import Topology
+from treefold.topology.timeline import Activity, Timeline, Wait
+
+_MOST_SPANS = 32_000  # up to this many chunks of all copies together are simulated one by one
+_FEWEST_CHUNKS = 24  # at least so many chunks are simulated where they stand for more
+_KINDS = {Copy: "copy", Combine: "combine", Concat: "concat"}
+
+
+def simulate(
+    plan: Movement,
+    topology: Topology,
+    nbytes: float,
+    *,
+    chunk_bytes: float | str | None = "auto",
+    reduce_bytes_per_s: float = math.inf,
+    launch_s: float = LAUNCH_S,
+) -> Timeline:
+    """Return the timeline of a plan, or any movement, on a machine where every replica brings ``nbytes`` bytes.
+
+    One plan serves every size: its ranges are scaled so that each replica's inputs have ``nbytes``. Copies take the
+    routes of ``topology.cost.routes``. Each chunk pays the latency of the links that it crosses. Links have their
+    bandwidth in each direction and are shared max-min fairly.
+
+    ``chunk_bytes``: the part of a pack that moves at once. ``None`` is the whole pack; ``"auto"`` is the better of that
+    and sqrt(m·r·alpha/(2D − 1)), the size at which latency and waiting for chunks cost the same.
+    ``reduce_bytes_per_s``: the rate at which a device reads what it folds or copies within itself; by default infinite,
+    so that only links count, as in the theory. ``launch_s``: the seconds before the first chunk starts, in a call in
+    which anything travels. A pipeline of very many chunks is extrapolated from two smaller numbers of chunks.
+
+    Raises:
+        SimulationError: a device that the topology does not have, or a number that cannot be.
+
+    >>> from treefold.planners.method import one_array
+    >>> from treefold.planners.star import star
+    >>> from treefold.topology import known_topology
+    >>> movement = star("gpu:0").movement(one_array(["gpu:0", "gpu:1"]))
+    >>> round(simulate(movement, known_topology("ring:2"), 25e9, chunk_bytes=None).duration_s, 3)
+    2.0
+    """
+    _check_devices(plan, topology)
+    _check_numbers(nbytes, chunk_bytes, reduce_bytes_per_s, launch_s)
+    setting = MovementOnMachine(plan, topology).at(nbytes)
+    if chunk_bytes == "auto":
+        return _fastest(setting, reduce_bytes_per_s).timeline(launch_s)
+    num_chunks = 1 if chunk_bytes is None else math.ceil(setting.pack_bytes / float(chunk_bytes))
+    return _run_all(setting, max(num_chunks, 1), reduce_bytes_per_s).timeline(launch_s)
+
+
+class MovementTimes:
+    """The seconds that ``movement`` takes on one machine by size, launch included: simulated, and in closed form.
+
+    Everything that does not depend on the size is computed once, and each size is simulated once. ``known``: a cache of
+    routes, shared between movements on this machine.
+    """
+
+    def __init__(self, movement: Movement, topology: Topology, known: Alternatives | None = None) -> None:
+        """Store the movement; nothing is simulated yet.
+
+        Raises:
+            SimulationError: a device of the movement that the topology does not have.
+
+        """
+        _check_devices(movement, topology)
+        self.movement = movement
+        self._on_machine = MovementOnMachine(movement, topology, known)
+        self._simulated: dict[float, float] = {}
+
+    def predicted_s(self, nbytes: float) -> float:
+        """Return the approximate seconds in closed form, for machines that are too large to simulate every chunk."""
+        setting = self._on_machine.at(nbytes)
+        # As the simulation does: whole packs, or the best number of chunks, whichever ends first.
+        links_s = min(setting.estimate_s(num_chunks) for num_chunks in (1, setting.best_num_chunks()))
+        return setting.launch_s(LAUNCH_S) + links_s
+
+    def least_s(self, nbytes: float) -> float:
+        """Return seconds that no number of chunks goes below: those for which the busiest link is busy."""
+        setting = self._on_machine.at(nbytes)
+        return setting.launch_s(LAUNCH_S) + setting.busy_s
+
+    def simulated_s(self, nbytes: float) -> float:
+        """Return the end of the simulated timeline."""
+        if nbytes not in self._simulated:
+            self._simulated[nbytes] = _fastest(self._on_machine.at(nbytes), math.inf).duration_s(LAUNCH_S)
+        return self._simulated[nbytes]
+
+    def timeline(self, nbytes: float) -> Timeline:
+        """Return the simulated timeline. Only its end is cached."""
+        timeline = _fastest(self._on_machine.at(nbytes), math.inf).timeline(LAUNCH_S)
+        self._simulated[nbytes] = timeline.duration_s
+        return timeline
+
+
+def _fastest(setting: Setting, reduce_bytes_per_s: float) -> _Run:
+    """Simulate with whole packs and with the best number of chunks, and return the run that ends first."""
+    # A set, because both numbers may be 1. The whole pack is tried as well: the formula assumes that packs end
+    # together.
+    runs = (_run_all(setting, count, reduce_bytes_per_s) for count in {1, setting.best_num_chunks()})
+    return min(runs, key=lambda run: run.duration_s(0.0))
+
+
+def _run_all(setting: Setting, num_chunks: int, reduce_bytes_per_s: float) -> _Run:
+    """Run the pipeline with so many chunks; if they are too many, run with fewer and extrapolate.
+
+    Once the pipeline is full, every further chunk adds the same time, which two runs of different lengths show.
+    """
+    shown = max(_FEWEST_CHUNKS, _MOST_SPANS // max(setting.load.num_lanes, 1))
+    if num_chunks <= shown + shown // 2:
+        return _run(setting, num_chunks, num_chunks, reduce_bytes_per_s)
+    half, full = (_run(setting, some, num_chunks, reduce_bytes_per_s) for some in (shown // 2, shown))
+    # The difference of two runs leaves out filling and draining the pipeline, which both have once. Chunks have the
+    # size of the full number in both, so that latency counts for as much as it will.
+    per_chunk = (full.pipeline.now - half.pipeline.now) / (shown - shown // 2)
+    longer = full.pipeline.now + (num_chunks - shown) * per_chunk
+    # All times are stretched alike: the picture keeps its proportions, and its end is right.
+    return dataclasses.replace(full, longer=longer / full.pipeline.now)
+
+
+def _run(setting: Setting, shown: int, num_chunks: int, reduce_bytes_per_s: float) -> _Run:
+    if math.isfinite(reduce_bytes_per_s):
+        lanes = Lanes(setting.topology, setting.tasks, setting.routes, counts_folds=True)
+    else:
+        lanes = setting.load.lanes
+    return _Run(setting, Pipeline(lanes, shown, setting.scale / num_chunks, reduce_bytes_per_s), num_chunks)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A pipeline that has run; the factor ``longer`` scales all its times."""
+
+    setting: Setting
+    pipeline: Pipeline
+    num_chunks: int
+    longer: float = 1.0
+
+    def duration_s(self, launch_s: float) -> float:
+        """Return when the last chunk ends, after a launch of so many seconds."""
+        return self.setting.launch_s(launch_s) + self.pipeline.now * self.longer
+
+    def timeline(self, launch_s: float) -> Timeline:
+        """Return the activities as a timeline that begins with the launch."""
+        line, longer, first_s = self.pipeline, self.longer, self.setting.launch_s(launch_s)
+        lanes, scale = line.lanes, self.setting.scale
+        tasks = [self.setting.tasks[number] for number in lanes.task]
+        activities = tuple(
+            Activity(
+                _KINDS[type(task.action)],
+                task.step,
+                task.action.pack,
+                route,
+                nbytes * scale,
+                tuple((first_s + a * longer, first_s + b * longer) for a, b in zip(starts, stops, strict=True)),
+            )
+            for task, route, nbytes, starts, stops in zip(
+                tasks, lanes.routes, lanes.nbytes.tolist(), line.starts, line.stops, strict=True
+            )
+        )
+        path = tuple(Wait(lane, chunk, *activities[lane].spans[chunk]) for lane, chunk in line.critical_path())
+        per_span = self.num_chunks / line.num_chunks
+        duration_s = self.duration_s(launch_s)
+        return Timeline(duration_s, self.setting.nbytes, self.num_chunks, activities, path, per_span)
+
+
+def _check_devices(movement: Movement, topology: Topology) -> None:
+    strangers = sorted(set(movement.devices) - set(topology.devices))
+    if strangers:
+        raise SimulationError.strangers(strangers, topology.devices)
+
+
+def _check_numbers(nbytes: float, chunk_bytes: float | str | None, reduce_bytes_per_s: float, launch_s: float) -> None:
+    if not _is_number(nbytes) or not 0 <= float(nbytes) < math.inf:
+        raise SimulationError.number(nbytes=nbytes)
+    if chunk_bytes not in {None, "auto"} and not (_is_number(chunk_bytes) and 0 < float(chunk_bytes) < math.inf):
+        raise SimulationError.number(chunk_bytes=chunk_bytes)
+    if not _is_number(reduce_bytes_per_s) or not reduce_bytes_per_s > 0:
+        raise SimulationError.number(reduce_bytes_per_s=reduce_bytes_per_s)
+    if not _is_number(launch_s) or not 0 <= launch_s < math.inf:
+        raise SimulationError.number(launch_s=launch_s)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

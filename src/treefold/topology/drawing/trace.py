@@ -1,0 +1,86 @@
+"""A timeline as a trace that Perfetto (ui.perfetto.dev) and Chrome open: a track per link and device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+from treefold.topology.graph import Topology
+from treefold.topology.timeline import Activity, Span, Timeline
+
+_LINKS, _DEVICES, _PATH = 1, 2, 3
+_MICRO = 1e6
+
+
+def write_trace(timeline: Timeline, topology: Topology) -> str:
+    """Return the trace as JSON, in Chrome's trace event format; times in microseconds.
+
+    Chunks that share a link overlap in time, which a track of this format cannot show: they take further tracks of the
+    same name. The critical path has a track of its own.
+    """
+    tracks = _Tracks()
+    events: list[dict[str, Any]] = []
+    for activity in timeline.activities:
+        events += _events(activity, topology, tracks)
+    for wait in timeline.critical_path:
+        activity = timeline.activities[wait.activity]
+        name = f"pack {activity.pack}: {' → '.join(activity.route)}"
+        events.append(_event(name, "critical", (wait.start_s, wait.stop_s), _PATH, 0, {"chunk": wait.span}))
+    names = {_LINKS: "links", _DEVICES: "devices", _PATH: "critical path"}
+    heads = [_name("process_name", process, 0, name) for process, name in names.items()]
+    heads += [_name("thread_name", process, number, name) for (process, number), name in tracks.names.items()]
+    about = {"nbytes": timeline.nbytes, "num_chunks": timeline.num_chunks, "duration_s": timeline.duration_s}
+    about["algbw_bytes_per_s"] = timeline.algbw_bytes_per_s
+    whole = {"displayTimeUnit": "ns", "otherData": about, "traceEvents": [*heads, *events]}
+    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False)
+
+
+class _Tracks:
+    """Tracks by process and name, and when each is in use."""
+
+    def __init__(self) -> None:
+        self.names: dict[tuple[int, int], str] = {}
+        self._tracks: dict[tuple[int, str], list[int]] = {}
+        self._busy: dict[int, list[Span]] = {}
+
+    def find(self, process: int, name: str, spans: Iterable[Span]) -> int:
+        """Return the number of the first track of this name on which all these spans are free."""
+        found = self._tracks.setdefault((process, name), [])
+        wanted = sorted(spans)
+        for number in found:
+            together = sorted(self._busy[number] + wanted)
+            if all(after[0] >= before[1] for before, after in pairwise(together)):
+                self._busy[number] = together
+                return number
+        number = len(self._busy) + 1
+        found.append(number)
+        self._busy[number] = wanted
+        self.names[process, number] = name if len(found) == 1 else f"{name} ({len(found)})"
+        return number
+
+
+def _events(activity: Activity, topology: Topology, tracks: _Tracks) -> Iterable[dict[str, Any]]:
+    name = f"pack {activity.pack}"
+    part = activity.nbytes / max(len(activity.spans), 1)
+    about = {"kind": activity.kind, "step": activity.step, "bytes": part, "route": " → ".join(activity.route)}
+    tracks_of_links = [
+        (_LINKS, f"{a} → {b} ({float(topology.capacity(a, b)) / 1e9:.4g} GB/s)") for a, b in activity.links
+    ]
+    for process, track in tracks_of_links or [(_DEVICES, activity.route[0])]:
+        spans = [span for span in activity.spans if tracks_of_links or span[1] > span[0]]
+        if spans:
+            number = tracks.find(process, track, spans)
+            for chunk, span in enumerate(spans):
+                yield _event(name, activity.kind, span, process, number, {**about, "chunk": chunk})
+
+
+def _event(name: str, kind: str, span: Span, process: int, track: int, about: dict[str, Any]) -> dict[str, Any]:
+    start, stop = span[0] * _MICRO, span[1] * _MICRO
+    head = {"name": name, "cat": kind, "ph": "X", "ts": round(start, 4), "dur": round(stop - start, 4)}
+    return head | {"pid": process, "tid": track, "args": about}
+
+
+def _name(kind: str, process: int, track: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": process, "tid": track, "args": {"name": name}}

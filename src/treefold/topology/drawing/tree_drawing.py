@@ -1,0 +1,156 @@
+"""The trees of a plan side by side, one per shape: in the colour of the pack, edges pointing to the root."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from treefold.devices import Device
+from treefold.errors.words import counted
+from treefold.topology.drawing.boxes import Layout
+from treefold.topology.drawing.packs import Group, Pack, group_packs
+from treefold.topology.drawing.svg import LIGHT, drawing, element, text, titled
+from treefold.topology.graph import Topology
+from treefold.topology.planning.ring_search import host_groups
+
+_WIDTH, _HEIGHT, _GAP, _HEAD = 212.0, 142.0, 16.0, 26.0
+_MARGIN, _DOT, _STRETCH = 28.0, 9.5, 1.5
+MAX_TREES = 24
+
+_Point = tuple[float, float]
+
+
+def draw_trees(topology: Topology, layout: Layout, packs: Sequence[Pack], *, width: float = 960.0) -> str:
+    """Return the trees of these packs, one for those of one shape, as one SVG element."""
+    marks, height = tree_marks(topology, layout, packs, width=width)
+    words = [f"Pack {number}: {_words(pack)}" for number, pack in enumerate(packs)]
+    title = f"{counted(len(packs), 'tree')} on {topology.name or 'the machine'}"
+    return drawing([marks], width=width, height=height + _MARGIN, title=title, description=" ".join(words))
+
+
+def tree_marks(
+    topology: Topology, layout: Layout, packs: Sequence[Pack], *, width: float, top: float = 0.0
+) -> tuple[str, float]:
+    """Return the marks of the trees with the largest shares, laid out in rows, and where they end."""
+    hosts = hosts_of(topology)
+    groups = group_packs(packs, hosts)
+    columns = max(1, int((width - 2 * _MARGIN + _GAP) / (_WIDTH + _GAP)))
+    points = _points(topology, layout, hosts)
+    parts, pitch = list[str](), _HEIGHT + _HEAD + _GAP
+    for index, group in enumerate(groups[:MAX_TREES]):
+        x = _MARGIN + (index % columns) * (_WIDTH + _GAP)
+        y = top + _MARGIN + (index // columns) * pitch
+        parts.append(element("g", _tree(group, points), transform=f"translate({x:.1f} {y:.1f})"))
+    bottom = top + _MARGIN + -(-len(groups[:MAX_TREES]) // columns) * pitch
+    hidden = sum(len(group.packs) for group in groups[MAX_TREES:])
+    if hidden:
+        parts.append(
+            text(f"{counted(hidden, 'more tree')}, with less to carry, not drawn.", _MARGIN, bottom, class_="tf-quiet")
+        )
+        bottom += _HEAD
+    return element("g", *parts, class_="tf-trees"), bottom
+
+
+def tone(pack: int) -> str:
+    """Return the class of a pack's colour; there are as many colours as a reader tells apart."""
+    return f"tf-tone-{pack % len(LIGHT)}"
+
+
+def _words(pack: Pack) -> str:
+    edges = ", ".join(f"{sender} to {receiver}" for sender, receiver in pack.pairs)
+    root = f"root {pack.root}" if pack.root is not None else "every device folds for itself"
+    return f"{pack.share:.2%} of the values, {root}; {edges}."
+
+
+def hosts_of(topology: Topology) -> list[tuple[str, ...]]:
+    """Return the devices by host; where there is one host, by socket, the nearest over its switches."""
+    hosts = [tuple(devices) for devices in host_groups(topology)]
+    sockets: dict[str | None, list[str]] = defaultdict(list)
+    for device in topology.devices:
+        sockets[_socket(topology, device)].append(device)
+    return hosts if len(hosts) > 1 or None in sockets else [tuple(devices) for devices in sockets.values()]
+
+
+def _socket(topology: Topology, device: str) -> str | None:
+    todo = [device]
+    for name in todo:
+        if topology.kinds[name] == "host":
+            return name
+        todo += [o for o in topology.neighbours(name) if topology.kinds[o] != "device" and o not in todo]
+    return None
+
+
+def _points(topology: Topology, layout: Layout, hosts: Sequence[Sequence[str]]) -> dict[str, _Point]:
+    """Return where devices stand in a small drawing: as in the large one, or, joined by bars, in a circle per host."""
+    if all(kind == "device" for kind in topology.kinds.values()):
+        boxes = {name: layout.boxes[name] for name in topology.devices}
+        return _fitted({name: (box.x, box.y) for name, box in boxes.items()}, (0.0, _HEAD, _WIDTH, _HEIGHT))
+    columns = math.ceil(math.sqrt(len(hosts)))
+    rows = -(-len(hosts) // columns)
+    width, height = _WIDTH / columns, _HEIGHT / rows
+    points: dict[str, _Point] = {}
+    for number, devices in enumerate(hosts):
+        angles = [2 * math.pi * index / len(devices) - math.pi / 2 for index in range(len(devices))]
+        circle = {n: (math.cos(a), math.sin(a)) for n, a in zip(devices, angles, strict=True)}
+        left, top = (number % columns) * width, _HEAD + (number // columns) * height
+        points |= _fitted(circle, (left, top, width, height), is_stretched=True)
+    return points
+
+
+def _fitted(
+    raw: Mapping[str, _Point], box: tuple[float, float, float, float], *, is_stretched: bool = False
+) -> dict[str, _Point]:
+    """Return points moved into a box (left, top, width, height), with room for a dot around each."""
+    low = [min(point[axis] for point in raw.values()) for axis in (0, 1)]
+    span = [max(max(point[axis] for point in raw.values()) - low[axis], 1e-9) for axis in (0, 1)]
+    room = [box[2] - 4 * _DOT, box[3] - 4 * _DOT]
+    scales = [room[axis] / span[axis] for axis in (0, 1)]
+    scales = [min(scale, _STRETCH * min(scales)) for scale in scales] if is_stretched else [min(scales)] * 2
+    edge = [box[axis] + (box[axis + 2] - span[axis] * scales[axis]) / 2 for axis in (0, 1)]
+    return {
+        name: (edge[0] + (x - low[0]) * scales[0], edge[1] + (y - low[1]) * scales[1]) for name, (x, y) in raw.items()
+    }
+
+
+def _tree(group: Group, points: Mapping[str, _Point]) -> str:
+    number, pack = group.numbers[0], group.packs[0]
+    more = len(group.packs) - 1
+    words = f" {more} more of this shape." if more else ""
+    shape = ",".join(map(str, group.numbers))
+    dot = min(_DOT, 0.42 * _nearest(points))
+    parts = [
+        titled(f"{group.title}. Pack {number}: {_words(pack)}{words}"),
+        element("rect", class_="tf-frame", x=0, y=0, width=_WIDTH, height=_HEIGHT + _HEAD, rx=8),
+        text(group.title, 10, 18, class_="tf-tone-text tf-strong", font_size=12),
+        text(f"depth {pack.depth}", _WIDTH - 10, 18, class_="tf-quiet", text_anchor="end", font_size=11),
+    ]
+    parts += [_edge(points[sender], points[receiver], dot) for sender, receiver in pack.pairs]
+    for name, (x, middle) in points.items():
+        is_root = name == pack.root
+        label = str(Device.parse(name).index)
+        parts.append(
+            element("circle", class_="tf-fill" if is_root else "tf-ring", cx=x, cy=middle, r=dot, stroke_width=1.2)
+        )
+        ink, size = "tf-on" if is_root else "tf-ink", min(11.0, dot * 1.25)
+        parts.append(text(label, x, middle + size * 0.36, class_=ink, font_size=size, text_anchor="middle"))
+    return element("g", *parts, class_=f"tf-tree {tone(number)}", data_pack=number, data_packs=shape)
+
+
+def _nearest(points: Mapping[str, _Point]) -> float:
+    """Return the distance of the two points that are nearest to each other."""
+    return min((math.dist(a, b) for a, b in itertools.combinations(points.values(), 2)), default=2 * _WIDTH)
+
+
+def _edge(start: _Point, end: _Point, dot: float) -> str:
+    """Draw an edge between two dots, with its head at the end."""
+    (x1, y1), (x2, y2) = start, end
+    length = math.hypot(x2 - x1, y2 - y1) or 1.0
+    ux, uy = (x2 - x1) / length, (y2 - y1) / length
+    tip = (x2 - ux * (dot + 1.5), y2 - uy * (dot + 1.5))
+    back = (tip[0] - ux * 8, tip[1] - uy * 8)
+    corners = (tip, (back[0] - uy * 4, back[1] + ux * 4), (back[0] + uy * 4, back[1] - ux * 4))
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+    line = element("line", class_="tf-line", x1=x1, y1=y1, x2=tip[0] - ux * 5, y2=tip[1] - uy * 5, stroke_width=2.4)
+    return line + element("polygon", class_="tf-fill", points=points)

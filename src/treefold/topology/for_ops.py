@@ -1,0 +1,66 @@
+"""The door for ops: ``topology=`` names a machine, and each size of values gets the method that is quickest there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from treefold.bounded_cache import BoundedCache
+from treefold.errors import ArgumentError
+from treefold.planners.method import Method
+from treefold.topology.graph import Topology
+from treefold.topology.known import known_topology
+from treefold.topology.load import load_topology
+from treefold.topology.planning.choose import LARGEST, SMALLEST
+from treefold.topology.planning.compare import Comparison
+
+#: Sets of devices of one machine whose methods are kept.
+_MOST_SETS = 256
+
+
+def read_topology(value: object) -> Topology:
+    """Return the machine that a ``topology=`` argument names: itself, a known name, or a file.
+
+    Raises:
+        ArgumentError: it is none of these.
+        TopologyError: no machine has this name.
+        ParseError: the file does not hold a topology.
+
+    """
+    if isinstance(value, Topology):
+        return value
+    if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_file()):
+        return load_topology(value)
+    if isinstance(value, str):
+        return known_topology(value)
+    raise ArgumentError.option(topology=value)
+
+
+class MethodsBySize:
+    """The methods of one machine for any of its devices, each found once. Safe to use from many threads.
+
+    ``num_packs`` ≥ 1: so many trees of equal share, whatever the size; else what is quickest for the size.
+    """
+
+    def __init__(self, topology: Topology, num_packs: int | str) -> None:
+        """Remember the machine; nothing is planned yet."""
+        self._topology = topology
+        self._packs = num_packs if isinstance(num_packs, int) and num_packs >= 1 else None
+        self._comparisons: BoundedCache[tuple[str, ...], Comparison] = BoundedCache(_MOST_SETS)
+
+    def method(self, devices: tuple[str, ...], nbytes: int) -> Method:
+        """Return the method for so many bytes: sizes are told apart by factors of four.
+
+        Raises:
+            TopologyError: the machine does not have these devices.
+            MissingExtraError: SciPy is not installed.
+
+        """
+        comparison = self._comparisons.made(devices, lambda: Comparison(self._topology.restricted(devices)))
+        if self._packs is not None:
+            return comparison.methods[f"trees#{self._packs}"]
+        if len(devices) == 1:
+            return comparison.methods["trees"]
+        size = SMALLEST
+        while size < min(nbytes, LARGEST):
+            size *= 4
+        return comparison.methods[comparison.best(size)]

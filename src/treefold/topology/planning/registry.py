@@ -1,0 +1,165 @@
+"""Every method by name: what is said of it, and what makes it on a machine.
+
+To add one: a function that returns a ``Method``, and its line in ``METHODS``; ``Comparison`` says which are compared.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from treefold.errors.words import counted
+from treefold.planners.direct import direct
+from treefold.planners.method import Method
+from treefold.planners.one_shot import one_shot
+from treefold.planners.star import star, two_shot
+from treefold.planners.two_level import two_level
+from treefold.topology.graph import Topology
+from treefold.topology.planning.host_shares import host_shares
+from treefold.topology.planning.ring import RingPacking, pack_rings
+from treefold.topology.planning.ring_search import host_groups, shortest_hops
+from treefold.topology.planning.tree_packing import Packer, along, along_packing
+
+
+class MachineMethods:
+    """The methods of one machine, each made once: their trees from one packer, their rings from one search.
+
+    Names are the keys of ``METHODS``; a number behind ``#`` is that of trees, or of edges between a root and its
+    devices: ``"trees#8"``, ``"shallow#2"``.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        """Remember the machine; nothing is planned yet."""
+        self.topology = topology
+        self.packer = Packer(topology)
+        self._made: dict[str, Method] = {}
+        self._along: dict[int, Method] = {}
+
+    def __getitem__(self, name: str) -> Method:
+        """Return the method of this name between all devices of the machine.
+
+        Raises:
+            MissingExtraError: SciPy is not installed, and the method has trees.
+
+        """
+        if name not in self._made:
+            number = name.partition("#")[2]
+            self._made[name] = entry_of(name).on(self, int(number) if number else None)
+        return self._made[name]
+
+    def trees(self, packs: int | None = None, *, max_depth: int | None = None) -> Method:
+        """Return the method along the packer's trees; the same for the same packing."""
+        packing = self.packer.packing(packs, max_depth=max_depth)
+        return self._along.setdefault(id(packing), along_packing(packing))  # the packer keeps it
+
+    @functools.cached_property
+    def rings(self) -> RingPacking:
+        """The rings of the machine."""
+        return pack_rings(self.topology)
+
+    @functools.cached_property
+    def hosts(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of each host, by their places among the machine's."""
+        place = {device: number for number, device in enumerate(self.topology.devices)}
+        return tuple(tuple(place[device] for device in devices) for devices in host_groups(self.topology))
+
+    @property
+    def shallow(self) -> str:
+        """The name of the trees of least depth."""
+        return f"shallow#{self.radius}"
+
+    @property
+    def radius(self) -> int:
+        """The least depth that a tree over all devices needs, an edge being a route through no other device."""
+        return min(max(hops.values()) for hops in self._hops.values())
+
+    @property
+    def centre(self) -> str:
+        """The device that all others reach over the fewest edges, the first of these."""
+        return min(self._hops.items(), key=lambda item: (max(item[1].values()), sum(item[1].values())))[0]
+
+    @functools.cached_property
+    def _hops(self) -> dict[str, dict[str, int]]:
+        """The number of edges between every two devices, where devices forward."""
+        adjacent: dict[str, set[str]] = {device: set() for device in self.topology.devices}
+        for source, target in shortest_hops(self.topology):
+            adjacent[source].add(target)
+        found = {}
+        for start in adjacent:
+            hops, layer = {start: 0}, [start]
+            for device in layer:
+                fresh = adjacent[device].difference(hops)
+                hops.update(dict.fromkeys(fresh, hops[device] + 1))
+                layer += fresh
+            found[start] = hops
+        return found
+
+
+class Entry(NamedTuple):
+    """What is said of a method: its ``label`` in tables of times, and the ``reason`` why a table of sizes has it.
+
+    ``on``: makes it on a machine, given the number in its name.
+    """
+
+    label: str
+    reason: str
+    on: Callable[[MachineMethods, int | None], Method]
+
+
+def _direct(machine: MachineMethods) -> Method:
+    """Return the direct method with shares by port speed; hosts of several devices fold theirs first, as trees do."""
+    devices = machine.topology.devices
+    groups = [[devices[place] for place in places] for places in machine.hosts]
+    shares = host_shares(machine.topology, groups, [1] * len(groups))
+    return direct(machine.hosts, shares, is_folded_per_host=len(groups) < len(devices), devices=devices)
+
+
+METHODS: Mapping[str, Entry] = {
+    "direct": Entry(
+        "direct",
+        "two copies after each other between hosts, and every host folds its share",
+        lambda machine, _: _direct(machine),
+    ),
+    "oneshot": Entry("one shot", "one copy after none, so that latency is paid once", lambda *_: one_shot()),
+    "twoshot": Entry(
+        "two shots",
+        "two copies after each other, and every device folds an equal part",
+        lambda machine, _: two_shot(machine.topology.devices),
+    ),
+    "star": Entry(
+        "star",
+        "two copies after each other through the device nearest to all",
+        lambda machine, _: star(machine.centre),
+    ),
+    "tree": Entry(
+        "one tree",
+        "one tree of least depth",
+        lambda machine, _: machine.trees(1, max_depth=machine.radius),
+    ),
+    "shallow": Entry(
+        "shallow trees",
+        "trees of least depth, side by side",
+        lambda machine, depth: machine.trees(max_depth=depth),
+    ),
+    "trees": Entry(
+        "trees",
+        "trees that fill the links, chunks in flight on all of them",
+        lambda machine, packs: machine.trees(packs),
+    ),
+    "rings": Entry(
+        "rings",
+        "every device passes on to the next, around rings that share no capacity",
+        lambda machine, _: along(
+            machine.rings.trees, f"{counted(len(machine.rings.orders), 'ring')} packed into the links of the topology"
+        ),
+    ),
+    # What others do, for comparison.
+    "onedevice": Entry("ReductionToOneDevice", "", lambda machine, _: star(machine.topology.devices[0])),
+    "twolevel": Entry("TensorFlow's two-level tree", "", lambda *_: two_level()),
+}
+
+
+def entry_of(name: str) -> Entry:
+    """Return what is said of a method, whatever its number."""
+    return METHODS[name.partition("#")[0]]
