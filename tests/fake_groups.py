@@ -4,9 +4,9 @@ from fake_network import FakeNetwork
 
 from treefold.engines.interface import Limits
 from treefold.group import Group
-from treefold.group.links.hosts import ChannelLink
-from treefold.group.links.rounds import Rounds
 from treefold.group.plans import Layout
+from treefold.group.transport.failures import Rounds
+from treefold.group.transport.hosts import ChannelLink
 
 
 def group_on(channel, guarantee="exact", *, timeout_seconds=60.0):

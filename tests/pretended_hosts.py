@@ -8,7 +8,7 @@ import dataclasses
 import bit_cases
 
 import treefold
-from treefold.group import joining
+from treefold.group.bootstrap import joining
 
 #: Ranks of each host: in blocks, round robin, unequal.
 LAYOUTS = (

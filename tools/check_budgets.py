@@ -22,7 +22,7 @@ LARGER: dict[str, tuple[int, int]] = {
     "src/treefold/backends/numpy.py:NumpyBackend": (92, 21),
     "src/treefold/backends/tensorflow.py:TensorflowBackend": (153, 27),
     "src/treefold/backends/torch.py:TorchBackend": (158, 29),
-    "src/treefold/group/links/hosts.py:ChannelLink": (226, 17),
+    "src/treefold/group/transport/hosts.py:ChannelLink": (226, 17),
     "src/treefold/group/group.py:Group": (260, 25),
     "src/treefold/group/reductions.py:Reductions": (242, 14),
     "src/treefold/ops/base.py:CrossDeviceOps": (305, 24),

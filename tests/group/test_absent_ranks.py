@@ -7,7 +7,7 @@ from rank_processes import World
 
 from treefold.errors import GroupError
 from treefold.group import connect
-from treefold.group.rendezvous import Client, Listener
+from treefold.group.bootstrap.rendezvous import Client, Listener
 
 
 def heard(me, seconds):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from rank_processes import World, told
 
-from treefold.group import connect, memory_limits
+from treefold.group import connect
+from treefold.group.bootstrap import memory_limits
 
 _MIB = 1 << 20
 _PATH = "/docker/0123"

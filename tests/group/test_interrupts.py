@@ -12,7 +12,7 @@ from treefold import _native
 from treefold.errors import GroupError
 from treefold.execution import native
 from treefold.group import collectives
-from treefold.group.links import link
+from treefold.group.transport import link
 
 
 def interrupt_where_it_waits(me, *, path, stage):

@@ -11,7 +11,7 @@ import pytest
 from rank_processes import World
 
 from treefold.group import Ticket, connect
-from treefold.group.descriptor_passing import new_socket
+from treefold.group.transport.descriptor_passing import new_socket
 
 _SIZE = 3
 _NOBODY = 65534

@@ -11,8 +11,8 @@ from torch import distributed
 
 from treefold.errors import GroupError, PeerLostError
 from treefold.group import joining
+from treefold.group.bootstrap.rosters import StoreRoster
 from treefold.group.group import Group
-from treefold.group.rosters import StoreRoster
 
 _CONNECT_S = 60.0
 CALLS = 40

@@ -20,8 +20,8 @@ from treefold.engines.interface import Limits
 from treefold.engines.times import GRACE_S
 from treefold.errors import CallMismatchError, GroupError, PeerLostError
 from treefold.group.group import Group
-from treefold.group.links.link import Link, one_call
-from treefold.group.links.protocol import VALUE_TAGS
+from treefold.group.protocol import VALUE_TAGS
+from treefold.group.transport.link import Link, one_call
 
 TIMEOUT_S = 10.0
 #: How much longer than its deadline a call may take: one grace for the words of others, one for its own to leave; and

@@ -13,7 +13,7 @@ from treefold.errors import (
     GroupError,
     OutputError,
 )
-from treefold.group.links.protocol import VALUE_TAGS
+from treefold.group.protocol import VALUE_TAGS
 
 LENGTHS = (3, 5003)  # in a frame, and in chunks
 

@@ -9,7 +9,7 @@ import lab as laboratory
 from lab import Cable, Network, Trunk, racks, star
 from treefold.engines.times import GRACE_S
 from treefold.errors import PeerLostError
-from treefold.group.links.protocol import LOST
+from treefold.group.protocol import LOST
 
 DEADLINE_S = 2.0
 #: How much later than its deadline a call may end: after two graces, and the machine may be busy.

@@ -6,7 +6,7 @@ import numpy as np
 from rank_processes import told
 
 import treefold
-from treefold.group import joining
+from treefold.group.bootstrap import joining
 
 
 def _set_variables(me, port, **more):

@@ -22,7 +22,7 @@ from rank_processes import told
 import treefold
 from treefold.engines import gloo
 from treefold.errors import ConnectError, GroupError
-from treefold.group import joining
+from treefold.group.bootstrap import joining
 
 
 def collectives_of_the_user(me, *, port):

@@ -5,7 +5,7 @@ import pytest
 from torch_ranks import Raised, collectives, run
 
 from treefold.group.byte_streams import Stream, move
-from treefold.group.links.link import Link
+from treefold.group.transport.link import Link
 
 
 class TestReduceScatter:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from treefold.errors import MismatchError
-from treefold.group.links.link import Link, Piece
-from treefold.group.links.protocol import CallKind, call_key
+from treefold.group.protocol import CallKind, call_key
+from treefold.group.transport.link import Link, Piece
 
 
 class Stream(NamedTuple):

@@ -20,10 +20,10 @@ from treefold.errors.words import counted
 from treefold.execution import native
 from treefold.group.contributions import address_of, check_movable, host_arrays, layout_of
 from treefold.group.joined import Joined
-from treefold.group.links.memory import Pieces
-from treefold.group.links.protocol import CallKind, call_key
+from treefold.group.protocol import CallKind, call_key
 from treefold.group.takers import hand_over, memory_of, read_joining_takers, read_takers
 from treefold.group.traced_calls import TracedCalls, call_later, check_untraced, tracing_backend
+from treefold.group.transport.memory import Pieces
 from treefold.values import DistributedValues, PerReplica
 
 _DEVICE = "cpu:0"

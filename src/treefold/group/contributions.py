@@ -20,7 +20,7 @@ from treefold.calls.reader import Reading, Tree, read_shape
 from treefold.calls.weights import read_fractions
 from treefold.errors import ArgumentError, DeviceError, DtypeError
 from treefold.fold import Fold
-from treefold.group.links.protocol import MOST_DESCRIBED
+from treefold.group.protocol import MOST_DESCRIBED
 from treefold.reduce_op import ReduceOp
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

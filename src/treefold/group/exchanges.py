@@ -24,10 +24,10 @@ from treefold.errors import ArgumentError, MismatchError
 from treefold.execution import native
 from treefold.group.byte_streams import Stream, move
 from treefold.group.contributions import address_of, check_movable, host_arrays, layout_of
-from treefold.group.links.link import Link, Piece
-from treefold.group.links.protocol import CallKind, call_key
+from treefold.group.protocol import CallKind, call_key
 from treefold.group.takers import hand_over, memory_of, read_joining_takers
 from treefold.group.traced_calls import tracing_backend
+from treefold.group.transport.link import Link, Piece
 from treefold.values import PerReplica
 
 _DEVICE = "cpu:0"

@@ -19,11 +19,11 @@ from treefold.fold import Fold
 from treefold.group.collectives import Collectives
 from treefold.group.contributions import structure_of
 from treefold.group.exchanges import Exchanges
-from treefold.group.links.link import Link, one_call
 from treefold.group.rank_parts import cut_equally
 from treefold.group.reductions import Reductions
 from treefold.group.takers import read_takers_of_part
 from treefold.group.traced_calls import call_later, check_untraced, tracing_backend
+from treefold.group.transport.link import Link, one_call
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import flatten, unflatten

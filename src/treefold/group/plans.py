@@ -14,7 +14,7 @@ from treefold.devices import rank_of
 from treefold.dtypes import WIDE_INTEGERS, itemsize
 from treefold.execution.registry import HOSTS, SHARED_MEMORY
 from treefold.fold import Fold
-from treefold.group.links.protocol import FRAME_ROOM
+from treefold.group.protocol import FRAME_ROOM
 from treefold.packing import Item, split_by_shares
 from treefold.plan import Plan
 from treefold.plan.actions import dtype_in

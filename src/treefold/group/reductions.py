@@ -30,11 +30,11 @@ from treefold.fold import Fold
 from treefold.group.batches import Batch, read_value, without_arrays
 from treefold.group.contributions import address_of, description_of, layout_of, plain_rows, rows_of
 from treefold.group.joined import Join, fold_joined, join_rows
-from treefold.group.links.link import Link, NeedsPlan, Outcome
-from treefold.group.links.protocol import CallKind, call_key
-from treefold.group.native_core import HAS_SHARED_MEMORY
 from treefold.group.plans import Counts, GroupPlans, Reduction, plan_of
+from treefold.group.protocol import CallKind, call_key
 from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
+from treefold.group.transport.link import Link, NeedsPlan, Outcome
+from treefold.group.transport.native_core import HAS_SHARED_MEMORY
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp

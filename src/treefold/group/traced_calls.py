@@ -9,7 +9,7 @@ from typing import Any
 from treefold.backends import ArrayBackend, backend_of, refusal_of
 from treefold.backends.tracing import Like
 from treefold.errors import ArgumentError, TreefoldError
-from treefold.group.links.link import Link, one_call
+from treefold.group.transport.link import Link, one_call
 from treefold.values import DistributedValues, IndexedSlices, PerReplica, flatten, unflatten
 
 _OWNER = "The value"

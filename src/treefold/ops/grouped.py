@@ -12,8 +12,8 @@ from treefold.devices import Device
 from treefold.errors import ArgumentError, DeviceError, OutputError
 from treefold.group import Group, connect
 from treefold.group.batches import Batch
-from treefold.group.links.link import one_call
 from treefold.group.traced_calls import tracing_backend
+from treefold.group.transport.link import one_call
 from treefold.plan import Plan
 from treefold.reduce_op import ReduceOp
 from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerReplica, flatten, unflatten

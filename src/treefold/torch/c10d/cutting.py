@@ -8,7 +8,7 @@ from typing import Any
 
 from treefold.errors import ProcessGroupError
 from treefold.group.byte_streams import overwrites
-from treefold.group.links.link import Link
+from treefold.group.transport.link import Link
 from treefold.torch.c10d.checks import words
 from treefold.torch.c10d.flat import piece
 

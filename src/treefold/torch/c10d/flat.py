@@ -12,7 +12,7 @@ import torch
 from treefold.backends import HostArray
 from treefold.backends.torch_memory import count_writes
 from treefold.errors import DeviceError, ProcessGroupError
-from treefold.group.links.link import Piece
+from treefold.group.transport.link import Piece
 
 _WITHOUT_COPIES = {getattr(torch, f"{sign}int{bits}", None) for sign in ("", "u") for bits in range(1, 8)}
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from treefold.group.bootstrap.connecting import connect_link
+from treefold.group.bootstrap.rosters import StoreRoster
 from treefold.group.collectives import Collectives
-from treefold.group.connecting import connect_link
-from treefold.group.links.link import one_call
 from treefold.group.reductions import Reductions
-from treefold.group.rosters import StoreRoster
+from treefold.group.transport.link import one_call
 from treefold.torch.c10d.flat import Flat
 
 _Result = TypeVar("_Result")

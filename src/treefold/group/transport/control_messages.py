@@ -12,7 +12,7 @@ import numpy as np
 from treefold.backends import HostArray
 from treefold.engines.interface import Channel, Transfer
 from treefold.engines.times import POLL_S
-from treefold.group.links.protocol import FRAME_BYTES, FRAME_TAG, LATE, Frame, Word, frame_bytes
+from treefold.group.protocol import FRAME_BYTES, FRAME_TAG, LATE, Frame, Word, frame_bytes
 
 
 class Frames:

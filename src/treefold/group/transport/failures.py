@@ -20,8 +20,7 @@ import numpy as np
 from treefold.engines.interface import Channel, Transfer, Waiting
 from treefold.engines.times import CLOSE_S, GRACE_S, WARN_AFTER_S
 from treefold.errors import DeadlineError, GroupError, PeerLostError
-from treefold.group.links.frames import Frames
-from treefold.group.links.protocol import (
+from treefold.group.protocol import (
     FRAME_ROOM,
     FRAME_TAG,
     LATE,
@@ -30,6 +29,7 @@ from treefold.group.links.protocol import (
     Frame,
     Word,
 )
+from treefold.group.transport.control_messages import Frames
 
 #: The words of ranks that stop because of others.
 _OTHERS = {LOST, LATE}

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from treefold.engines.interface import Channel
 from treefold.errors import ConnectError, SharedMemoryError, TreefoldError
-from treefold.group import memory_limits
-from treefold.group.descriptor_passing import Lifeline, close_all
-from treefold.group.links.hosts import ChannelLink
-from treefold.group.links.link import Link
-from treefold.group.links.shared_memory import SharedMemoryLink
-from treefold.group.native_core import HAS_SHARED_MEMORY
+from treefold.group.bootstrap import memory_limits
+from treefold.group.bootstrap.rank_sources import host_key
+from treefold.group.bootstrap.rendezvous import Client, Listener, Met, Waiting
+from treefold.group.bootstrap.rosters import ChannelRoster, Roster
+from treefold.group.bootstrap.ticket import Ticket
 from treefold.group.plans import Layout
-from treefold.group.rank_sources import host_key
-from treefold.group.rendezvous import Client, Listener, Met, Waiting
-from treefold.group.rosters import ChannelRoster, Roster
-from treefold.group.ticket import Ticket
+from treefold.group.transport.descriptor_passing import Lifeline, close_all
+from treefold.group.transport.hosts import ChannelLink
+from treefold.group.transport.link import Link
+from treefold.group.transport.native_core import HAS_SHARED_MEMORY
+from treefold.group.transport.shared_memory import SharedMemoryLink
 
 if TYPE_CHECKING:
     from treefold.topology.for_groups import Cluster

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
 from treefold.execution import native
-from treefold.group.links.link import Link, NeedsPlan, Piece, mismatch, needed_plan
-from treefold.group.native_core import HAS_SHARED_MEMORY
 from treefold.group.plans import GroupPlans, Layout
+from treefold.group.transport.link import Link, NeedsPlan, Piece, mismatch, needed_plan
+from treefold.group.transport.native_core import HAS_SHARED_MEMORY
 
 if HAS_SHARED_MEMORY:
     from treefold._native import BLOB_BYTES
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from treefold._native import GroupForm, GroupOutcome, HostGroup
     from treefold.backends import HostArray, Row
     from treefold.fold import Fold
-    from treefold.group.descriptor_passing import Lifeline
+    from treefold.group.transport.descriptor_passing import Lifeline
 
 #: Before what a rank says: how long all of it is.
 _LENGTH = struct.Struct("<Q")

@@ -10,8 +10,8 @@ from treefold.engines.interface import Channel
 from treefold.engines.stores import Meeting, asked
 from treefold.engines.times import GRACE_S
 from treefold.errors import ConnectError, DeadlineError, PeerLostError
-from treefold.group.links.protocol import CONNECT, Frame
-from treefold.group.links.rounds import Rounds
+from treefold.group.protocol import CONNECT, Frame
+from treefold.group.transport.failures import Rounds
 
 
 class Roster(abc.ABC):

@@ -20,14 +20,14 @@ from treefold.execution.program import program_of
 from treefold.execution.program_walk import Walk
 from treefold.fold import Fold
 from treefold.group.contributions import address_of
-from treefold.group.links.link import Link, NeedsPlan, Piece, mismatch, needed_plan
-from treefold.group.links.memory import CallMemory, arrays_of, memory_at
-from treefold.group.links.messages import Crossing
-from treefold.group.links.protocol import VALUE_TAGS, VOTE, Frame
-from treefold.group.links.rounds import Rounds
-from treefold.group.links.shared_memory import SharedMemoryLink
 from treefold.group.plans import Counts, GroupPlans, Layout, padded
-from treefold.group.timeouts import MOST_SECONDS, checked_seconds
+from treefold.group.protocol import VALUE_TAGS, VOTE, Frame
+from treefold.group.transport.failures import Rounds
+from treefold.group.transport.link import Link, NeedsPlan, Piece, mismatch, needed_plan
+from treefold.group.transport.memory import CallMemory, arrays_of, memory_at
+from treefold.group.transport.messages import Crossing
+from treefold.group.transport.shared_memory import SharedMemoryLink
+from treefold.group.transport.timeouts import MOST_SECONDS, checked_seconds
 from treefold.plan.ir import Copy
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ from typing import Any
 
 from treefold.errors import ArgumentError, SharedMemoryError
 from treefold.errors.words import listed
-from treefold.group import memory_limits
+from treefold.group.bootstrap import memory_limits
+from treefold.group.bootstrap.joining import Terms, join, meet
+from treefold.group.bootstrap.rank_sources import find_ranks
+from treefold.group.bootstrap.rendezvous import Waiting
+from treefold.group.bootstrap.rosters import StoreRoster
+from treefold.group.bootstrap.ticket import Ticket
 from treefold.group.group import Group
-from treefold.group.joining import Terms, join, meet
-from treefold.group.links.link import Link
-from treefold.group.native_core import HAS_SHARED_MEMORY
-from treefold.group.rank_sources import find_ranks
-from treefold.group.rendezvous import Waiting
-from treefold.group.rosters import StoreRoster
-from treefold.group.ticket import Ticket
-from treefold.group.timeouts import checked_seconds
+from treefold.group.transport.link import Link
+from treefold.group.transport.native_core import HAS_SHARED_MEMORY
+from treefold.group.transport.timeouts import checked_seconds
 
 _GUARANTEES = ("exact", "per_plan")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, 
 from treefold.backends import HostArray
 from treefold.engines.times import WARN_AFTER_S
 from treefold.errors import CallMismatchError, GroupError, SharedMemoryError, TreefoldError
-from treefold.group.links.protocol import MOST_DESCRIBED, REFUSED
+from treefold.group.protocol import MOST_DESCRIBED, REFUSED
 
 if TYPE_CHECKING:
     import numpy as np

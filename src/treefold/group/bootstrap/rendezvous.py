@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from treefold.engines.times import CLOSE_S, GRACE_S, RETRY_S
 from treefold.errors import ConnectError, SharedMemoryError
-from treefold.group.descriptor_passing import close_all, new_socket, peer, receive, send
-from treefold.group.ticket import MOST_RANKS, Ticket
+from treefold.group.bootstrap.ticket import MOST_RANKS, Ticket
+from treefold.group.transport.descriptor_passing import close_all, new_socket, peer, receive, send
 
 _NONE = -1
 

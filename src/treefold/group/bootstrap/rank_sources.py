@@ -15,8 +15,8 @@ from typing import Any
 
 from treefold.engines.stores import asked
 from treefold.errors import ConnectError
-from treefold.group.rosters import ChannelRoster, Roster, StoreRoster
-from treefold.group.ticket import Ticket
+from treefold.group.bootstrap.rosters import ChannelRoster, Roster, StoreRoster
+from treefold.group.bootstrap.ticket import Ticket
 
 #: Where ``treefold run`` leaves the ticket of a rank.
 TICKET_VARIABLE = "TREEFOLD_TICKET"

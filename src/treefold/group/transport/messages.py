@@ -8,7 +8,7 @@ import numpy as np
 
 from treefold.backends import HostArray
 from treefold.engines.interface import Channel, Transfer
-from treefold.group.links.protocol import VALUE_TAGS
+from treefold.group.protocol import VALUE_TAGS
 
 #: A piece of a stream that all ranks know, and the memory of this process that it comes from or goes to.
 Placed = tuple[int, HostArray]

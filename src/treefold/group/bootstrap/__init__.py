@@ -1,0 +1,1 @@
+"""How ranks find each other: a launcher's environment, a ticket, a store or a communicator becomes a group."""
