@@ -25,8 +25,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 import treefold.tensorflow
-from treefold.bench.machine import describe_machine, describe_versions
 from treefold.bench.models import Shapes, resnet50
+from treefold.execution.host import describe_machine, describe_versions
 from treefold.report.tables import markdown_table
 
 _DEVICES, _MOST_DEVICES, _BURST_S = 4, 8, 0.01

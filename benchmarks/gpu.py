@@ -22,8 +22,8 @@ with contextlib.suppress(ImportError):
 from gpu_bench.machine import CudaMachine
 from gpu_bench.report import GpuRun, make_page, run_all, write
 from treefold.bench.clock import Pace
-from treefold.bench.machine import describe_versions
 from treefold.errors import BenchError
+from treefold.execution.host import describe_versions
 
 _RESULTS = Path(__file__).parent / "results"
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from treefold.bench.machine import describe_machine, describe_versions
 from treefold.cli.doctor.looks import HUGE_PAGES
+from treefold.execution.host import describe_machine, describe_versions
 from treefold.report.tables import Table
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from treefold.bench.clock import Runner, clocked
-from treefold.bench.machine import describe_machine
 from treefold.errors import BenchError
 from treefold.execution.cuda.prober import driver_version
+from treefold.execution.host import describe_machine
 
 #: Two tensors of one size, source and target.
 Pair = tuple[Any, Any]

@@ -16,9 +16,9 @@ from treefold.bench.ours import Arrays, check_call
 from treefold.bench.page import make_page
 from treefold.bench.picture import make_figure
 from treefold.bench.schema import Rival, Row, Run, rows_to_csv
-from treefold.bench.sizes import parse_size, sweep_sizes
 from treefold.bench.sweep import Progress, Variant, measure
 from treefold.bench.work import PLACEMENTS, Work, shapes_of_size
+from treefold.cli.sizes import parse_size, sweep_sizes
 from treefold.errors import BenchError
 from treefold.errors.words import bytes_in_words
 from treefold.execution import native

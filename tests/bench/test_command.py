@@ -3,8 +3,8 @@ import json
 import pytest
 from written_runs import rows_of_csv, run_of_json
 
-from treefold.bench.machine import describe_machine
 from treefold.cli import main
+from treefold.execution.host import describe_machine
 
 QUICK = ("bench", "-n", "2", "-w", "0", "--devices", "3", "--threads", "1")
 

@@ -7,9 +7,15 @@ import sys
 
 import pytest
 
-from treefold.cli import completion
+from treefold.bench.models import MODELS
+from treefold.bench.peers import PEERS
+from treefold.bench.work import ACCUMULATIONS
+from treefold.cli.completion import endings
 from treefold.cli.planning.known import WORDS
+from treefold.dtypes import REDUCIBLE
+from treefold.reduce_op import ReduceOp
 from treefold.topology import known_names
+from treefold.topology.nvlinks import LENDERS
 
 
 def completed(line):
@@ -55,5 +61,21 @@ class TestCompletion:
 
     def test_of_a_picture_waits_for_the_dot(self):
         """Before it the shell offers folders."""
-        assert completion.picture("plan") == completion.picture("./.") == []
-        assert completion.picture("plan.") == ["plan.html", "plan.svg", "plan.png"]
+        picture = endings(".html", ".svg", ".png")
+        assert picture("plan") == picture("./.") == []
+        assert picture("plan.") == ["plan.html", "plan.svg", "plan.png"]
+
+    @pytest.mark.parametrize(
+        ("option", "words"),
+        [
+            ("bench --op", [op.value.lower() for op in ReduceOp]),
+            ("bench --dtype", REDUCIBLE),
+            ("bench --model", MODELS),
+            ("bench --accumulate", ACCUMULATIONS),
+            ("bench --against", ["all", *PEERS]),
+            ("plan --nvlinks", LENDERS),
+        ],
+    )
+    def test_offers_all_that_an_option_takes(self, option, words):
+        """Lists are written beside their options, so that completion loads nothing else."""
+        assert completed(f"treefold {option} ") == list(words)

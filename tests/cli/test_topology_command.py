@@ -4,9 +4,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from treefold.bench.machine import describe_machine
 from treefold.cli.doctor.gpus import Gpus
 from treefold.cli.planning import here, plan, simulate, topology
+from treefold.execution.host import describe_machine
 from treefold.topology import known_names, known_topology
 from treefold.topology.discover import discover_topology
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from treefold.bench.clock import Pace
 from treefold.bench.figures import Entry, make_entries, make_figures
 from treefold.bench.limit import measure_copy
-from treefold.bench.machine import describe_machine, describe_versions
 from treefold.bench.page import make_page
 from treefold.bench.peers import PEERS, Team
 from treefold.bench.picture import draw
@@ -18,6 +17,7 @@ from treefold.bench.schema import Row, Run
 from treefold.bench.sweep import Progress, measure
 from treefold.errors import BenchError
 from treefold.errors.words import counted
+from treefold.execution.host import describe_machine, describe_versions
 from treefold.files import write_atomically
 
 #: What one machine with one host memory cannot show.

@@ -17,13 +17,13 @@ from treefold.bench.clock import (
     spread_of_ratios,
 )
 from treefold.bench.limit import best_of, find_fastest, make_loops
-from treefold.bench.machine import available_memory
 from treefold.bench.ours import Arrays, check_call, make_call
 from treefold.bench.peers import Team
 from treefold.bench.schema import Rival, Row
 from treefold.bench.work import Work
 from treefold.errors import BenchError, PeerError
 from treefold.execution import native
+from treefold.execution.host import available_memory
 
 _OURS = "treefold"
 

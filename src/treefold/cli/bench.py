@@ -18,10 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 
 from treefold.bench.clock import Pace
 from treefold.bench.limit import measure_copy
-from treefold.bench.machine import describe_machine, describe_versions
 from treefold.bench.peers import PEERS, PeerInfo, Team, find_missing
 from treefold.bench.schema import Row, Run, rows_to_csv
-from treefold.bench.sizes import parse_size, sweep_sizes
 from treefold.bench.sweep import Progress, measure
 from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
@@ -30,9 +28,11 @@ from treefold.cli.bench_hosts import bench_hosts
 from treefold.cli.bench_ranks import bench_ranks
 from treefold.cli.console import echo, progress
 from treefold.cli.outputs import check_output
+from treefold.cli.sizes import parse_size, sweep_sizes
 from treefold.errors import BenchError
 from treefold.errors.words import bytes_in_words, counted
 from treefold.execution import native
+from treefold.execution.host import describe_machine, describe_versions
 from treefold.files import check_writable, write_atomically
 from treefold.reduce_op import ReduceOpName
 from treefold.report.tables import Table

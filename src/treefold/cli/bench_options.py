@@ -7,31 +7,45 @@ from typing import Annotated
 
 import typer
 
-from treefold.bench.peers import PEERS
-from treefold.cli import completion
+from treefold.cli.completion import lists, words
 
 _OUTPUT = "Output"
 _WHERE = "Where results go (one of these)"
-_PEERS = f"all, or some of {','.join(PEERS)}: run them on the same work."
+_PEERS = ("numpy", "torch", "tensorflow", "jax", "gloo", "mpi")
+_DTYPES = (
+    *("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64", "complex64", "complex128"),
+)
+_MODELS = ("resnet50", "vgg16", "bert-base", "bert-large", "gpt2", "vit-b-16")
 
 Begin = Annotated[str, typer.Option("-b", "--begin", metavar="SIZE", help="First size: bytes per replica.")]
 End = Annotated[str, typer.Option("-e", "--end", metavar="SIZE", help="Last size.")]
 Factor = Annotated[int, typer.Option("-f", "--factor", help="From one size to the next.")]
 Iterations = Annotated[int, typer.Option("-n", "--iterations", help="Rounds that are timed.")]
 Warmup = Annotated[int, typer.Option("-w", "--warmup", help="Rounds before them that are not.")]
-Op = Annotated[str, typer.Option(help="sum, mean, min, max or product.", autocompletion=completion.op)]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16, int8, complex64 …", autocompletion=completion.dtype)]
+Op = Annotated[
+    str,
+    typer.Option(help="sum, mean, min, max or product.", autocompletion=words("sum", "mean", "min", "max", "product")),
+]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16, int8, complex64 …", autocompletion=words(*_DTYPES))]
 Devices = Annotated[int, typer.Option(help="Replicas.")]
 Model = Annotated[
     str | None,
     typer.Option(
         help="Gradients of a model instead of sizes: resnet50, bert-base, gpt2, vgg16 …",
-        autocompletion=completion.model,
+        autocompletion=words(*_MODELS),
     ),
 ]
-Accumulate = Annotated[str, typer.Option(help="exact or native.", autocompletion=completion.accumulate)]
+Accumulate = Annotated[str, typer.Option(help="exact or native.", autocompletion=words("exact", "native"))]
 Threads = Annotated[int | None, typer.Option(help="Threads of one call; default: as treefold has them.")]
-Against = Annotated[str, typer.Option(metavar="PEERS", help=_PEERS, autocompletion=completion.peers)]
+Against = Annotated[
+    str,
+    typer.Option(
+        metavar="PEERS",
+        help=f"all, or some of {','.join(_PEERS)}: run them on the same work.",
+        autocompletion=lists(*_PEERS),
+    ),
+]
 
 Ranks = Annotated[
     int | None,

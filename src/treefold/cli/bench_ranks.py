@@ -13,7 +13,6 @@ from pathlib import Path
 
 import typer
 
-from treefold.bench.machine import describe_machine
 from treefold.bench.peers.registry import find_mpiexec
 from treefold.bench.ranks import IN_PLACE, NEW, ONE_PROCESS, PEERS, SHARED, TASK_VARIABLE, Figure
 from treefold.cli.console import echo
@@ -21,6 +20,7 @@ from treefold.cli.outputs import check_output
 from treefold.cli.run import run_ranks
 from treefold.errors import BenchError
 from treefold.errors.words import counted
+from treefold.execution.host import describe_machine
 from treefold.files import write_atomically
 from treefold.report.tables import Table
 

@@ -13,13 +13,13 @@ from importlib import metadata
 from pathlib import Path
 
 from treefold import __version__
-from treefold.bench.machine import describe_machine
 from treefold.cli.doctor.findings import Findings, Problem
 from treefold.cli.doctor.gpus import find_gpus, torch_build
 from treefold.cli.extras import EXTRAS, has_module
 from treefold.errors import ArgumentError
 from treefold.errors.words import bytes_in_words, counted, printable
 from treefold.execution import gpus, native
+from treefold.execution.host import describe_machine
 
 _BUILD = "pip install --force-reinstall --no-deps --no-cache-dir treefold (in a checkout: . instead of treefold)"
 _GET_TORCH = "pip install --upgrade torch, or what pytorch.org/get-started/locally says for this system"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from treefold.bench.machine import describe_machine
 from treefold.cli.doctor.gpus import find_gpus
 from treefold.cli.extras import has_module
 from treefold.devices import device_type
+from treefold.execution.host import describe_machine
 from treefold.topology import Topology
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from treefold.bench.sizes import parse_size
+from treefold.cli.sizes import parse_size
 from treefold.errors.words import bytes_in_words
 from treefold.topology import Topology
 from treefold.topology.cost.model import is_as_good

@@ -7,15 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from treefold.cli import completion
+from treefold.cli.completion import endings, explained, words
+from treefold.cli.planning.known import WORDS
+from treefold.cli.planning.outputs import PICTURES
 
 _OUTPUT = "Output"
+#: The known machines that lend their NVLinks.
+_LENDERS = ("dgx1_p100", "p3_8xlarge", "dgx1_v100", "dgx2", "dgx_a100", "dgx_h100", "dgx_b200")
 
 #: What the option and the argument for a machine have in common.
 _MACHINE: dict[str, Any] = {
     "metavar": "FILE|NAME|-",
     "help": "A file, a known machine, or - for a pipe; else this machine.",
-    "autocompletion": completion.machine,
+    "autocompletion": explained(WORDS),
 }
 Given = Annotated[str | None, typer.Argument(**_MACHINE)]
 Machine = Annotated[str | None, typer.Option("--topology", "-t", **_MACHINE | {"help": "The same, as an option."})]
@@ -27,7 +31,7 @@ Nvlinks = Annotated[
     typer.Option(
         metavar="NAME",
         help="Add the NVLinks of a known machine, such as dgx_h100, to a file without any.",
-        autocompletion=completion.nvlinks,
+        autocompletion=words(*_LENDERS),
     ),
 ]
 Packs = Annotated[
@@ -49,7 +53,7 @@ Draw = Annotated[
         metavar="FILE",
         help="Draw it: .html, .svg or .png.",
         rich_help_panel=_OUTPUT,
-        autocompletion=completion.picture,
+        autocompletion=endings(*PICTURES),
     ),
 ]
 Trace = Annotated[

@@ -11,13 +11,13 @@ from typing import Annotated
 
 import typer
 
-from treefold.cli import completion
+from treefold.cli.completion import endings
 from treefold.cli.console import Block, echo, steps
 from treefold.cli.planning import options
 from treefold.cli.planning.here import offer_known, without_gpus
 from treefold.cli.planning.machines import only_one, read_machine
 from treefold.cli.planning.methods import PACKING, RINGS_LABEL, Prediction, best_of, parse_sizes, predict, trees_name
-from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
+from treefold.cli.planning.outputs import PICTURES, check_outputs, say_written, write_picture
 from treefold.cli.planning.published import describe_checks
 from treefold.cli.planning.words import describe_time, machine_notes
 from treefold.errors import CommandError
@@ -41,7 +41,7 @@ PlanFile = Annotated[
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Plot it: .html, .svg or .png.", autocompletion=completion.picture),
+    typer.Option(metavar="FILE", help="Plot it: .html, .svg or .png.", autocompletion=endings(*PICTURES)),
 ]
 
 
