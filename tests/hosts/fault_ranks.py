@@ -10,7 +10,7 @@ import pytest
 from torch import distributed
 
 from treefold.errors import GroupError, PeerLostError
-from treefold.group import joining
+from treefold.group.bootstrap import joining
 from treefold.group.bootstrap.rosters import StoreRoster
 from treefold.group.group import Group
 

@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 
 import treefold.torch
-from treefold.group import joining
+from treefold.group.bootstrap import joining
 
 #: The host that each rank pretends to be on, as a list: then only gloo carries anything between hosts.
 HOSTS = "TREEFOLD_TEST_HOSTS"

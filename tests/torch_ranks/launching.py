@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from treefold.group import joining
+from treefold.group.bootstrap import joining
 from treefold.torch.c10d import process_group
 
 
