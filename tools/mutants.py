@@ -206,7 +206,7 @@ def try_one(mutant: Mutant, command: str, timeout_s: float) -> str:
     """Return "caught", "survived" or "timed out"."""
     result = mutate_and_test([mutant.spec], command, timeout_s)
     if result.worker_outcome is not WorkerOutcome.NORMAL:
-        raise RuntimeError(f"{mutant}: {result.worker_outcome} {result.output}")  # noqa: EM102, TRY003
+        raise RuntimeError(f"{mutant}: {result.worker_outcome} {result.output}")
     if result.test_outcome is TestOutcome.SURVIVED:
         return "survived"
     return "timed out" if result.output == "timeout" else "caught"

@@ -8,10 +8,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from treefold.errors import InstallationError, UnknownNameError
-from treefold.errors.installation import is_sub_interpreter
+from treefold.errors.base import is_sub_interpreter
 
 if is_sub_interpreter():  # before optree is imported
-    raise InstallationError.sub_interpreter()
+    raise InstallationError(
+        "treefold cannot be imported in a sub-interpreter, where optree, which it needs, does not load. Import it "
+        "in the main interpreter of a process; under mod_wsgi, set WSGIApplicationGroup %{GLOBAL}."
+    )
 
 from treefold.execution.native import empty_cache, host_memory_info, set_num_threads
 from treefold.ops import (

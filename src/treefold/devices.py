@@ -11,6 +11,7 @@ import re
 from typing import get_args
 
 from treefold.errors import DeviceError
+from treefold.errors.words import short
 from treefold.reduce_op import ReduceOpName
 
 _NAME = re.compile(
@@ -78,10 +79,18 @@ def canonical_device(name: object) -> str:
 @functools.lru_cache(maxsize=1024)
 def _canonical(name: str) -> str:
     if name.lower() in get_args(ReduceOpName):
-        raise DeviceError.op_for_device(name)
+        raise DeviceError(
+            f"{name!r} names a reduce op, and a device is meant. Write the op as op={name!r}, or first where an ops "
+            f'object is called, and here a device such as "cpu:0".'
+        )
     device = Device.parse(name)
     if device.rank is not None:
-        raise DeviceError.needs_group(name, device.rank, str(dataclasses.replace(device, rank=None)))
+        raise DeviceError(
+            f"{short(name)} is a device of rank {device.rank}, and ranks need a group of processes, which this call "
+            "does not "
+            "have. Names without a rank mean devices of this process: write "
+            f'"{dataclasses.replace(device, rank=None)!s}" for its own.'
+        )
     return str(device)
 
 

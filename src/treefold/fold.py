@@ -80,13 +80,24 @@ class Fold:
         """
         if dtype == "bool":
             if self.op not in {ReduceOp.MIN, ReduceOp.MAX}:
-                raise DtypeError.boolean(self.op.name, where)
+                raise DtypeError(
+                    f"{self.op.name} of bool{where} is not defined. Use MAX for any, MIN for all, or cast to an "
+                    "integer dtype to count."
+                )
         elif dtype == "float0":
-            raise DtypeError.without_gradient(where)
+            raise DtypeError(
+                f"float0{where} is JAX's dtype for gradients of whole numbers, which have none. Put None in its place: "
+                "jax.tree.map(lambda g: None if g.dtype == jax.dtypes.float0 else g, gradients)."
+            )
         elif dtype not in FOLDABLE:
-            raise DtypeError.unknown(dtype, where, FOLDABLE)
+            raise DtypeError(
+                f"{dtype}{where} cannot be reduced. Reducible are {', '.join(FOLDABLE)}; cast to one of them."
+            )
         elif dtype in COMPLEX and self.op in {ReduceOp.MIN, ReduceOp.MAX}:
-            raise DtypeError.unordered(self.op.name, dtype, where)
+            raise DtypeError(
+                f"{self.op.name} of {dtype}{where} is not defined: complex numbers have no order. Use SUM, MEAN or "
+                "PRODUCT."
+            )
 
     def result_dtype(self, dtype: str) -> str:
         """Return the dtype of the result: that of the input, but float for the MEAN of integers."""

@@ -7,6 +7,7 @@ import re
 from typing import Literal
 
 from treefold.errors import ArgumentError
+from treefold.errors.words import listed, short
 
 _OTHER_NAMES = {"AVG": "MEAN", "AVERAGE": "MEAN", "PROD": "PRODUCT"}
 #: What no reduce op is called, and every spelling of a device is.
@@ -55,7 +56,9 @@ class ReduceOp(enum.Enum):
         if found is None and isinstance(word, str) and _DEVICE.search(word):
             raise ArgumentError.device_for_op(word)
         if found is None:
-            raise ArgumentError.unknown_reduce_op(value, tuple(cls.__members__))
+            raise ArgumentError(
+                f"The reduce op is {short(value)}. It takes {listed(tuple(cls.__members__))}, or a ReduceOp."
+            )
         return found
 
 

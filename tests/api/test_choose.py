@@ -205,7 +205,7 @@ class TestChoice:
         """And says what is missing."""
 
         def missing(*_args, **_options):
-            raise MissingExtraError.planner()
+            raise MissingExtraError("SciPy is not installed.")
 
         monkeypatch.setattr("treefold.topology.for_ops.MethodsBySize.method", missing)
         choice = treefold.choose_cross_device_ops(gpus(*range(8)), topology=DGX1)
@@ -299,7 +299,7 @@ class TestMeasuredLinks:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,3")
         assert measured.measured_machine(names).name == "measured links"
 
-    @pytest.mark.parametrize("error", [ParseError.nvml("no driver"), OSError("no /sys")])
+    @pytest.mark.parametrize("error", [ParseError("no driver"), OSError("no /sys")])
     def test_need_nothing_of_the_system(self, monkeypatch, error):
         """What cannot be discovered is done without."""
 

@@ -186,7 +186,7 @@ class TestPublicModules:
         told = _stderr(code)
         assert told.count("Traceback") == 1
         assert told.splitlines()[-1] == (
-            f"treefold.errors.installation.FrameworkError: treefold.{name} needs {framework} {oldest} or newer, and it "
+            f"treefold.errors.base.FrameworkError: treefold.{name} needs {framework} {oldest} or newer, and it "
             f"is not installed. Run pip install {package}."
         )
 

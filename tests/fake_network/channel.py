@@ -255,13 +255,13 @@ class FakeChannel(Channel):
         )
         decision = end.verdict
         if decision is None:
-            raise ConnectError.store("it has not answered by the deadline")  # noqa: EM101, TRY003 - the store's words
+            raise ConnectError.store("it has not answered by the deadline")
         if decision.members != survivors:
             raise GroupError.decided_otherwise(self.rank, decision.members, survivors)
         onward = FakeChannel(self._network, decision.successors[survivors.index(self.rank)])
         if not end.all_came:
             onward.close()
-            raise ConnectError.absent([rank for rank in survivors if rank not in decision.came])
+            raise ConnectError("Some ranks did not come.").blaming(*(r for r in survivors if r not in decision.came))
         return onward
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-# ruff: noqa: D102, EM101, N802, TRY003 - the names and errors are those of NVML
+# ruff: noqa: D102, N802 - the names and errors are those of NVML
 import re
 from types import SimpleNamespace
 

@@ -96,7 +96,9 @@ def check_meaning(name: str, spec: Spec, combination: Combination) -> None:
     except ImportError:
         raise CommandError.missing_packages(["ml_dtypes"], ["files"]) from None
     if spec.dtype in CARRIED and combination.op is Op.SUM:
-        raise CheckpointError.not_summable(name, spec.dtype)
+        raise CheckpointError(
+            f"The sum of {spec.dtype} at {name!r} is not defined. Cast it, or take the mean of equal ones."
+        )
 
 
 def combine(
@@ -172,7 +174,14 @@ def _differing(name: str, dtype: str, rule: Rule) -> CheckpointError:
     if rule is Rule.EQUAL:
         is_float = dtype in TRAVELLING
         return CheckpointFormatError.scaled(name, dtype) if is_float else CheckpointFormatError.codes(name, dtype)
-    return CheckpointError.carried(name, dtype) if dtype == "bool" else CheckpointFormatError.eight_bits(name, dtype)
+    return (
+        CheckpointError(
+            f"The files differ in {name!r}, and the mean of {dtype} is not defined: only equal ones are kept. "
+            f"Cast it, or leave it out. Nothing was written."
+        )
+        if dtype == "bool"
+        else CheckpointFormatError.eight_bits(name, dtype)
+    )
 
 
 def _fold_floats(parts: list[Array], numerators: list[int], divisor: int, out: Array, dtype: str) -> None:

@@ -69,7 +69,10 @@ def _read_entry(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> 
     if not all(0 <= length <= _MOST_LENGTH for length in entry.shape):
         raise CheckpointError.damaged(path, "shape", name, entry.shape)
     if entry.dtype.hasobject:
-        raise CheckpointError.pickled_objects(path, name)
+        raise CheckpointError(
+            f"{str(path)!r} holds Python objects at {name!r}, and to read those is to run what the file says. "
+            f"Save arrays of numbers."
+        )
     if entry.dtype.name not in DTYPES:
         raise CheckpointError.dtype(path, name, str(entry.dtype))
     nbytes = Spec(entry.dtype.name, entry.shape).nbytes

@@ -22,6 +22,7 @@ from treefold.averaging.tensors import Checkpoint
 from treefold.averaging.weights import make_combination
 from treefold.averaging.writers import OUTPUT_ENDINGS, Target, check_target, plan_shards, writing
 from treefold.errors import AverageOptionError, CheckpointError
+from treefold.errors.words import short
 from treefold.files import NEW_FILE_MODE, check_writable, clear_drafts, made_parents
 
 #: The interpreter, NumPy and what they load.
@@ -168,7 +169,9 @@ class Run:
         try:
             with made_parents(self.output):
                 if not clear_drafts(self.output):
-                    raise AverageOptionError.busy(self.output)
+                    raise AverageOptionError(
+                        f"Another run is writing to --output {str(self.output)!r}. Wait for it, or name another output."
+                    )
                 with writing(self.target) as writer:
                     average(self.target.outputs, writer, on_bytes)
         except OSError as error:
@@ -219,7 +222,9 @@ class Run:
             if output == found:
                 raise CheckpointError.output_is_input(self.output)
             if (found in output.parents and _is_folder(found)) or output in found.parents:
-                raise AverageOptionError.output_in_input(self.output, path)
+                raise AverageOptionError(
+                    f"--output {str(self.output)!r} and the input {str(path)!r} lie in each other. Name another output."
+                )
 
     def _find_output(self) -> os.stat_result | None:
         try:
@@ -238,7 +243,9 @@ class Run:
             if self._is_folder and found is not None and not self.output.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(self.output))
             if self._is_folder and found is not None and any(self.output.iterdir()):
-                raise AverageOptionError.output_exists(self.output)
+                raise AverageOptionError(
+                    f"--output {str(self.output)!r} is a folder that is not empty. Name a new one, or remove it."
+                )
             # Missing folders are made when there is something to write.
             is_there = self.output.absolute().parent.is_dir() and not self._is_folder
             check_writable(self.output if is_there else _scratch_of(self.output) / ".treefold-new")
@@ -314,7 +321,7 @@ def expand(inputs: Sequence[str | Path], last: int | None) -> list[Path]:
         if _MAGIC.search(text) and not os.path.lexists(text):
             matches = sorted(glob.glob(text), key=by_number)  # noqa: PTH207 - a pattern may be absolute
             if not matches:
-                raise AverageOptionError.no_match(text)
+                raise AverageOptionError(f"No file or folder matches {short(text)}. Nothing was written.")
             found += map(Path, matches)
         else:
             found.append(Path(given))

@@ -16,6 +16,7 @@ from treefold.averaging.arithmetic import Combination, Op, Rule
 from treefold.averaging.tensors import Bytes, Checkpoint, Contents, Spec, Tensor
 from treefold.dtypes import FLOATS, INTEGERS, TRAVELLING
 from treefold.errors import AverageOptionError, CheckpointError, CheckpointFormatError
+from treefold.errors.words import counted
 
 #: What wrappers put before the names of a model's tensors: data parallelism, torch.compile, modules around a model.
 PREFIXES = ("module.", "_orig_mod.", "model.")
@@ -245,7 +246,10 @@ def _explained(names: set[str], checkpoints: Sequence[Checkpoint]) -> Checkpoint
                     for c in checkpoints]  # fmt: skip
         if 0 < len(with_prefix) < len(checkpoints) and all(found & stripped[0] for found in stripped):
             return CheckpointFormatError.prefix(prefix, [c.path for c in with_prefix])
-    return CheckpointError.disagreement(len(names), len(checkpoints))
+    return CheckpointError(
+        f"The {len(checkpoints)} files disagree on the name, shape or dtype of {counted(len(names), 'tensor')}, listed "
+        "above. Average files of one model. Nothing was written."
+    )
 
 
 def coded_names(checkpoint: Checkpoint) -> set[str]:
@@ -285,6 +289,5 @@ def check_choice(choice: Choice, agreement: Agreement) -> None:
 
     """
     if (choice.only or choice.skip) and not agreement.outputs and not agreement.differences:
-        raise AverageOptionError.nothing_left(" and ".join(
-            word for word, given in (("--only", choice.only), ("--skip", choice.skip)) if given
-        ))  # fmt: skip
+        options = " and ".join(word for word, given in (("--only", choice.only), ("--skip", choice.skip)) if given)
+        raise AverageOptionError(f"{options} leaves no tensor to average. Nothing was written.")

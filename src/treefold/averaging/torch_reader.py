@@ -158,7 +158,10 @@ class _Archive:
             raise CheckpointError.damaged(self.file.path, "record", key, record.nbytes, nbytes)
         layout = self.layout(dtype, shape, strides)
         if layout.spec.nbytes > nbytes:
-            raise CheckpointError.expanded(self.file.path, name, str(layout.spec))
+            raise CheckpointError(
+                f"{str(self.file.path)!r} holds {layout.spec!s} at {name!r}, which is larger than what is stored of "
+                "it, as expand() makes them. Save its contiguous()."
+            )
         if len(strides) != len(shape) or (lengths_of((offset,))[0] + layout.reach) * itemsize > nbytes:
             raise CheckpointError.damaged(self.file.path, "reach", name)
         signs = tuple(mark for mark in ("conj", "neg") if marks.get(mark))
@@ -248,7 +251,7 @@ def _mapping_of(path: Path, contents: Any, key: str | None) -> tuple[dict[str, A
         if is_tensor and not isinstance(name, str):
             raise CheckpointError.not_tensors(path, f"a {type(name).__name__} for a name")
         if is_tensor and not is_text(name):
-            raise CheckpointError.not_text(path, name)
+            raise CheckpointError(f"{str(path)!r} holds a tensor named {name!a}, which is no Unicode text. Rename it.")
         if is_tensor:
             found[name] = value
         else:

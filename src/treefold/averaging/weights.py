@@ -12,7 +12,7 @@ from pathlib import Path
 from treefold.averaging.arithmetic import Combination, Op
 from treefold.calls.weights import read_fractions, read_weights
 from treefold.errors import AverageOptionError
-from treefold.errors.words import reason_of
+from treefold.errors.words import counted, reason_of
 from treefold.reduce_op import ReduceOp
 
 DECAYS = ("linear", "cosine", "1-sqrt")
@@ -35,7 +35,9 @@ def read_text(text: str) -> list[Fraction]:
                 contents = file.read(_MOST_FILE_BYTES)
         except (OSError, ValueError) as error:
             reason = reason_of(error) if isinstance(error, OSError) else "it is no text"
-            raise AverageOptionError.weights_file(path, reason) from None
+            raise AverageOptionError(
+                f"--weights cannot read {str(path)!r}: {reason}. It takes a text file of one number per input."
+            ) from None
         words = contents.replace(",", " ").split()
     else:
         words = [word.strip() for word in text.split(",")]
@@ -97,9 +99,14 @@ def make_combination(
         given = decay_weights(decay, num_weighted)
     numbers = read_fractions(given, ReduceOp.MEAN, are_signed=True)
     if numbers is not None and len(numbers) != num_weighted:
-        raise AverageOptionError.weight_count(len(numbers), num_weighted)
+        raise AverageOptionError(
+            f"--weights has {counted(len(numbers), 'number')} for {counted(num_weighted, 'file')}. Give one for each "
+            "file."
+        )
     if op is Op.MEAN and numbers is not None and (min(numbers) < 0 or not any(numbers)):
-        raise AverageOptionError.weights_of_mean()
+        raise AverageOptionError(
+            "--weights of a mean are numbers ≥ 0, not all 0. --op combine takes numbers of any sign."
+        )
     if op is Op.SUM:
         return Combination.sum(count)
     if numbers is None:
@@ -114,7 +121,7 @@ def make_combination(
 
 def _check_options(op: Op, has_weights: bool, has_decay: bool, has_base: bool) -> None:  # noqa: FBT001 - four facts
     if has_weights and has_decay:
-        raise AverageOptionError.both("--weights", "--decay")
+        raise AverageOptionError("--weights and --decay say the same thing in two ways; give one of them.")
     if has_decay and op is not Op.MEAN:
         raise AverageOptionError.goes_with("--decay", "--op mean")
     if op is Op.SUM and has_weights:

@@ -38,7 +38,10 @@ def call_in_order(
 
     """
     if any(like.axis is not None for like in likes):
-        raise ArgumentError.fixed_shapes()
+        raise ArgumentError(
+            "A gather, a scatter or sparse rows have lengths that other ranks decide, and JAX's programs have fixed "
+            "shapes. Call it outside of jit; all_reduce, reduce and broadcast may stand inside."
+        )
     shapes = [jax.ShapeDtypeStruct(like.array.shape, _dtype(like, result_dtype)) for like in likes]
 
     def call(_: Any, targets: Sequence[Any], _begun: Any, *given: Any) -> None:

@@ -209,7 +209,7 @@ def _rows_added(values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
     def densify(rows: HostArray, places: HostArray) -> list[HostArray]:
         outside = [place for place in places.tolist() if not 0 <= place < shape[0]]
         if outside:
-            raise ArgumentError.traced_bounds(outside[0], shape[0])
+            raise ArgumentError(f"An IndexedSlices has index {outside[0]}. Its dense_shape allows 0 to {shape[0] - 1}.")
         return [_HOST.densify(rows, places, shape)]
 
     if is_traced_on_host():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from treefold.bench.models import MODELS
 from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE, itemsize
 from treefold.errors import BenchError
+from treefold.errors.words import counted
 from treefold.reduce_op import ReduceOp, ReduceOpName
 
 #: Where results go: into the inputs, into given arrays, into new arrays, or one new array that all replicas share.
@@ -58,9 +59,11 @@ class Work:
             if got not in allowed:
                 raise BenchError.choice(option, got, allowed)
         if self.dtype in COMPLEX and self.op in {"min", "max"}:
-            raise BenchError.no_meaning(self.op, self.dtype)
+            raise BenchError(f"--op {self.op} has no meaning for --dtype {self.dtype}.")
         if self.placement == "in-place" and self.op == "mean" and self.dtype in INTEGERS:
-            raise BenchError.not_in_place(self.op, self.dtype)
+            raise BenchError(
+                f"--op {self.op} of {self.dtype} is a float, which does not fit in place; give --new or --out-of-place."
+            )
         for option, number in (("--devices", self.devices), ("--threads", self.threads)):
             if number < 1:
                 raise BenchError.least(option, number, 1)
@@ -70,7 +73,7 @@ def shapes_of_size(nbytes: int, dtype: str, option: str = "-b") -> tuple[tuple[i
     """Return one vector of as many elements as ``nbytes`` hold."""
     length = nbytes // itemsize(dtype)
     if length < 1:
-        raise BenchError.too_small(option, nbytes, dtype, itemsize(dtype))
+        raise BenchError(f"{option} got {counted(nbytes, 'byte')}. One {dtype} takes {itemsize(dtype)}.")
     return ((length,),)
 
 

@@ -88,7 +88,10 @@ def check_accumulate(accumulate: object) -> None:
 
     """
     if is_word(accumulate, ("wide",)):
-        raise ArgumentError.wide_accumulation()
+        raise ArgumentError(
+            'accumulate="wide" is gone: sums and means are exact now, and rounded once. Leave accumulate out, or take'
+            ' "native", which rounds every addition.'
+        )
     if not is_word(accumulate, ("exact", "native")):
         raise ArgumentError.option(accumulate=accumulate)
 

@@ -76,7 +76,7 @@ def as_distributed(value: object, what: str) -> DistributedValues:
     if isinstance(value, DistributedValues):
         return value
     if isinstance(value, type):
-        raise CallError.class_for_object(value.__name__)
+        raise CallError(f"{value.__name__} is the class; make an object of it first: {value.__name__}().")
     if isinstance(value, list | tuple | dict):
         raise ArgumentError.bare_structure(value, what)
     if isinstance(value, IndexedSlices) or backend_of(value) or refusal_of(value) or is_shape(value):
@@ -106,7 +106,9 @@ def read_entry(
     structure, *others = structures_of(reading)
     for replica, other in enumerate(others, start=1):
         if not are_same(other, structure):
-            raise MismatchError.structure(replica, _difference(structure, other))
+            raise MismatchError(
+                f"Replica {replica} has {_difference(structure, other)}. Every replica must bring the same structure."
+            )
     columns = leaves_of(reading, is_planned=is_planned)
     forms, parts = [], []
     for path, leaves in zip(leaf_paths(structure), columns, strict=True):

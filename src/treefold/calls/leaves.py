@@ -38,11 +38,17 @@ def read_folded_leaf(path: str, leaves: list[Brought], fold: Fold | None) -> tup
         _check_dtype(fold, part)
         return _ARRAY, [part]
     if fold is not None and fold.op not in {ReduceOp.SUM, ReduceOp.MEAN}:
-        raise ArgumentError.sparse_op(fold.op.name, at(path))
+        raise ArgumentError(
+            f"{fold.op.name} of IndexedSlices{at(path)} is not defined. Rows take SUM or MEAN; make them dense for "
+            f"{fold.op.name}."
+        )
     _check_slices(path, leaves)
     if not dense:
         if fold is not None and fold.weights is not None:
-            raise ArgumentError.sparse_weights(at(path))
+            raise ArgumentError(
+                f"weights do not go with IndexedSlices{at(path)}: their rows are laid behind each other, and none is "
+                "added. Multiply each replica's rows by its share first, or make one of the values dense."
+            )
         form, parts = _sparse_parts(path, slices)
     else:
         form, parts = _ARRAY, [_plain_part(path, _made_dense(path, leaves), Goal.FOLD)]
@@ -79,7 +85,7 @@ def read_gathered_leaf(path: str, leaves: list[Brought], axis: int) -> tuple[Lea
     backend, first = agreed_backend(path, dense), dense[0]
     rank = len(first.shape)
     if rank == 0:
-        raise ArgumentError.gather_scalar(at(path))
+        raise ArgumentError(f"gather got scalars{at(path)}, which have no axis to lie along. Reshape each to (1,).")
     if not -rank <= axis < rank:
         raise ArgumentError.gather_axis(axis, at(path), rank)
     axis %= rank
@@ -88,7 +94,10 @@ def read_gathered_leaf(path: str, leaves: list[Brought], axis: int) -> tuple[Lea
             raise _mismatch(replica, path, leaf, first, "dtype")
         if _without(leaf.shape, axis) != _without(first.shape, axis):
             words = f"{first.dtype} {first.shape}"
-            raise MismatchError.gather_shape(replica, at(path), f"{leaf.dtype} {leaf.shape}", words, axis)
+            raise MismatchError(
+                f"Replica {replica} has {leaf.dtype} {leaf.shape}{at(path)} where replica 0 has {words}. "
+                f"Shapes may differ along axis {axis} only; reshape one of them."
+            )
     arrays = tuple(backend.moveaxis(leaf.array, axis, 0) if backend.owns(leaf.array) else leaf.array for leaf in dense)
     operand = Operand(backend, arrays, _joined_shape(dense, axis))
     return _ARRAY, [Part(path, first.dtype, Goal.GATHER, _lengths(dense), operand, _are_in_host_memory(dense))]
@@ -191,7 +200,10 @@ def _made_dense(path: str, leaves: Sequence[Brought]) -> list[Leaf]:
         if not isinstance(leaf, Slices):
             continue
         if leaf.slices.dense_shape is None:
-            raise MismatchError.mixed_sparse(at(path))
+            raise MismatchError(
+                f"Some replicas bring an array and others IndexedSlices without dense_shape{at(path)}. "
+                f"Give every IndexedSlices its dense_shape, so that the rows can be added to the array."
+            )
         backend, shape = agreed_backend(path, [leaf.values]), read_shape(leaf.slices.dense_shape)
         if leaf.indices.shape[0]:
             low, high = backend.index_bounds(leaf.indices.array)

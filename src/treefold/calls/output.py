@@ -84,7 +84,11 @@ def _check_devices(found: Sequence[str], destinations: Sequence[str]) -> None:
     for index, (device, destination) in enumerate(zip(found, destinations, strict=True)):
         # Host arrays without named devices count as cpu:0, cpu:1 …; that is no statement to be held to.
         if device not in {destination, f"cpu:{index}"}:
-            raise OutputError.devices([device], [destination])
+            raise OutputError(
+                f"out is on {device} where the destinations are "
+                f"{destination}. Give one component per destination, in their order. Nothing "
+                "was written."
+            )
 
 
 def _check_none(column: Sequence[Brought]) -> None:

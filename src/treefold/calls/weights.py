@@ -38,7 +38,10 @@ def read_weights(weights: object, op: ReduceOp) -> tuple[int, ...] | None:
     common = math.gcd(*whole)
     read = tuple([weight // common for weight in whole])
     if max(read).bit_length() > _MOST_BITS:
-        raise ArgumentError.long_weights(max(read).bit_length(), _MOST_BITS)
+        raise ArgumentError(
+            f"weights, as whole numbers in their ratio, have up to {max(read).bit_length():,} bits, and {_MOST_BITS:,} "
+            "are taken. Round them, or leave out those that count for nothing."
+        )
     return read
 
 
@@ -54,7 +57,9 @@ def read_fractions(weights: object, op: ReduceOp, *, are_signed: bool = False) -
     if weights is None:
         return None
     if op is not ReduceOp.MEAN:
-        raise ArgumentError.weights_of_op(op.name)
+        raise ArgumentError(
+            f"weights goes with MEAN and the op is {op.name}. Leave weights out, or multiply the values yourself."
+        )
     if not _is_row(weights):
         raise ArgumentError.option(weights=weights)
     try:
@@ -105,7 +110,10 @@ def _read_number(weight: Any) -> Fraction:
         return Fraction(weight)
     if isinstance(weight, numbers.Real):  # of any precision: float would cut np.longdouble
         if not hasattr(weight, "as_integer_ratio"):
-            raise ArgumentError.inexact_weight(weight)
+            raise ArgumentError(
+                f"weights has a {type(weight).__name__}, which does not tell its exact value. A weight is a whole "
+                "number, a float, a Fraction or a Decimal. Multiply the weights until they are whole numbers."
+            )
         return Fraction(*weight.as_integer_ratio())
     backend = _backend_of(weight)
     if backend is None or backend.shape_dtype(weight) not in _SCALARS:

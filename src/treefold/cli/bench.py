@@ -91,7 +91,10 @@ def _works_of_ranks(
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if source is not None and source.name == "COMMANDLINE" and option.name not in _WITH_RANKS:
-            raise BenchError.not_with_ranks(option.opts[0], [f"--{name}" for name in _WITH_RANKS[1:]])
+            raise BenchError(
+                f"{option.opts[0]} does not go with --ranks, which measures sums of float32. It takes "
+                f"{', '.join([f'--{name}' for name in _WITH_RANKS[1:]])}."
+            )
     if model is not None:
         return [(model, [math.prod(shape) for shape in shapes_of_model(model)])]
     return [
@@ -125,7 +128,7 @@ def _show_and_write(run: Run, *, json: Path | None, csv: Path | None, plot: Path
 def _placement(given: dict[str, bool]) -> str:
     chosen = [option for option, is_given in given.items() if is_given]
     if len(chosen) > 1:
-        raise BenchError.placements(chosen)
+        raise BenchError(f"{', '.join(chosen)} all say where results go; give one of them.")
     return (chosen or ["--in-place"])[0].removeprefix("--")
 
 

@@ -18,6 +18,7 @@ import typer
 
 from treefold.cli.signals import unwound_by_signals
 from treefold.errors import CommandError
+from treefold.errors.words import short
 from treefold.group import Ticket
 from treefold.group.bootstrap.memory_limits import usable_cores
 from treefold.group.bootstrap.rank_sources import TICKET_VARIABLE
@@ -49,7 +50,7 @@ def run(
     OMP_NUM_THREADS and TREEFOLD_NUM_THREADS are set to their share where they are not set.
     """
     if not is_module and not Path(script).is_file():
-        raise CommandError.no_script(script)
+        raise CommandError(f"There is no file {short(script)}. Name a script, or a module behind -m.")
     raise typer.Exit(run_ranks([sys.executable, *(["-m"] if is_module else []), script, *context.args], ranks))
 
 

@@ -23,6 +23,7 @@ from treefold.engines.side_threads import start_aside
 from treefold.engines.stores import Meeting, asked, in_words, interfaces
 from treefold.engines.times import CLOSE_S, GRACE_S, RETRY_S
 from treefold.errors import ConnectError, GroupError
+from treefold.errors.groups import numbered
 
 _FOREVER = timedelta(days=365)
 #: gloo keeps tags in 32 bits with a sign.
@@ -127,7 +128,9 @@ class GlooChannel(Channel):
     def without(self, ranks: Collection[int], deadline: float) -> Channel:
         """Decide in the store which ranks go on, and connect those."""
         if self._has_decided:
-            raise GroupError.decided_before()
+            raise GroupError(
+                "Group.without was called before on this group, and who goes on is decided once. Connect again."
+            )
         self._has_decided = True
         wanted = [rank for rank in range(self.size) if rank not in set(ranks)]
         key, words = f"{self._meeting.name}/without", json.dumps(wanted)
@@ -143,7 +146,14 @@ class GlooChannel(Channel):
             meeting.give_up(error)
             if isinstance(error, ConnectError):
                 absent = [wanted[rank] for rank in error.ranks]
-                raise (ConnectError.absent(absent) if absent else error) from None
+                raise (
+                    ConnectError(
+                        f"{numbered(absent)} should go on in a smaller group, and did not come before the deadline. "
+                        "Connect again."
+                    ).blaming(*absent)
+                    if absent
+                    else error
+                ) from None
             raise
 
     def close(self) -> None:

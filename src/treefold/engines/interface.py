@@ -119,4 +119,8 @@ class Channel(abc.ABC):
             GroupError: others go on without this one, some do not come, or the engine has no store.
 
         """
-        raise GroupError.no_store()
+        raise GroupError(
+            "Group.without needs an engine with a store, as gloo has one. Over MPI, connect again on a communicator of "
+            "the ranks that are left: "
+            "`treefold.connect(communicator.Create_group(communicator.group.Excl(error.ranks)))`."
+        )

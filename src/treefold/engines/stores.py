@@ -61,7 +61,10 @@ def in_words() -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - nothing of ours runs here
         if any(words in str(error) for words in _LACKING):
-            raise ConnectError.unfit_store() from None
+            raise ConnectError(
+                "The group did not form: the store lacks set, get or check, by which ranks find each other. "
+                "Use PyTorch's TCPStore, FileStore or HashStore, or write what is missing."
+            ) from None
         raise ConnectError.store(traceback.format_exception_only(error)[0]) from None
 
 

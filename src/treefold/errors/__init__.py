@@ -39,37 +39,46 @@
     └── UnknownNameError             AttributeError       a name that the package does not have
 
 What a caller got wrong is a ``ValueError``, as TensorFlow's documentation says of the same mistakes. A message says
-what was got, what is allowed, and what to do; the classmethods of these classes are the only places where the sentences
-are written.
+what was got, what is allowed, and what to do. A sentence that is raised in one place stands there; one that is raised in
+several is a classmethod of its class.
 """
 
-from treefold.errors.arguments import ArgumentError, CallError, MissingImplementationError
-from treefold.errors.average_options import AverageOptionError
-from treefold.errors.base import TreefoldError
-from treefold.errors.bench import BenchError, PeerError
-from treefold.errors.checkpoint_formats import CheckpointFormatError
-from treefold.errors.checkpoints import CheckpointError
-from treefold.errors.commands import CommandError
-from treefold.errors.connecting import ConnectError
-from treefold.errors.cost import SimulationError
-from treefold.errors.devices import DeviceError
-from treefold.errors.gpus import GpuError
+from treefold.errors.arguments import (
+    ArgumentError,
+    CallError,
+    KerasError,
+    MissingImplementationError,
+    ProcessGroupError,
+)
+from treefold.errors.base import (
+    ComponentError,
+    ConformanceError,
+    FakeOutOfMemoryError,
+    FrameworkError,
+    GpuError,
+    InstallationError,
+    MissingExtraError,
+    TreefoldError,
+    UnknownNameError,
+)
+from treefold.errors.commands import (
+    AverageOptionError,
+    BenchError,
+    CheckpointError,
+    CheckpointFormatError,
+    CommandError,
+    PeerError,
+)
 from treefold.errors.groups import (
     CallMismatchError,
+    ConnectError,
     DeadlineError,
     GroupError,
     PeerLostError,
     SharedMemoryError,
 )
-from treefold.errors.installation import FrameworkError, InstallationError, MissingExtraError
-from treefold.errors.keras import KerasError
-from treefold.errors.names import ComponentError, UnknownNameError
-from treefold.errors.parsing import ParseError
-from treefold.errors.plans import PlanError
-from treefold.errors.testing import ConformanceError, FakeOutOfMemoryError
-from treefold.errors.topology import TopologyError
-from treefold.errors.torch_backend import ProcessGroupError
-from treefold.errors.values import DtypeError, MismatchError, OutputError
+from treefold.errors.machines import ParseError, SimulationError, TopologyError
+from treefold.errors.values import DeviceError, DtypeError, MismatchError, OutputError, PlanError
 
 __all__ = [
     "ArgumentError",

@@ -1,4 +1,4 @@
-"""Errors of arguments other than the values."""
+"""Errors of arguments other than the values, and of calls that a framework makes of treefold."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ _ALLOWED = {
     "value_destination_pairs": "a sequence of (value, destinations) tuples",
     "weights": "a list, tuple or one-dimensional array of one finite number ≥ 0 per replica, not all of them 0",
 }
+#: What to do where ranks make other numbers of steps.
+_WHOLE_BATCHES = "x[: batch * treefold.keras.steps(group, len(x) // batch)] for arrays, dataset.take(...) for tf.data"
 
 
 class ArgumentError(TreefoldError, ValueError):
@@ -48,10 +50,6 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"{name} is {short(value)}. It takes {listed(choices)}.")
 
     @classmethod
-    def unknown_reduce_op(cls, value: object, choices: Sequence[str]) -> Self:
-        return cls(f"The reduce op is {short(value)}. It takes {listed(choices)}, or a ReduceOp.")
-
-    @classmethod
     def device_for_op(cls, device: str) -> Self:
         name = short(device)
         return cls(
@@ -65,10 +63,6 @@ class ArgumentError(TreefoldError, ValueError):
             f"{owner} got num_packs={short(value)}. It takes 0 (no packing), a positive whole number of packs, "
             f'or "auto" (one pack per device).'
         )
-
-    @classmethod
-    def small_gradient_limit(cls, owner: str, name: str, value: object) -> Self:
-        return cls(f"{owner} got {name}={short(value)}. It takes a whole number, 0 or more; 0 turns grouping off.")
 
     @classmethod
     def num_threads(cls, value: object) -> Self:
@@ -88,38 +82,9 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"root is {short(root)}. This group has ranks 0 to {size - 1}.")
 
     @classmethod
-    def replicas_of_rank(cls, count: int, most: int) -> Self:
-        """A rank of a group brings more replicas to a reduction than there is room for."""
-        return cls(f"This rank brings {count} replicas. In a group, a rank brings {most} at most; reduce them first.")
-
-    @classmethod
-    def replica_counts(cls, counts: Sequence[int]) -> Self:
-        """A batch of a group that is traced into a graph, with values of other numbers of replicas."""
-        return cls(
-            f"The values of this batch have {', '.join(map(str, counts))} replicas on this rank. In a traced graph, "
-            "all values that a group reduces in one batch have as many; reduce the others in another call."
-        )
-
-    @classmethod
-    def fixed_shapes(cls) -> Self:
-        """A call of a group in a program of JAX, of whose results the lengths are those of other ranks."""
-        return cls(
-            "A gather, a scatter or sparse rows have lengths that other ranks decide, and JAX's programs have fixed "
-            "shapes. Call it outside of jit; all_reduce, reduce and broadcast may stand inside."
-        )
-
-    @classmethod
     def traced(cls, call: str) -> Self:
         """A call of a group that cannot stand in a graph that is being traced."""
         return cls(f"{call} cannot be traced into a graph. Call it outside of the traced function.")
-
-    @classmethod
-    def unequal_lengths(cls, collective: str, lengths: object, length: int, count: int) -> Self:
-        """Lengths by which an array is to be cut are not as they must be."""
-        return cls(
-            f"{collective} got lengths={short(lengths)}. It takes {count} whole numbers, 0 or more, one for each rank, "
-            f"whose sum is the length of the axis, {length} here."
-        )
 
     @classmethod
     def store_of_ranks(cls, **given: object) -> Self:
@@ -128,32 +93,6 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(
             f"connect() got {f'no {missing}' if missing else 'a source beside a store'}. Give store=, rank= and size= "
             "together, without a source."
-        )
-
-    @classmethod
-    def rank_of_store(cls, rank: object, size: object) -> Self:
-        """A rank or a number of ranks that there cannot be."""
-        return cls(
-            f"connect() got rank={short(rank)} and size={short(size)}. It takes whole numbers: a size of 1 or more, "
-            "and a rank from 0 to size - 1."
-        )
-
-    @classmethod
-    def callback_in_group(cls) -> Self:
-        return cls("accumulation_fn does not go with group=. Leave it out, or reduce in this process, without a group.")
-
-    @classmethod
-    def sparse_weights(cls, where: str) -> Self:
-        return cls(
-            f"weights do not go with IndexedSlices{where}: their rows are laid behind each other, and none is added. "
-            "Multiply each replica's rows by its share first, or make one of the values dense."
-        )
-
-    @classmethod
-    def no_topology(cls, owner: str) -> Self:
-        return cls(
-            f"{owner} does not follow a topology: it reduces each pack on one device. Leave topology out, or use "
-            f"HierarchicalCopyAllReduce(topology=...)."
         )
 
     @classmethod
@@ -166,35 +105,6 @@ class ArgumentError(TreefoldError, ValueError):
         [(name, value)] = option.items()
         words = value if isinstance(value, str) else short(value)
         return cls(f"{name}={words} cannot be honoured by {owner}. Leave {name} out.")
-
-    @classmethod
-    def weights_of_op(cls, op: str) -> Self:
-        return cls(f"weights goes with MEAN and the op is {op}. Leave weights out, or multiply the values yourself.")
-
-    @classmethod
-    def weights_with_callback(cls) -> Self:
-        return cls("weights and accumulation_fn both say how to combine. Leave one of them out.")
-
-    @classmethod
-    def long_weights(cls, bits: int, most: int) -> Self:
-        return cls(
-            f"weights, as whole numbers in their ratio, have up to {bits:,} bits, and {most:,} are taken. Round them,"
-            " or leave out those that count for nothing."
-        )
-
-    @classmethod
-    def inexact_weight(cls, weight: object) -> Self:
-        return cls(
-            f"weights has a {type(weight).__name__}, which does not tell its exact value. A weight is a whole number, a"
-            " float, a Fraction or a Decimal. Multiply the weights until they are whole numbers."
-        )
-
-    @classmethod
-    def wide_accumulation(cls) -> Self:
-        return cls(
-            'accumulate="wide" is gone: sums and means are exact now, and rounded once. Leave accumulate out, or take'
-            ' "native", which rounds every addition.'
-        )
 
     @classmethod
     def weight_count(cls, num_weights: int, num_replicas: int) -> Self:
@@ -213,29 +123,8 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"{what} is {short(value)}, which is no array of a loaded framework. {_VALUE_FORMS}")
 
     @classmethod
-    def several_tensors(cls, value: object, what: str) -> Self:
-        """Refuse what TensorFlow makes of several tensors, such as a sparse tensor."""
-        return cls(
-            f"{what} is {short(value)}, which is made of several tensors. It takes tensors and IndexedSlices: make it "
-            f"dense, or reduce its tensors by themselves where they agree in shape."
-        )
-
-    @classmethod
     def shape(cls, value: object) -> Self:
         return cls(f"A shape is {short(value)}. It takes a tuple of whole numbers, 0 or more, one for each axis.")
-
-    @classmethod
-    def too_deep(cls, most: int) -> Self:
-        return cls(
-            f"A value is nested more than {most} levels deep, or contains itself. Bring its arrays in a list or dict."
-        )
-
-    @classmethod
-    def static_data(cls) -> Self:
-        return cls(
-            "Two structures cannot be compared, because == of the static data of a pytree class does not give a bool. "
-            "Bring arrays as children of their class, not as static data."
-        )
 
     @classmethod
     def unsupported_array(cls, owner: str, where: str, got: str, advice: str) -> Self:
@@ -253,10 +142,6 @@ class ArgumentError(TreefoldError, ValueError):
     @classmethod
     def not_components(cls, owner: str, value: object) -> Self:
         return cls(f"{owner} got {short(value)}. It takes a list or tuple with one value per replica.")
-
-    @classmethod
-    def device_names(cls, owner: str, value: object) -> Self:
-        return cls(f"{owner} got devices={short(value)}. It takes a list or tuple of device names, one for each value.")
 
     @classmethod
     def device_count(cls, owner: str, num_values: int, num_devices: int) -> Self:
@@ -300,21 +185,8 @@ class ArgumentError(TreefoldError, ValueError):
         return cls(f"Replica {replica} has {got}{where}. Its dense_shape allows 0 to {length - 1}.")
 
     @classmethod
-    def traced_bounds(cls, index: int, length: int) -> Self:
-        """Refuse an index that a graph has computed."""
-        return cls(f"An IndexedSlices has index {index}. Its dense_shape allows 0 to {length - 1}.")
-
-    @classmethod
-    def sparse_op(cls, op: str, where: str) -> Self:
-        return cls(f"{op} of IndexedSlices{where} is not defined. Rows take SUM or MEAN; make them dense for {op}.")
-
-    @classmethod
     def gather_sparse(cls, where: str) -> Self:
         return cls(f"gather takes arrays and got IndexedSlices{where}. Gather its values and indices by themselves.")
-
-    @classmethod
-    def gather_scalar(cls, where: str) -> Self:
-        return cls(f"gather got scalars{where}, which have no axis to lie along. Reshape each to (1,).")
 
     @classmethod
     def gather_axis(cls, axis: object, where: str, rank: int | None = None) -> Self:
@@ -332,15 +204,6 @@ class ArgumentError(TreefoldError, ValueError):
             f"{collective} cannot cut an array of shape {shape} along axis {short(axis)} into {count} equal parts. "
             f"It takes one of the array's axes, of a length that {count} divides; pad the array, or name another axis."
         )
-
-    @classmethod
-    def not_groups(cls, what: str) -> Self:
-        return cls(f"{what} holds tensors themselves. It takes one list of tensors for each device.")
-
-    @classmethod
-    def not_a_list(cls, what: str, value: object, of: str) -> Self:
-        """Refuse something without an order, or that cannot be iterated over."""
-        return cls(f"{what} has {short(value)} where a list of {of} is meant. Pass a list or tuple.")
 
     @classmethod
     def torch_device(cls, device: object) -> Self:
@@ -368,14 +231,6 @@ class CallError(TreefoldError, TypeError):
     """Arguments that do not go together."""
 
     @classmethod
-    def values_apart(cls, caller: str) -> Self:
-        """Values stand beside each other where one list of them is meant."""
-        return cls(
-            f"{caller} got a value where its reduce op is meant. It takes the values of all replicas in one list: "
-            f"write {caller}([a, b]), or {caller}([a, a]) for one value twice."
-        )
-
-    @classmethod
     def component_index(cls, owner: str, index: object, count: int, *, is_device: bool) -> Self:
         """A component is asked for by something else than its number. ``is_device``: ``on`` may find it."""
         of_device = (
@@ -388,10 +243,6 @@ class CallError(TreefoldError, TypeError):
     @classmethod
     def both_option_names(cls) -> Self:
         return cls("options and experimental_hints are two names of one argument. Give one of them.")
-
-    @classmethod
-    def class_for_object(cls, name: str) -> Self:
-        return cls(f"{name} is the class; make an object of it first: {name}().")
 
     @classmethod
     def no_gradient(cls) -> Self:
@@ -409,3 +260,91 @@ class MissingImplementationError(TreefoldError, NotImplementedError):
         return cls(
             f"{owner} has no ops and no {name}. Define {name}, or hand ops of treefold to CrossDeviceOps.__init__."
         )
+
+
+def unequal_samples(least: float, most: float) -> str:
+    """Return a warning: ranks had batches of other sizes in the same steps."""
+    return (
+        f"In this epoch one rank has trained on {least:.0f} samples and another on {most:.0f}, in as many steps. A "
+        f"mean of the means of unequal batches is wrong. Give all ranks whole batches: {_WHOLE_BATCHES}."
+    )
+
+
+def place_in_fit(place: str) -> str:
+    """Return a note for an error of calls that differ: what this rank was doing."""
+    return (
+        f"This rank was {place}. In fit all ranks make the same steps, and have the same callbacks. "
+        f"Give them as many whole batches: {_WHOLE_BATCHES}."
+    )
+
+
+class KerasError(ArgumentError):
+    """A use of Keras on many processes that ``treefold.keras`` does not take."""
+
+    @classmethod
+    def array(cls, shape: Sequence[int]) -> Self:
+        """Samples came in place of the number of batches."""
+        return cls(
+            f"steps got an array of shape {tuple(shape)}, and counts batches. "
+            f"Pass len(x) // batch, and train on x[: batch * steps(...)]."
+        )
+
+    @classmethod
+    def unknown_length(cls) -> Self:
+        return cls(
+            "steps got a dataset of unknown or infinite length. Pass the number of batches that this rank has in an "
+            "epoch."
+        )
+
+    @classmethod
+    def unequal_batches(cls, *, is_loader: bool) -> Self:
+        """The last batch of a dataset of tf.data, or of PyTorch's loader, may be smaller."""
+        advice = "DataLoader(..., drop_last=True)" if is_loader else "dataset.batch(n, drop_remainder=True)"
+        return cls(
+            f"The last batch of this dataset may be smaller, and a mean of the means of unequal batches is wrong. "
+            f"Drop it: {advice}."
+        )
+
+
+class ProcessGroupError(ArgumentError):
+    """A call of ``torch.distributed`` that the backend ``"treefold"`` does not take."""
+
+    @classmethod
+    def op(cls, op: str, choices: Sequence[str]) -> Self:
+        """An op of PyTorch's process groups that treefold does not have."""
+        return cls(f'PyTorch\'s backend "treefold" got ReduceOp.{op}. It takes {listed(choices, quote=False)}.')
+
+    @classmethod
+    def mean(cls, dtypes: Sequence[str]) -> Self:
+        """A mean of booleans, or of whole numbers beside others in one call."""
+        return cls(
+            f"ReduceOp.AVG got {listed(dtypes, quote=False)}. It takes floating-point and complex tensors, or whole "
+            "numbers of 8 to 64 bits, not both in one call. Convert the tensor first."
+        )
+
+    @classmethod
+    def arguments(cls, call: str, given: Sequence[str], choices: Sequence[str]) -> Self:
+        """A method of a process group gets what it has no place for."""
+        return cls(f"After its tensors {call} got {', '.join(given)}. It takes {listed(choices, quote=False)} there.")
+
+    @classmethod
+    def shared(cls) -> Self:
+        """Tensors of one call share memory."""
+        return cls(
+            "Some tensors of this call share memory, and would be reduced twice. Tensors that are reduced in place "
+            "share memory with no other; copy one of them. Nothing was written."
+        )
+
+    @classmethod
+    def no_memory(cls) -> Self:
+        """PyTorch has allocated nothing for a tensor."""
+        return cls(
+            "A tensor has no memory of its own: a transform of torch.func stands for it, or it is to be written and "
+            "PyTorch has allocated nothing for its zeros. Call where it has memory, and give a copy of such zeros: "
+            "tensor.clone()."
+        )
+
+    @classmethod
+    def exchange(cls, size: int) -> Self:
+        """The tensors of an all-to-all are not one for each rank, of one dtype."""
+        return cls(f"all_to_all takes {size} tensors to send and {size} to write, one for each rank, all of one dtype.")

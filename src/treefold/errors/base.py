@@ -1,8 +1,26 @@
-"""The base of all errors."""
+"""The base of all errors, and those of the installation, of names, and of GPUs."""
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
+
+_BUILD = "Build it again: pip install --force-reinstall treefold, or pip install -e . in a checkout."
+_GATHER = (
+    "Ops lay replicas behind each other by ops.gather(value, destinations, axis), groups those of all ranks by "
+    "group.all_gather(value)."
+)
+#: What is no function of the package, and who has it. Spelt without underscores.
+_ELSEWHERE = {
+    "allgather": _GATHER,
+    "gather": _GATHER,
+    "barrier": "Groups have it: treefold.connect().barrier().",
+    "batchreduce": "Ops have it: ops.batch_reduce(op, pairs).",
+    "reducescatter": "Groups have it: treefold.connect().reduce_scatter(value).",
+}
+_MODULES = ("tensorflow", "testing", "torch")
 
 
 class TreefoldError(Exception):
@@ -28,3 +46,95 @@ class TreefoldError(Exception):
         """Return the same error, saying which pair of a batch it is about."""
         error: Self = type(self)(f"Pair {index}: {self}")
         return error
+
+
+class MissingExtraError(TreefoldError, ImportError):
+    """Something was asked for that needs a package that is not installed."""
+
+    @classmethod
+    def png(cls) -> Self:
+        return cls(
+            'A PNG needs resvg-py, which is not installed. Run pip install "treefold[png]", or draw an .svg or .html.'
+        )
+
+
+class FrameworkError(TreefoldError, ImportError):
+    """A part of treefold plugs into a framework that is not there, or not as it must be."""
+
+    @classmethod
+    def missing(cls, module: str, framework: str, package: str, oldest: str) -> Self:
+        return cls(f"{module} needs {framework} {oldest} or newer, and it is not installed. Run pip install {package}.")
+
+    @classmethod
+    def too_old(cls, module: str, framework: str, found: str, oldest: str) -> Self:
+        return cls(
+            f"{module} found {framework} {found}. It takes {oldest} or newer; upgrade {framework}, or use the ops of "
+            f"treefold itself on NumPy arrays."
+        )
+
+
+class InstallationError(TreefoldError, ImportError):
+    """The parts of treefold that are installed do not belong together, or cannot be loaded here."""
+
+    @classmethod
+    def native_lacks(cls, name: str) -> Self:
+        """Refuse a compiled module without one of the names that treefold imports."""
+        return cls(f"treefold._native was built from other sources than treefold: it lacks {name}. {_BUILD}")
+
+    @classmethod
+    def native_knows(cls, table: str, names: tuple[str, ...]) -> Self:
+        """Refuse a compiled module with other dtypes, ops or accumulations."""
+        known = ", ".join(names)
+        return cls(f"treefold._native was built from other sources than treefold: its {table} are {known}. {_BUILD}")
+
+
+def is_sub_interpreter() -> bool:
+    """Tell whether this is a sub-interpreter, where the import of optree waits for ever."""
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    try:
+        interpreters = importlib.import_module(name)
+    except ImportError:  # a Python without any
+        return False
+    return bool(interpreters.get_current() != interpreters.get_main())
+
+
+class UnknownNameError(TreefoldError, AttributeError):
+    """The package has no such name."""
+
+    @classmethod
+    def of_package(cls, name: str, public: Sequence[str]) -> Self:
+        """Say what may be meant, if anything."""
+        if name.startswith("__"):  # Python asks for these, and nobody reads the sentence
+            return cls(f"treefold has no {name!r}.")
+        if name in _MODULES:
+            return cls(f"treefold.{name} is a module of its own, which is not loaded: import treefold.{name}.")
+        advice = _ELSEWHERE.get(_bare(name)) or _meant(name, public) or "dir(treefold) lists what it has."
+        return cls(f"treefold has no {name!r}. {advice}")
+
+
+class ComponentError(TreefoldError, IndexError):
+    """Distributed values have no component at a place."""
+
+
+def _meant(name: str, public: Sequence[str]) -> str:
+    import difflib  # noqa: PLC0415 - for errors only
+
+    bare = {_bare(one): one for one in public}
+    near = difflib.get_close_matches(_bare(name), bare, 1, 0.75)
+    return f"Did you mean treefold.{bare[near[0]]}?" if near else ""
+
+
+def _bare(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+class GpuError(TreefoldError, RuntimeError):
+    """A reduction on GPUs that cannot start or did not end."""
+
+
+class ConformanceError(TreefoldError, AssertionError):
+    """A backend or a channel does not do what the interface says."""
+
+
+class FakeOutOfMemoryError(TreefoldError, MemoryError):
+    """A fake device that was told to fail has failed."""

@@ -1,11 +1,12 @@
-"""Errors between the processes of a group."""
+"""Errors between the processes of a group, and of processes that are to become one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from treefold.errors.base import TreefoldError
+from treefold.errors.words import seconds_in_words
 
 #: What the state letter of a process that is late means to a reader.
 _STATES = {"T": ", which is stopped,", "t": ", which a debugger has stopped,", "Z": ", which has exited,"}
@@ -25,6 +26,8 @@ _AGAIN = (
     "This group is over; connect again on all ranks: `treefold.connect()`, or `init_process_group` for PyTorch's "
     "process groups."
 )
+#: Of what a rank says of its error, in characters.
+_MOST_WORDS = 4096
 
 
 class GroupError(TreefoldError, RuntimeError):
@@ -75,11 +78,6 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
-    def decided_before(cls) -> Self:
-        """A rank asks again who goes on."""
-        return cls("Group.without was called before on this group, and who goes on is decided once. Connect again.")
-
-    @classmethod
     def concurrent(cls, doing: str) -> Self:
         """A second thread, a signal handler or a finalizer calls while a call is under way."""
         return cls(
@@ -88,42 +86,9 @@ class GroupError(TreefoldError, RuntimeError):
         )
 
     @classmethod
-    def forked_in_call(cls) -> Self:
-        """A forked child waits for a call of its parent's."""
-        return cls(
-            "This process was forked while a call of its parent was under way, and is no rank itself: nothing ends the "
-            "call here. Wait for calls before a fork, or start workers before the group is made."
-        )
-
-    @classmethod
-    def one_host(cls) -> Self:
-        """``without`` on the ranks of one host."""
-        return cls(
-            "Group.without is for groups over several hosts. On one host, let the ranks that are left connect again, "
-            "with tickets, a ProcessGroup or a communicator of their own."
-        )
-
-    @classmethod
-    def no_store(cls) -> Self:
-        """``without`` on an engine that has nothing to decide who goes on."""
-        return cls(
-            "Group.without needs an engine with a store, as gloo has one. Over MPI, connect again on a communicator of "
-            "the ranks that are left: "
-            "`treefold.connect(communicator.Create_group(communicator.group.Excl(error.ranks)))`."
-        )
-
-    @classmethod
     def unknown_ranks(cls, ranks: object, size: int) -> Self:
         """``without`` got something else than some of the other ranks."""
         return cls(f"Group.without takes some of the other ranks, of 0 to {size - 1}, and got {ranks!r}.")
-
-    @classmethod
-    def garbled(cls) -> Self:
-        """Another rank sends what is no frame, or one of another round."""
-        return cls(
-            "Another rank sent what does not belong to this call. Install the same treefold on all ranks, and let "
-            "nobody else use the channel of this group."
-        )
 
     @classmethod
     def too_large(cls, nbytes: int, limit: int) -> Self:
@@ -176,14 +141,6 @@ class DeadlineError(GroupError, TimeoutError):
     """A rank did not come in time."""
 
     is_alike = True
-
-    @classmethod
-    def of_wait(cls, seconds: float) -> Self:
-        """A wait for a call has a shorter time than the call."""
-        return cls(
-            f"The call was not over within {seconds:g} s, and goes on: wait for it again, and do not use its tensors "
-            "before. The timeout of the group, or of the call, is when it ends."
-        )
 
     @classmethod
     def of(cls, rank: int, state: str) -> Self:
@@ -240,14 +197,6 @@ class SharedMemoryError(GroupError, MemoryError):
     """There is no shared memory: none of this kind, none left, or none allowed."""
 
     @classmethod
-    def unsupported(cls, reason: str) -> Self:
-        """This system or this installation has none."""
-        return cls(
-            f"Ranks of one host meet in shared memory, and {reason}. Everything within one process works here; between "
-            "processes use Linux."
-        )
-
-    @classmethod
     def of_system(cls, error: OSError, nbytes: int = 0) -> Self:
         """The system refused memory: of so many bytes, or that of a whole group."""
         what = f"{nbytes} bytes of shared memory" if nbytes else "the shared memory of a group"
@@ -255,14 +204,6 @@ class SharedMemoryError(GroupError, MemoryError):
         return cls(
             f"The system refused {what} ({error.strerror or error}), so nothing was done. Free memory or descriptors, "
             "or raise the limits of this process (ulimit -v, ulimit -n) or its container."
-        )
-
-    @classmethod
-    def missing(cls, nbytes: int) -> Self:
-        """No memory for results."""
-        return cls(
-            f"The system has no {nbytes} bytes of shared memory for the results of this call, so nothing was done, "
-            "on no rank. Free memory, raise the container's limit, or reduce in smaller batches."
         )
 
 
@@ -277,3 +218,98 @@ def _number(words: str, ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return one
     return several.replace("has ", "have ").replace("was", "were")
+
+
+class ConnectError(GroupError, ConnectionError):
+    """The processes that should make a group did not find each other, or do not fit together."""
+
+    @classmethod
+    def gloo(cls, problem: str, interfaces: str) -> Self:
+        """PyTorch's gloo has not connected, by the network interfaces that its variable names."""
+        told = f"GLOO_SOCKET_IFNAME is {interfaces!r}" if interfaces else "GLOO_SOCKET_IFNAME is not set"
+        return cls(
+            f"gloo did not connect the hosts: {_first_line(problem)}. {told} on this rank: it names the network "
+            "interface by which the others are reached, such as 'eth0'."
+        )
+
+    @classmethod
+    def store(cls, problem: str) -> Self:
+        """PyTorch's store, by which ranks find each other, does not do its part."""
+        return cls(
+            f"The group did not form: PyTorch's store has failed this rank: {_first_line(problem)}. Look at the "
+            "network to whoever holds the store, usually rank 0 or torchrun, and at whether it still runs."
+        )
+
+    @classmethod
+    def differs(cls, name: str, rank: int, got: object, own: object, first: int = 0) -> Self:
+        """Ranks do not fit together."""
+        return cls(f"The group did not form: rank {rank} has {name} {got!r} where rank {first} has {own!r}.")
+
+    @classmethod
+    def late(cls, ranks: Sequence[int], seconds: float) -> Self:
+        """Some ranks did not come."""
+        return cls(
+            f"{numbered(ranks)} did not connect within {seconds_in_words(seconds)}. Start all ranks, or give connect a "
+            "larger connect_timeout_seconds."
+        ).blaming(*ranks)
+
+    @classmethod
+    def out_of_time(cls, rank: int, seconds: float) -> Self:
+        """A deadline has passed, though the ranks may all be there: nobody is to blame."""
+        return cls(
+            f"The group did not form: the connect_timeout_seconds of rank {rank} ({seconds_in_words(seconds)}), or of "
+            "another rank, was over before all ranks were connected. Give connect more time on all ranks."
+        )
+
+    @classmethod
+    def replaced(cls, rank: int) -> Self:
+        """A process that the others wait for is gone, and its successor has come."""
+        return cls(
+            f"The group did not form: another process has come as rank {rank} while the ranks were being connected. "
+            "Connect again."
+        ).blaming(rank)
+
+    @classmethod
+    def given_up(cls, ranks: Sequence[int]) -> Self:
+        """Some ranks were there, and have gone before all were connected."""
+        verb = "has" if len(ranks) == 1 else "have"
+        return cls(
+            f"{numbered(ranks)} {verb} given up connecting before all were connected. Look at what was raised there, "
+            "and connect again; if nothing else was, give connect a larger connect_timeout_seconds on all ranks."
+        ).blaming(*ranks)
+
+    @staticmethod
+    def reason(rank: int, error: BaseException) -> list[Any]:
+        """Return what the others are told of the error for which a rank gives up, for ``told``."""
+        words = str(error) if isinstance(error, TreefoldError) else f"{type(error).__name__} {error}".rstrip()
+        return [rank, words[:_MOST_WORDS], list(getattr(error, "ranks", ()))]
+
+    @classmethod
+    def told(cls, rank: int, why: str, ranks: Sequence[int]) -> Self:
+        """A rank has given up, and told the others why; ``ranks``: whom it blames itself."""
+        if why.startswith("The group did not form"):  # a sentence for all
+            return cls(why).blaming(*ranks)
+        return cls(f"The group did not form: rank {rank} has given up: {why.rstrip('.')}.").blaming(*ranks or [rank])
+
+    @classmethod
+    def gone(cls, rank: int) -> Self:
+        """A rank of this host has ended its connection to this one without a word."""
+        sentence = f"The group did not form: rank {rank} has ended, or has turned this rank away."
+        return cls(sentence).blaming(rank)
+
+    @classmethod
+    def folder(cls, folder: str, problem: str) -> Self:
+        """The folder where the first rank of a host listens is not there or not as it must be."""
+        return cls(f"The group did not form: the folder {folder!r}, where the ranks of this host meet, {problem}.")
+
+    @classmethod
+    def ticket(cls, text: str) -> Self:
+        """A ticket that cannot be read."""
+        return cls(
+            f"This is no ticket of treefold: {text[:80]!r}. Make them with Ticket.for_ranks(n), one for each rank."
+        )
+
+
+def _first_line(problem: str) -> str:
+    """Return what an engine says, without the stack that may follow."""
+    return problem.partition("\n")[0].rstrip(". ")[:300]

@@ -1,4 +1,4 @@
-"""Values that disagree, or that an op has no meaning for, and `out` that cannot take them."""
+"""Errors of values, of the devices on which they lie, and of plans."""
 
 from __future__ import annotations
 
@@ -22,23 +22,11 @@ class MismatchError(TreefoldError, ValueError):
         )
 
     @classmethod
-    def structure(cls, replica: int, problem: str) -> Self:
-        return cls(f"Replica {replica} has {problem}. Every replica must bring the same structure.")
-
-    @classmethod
     def leaf(cls, replica: int, where: str, got: str, first: str) -> Self:
         """Refuse a leaf of another kind: None beside an array, sparse beside dense without a shape, two frameworks."""
         return cls(
             f"Replica {replica} has {got}{where} where replica 0 has {first}. "
             f"Every replica must bring the same kind of value; convert one of them."
-        )
-
-    @classmethod
-    def exchanged(cls, sender: int, receiver: int, sent: int, expected: int) -> Self:
-        """Two ranks do not agree on how much one sends to the other."""
-        return cls(
-            f"Rank {sender} sends {counted(sent, 'element')} to rank {receiver}, which expects {expected}. "
-            "Split sizes must agree, so nothing was moved, on no rank."
         )
 
     @classmethod
@@ -58,40 +46,10 @@ class MismatchError(TreefoldError, ValueError):
         )
 
     @classmethod
-    def scattered(cls, rank: int, where: str, got: str, expected: str, axis: int) -> Self:
-        """A rank expects another part than the root has for it."""
-        return cls(
-            f"Rank {rank} expects {got}{where} and the root scatters {expected}, both with axis {axis} in front. "
-            "All other lengths must be the same. Nothing was done."
-        )
-
-    @classmethod
-    def scattered_lengths(cls, where: str, expected: int, length: int, axis: int) -> Self:
-        """The other ranks expect more than the root has."""
-        return cls(
-            f"The other ranks expect parts{where} of {expected} in all along axis {axis}, and the root's value has "
-            f"{length} there. Nothing was done."
-        )
-
-    @classmethod
-    def gather_shape(cls, replica: int, where: str, got: str, first: str, axis: int) -> Self:
-        return cls(
-            f"Replica {replica} has {got}{where} where replica 0 has {first}. "
-            f"Shapes may differ along axis {axis} only; reshape one of them."
-        )
-
-    @classmethod
     def dense_shape(cls, replica: int, where: str, got: object, first: object) -> Self:
         return cls(
             f"Replica {replica} has IndexedSlices of dense_shape {got}{where} where replica 0 has {first}. "
             f"Every replica must bring rows of an array of the same shape."
-        )
-
-    @classmethod
-    def mixed_sparse(cls, where: str) -> Self:
-        return cls(
-            f"Some replicas bring an array and others IndexedSlices without dense_shape{where}. "
-            f"Give every IndexedSlices its dense_shape, so that the rows can be added to the array."
         )
 
 
@@ -99,36 +57,9 @@ class DtypeError(TreefoldError, ValueError):
     """A dtype that the op has no meaning for."""
 
     @classmethod
-    def boolean(cls, op: str, where: str) -> Self:
-        return cls(
-            f"{op} of bool{where} is not defined. Use MAX for any, MIN for all, or cast to an integer dtype to count."
-        )
-
-    @classmethod
-    def unknown(cls, dtype: str, where: str, allowed: Sequence[str]) -> Self:
-        return cls(f"{dtype}{where} cannot be reduced. Reducible are {', '.join(allowed)}; cast to one of them.")
-
-    @classmethod
-    def without_gradient(cls, where: str) -> Self:
-        """What ``jax.grad(…, allow_int=True)`` returns for whole numbers."""
-        return cls(
-            f"float0{where} is JAX's dtype for gradients of whole numbers, which have none. Put None in its place: "
-            "jax.tree.map(lambda g: None if g.dtype == jax.dtypes.float0 else g, gradients)."
-        )
-
-    @classmethod
     def of_objects(cls, dtype: str) -> Self:
         """Memory that other processes read is asked for, for objects of this one."""
         return cls(f"{dtype} has elements that are Python objects, which no other process can read. Take numbers.")
-
-    @classmethod
-    def immovable(cls, dtype: str, where: str) -> Self:
-        """Other ranks are to get text or records."""
-        return cls(f"{dtype}{where} cannot move between processes. Take numbers, bools or times.")
-
-    @classmethod
-    def unordered(cls, op: str, dtype: str, where: str) -> Self:
-        return cls(f"{op} of {dtype}{where} is not defined: complex numbers have no order. Use SUM, MEAN or PRODUCT.")
 
 
 class OutputError(TreefoldError, ValueError):
@@ -149,13 +80,6 @@ class OutputError(TreefoldError, ValueError):
     def count(cls, num_components: int, destinations: Sequence[str]) -> Self:
         got, wanted = counted(num_components, "component"), counted(len(destinations), "destination")
         return cls(f"out has {got} for {wanted}. Give one component for each. Nothing was written.")
-
-    @classmethod
-    def devices(cls, got: Sequence[str], expected: Sequence[str]) -> Self:
-        return cls(
-            f"out is on {listed(got, quote=False)} where the destinations are {listed(expected, quote=False)}. "
-            f"Give one component per destination, in their order. Nothing was written."
-        )
 
     @classmethod
     def structure(cls, component: int, got: str, expected: str) -> Self:
@@ -187,3 +111,93 @@ class OutputError(TreefoldError, ValueError):
             f"Replica {replica}'s array{where} overlaps {other}. Arrays that are reduced in place share memory with "
             f"no other; copy one of them. Nothing was written."
         )
+
+
+class DeviceError(TreefoldError, ValueError):
+    """A device that does not parse, does not exist, or is elsewhere."""
+
+    @classmethod
+    def unparsable(cls, name: object) -> Self:
+        return cls(
+            f'{short(name)} is no device name. Write "cpu:0", "gpu:1", "cuda:1", "/device:GPU:1" or '
+            f'"/job:localhost/replica:0/task:0/device:GPU:1".'
+        )
+
+    @classmethod
+    def not_of_group(cls, name: str, rank: int | None, size: int) -> Self:
+        """A destination without a rank beside others that have one, or of a rank that there is not."""
+        problem = "names no rank" if rank is None else f"is a device of rank {rank}"
+        return cls(
+            f"{short(name)} {problem}, in a group of ranks 0 to {size - 1}. In one call, destinations all name ranks "
+            "of the group, or none does, which means each rank's own."
+        )
+
+    @classmethod
+    def not_on_host(cls, where: str) -> Self:
+        """An array that the ranks of a group cannot share, because it is not in host memory."""
+        return cls(
+            f"The value{where} is not in host memory, where the ranks of a group meet. Copy it to the CPU first."
+        )
+
+    @classmethod
+    def missing(cls, device: str, framework: str, *, there: str, why: str, similar: str | None) -> Self:
+        """A framework has no such device. ``there``: those that it has; ``why``: a sentence or nothing."""
+        hints = [f"{why} "] * bool(why) + [f"Did you mean {similar}? "] * bool(similar)
+        return cls(
+            f"{framework} has no device {device} here. {''.join(hints)}It has {there}. Name one of these; nothing is "
+            "placed elsewhere for you."
+        )
+
+    @classmethod
+    def unreported(cls, device: str, loaded: Sequence[str], why: Sequence[str], similar: str | None) -> Self:
+        """No framework has such a device. ``why``: what each has to say about that, if anything."""
+        hints = [f"{reason} " for reason in why if reason] + [f"Did you mean {similar}? "] * bool(similar)
+        return cls(
+            f"No loaded framework reports a device {device}; loaded: {', '.join(loaded)}. {''.join(hints)}"
+            f"Import the framework whose device it is, or name one that exists."
+        )
+
+
+class PlanError(TreefoldError, ValueError):
+    """A movement that fails its proof, a plan that cannot run, or text that is no plan."""
+
+    @classmethod
+    def unreadable(cls, problem: str) -> Self:
+        return cls(f"This text is no plan: {problem}. Write plans with plan.to_json().")
+
+    @classmethod
+    def in_head(cls, error: PlanError) -> Self:
+        """Return the error of a plan that is wrong before its first step."""
+        return cls(f"The plan does not hold: {error}")
+
+    @classmethod
+    def malformed(cls, problem: str) -> Self:
+        """Name a fault of form."""
+        return cls(f"{problem}.")
+
+    @classmethod
+    def twice(cls, replicas: Sequence[int]) -> Self:
+        return cls(f"the contribution of replica {listed([str(r) for r in replicas], quote=False)} is added twice.")
+
+    @classmethod
+    def missing(cls, leaf: int, replicas: Sequence[int]) -> Self:
+        numbers = listed([str(replica) for replica in replicas], quote=False)
+        return cls(f"the result of leaf {leaf} is finished without replica {numbers}.")
+
+    @classmethod
+    def hosts(cls, hosts: Sequence[Sequence[int]]) -> Self:
+        ranks = short([rank for ranks in hosts for rank in ranks])
+        return cls(
+            f"{len(hosts)} hosts have the ranks {ranks}. Every host has some, and every rank from 0 on is on one."
+        )
+
+    @classmethod
+    def shares(cls, hosts: int, shares: Sequence[object]) -> Self:
+        words = listed([str(share) for share in shares], quote=False) if shares else "none"
+        return cls(
+            f"The shares of {hosts} hosts are {words}. Each host needs one that is not negative, not all of them 0."
+        )
+
+    @classmethod
+    def of_no_rank(cls, device: str, ranks: int) -> Self:
+        return cls(f"{device} is on none of the {ranks} ranks. Name it by its rank, as 0/cpu:0.")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from treefold.backends import ArrayBackend
 from treefold.errors import PlanError
+from treefold.errors.words import short
 from treefold.execution.interface import CallSummary, Executor, Repeat
 from treefold.execution.operands import Operand, Results
 from treefold.execution.registry import HOST, LOCAL, NCCL, additional_executor, choose_executor, executor_of
@@ -46,7 +47,7 @@ def execute(
 
     """
     if type(plan) is not Plan:
-        raise PlanError.not_a_plan(plan)
+        raise PlanError(f"An executor runs a Plan and got {short(plan)}. Make one with ops.plan or treefold.plan.Plan.")
     executor = executor_of(plan.executor)
     if timeout_s is None:
         return executor.run(plan, inputs, fold, out)

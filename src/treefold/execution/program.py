@@ -114,7 +114,9 @@ class _Group:
             return Perform(action)
         if not isinstance(action, Copy):
             # A fold reads all of its sources at once, which only one rank's own memory allows.
-            raise PlanError.across_ranks(rank)
+            raise PlanError(
+                f"Rank {rank} is to fold or concatenate what other ranks hold: copy it to one device of it first."
+            )
         # The receiver's part alone: it reads the memory of the other rank, which has nothing to do but to have written
         # it.
         return Share(action)

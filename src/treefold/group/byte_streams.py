@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from treefold.errors import MismatchError
+from treefold.errors.words import counted
 from treefold.group.protocol import CallKind, call_key
 from treefold.group.transport.link import Link, Piece
 
@@ -57,8 +58,9 @@ def tell_counts(link: Link, sent: Sequence[int], expected: Sequence[int], layout
     for sender, row in enumerate(counts):
         for receiver in range(link.size):
             if row[receiver] != counts[receiver][link.size + sender]:
-                raise MismatchError.exchanged(
-                    sender, receiver, row[receiver], counts[receiver][link.size + sender]
+                raise MismatchError(
+                    f"Rank {sender} sends {counted(row[receiver], 'element')} to rank {receiver}, which expects "
+                    f"{counts[receiver][link.size + sender]}. Split sizes must agree, so nothing was moved, on no rank."
                 ).alike()
     return [row[: link.size] for row in counts]
 

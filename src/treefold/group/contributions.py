@@ -86,7 +86,9 @@ def check_movable(entry: Entry) -> None:
         try:
             dtype = np.dtype(part.dtype)
         except TypeError:  # text and records are not known by their names
-            raise DtypeError.immovable(part.dtype, at(part.path)) from None
+            raise DtypeError(
+                f"{part.dtype}{at(part.path)} cannot move between processes. Take numbers, bools or times."
+            ) from None
         if dtype.hasobject:
             raise DtypeError.of_objects(part.dtype)
 

@@ -21,6 +21,7 @@ from treefold.calls.leaves import read_gathered_leaf
 from treefold.calls.reader import read_components
 from treefold.calls.wrap import component
 from treefold.errors import ArgumentError, MismatchError
+from treefold.errors.words import short
 from treefold.execution import native
 from treefold.group.byte_streams import Stream, move
 from treefold.group.contributions import address_of, check_movable, host_arrays, layout_of
@@ -117,10 +118,16 @@ class Exchanges:
         for rank, one in enumerate(said):
             if one.shape[1:] != whole.shape[1:]:
                 got, expected = (f"{part.dtype} {tuple(each.shape)}" for each in (one, whole))
-                raise MismatchError.scattered(rank, where, got, expected, axis).alike()
+                raise MismatchError(
+                    f"Rank {rank} expects {got}{where} and the root scatters {expected}, both with axis {axis} in "
+                    "front. All other lengths must be the same. Nothing was done."
+                ).alike()
         others = sum(lengths) - lengths[root]
         if others > whole.shape[0]:
-            raise MismatchError.scattered_lengths(where, others, whole.shape[0], axis).alike()
+            raise MismatchError(
+                f"The other ranks expect parts{where} of {others} in all along axis {axis}, and the root's value has "
+                f"{whole.shape[0]} there. Nothing was done."
+            ).alike()
         lengths[root] = whole.shape[0] - others
         _check_room(said, lengths, where, axis)
         starts = [0, *itertools.accumulate(lengths)]
@@ -200,7 +207,10 @@ def _cut(collective: str, shape: Sequence[int], axis: int, lengths: Any, count: 
         return [shape[0] // count] * count
     given: list[Any] = [*lengths] if isinstance(lengths, Sequence) else [None]
     if len(given) != count or not all(type(one) is int and one >= 0 for one in given) or sum(given) != shape[0]:
-        raise ArgumentError.unequal_lengths(collective, lengths, shape[0], count)
+        raise ArgumentError(
+            f"{collective} got lengths={short(lengths)}. It takes {count} whole numbers, 0 or more, one for each rank, "
+            f"whose sum is the length of the axis, {shape[0]} here."
+        )
     return given
 
 

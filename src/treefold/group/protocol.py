@@ -105,7 +105,10 @@ class Frame(NamedTuple):
         head = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
         magic, said, kind, is_refused, is_mixed, replicas, number, description_bytes, payload_bytes = head
         if magic != _MAGIC or said != sequence or description_bytes > MOST_DESCRIBED:
-            raise GroupError.garbled()
+            raise GroupError(
+                "Another rank sent what does not belong to this call. Install the same treefold on all ranks, and let "
+                "nobody else use the channel of this group."
+            )
         start = _HEAD.size + description_bytes
         description = buffer[_HEAD.size : start].tobytes().decode(errors="replace")
         payload = buffer[start : start + min(payload_bytes, FRAME_ROOM)].tobytes()

@@ -288,7 +288,10 @@ class Reductions(TracedCalls):
             if not part.is_in_host_memory:
                 raise DeviceError.not_on_host(part.path)
             if len(part.lengths) > MOST_REPLICAS:
-                raise ArgumentError.replicas_of_rank(len(part.lengths), MOST_REPLICAS)
+                raise ArgumentError(
+                    f"This rank brings {len(part.lengths)} replicas. In a group, a rank brings {MOST_REPLICAS} at "
+                    "most; reduce them first."
+                )
         how = native.OPS[fold.op.name], native.ACCUMULATIONS[fold.accumulate]
         layout = layout_of(entry, cut or destinations)
         kind = call_key(collective, how=how, root=root, digest=layout)

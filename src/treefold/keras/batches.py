@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 from treefold.errors import KerasError
+from treefold.errors.words import short
 from treefold.group import Group
 from treefold.keras.optimizers import refusing
 
@@ -33,7 +34,10 @@ def steps(group: Group, batches: Any) -> int:
     with refusing(group):
         count = _count(batches)
         if count < 1:
-            raise KerasError.no_batches(batches)
+            raise KerasError(
+                f"steps got {short(batches)}. It takes a number of batches, 1 or more, or a dataset that knows how "
+                "many it has."
+            )
     return int(group.all_reduce(count, "min"))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 
 from treefold.errors import GroupError, KerasError
+from treefold.errors.words import short
 from treefold.group import Group
 
 #: Where an optimizer keeps its ``Averaging``.
@@ -40,7 +41,9 @@ def distribute(optimizer: keras.optimizers.Optimizer, group: Group) -> keras.opt
 
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise KerasError.no_optimizer(optimizer)
+        raise KerasError(
+            f"distribute got {short(optimizer)}. It takes an optimizer, such as keras.optimizers.Adam(1e-3)."
+        )
     attach(optimizer, group)
     return optimizer
 
@@ -66,7 +69,10 @@ def attach_all(model: keras.Model, group: Group) -> list[Averaging]:
     """
     found = [(one, averaging_of(one) or averaging_of(_inner(one))) for one in optimizers_of(model)]
     if not any(averaging and averaging.group is group for _, averaging in found):
-        raise KerasError.not_distributed()
+        raise KerasError(
+            "No optimizer of this model averages gradients over the group of the callbacks. "
+            "Call model.compile(optimizer=treefold.keras.distribute(optimizer, group), ...)."
+        )
     # An averaging of the optimizer within comes before its loss scale optimizer's check, from now on.
     return [
         averaging if averaging and averaging is averaging_of(one) else attach(one, group)
@@ -155,7 +161,10 @@ class Averaging:
             self._refuse_callers(variables)
             for variable in variables:
                 if getattr(variable, "overwrite_with_gradient", False):
-                    raise KerasError.overwritten_variable(variable.path)
+                    raise KerasError(
+                        f"Keras overwrites {variable.path} with its gradient, as in float8 training, and such "
+                        "gradients have no average. Use another dtype policy."
+                    )
         pairs = zip(grads, variables, strict=True)
         return [
             keras.ops.zeros(variable.shape, variable.dtype) if grad is None else _dense(grad)
@@ -181,13 +190,23 @@ class Averaging:
             frame = frame.f_back
             caller = frame.f_locals.get("self")
             if isinstance(caller, keras.optimizers.LossScaleOptimizer) and caller is not self._optimizer:
-                raise KerasError.local_check()
+                raise KerasError(
+                    "Keras has put this optimizer into a LossScaleOptimizer, which looks at gradients before they are "
+                    "averaged. Pass callbacks=treefold.keras.callbacks(group) to fit, or distribute "
+                    "keras.optimizers.LossScaleOptimizer(optimizer)."
+                )
             if isinstance(caller, keras.Model) and frame.f_code.co_name == "fit":
                 if self.alike is None:
-                    raise KerasError.no_callbacks()
+                    raise KerasError(
+                        "This fit averages gradients, and lets ranks start from different weights. "
+                        "Pass callbacks=treefold.keras.callbacks(group) to it."
+                    )
                 for variable in variables:
                     if id(variable) not in self.alike:
-                        raise KerasError.late_variable(variable.path)
+                        raise KerasError(
+                            f"The model did not have {variable.path} when fit began, so ranks start from different "
+                            "values of it. Build the model before: give it a keras.Input, or call it once on a batch."
+                        )
 
 
 class AveragingBeforeCheck(Averaging):
@@ -230,4 +249,4 @@ def _refuse_xla() -> None:
     from tensorflow.python.ops import control_flow_util  # noqa: PLC0415
 
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        raise KerasError.xla_step()
+        raise KerasError("XLA compiles this step, and cannot call other processes: pass jit_compile=False to compile.")

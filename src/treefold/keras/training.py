@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from treefold.errors import CallMismatchError, KerasError
-from treefold.errors.keras import place_in_fit, unequal_samples
+from treefold.errors.arguments import place_in_fit, unequal_samples
 from treefold.group import Group
 from treefold.keras.optimizers import attach_all, optimizers_of, refusing
 
@@ -73,7 +73,12 @@ class Averages(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyp
             for loss in keras.tree.flatten(self.model.loss):
                 sums = ("sum", "none", None) if isinstance(loss, keras.losses.Loss) else ("sum",)
                 if getattr(loss, "reduction", "mean") in sums:  # TensorFlow's gradient of an array is that of its sum
-                    raise KerasError.summed_loss(type(loss).__name__, loss.reduction)
+                    raise KerasError(
+                        f"The loss {type(loss).__name__} has reduction={loss.reduction!r}, and ranks average "
+                        "gradients: they would be those of one process, divided by the number of ranks. Leave "
+                        "reduction out; for the sum, pass loss_weights=float(batch * group.size) to compile, where "
+                        "batch is the batch size of one rank."
+                    )
         for averaging in averagings:
             averaging.alike = frozenset(map(id, self.model.weights))
         step = self.model.train_function
@@ -164,7 +169,10 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc] # Keras is unty
         self._full_rates = [float(one.learning_rate) for one in self._optimizers]
         with refusing(self._group):
             if self._warm_up_epochs and len(self._optimizers) < len(held):
-                raise KerasError.warm_up()
+                raise KerasError(
+                    "warm_up_epochs sets the learning rate, and this optimizer has a schedule. "
+                    "Leave warm_up_epochs out, and let the schedule begin low."
+                )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
         """Take rank 0's weights, state of optimizers and first epoch; let seeds differ from rank to rank."""

@@ -58,7 +58,10 @@ class CrossDeviceOps(abc.ABC):
         """Check what all ops take."""
         check_accumulate(accumulate)
         if topology is not None and not self._follows_topology():
-            raise ArgumentError.no_topology(type(self).__name__)
+            raise ArgumentError(
+                f"{type(self).__name__} does not follow a topology: it reduces each pack on one device. Leave topology "
+                "out, or use HierarchicalCopyAllReduce(topology=...)."
+            )
         self._topology = read_topology(topology)
         self._accumulate = accumulate
         self._own_device: str | None = None  # where values meet, instead of on the first destination

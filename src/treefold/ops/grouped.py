@@ -41,7 +41,11 @@ class GroupedOps:
         values = [as_distributed(value, "per_replica_value") for value, _ in pairs]
         is_mixed = len({len(value) for value in values}) > 1
         if is_mixed and any(map(tracing_backend, values)):
-            raise ArgumentError.replica_counts([len(value) for value in values])
+            raise ArgumentError(
+                f"The values of this batch have {', '.join(map(str, [len(value) for value in values]))} replicas on "
+                "this rank. In a traced graph, all values that a group reduces in one batch have as many; reduce the "
+                "others in another call."
+            )
         ends = self._ends([asked for _, asked in pairs], values)
         targets = [()] * len(pairs) if out is None else _targets(out, ends.own)
         columns = () if is_mixed else zip(*(value.values for value in values), strict=True)

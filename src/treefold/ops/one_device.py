@@ -43,7 +43,9 @@ class ReductionToOneDevice(CrossDeviceOps):
         if accumulation_fn is not None and not callable(accumulation_fn):
             raise ArgumentError.option(accumulation_fn=accumulation_fn)
         if group is not None and accumulation_fn is not None:
-            raise ArgumentError.callback_in_group()
+            raise ArgumentError(
+                "accumulation_fn does not go with group=. Leave it out, or reduce in this process, without a group."
+            )
         self._own_device = None if reduce_to_device is None else read_device(reduce_to_device)
         self._own_word = reduce_to_device
         self._accumulation_fn = accumulation_fn
@@ -59,7 +61,7 @@ class ReductionToOneDevice(CrossDeviceOps):
 
     def _fold(self, op: ReduceOp, weights: tuple[int, ...] | None) -> Fold:
         if weights is not None and self._accumulation_fn is not None:
-            raise ArgumentError.weights_with_callback()
+            raise ArgumentError("weights and accumulation_fn both say how to combine. Leave one of them out.")
         return Fold(op, self._accumulate, weights, self._accumulation_fn)
 
     def __repr__(self) -> str:

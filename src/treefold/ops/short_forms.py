@@ -107,7 +107,10 @@ def check_op(op: object, caller: str) -> None:
     if type(op) is str or isinstance(op, str | ReduceOp):  # the usual one first: every call asks this
         return
     if isinstance(op, list | tuple | dict | DistributedValues) or backend_of(op) is not None:
-        raise CallError.values_apart(caller)
+        raise CallError(
+            f"{caller} got a value where its reduce op is meant. It takes the values of all replicas in one list: "
+            f"write {caller}([a, b]), or {caller}([a, a]) for one value twice."
+        )
 
 
 def per_replica(values: Sequence[T] | DistributedValues[T], what: str) -> DistributedValues[T]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from treefold.dtypes import itemsize
 from treefold.errors import ArgumentError
+from treefold.errors.words import short
 from treefold.packing.pack import Item, Pack, aggregate_small, by_dtype, one_each, split_evenly, up_to_bytes
 
 
@@ -38,7 +39,9 @@ class PackingPolicy:
         limits = {"agg_small_grads_max_bytes": max_bytes, "agg_small_grads_max_group": max_group}
         for name, limit in limits.items():
             if not _is_count(limit):
-                raise ArgumentError.small_gradient_limit(owner, name, limit)
+                raise ArgumentError(
+                    f"{owner} got {name}={short(limit)}. It takes a whole number, 0 or more; 0 turns grouping off."
+                )
         return PackingPolicy(num_packs, max_bytes, max_group)  # type: ignore[arg-type] # checked above
 
     def with_bytes_per_pack(self, bytes_per_pack: int) -> PackingPolicy:

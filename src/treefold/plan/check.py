@@ -54,7 +54,7 @@ def prove(leaves: Sequence[Leaf], buffers: Sequence[Buffer], steps: Sequence[Ste
         try:
             run.step(step)
         except PlanError as error:
-            raise PlanError.in_step(number, error) from None
+            raise PlanError(f"The plan does not hold: in step {number}, {error}") from None
     run.check_outputs()
     run.check_all_used()
     is_flat = all(replicas_in(value) == value or isinstance(value, int) for value in run.associations)
@@ -164,7 +164,9 @@ class _SymbolicRun:
         """
         first = parts[0]
         if any((part.leaf, part.offset) != (first.leaf, first.offset) for part in parts):
-            raise PlanError.crossed(first.leaf, first.offset)
+            raise PlanError(
+                f"contributions to different elements are combined at element {first.offset} of leaf {first.leaf}."
+            )
         if any(part.final for part in parts) or self.leaves[first.leaf].goal is not Goal.FOLD:
             raise PlanError.malformed("it folds what is already a result, or what must not be folded")
         # Partial folds of trees may interleave ((0, 2) with (1, 3)), so only their first replicas must ascend.
@@ -173,7 +175,7 @@ class _SymbolicRun:
         if len(set(owners)) != len(owners):
             raise PlanError.twice(sorted({owner for owner in owners if owners.count(owner) > 1}))
         if firsts != sorted(firsts):
-            raise PlanError.out_of_order(firsts)
+            raise PlanError(f"contributions starting at replicas {list(firsts)} are not combined in replica order.")
         replicas = self.inputs[first.leaf]
         if action.final and len(owners) != len(replicas):
             raise PlanError.missing(first.leaf, sorted(set(range(len(replicas))) - set(owners)))
@@ -222,7 +224,9 @@ class _SymbolicRun:
                 self._check_output(index, begins if is_laid_out else [], end)
             first, *others = (_associations(self.stores[index].pieces) for index in indices)
             if any(other != first for other in others):
-                raise PlanError.differing(leaf)
+                raise PlanError(
+                    f"The plan does not hold: the destinations of leaf {leaf} get results of different associations."
+                )
             if self.leaves[leaf].goal is Goal.FOLD:
                 self.associations.update(value for _, value in first)
 
@@ -241,14 +245,20 @@ class _SymbolicRun:
             for piece in pieces
         )
         if not is_right or not sum(piece.stop - piece.start for piece in pieces) == buffer.length == length:
-            raise PlanError.incomplete(buffer.name, buffer.length)
+            raise PlanError(
+                f"The plan does not hold: {buffer.name} does not end up with its {counted(buffer.length, 'element')} "
+                "of the result."
+            )
 
     def check_all_used(self) -> None:
         """Refuse pieces that were computed and never read."""
         for store in self.stores:
             piece = store.first_unread()
             if piece is not None and store.buffer.role is not Role.OUTPUT:
-                raise PlanError.unused(store.buffer.name, piece.start, piece.stop)
+                raise PlanError(
+                    f"The plan does not hold: elements {piece.start}:{piece.stop} of {store.buffer.name} are computed "
+                    "and never used."
+                )
 
     def _lengths(self, leaf: int) -> list[int]:
         return [self.buffers[index].length for index in self.inputs[leaf]]
@@ -301,5 +311,7 @@ def _check_ranges(name: str, ranges: list[_Access]) -> None:
     written = read = 0
     for start, stop, is_write in sorted(ranges):
         if start < written or (is_write and start < read):
-            raise PlanError.conflict(name, start, stop)
+            raise PlanError(
+                f"elements {start}:{stop} of {name} are written while another action of the step uses them."
+            )
         written, read = (max(written, stop), read) if is_write else (written, max(read, stop))

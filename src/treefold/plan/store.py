@@ -90,7 +90,9 @@ class Store:
             piece.is_read = True
             position = piece.stop
         if position != wanted.stop:
-            raise PlanError.read_before_written(self.buffer.name, position, wanted.stop)
+            raise PlanError(
+                f"elements {position}:{wanted.stop} of {self.buffer.name} are read before they are written."
+            )
         return found
 
     def write(self, target: Range, pieces: list[Piece]) -> None:
@@ -109,7 +111,9 @@ class Store:
         found = slice(self._split_at(target.start), self._split_at(target.stop))
         for piece in self.pieces[found]:
             if not piece.is_read:
-                raise PlanError.overwritten(self.buffer.name, piece.start, piece.stop)
+                raise PlanError(
+                    f"elements {piece.start}:{piece.stop} of {self.buffer.name} are overwritten before they are read."
+                )
         self.pieces[found] = pieces
 
     def first_unread(self) -> Piece | None:

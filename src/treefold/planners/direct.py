@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from treefold.devices import rank_of
 from treefold.errors import PlanError
+from treefold.errors.words import some
 from treefold.packing import Pack
 from treefold.plan.ir import Range
 from treefold.planners.builder import LeafWork, PlanBuilder
@@ -119,7 +120,7 @@ def _ranks_of_sources(work: LeafWork, devices: Sequence[str]) -> list[int]:
     home = {device: rank for rank, device in enumerate(devices)}
     strangers = [device for device in work.destinations if device not in home]
     if strangers:
-        raise PlanError.not_there(strangers[0], devices)
+        raise PlanError(f"A result is to go to {strangers[0]}, and ranks have theirs on {some(devices)}.")
     found = []
     for device in work.sources:
         rank = home.get(device, rank_of(device))

@@ -19,6 +19,7 @@ import treefold.values
 from treefold.backends.tensorflow import local_device, own_name
 from treefold.dtypes import itemsize
 from treefold.errors import ArgumentError, CallError
+from treefold.errors.words import short
 from treefold.options import CommunicationOptions
 from treefold.tensorflow.errors import warn_without_timeouts
 
@@ -222,7 +223,10 @@ def _read_component(component: Any, what: str) -> Any:
     if component is None or isinstance(component, type | str | bytes):
         raise ArgumentError.not_a_value(component, what)
     if isinstance(component, CompositeTensor) and not isinstance(component, tf.Variable):
-        raise ArgumentError.several_tensors(component, what)
+        raise ArgumentError(
+            f"{what} is {short(component)}, which is made of several tensors. It takes tensors and IndexedSlices: make "
+            "it dense, or reduce its tensors by themselves where they agree in shape."
+        )
     device = getattr(component, "device", None)
     try:
         with tf.device(device if isinstance(device, str) else None):

@@ -77,7 +77,9 @@ def _asked(nvml: Any, question: Any, *arguments: Any) -> Any:
     try:
         return question(*arguments)
     except nvml.NVMLError as error:
-        raise ParseError.nvml(str(error)) from None
+        raise ParseError(
+            f"NVML does not describe this machine: {error!s}. Give its topology as a file instead."
+        ) from None
 
 
 def _numa_node(sysfs: Path, bus_id: str) -> int:

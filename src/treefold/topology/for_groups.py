@@ -40,7 +40,10 @@ class Cluster:
         elif len(devices) == len(hosts):
             of_hosts = [[device] for device in devices]
         else:
-            raise TopologyError.of_ranks(len(devices), count, len(hosts))
+            raise TopologyError(
+                f"The topology has {len(devices)} devices, and the group {count} ranks on {len(hosts)} hosts. Give a "
+                "device for each rank, or one for each host, in their order."
+            )
         contributions = [1 if guarantee == "per_plan" else len(ranks) for ranks in hosts]
         return host_shares(self.topology, of_hosts, contributions)
 

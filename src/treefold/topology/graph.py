@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 from treefold.devices import canonical_device
 from treefold.errors import DeviceError, TopologyError
-from treefold.errors.words import counted, printable
+from treefold.errors.words import counted, printable, short, some
 from treefold.plan.drawings import drawn
 from treefold.topology.gpus import MissingLinks
 
@@ -97,7 +97,9 @@ class Topology:
             _check_link(link, names)
         object.__setattr__(self, "links", _merged(self.links))
         if not self.devices:
-            raise TopologyError.no_devices()
+            raise TopologyError(
+                "This topology has no devices. It needs at least one; hosts, switches and NICs only carry."
+            )
         _check_connected(self)
         _check_ratio(self.links)
 
@@ -324,7 +326,10 @@ def _check_nodes(nodes: Sequence[Node]) -> None:
         if node.name in seen:
             raise TopologyError.named_twice(node.kind, node.name)
         if not node.name.isprintable():
-            raise TopologyError.unprintable_name(node.kind, node.name)
+            raise TopologyError(
+                f"A {node.kind} is named {short(node.name)}. Names are printed and drawn: use printable characters "
+                "only."
+            )
         if node.kind == "device" and canonical_device(node.name) != node.name:
             raise DeviceError.unparsable(node.name)
         seen.add(node.name)
@@ -335,9 +340,12 @@ def _check_link(link: Link, names: set[str]) -> None:
         if end not in names:
             raise TopologyError.to_nowhere(link.source, link.target, end)
     if link.source == link.target:
-        raise TopologyError.to_itself(link.source)
+        raise TopologyError(f"There is a link from {link.source!r} to itself. A link joins two nodes; leave it out.")
     if not link.kind.isprintable():
-        raise TopologyError.unprintable_kind(link.source, link.target, link.kind)
+        raise TopologyError(
+            f"The link from {link.source!r} to {link.target!r} is of kind {short(link.kind)}. Kinds are printed and "
+            "drawn: use printable characters only."
+        )
     gb_per_s = link.bytes_per_s / _GIGA
     if not is_finite(gb_per_s) or not LEAST_GB_PER_S <= gb_per_s <= MOST_GB_PER_S:
         raise TopologyError.bandwidth(link.source, link.target, gb_per_s)
@@ -378,7 +386,11 @@ def _check_connected(topology: Topology) -> None:
         part = [device for device in topology.devices if device in reached]
         rest = [device for device in topology.devices if device not in reached]
         if rest:
-            raise TopologyError.disconnected(*((part, rest) if is_there else (rest, part)))
+            near, far = (part, rest) if is_there else (rest, part)
+            raise TopologyError(
+                f"The machine is not connected: nothing leads from {some(near)} to {some(far)}. Add the links between "
+                "them, or plan for one part."
+            )
 
 
 def reached_from(starts: Iterable[T], neighbours: Callable[[T], Iterable[T]]) -> set[T]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from treefold.errors import ParseError
+from treefold.errors.words import short
 from treefold.topology.graph import Topology
 from treefold.topology.parsers import MAX_CHARACTERS, parse_topology
 
@@ -66,7 +67,9 @@ def _read_file(path: str) -> str:
     except (FileNotFoundError, UnicodeEncodeError):  # the latter: characters that no file's name has
         raise ParseError.no_file(path) from None
     except OSError as error:
-        raise ParseError.unreadable_file(path, error.strerror or str(error)) from None
+        raise ParseError(
+            f"{short(path)} cannot be read: {error.strerror or str(error)}. Give the path of a file of text."
+        ) from None
 
 
 def _read_text(stream: BinaryIO) -> str:

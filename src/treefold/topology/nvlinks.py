@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from treefold.devices import device_type
 from treefold.errors import TopologyError
+from treefold.errors.words import some
 from treefold.topology import rates
 from treefold.topology.gpus import LINK_NOUNS, model_named
 from treefold.topology.graph import Link, Node, Topology
@@ -74,10 +75,15 @@ def _check(topology: Topology, name: str) -> None:
         raise TopologyError.unknown_nvlinks(name, list(_CAPABILITIES))
     strangers = [device for device in topology.devices if device_type(device) != "gpu"]
     if strangers:
-        raise TopologyError.nvlinks_of_others(strangers)
+        raise TopologyError(
+            f"NVLinks join GPUs, and this topology has {some(strangers)}. Give a topology of GPUs only."
+        )
     own = next((link.kind for link in topology.links if link.kind in LINK_NOUNS), None)
     if own is not None:
-        raise TopologyError.nvlinks_twice(LINK_NOUNS[own])
+        raise TopologyError(
+            f"This topology has {LINK_NOUNS[own]} of its own, and a known machine's NVLinks would be added to them. "
+            "Plan it without these, or remove its own."
+        )
     lender = known_topology(name)
     there, here = len(lender.devices), len(topology.devices)
     is_switched = _SWITCH in lender.kinds
@@ -87,7 +93,10 @@ def _check(topology: Topology, name: str) -> None:
     for model in map(model_named, topology.missing.gpus if topology.missing is not None else ()):
         # Tens of a capability are its generation: a B300 (103) has a B200's (100) NVLinks.
         if model and (model.capability // 10 != _CAPABILITIES[name] // 10 or of_a_gpu > model.links):
-            raise TopologyError.nvlinks_of_another_gpu(name, model.name)
+            raise TopologyError(
+                f"The GPUs of this topology are {model.name}, which do not have the NVLinks of {name}. Name a machine "
+                "of such GPUs, or write their NVLinks into the plain JSON form."
+            )
 
 
 def _nvlinks(lender: Topology) -> list[Link]:

@@ -17,6 +17,7 @@ from treefold.backends import backend_of
 from treefold.backends.torch_untraced import untraced
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
+from treefold.errors.words import short
 from treefold.ops import HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOpLike
@@ -114,7 +115,7 @@ def _per_replica(inputs: Iterable[Iterable[torch.Tensor]], what: str) -> PerRepl
     groups = [] if isinstance(inputs, torch.Tensor) else _listed(inputs, what, "lists of tensors")
     # A tensor can be gone through too, row by row, which is hardly meant.
     if any(isinstance(group, torch.Tensor) for group in (inputs, *groups)):
-        raise ArgumentError.not_groups(what)
+        raise ArgumentError(f"{what} holds tensors themselves. It takes one list of tensors for each device.")
     if not groups:
         raise ArgumentError.no_replicas(what)
     return PerReplica([_listed(group, what, "tensors") for group in groups])
@@ -129,7 +130,7 @@ def _listed(values: object, what: str, of: str) -> list[Any]:
     """
     is_unordered = isinstance(values, Mapping | AbstractSet | str | bytes)
     if is_unordered or not isinstance(values, Iterable) or backend_of(values) is not None:
-        raise ArgumentError.not_a_list(what, values, of)
+        raise ArgumentError(f"{what} has {short(values)} where a list of {of} is meant. Pass a list or tuple.")
     return list(values)
 
 

@@ -56,5 +56,9 @@ def shared_mean_hook(group: Any, bucket: distributed.GradBucket) -> torch.future
     """
     group = distributed.group.WORLD if group is None else group
     if not isinstance(group, TreefoldProcessGroup):
-        raise ProcessGroupError.other_backend(distributed.get_backend(group))
+        raise ProcessGroupError(
+            'shared_mean_hook needs a process group of the backend "treefold", and this one is of '
+            f'"{distributed.get_backend(group)}". Make it with init_process_group("treefold") or '
+            'new_group(backend="treefold").'
+        )
     return group.shared_mean(bucket.buffer()).get_future()

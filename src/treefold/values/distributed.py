@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from treefold.backends import backend_of, read_device
 from treefold.errors import ArgumentError, CallError, ComponentError, DeviceError
+from treefold.errors.words import counted, listed, short
 from treefold.values.sparse import IndexedSlices
 from treefold.values.structure import flatten, leaf_paths
 
@@ -78,7 +79,9 @@ class DistributedValues(Generic[T_co]):
         if isinstance(devices, str):
             devices = (devices,)
         if isinstance(devices, bytes) or not isinstance(devices, Sequence):
-            raise ArgumentError.device_names(owner, devices)
+            raise ArgumentError(
+                f"{owner} got devices={short(devices)}. It takes a list or tuple of device names, one for each value."
+            )
         if len(devices) != len(self._values):
             raise ArgumentError.device_count(owner, len(self._values), len(devices))
         return tuple(read_device(device) for device in devices)
@@ -109,11 +112,17 @@ class DistributedValues(Generic[T_co]):
         real = {device: position for position, device in reversed([*enumerate(found)]) if device is not None}
         if len(real) > 1:
             positions = dict(sorted(real.items(), key=lambda item: item[1]))
-            raise DeviceError.several(index, positions, "")
+            raise DeviceError(
+                f"Replica {index} has arrays on {' and '.join(positions)}. The arrays of one replica must be on one "
+                f"device; move them together."
+            )
         for device, position in real.items():
             if said is not None and said != device:
                 path = leaf_paths(flatten(self._values[index])[1])[position]
-                raise DeviceError.contradicted(index, said, device, f" at {path}" if path else "")
+                raise DeviceError(
+                    f"Replica {index} is said to be on {said}, but its array{f' at {path}' if path else ''} is on "
+                    f"{device}. Leave devices out to take each array's own, or move the array first."
+                )
         return said or next(iter(real), None) or f"cpu:{index}"
 
     def __len__(self) -> int:
@@ -135,7 +144,11 @@ class DistributedValues(Generic[T_co]):
         try:
             return self._values[index]
         except IndexError:
-            raise ComponentError.outside(type(self).__name__, index, len(self._values)) from None
+            count = len(self._values)
+            raise ComponentError(
+                f"{type(self).__name__} has no component {short(index)}: it has {counted(count, 'component')}. "
+                f"Give a whole number from {-count} to {count - 1}."
+            ) from None
         except TypeError:
             words = type(self).__name__, index, len(self._values)
             is_device = isinstance(self, Mirrored) and isinstance(index, str)
@@ -192,7 +205,9 @@ class Mirrored(DistributedValues[T_co]):
         """
         wanted, devices = read_device(device), self.devices
         if wanted not in devices:
-            raise DeviceError.no_component(str(device), devices)
+            raise DeviceError(
+                f"There is no component on {device!s}; there are components on {listed(devices, quote=False)}."
+            )
         return self._values[devices.index(wanted)]
 
 

@@ -59,7 +59,10 @@ def are_same(one: optree.PyTreeSpec, other: optree.PyTreeSpec) -> bool:
     try:
         return bool(one == other)
     except _INCOMPARABLE as error:
-        raise ArgumentError.static_data() from error
+        raise ArgumentError(
+            "Two structures cannot be compared, because == of the static data of a pytree class does not give a bool. "
+            "Bring arrays as children of their class, not as static data."
+        ) from error
 
 
 class StructureKey:
@@ -88,7 +91,10 @@ def _flatten(component: Any) -> tuple[list[Any], optree.PyTreeSpec]:
     try:
         return optree.tree_flatten(component, none_is_leaf=True, namespace=_NAMESPACE)
     except RecursionError:
-        raise ArgumentError.too_deep(optree.MAX_RECURSION_DEPTH) from None
+        raise ArgumentError(
+            f"A value is nested more than {optree.MAX_RECURSION_DEPTH} levels deep, or contains itself. Bring its "
+            "arrays in a list or dict."
+        ) from None
 
 
 def _is_registered(leaf: object) -> bool:

@@ -88,10 +88,10 @@ class Team:
             deadline = time.monotonic() + _ANSWER_S
             for connection in self._connections:
                 if not connection.poll(max(0.0, deadline - time.monotonic())):
-                    self._give_up(PeerError.late(_ANSWER_S))
+                    self._give_up(PeerError(f"no answer within {_ANSWER_S:.0f} s"))
                 answers.append(connection.recv())
         except (EOFError, OSError):
-            self._give_up(PeerError.ended())
+            self._give_up(PeerError("its process ended"))
         failures = [answer for verdict, answer in answers if verdict == "failed"]
         if failures:
             raise PeerError(failures[0].removeprefix("PeerError: "))
@@ -107,7 +107,7 @@ class Team:
     def _start(self) -> None:
         missing = find_missing(self._info)
         if missing is not None:
-            self._failure = PeerError.missing()
+            self._failure = PeerError("not installed")
             raise self._failure
         ranks = self._devices if self._info.is_process_per_replica else 1
         key = secrets.token_bytes(16)
@@ -150,7 +150,7 @@ class Team:
                 self._connections.append(listener.accept())
             except TimeoutError:
                 if time.monotonic() > deadline or any(p.poll() is not None for p in self._processes):
-                    self._give_up(PeerError.not_started())
+                    self._give_up(PeerError("its processes did not start"))
         rank_of: dict[Connection, Any] = {connection: connection.recv()[1] for connection in self._connections}
         self._connections.sort(key=rank_of.__getitem__)
 

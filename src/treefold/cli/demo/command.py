@@ -109,30 +109,37 @@ def demo(  # noqa: PLR0913 - every option of a command is one
 
 def _check_arguments(devices: int, *, epochs: int | None, steps: int | None, seed: int) -> None:
     if not 2 <= devices <= CLASSES:  # noqa: PLR2004 - one device has nothing to reduce
-        raise CommandError.devices(devices, CLASSES)
+        raise CommandError(
+            f"--devices got {devices}. It takes 2 to {CLASSES}: each device holds at least one of the {CLASSES} digits."
+        )
     if epochs is not None and steps is not None:
-        raise CommandError.epochs_and_steps()
+        raise CommandError("--epochs and --steps both say how long to train; give one of them.")
     for option, count in (("--epochs", epochs), ("--steps", steps)):
         if count is not None and count < 1:
-            raise CommandError.not_positive(option, count)
+            raise CommandError(f"{option} got {count}. It takes a number of at least 1.")
     if seed < 0:
-        raise CommandError.seed(seed)
+        raise CommandError(f"--seed got {seed}. It takes 0 or a positive number.")
 
 
 def _check_mode(own: Mapping[str, object], *, connect: bool, ranks: int | None) -> None:
     """Refuse options of a training in one process, which one by several processes would not heed."""
     if connect and ranks is not None:
-        raise CommandError.connect_and_ranks()
+        raise CommandError("--ranks starts processes and --connect joins those of a launcher; give one of them.")
     for option, value in own.items():
         if value is not None and (connect or ranks is not None):
-            raise CommandError.not_between_processes(option, "--connect" if connect else "--ranks")
+            raise CommandError(
+                f"{option} is for devices of one process and means nothing to {'--connect' if connect else '--ranks'}; "
+                "leave it out."
+            )
 
 
 def _make_ops(ops: DemoOps, num_packs: int | None) -> CrossDeviceOps:
     """Return the ops; how many packs are allowed is for them to say."""
     if ops is DemoOps.ONE_DEVICE:
         if num_packs is not None:
-            raise CommandError.packs_without_packing(ops.value)
+            raise CommandError(
+                f"--num-packs means nothing to --ops {ops.value}, which reduces value by value; leave it out."
+            )
         return ReductionToOneDevice()
     make = _PACKING_OPS[ops]
     return make() if num_packs is None else make(num_packs=num_packs)

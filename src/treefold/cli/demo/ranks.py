@@ -27,7 +27,10 @@ def train_connected(digits: Digits, *, steps: int, seed: int, shuffle: bool) -> 
 
     with connect() as group, threadpool_limits(1, user_api="blas"):
         if not 2 <= group.size <= CLASSES:  # noqa: PLR2004 - one process has nothing to reduce
-            raise CommandError.demo_ranks(group.size, CLASSES)
+            raise CommandError(
+                f"--connect found {counted(group.size, 'process', 'processes')}. The demo takes 2 to {CLASSES}: each "
+                f"holds at least one of the {CLASSES} digits."
+            )
         parameters, losses = train_rank(digits, group, steps=steps, seed=seed, shuffle=shuffle)
         own = np.frombuffer(bytes.fromhex(digest(parameters)), np.uint8)
         everyone = group.all_gather(own[None])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from treefold.devices import device_type
 from treefold.errors import CommandError
+from treefold.errors.words import short
 from treefold.topology import Topology, known_topology, with_nvlinks
 from treefold.topology.discover import discover_topology
 from treefold.topology.load import load_topology
@@ -25,7 +26,7 @@ def only_one(*given: str | None) -> str | None:
     """
     named = [name for name in given if name is not None]
     if len(named) > 1:
-        raise CommandError.machines(named)
+        raise CommandError(f"{' and '.join(map(short, named))} are each a machine; give one of them.")
     return named[0] if named else None
 
 

@@ -10,6 +10,7 @@ import typer
 from treefold.cli.extras import has_module, needing
 from treefold.cli.outputs import check_output
 from treefold.errors import CommandError, MissingExtraError
+from treefold.errors.words import listed
 from treefold.files import write_atomically
 from treefold.topology.drawing.png import render_png
 
@@ -32,7 +33,9 @@ def check_outputs(paths: Mapping[str, Path | None], *, plans: bool) -> None:
             continue
         if option in _PICTURE_OPTIONS:
             if path.suffix.lower() not in PICTURES:
-                raise CommandError.picture(option, path, PICTURES)
+                raise CommandError(
+                    f"{option} got {str(path)!r}. It draws {listed(PICTURES, quote=False)}; name the file so."
+                )
             if path.suffix.lower() == ".png" and not has_module("resvg_py"):
                 if plans and not has_module("scipy"):
                     raise needing(["scipy", "resvg_py"])

@@ -40,6 +40,7 @@ from treefold.cli.planning.words import (
     to_plain,
 )
 from treefold.errors import CommandError
+from treefold.errors.words import counted
 from treefold.files import write_atomically
 from treefold.plan import Movement, Plan
 from treefold.planners.method import Method
@@ -82,7 +83,9 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     machine = read_machine(named, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
     if packs is not None and packs > sizes[0]:
-        raise CommandError.packs_of_bytes(packs, sizes[0])
+        raise CommandError(
+            f"--packs got {packs} for {counted(sizes[0], 'byte')}. Every pack needs a byte at least; ask for fewer."
+        )
     comparison = Comparison(machine)
     found = _find(comparison, sizes, packs, has_all=json, has_table=table)
     chosen = found.chosen

@@ -62,7 +62,9 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     check_outputs({"--plot": plot, "--trace": trace}, plans=True)
     named = only_one(given, topology)
     if named == plan == "-":
-        raise CommandError.two_pipes()
+        raise CommandError(
+            "The machine and --plan are both '-', and there is one standard input; save one of them to a file."
+        )
     machine = read_machine(named, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)
     comparison = Comparison(machine)

@@ -207,7 +207,11 @@ def _uploaded(rows: tuple[tuple[int, ...], ...], device: Any) -> _Upload:
         found = _in_graphs.get(key) or _uploads.get(key)
         if is_capturing:
             if found is None:
-                raise GpuError.first_in_capture()
+                raise GpuError(
+                    "This reduction would have to copy a table of addresses to the GPU while a CUDA graph is being "
+                    "captured. Reduce the same tensors in place once before the capture, as for every warm-up; then "
+                    "capture it."
+                )
             _in_graphs[key] = found
             return found
         if found is None:

@@ -166,7 +166,10 @@ def _call(sent: list[Any], received: list[Any], op: int, devices: tuple[str, ...
         with _lock:
             torch.cuda.nccl.all_reduce(sent, received, op=op)
     except RuntimeError as error:
-        raise GpuError.nccl_failed(devices, str(error).strip().splitlines()[0]) from error
+        raise GpuError(
+            f"NCCL could not all-reduce between {', '.join(devices)} ({str(error).strip().splitlines()[0]}). Set "
+            "NCCL_DEBUG=INFO to see why; HierarchicalCopyAllReduce does without NCCL."
+        ) from error
 
 
 def _wait(devices: tuple[str, ...], timeout_s: float) -> None:
@@ -181,5 +184,8 @@ def _wait(devices: tuple[str, ...], timeout_s: float) -> None:
     # Polled, because waiting for an event takes no deadline, and a GPU that hangs would hold this process for ever.
     while not all(event.query() for event in events):
         if time.monotonic() > end:
-            raise GpuError.nccl_late(devices, timeout_s)
+            raise GpuError(
+                f"NCCL is not done after {timeout_s:g} s between {', '.join(devices)}, and what these GPUs were given "
+                "next waits for it. End this process; set NCCL_DEBUG=INFO to see what it waited for."
+            )
         time.sleep(_POLL_S)

@@ -41,7 +41,10 @@ def run(plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results |
 
     """
     if torch.cuda.is_current_stream_capturing():
-        raise GpuError.several_in_capture(plan.devices)
+        raise GpuError(
+            f"A CUDA graph of one GPU is being captured, and this plan works on {', '.join(plan.devices)}. "
+            f"Capture reductions between replicas on one GPU; call others outside the capture."
+        )
     is_pinned = _is_pinned(inputs)
     schedule = _schedule(plan, is_pinned=is_pinned)
     driver = TorchStreams(schedule, inputs, fold, is_pinned=is_pinned)

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from treefold.errors import ArgumentError, SharedMemoryError
-from treefold.errors.words import listed
+from treefold.errors.words import listed, short
 from treefold.group.bootstrap import memory_limits
 from treefold.group.bootstrap.joining import Terms, join, meet
 from treefold.group.bootstrap.rank_sources import find_ranks
@@ -65,7 +65,10 @@ def _roster(source: Any, store: Any, rank: Any, size: Any) -> StoreRoster:
     if source is not None or None in given.values():
         raise ArgumentError.store_of_ranks(**given)
     if type(rank) is not int or type(size) is not int or not 0 <= rank < size:
-        raise ArgumentError.rank_of_store(rank, size)
+        raise ArgumentError(
+            f"connect() got rank={short(rank)} and size={short(size)}. It takes whole numbers: a size of 1 or more, "
+            "and a rank from 0 to size - 1."
+        )
     return StoreRoster(store, rank, size, "treefold")
 
 
@@ -105,5 +108,10 @@ def check_system() -> None:
 
     """
     if not HAS_SHARED_MEMORY:
-        system = f"{sys.platform} has no memory that can be shared and sealed without a name"
-        raise SharedMemoryError.unsupported(system if sys.platform != "linux" else "the native core is not installed")
+        why = f"{sys.platform} has no memory that can be shared and sealed without a name"
+        if sys.platform == "linux":
+            why = "the native core is not installed"
+        raise SharedMemoryError(
+            f"Ranks of one host meet in shared memory, and {why}. Everything within one process works here; between "
+            "processes use Linux."
+        )

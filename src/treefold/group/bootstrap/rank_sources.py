@@ -48,7 +48,10 @@ def find_ranks(source: Any, seconds: float) -> Ticket | Roster:
         return _from_process_group(source)
     if hasattr(source, "Bcast") and hasattr(source, "Get_rank"):
         return _of_communicator(source)
-    raise ConnectError.unknown_source(source)
+    raise ConnectError(
+        f"connect() takes a torch ProcessGroup, an mpi4py communicator, a Ticket or nothing, and got "
+        f"{type(source).__name__}."
+    )
 
 
 def _from_environment(seconds: float) -> Ticket | Roster:
@@ -66,7 +69,10 @@ def _from_environment(seconds: float) -> Ticket | Roster:
         from mpi4py import MPI  # noqa: PLC0415 - the user's own, if at all
 
         return _of_communicator(MPI.COMM_WORLD)
-    raise ConnectError.no_launcher(_LOOKED_FOR)
+    raise ConnectError(
+        f"connect() found nobody to connect to: looked for {', '.join(_LOOKED_FOR)}. Start the script with "
+        "`treefold run -n 4 script.py`, torchrun or mpiexec, or pass a ProcessGroup, a communicator or a Ticket."
+    )
 
 
 #: The ticket that ``treefold run`` has left, by process: a forked child is no rank.

@@ -59,7 +59,10 @@ class StoreRoster(Roster):
     def __init__(self, store: Any, rank: int, size: int, job: str) -> None:
         """Use a store that outlives the roster."""
         if rank >= size:
-            raise ConnectError.rank_too_high(rank, size)
+            raise ConnectError(
+                f"The group did not form: rank {rank} is not one of {size} ranks, which count from 0 to {size - 1}. "
+                "Start every rank with its own number, and with the number of all."
+            ).blaming(rank)
         self.rank, self.size = rank, size
         self._store, self._job = store, job
         self.began = time.monotonic()

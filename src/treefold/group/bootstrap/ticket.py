@@ -44,7 +44,7 @@ class Ticket:
         [0, 1]
         """
         if type(size) is not int or not 1 <= size <= MOST_RANKS:
-            raise ConnectError.rank_count(size, MOST_RANKS)
+            raise ConnectError(f"A host has 1 to {MOST_RANKS} ranks, and {size!r} were asked for.")
         folder = tempfile.mkdtemp(prefix="treefold-", dir=_parent())
         token = secrets.token_hex(32)
         return [str(cls(folder, token, rank, size)) for rank in range(size)]

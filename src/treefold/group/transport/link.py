@@ -251,7 +251,10 @@ def mismatch(outcome: Outcome) -> GroupError:
     kinds = [kind for kind, *_ in outcome.descriptors]
     if len(set(kinds)) > 1:
         return CallMismatchError.of(outcome.descriptions, kinds).alike()
-    return SharedMemoryError.missing(outcome.missing_bytes).alike()
+    return SharedMemoryError(
+        f"The system has no {outcome.missing_bytes} bytes of shared memory for the results of this call, so nothing "
+        "was done, on no rank. Free memory, raise the container's limit, or reduce in smaller batches."
+    ).alike()
 
 
 def needed_plan(outcome: Outcome) -> NeedsPlan | None:

@@ -121,7 +121,10 @@ class SharedMemoryLink(Link):
 
     def without(self, ranks: Collection[int], seconds: float) -> Link:  # noqa: ARG002 - of groups over hosts
         """Refuse: nothing of this host outlives its ranks to decide who goes on."""
-        raise GroupError.one_host()
+        raise GroupError(
+            "Group.without is for groups over several hosts. On one host, let the ranks that are left connect again, "
+            "with tickets, a ProcessGroup or a communicator of their own."
+        )
 
     def retire_leases(self) -> None:
         """Before a fork: the child may read this rank's results for ever, so their memory is not used again."""

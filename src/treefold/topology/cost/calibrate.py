@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treefold.errors import SimulationError
+from treefold.errors.words import counted
 
 _MOST_PAIRS = 1000  # more samples are thinned to this many, because their pairs grow with the square
 _ROUNDS = 20
@@ -46,7 +47,10 @@ def fit_link(samples: Iterable[Sample]) -> LinkFit:
     """
     sizes, seconds = _columns(samples)
     if len(np.unique(sizes)) < 2:  # noqa: PLR2004 - a line needs two points
-        raise SimulationError.one_size(len(sizes))
+        raise SimulationError(
+            f"{counted(len(sizes), 'sample')} of one size or none say nothing of latency and bandwidth. Measure copies "
+            "of at least two sizes, a few bytes and some megabytes."
+        )
     alpha, beta = 0.0, _slope(sizes, seconds, np.ones(len(sizes)))
     for _ in range(_ROUNDS):
         # Weight each sample by 1 over the time that the current fit predicts for it (iterative reweighting).
@@ -55,7 +59,10 @@ def fit_link(samples: Iterable[Sample]) -> LinkFit:
         before, beta = beta, _slope(sizes, seconds, 1 / expected)
         alpha = max(_weighted_median(seconds - beta * sizes, 1 / expected), 0.0)
         if not beta > 0:
-            raise SimulationError.no_slope()
+            raise SimulationError(
+                "Larger copies take no longer than small ones, so no bandwidth follows. Wait for each copy to end "
+                "before the clock is read, or measure larger ones."
+            )
         # Medians are slopes of samples: once the weights settle, the same pair is chosen again, and nothing moves any
         # more.
         if abs(beta - before) <= 1e-12 * beta:
@@ -70,9 +77,11 @@ def fit_links(samples: Mapping[tuple[str, str], Sequence[Sample]]) -> dict[tuple
 
 def _columns(samples: Iterable[Sample]) -> tuple[Array, Array]:
     pairs = [(float(nbytes), float(seconds)) for nbytes, seconds in samples]
-    for pair in pairs:
-        if not all(math.isfinite(number) and number >= 0 for number in pair):
-            raise SimulationError.sample(*pair)
+    for nbytes, seconds in pairs:
+        if not all(math.isfinite(number) and number >= 0 for number in (nbytes, seconds)):
+            raise SimulationError(
+                f"A copy of {nbytes!r} bytes in {seconds!r} seconds cannot be. Both are finite numbers, 0 or more."
+            )
     # Every k-th sample, not the first 1,000: a sweep over sizes is mostly in order, and its large sizes come last.
     table = np.array(pairs[:: -(-len(pairs) // _MOST_PAIRS) or 1], float).reshape(-1, 2)
     return table[:, 0], table[:, 1]

@@ -88,7 +88,10 @@ class Pipeline:
     def __init__(self, lanes: Lanes, num_chunks: int, chunk: float, device_bytes_per_s: float) -> None:
         """Run ``num_chunks`` chunks per lane, each of them the part ``chunk`` of the lane's bytes."""
         if not HAS_NATIVE:
-            raise InstallationError.no_clock()
+            raise InstallationError(
+                "Simulating a plan needs treefold._native, which is not installed. "
+                "Install treefold with a C++17 compiler at hand, or from a wheel."
+            )
         self.lanes, self.num_chunks = lanes, num_chunks
         self.need_counts = lanes.need_counts(num_chunks)
         # NaN: what the run never reaches shows, and does not pass for a time.

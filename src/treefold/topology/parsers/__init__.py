@@ -12,7 +12,7 @@ from types import ModuleType
 
 from treefold.devices import device_type
 from treefold.errors import ParseError
-from treefold.errors.words import counted
+from treefold.errors.words import counted, short
 from treefold.topology.graph import Topology
 from treefold.topology.parsers import amd_smi, amd_smi_json, hwloc_xml, nccl_xml, nvidia_smi, plain_json, rocm_smi
 from treefold.topology.parsers.markup import root_tag
@@ -104,14 +104,27 @@ def _refusal(text: str) -> ParseError:
     """Return the error of a text that no parser takes; what people mistake for a topology is refused by name."""
     tag = root_tag(text) if text.lstrip().startswith("<") else ""
     if tag in {"graphs", "algo"}:
-        return ParseError.nccl_graph() if tag == "graphs" else ParseError.msccl()
+        return (
+            ParseError(
+                "This is an NCCL graph file: the rings and trees that NCCL chose, not the machine's links. Dump the "
+                "machine with NCCL_TOPO_DUMP_FILE and give that file."
+            )
+            if tag == "graphs"
+            else ParseError("This is an MSCCL algorithm: steps, not a machine. Give the topology that it was made for.")
+        )
     if nvidia_smi.has_peer_access(text):
         return ParseError.peer_access("A table of `nvidia-smi topo -p2p`")
     if tag:
-        return ParseError.unknown_xml(tag)
+        return ParseError(
+            f"The XML's root is <{short(tag)[1:-1]}>. NCCL and RCCL topologies start with <system>, hwloc's with "
+            f"<topology>; give one of these."
+        )
     for mark, what, lacks in _WITHOUT_LINKS:
         if mark.search(text):
-            return ParseError.without_links(what, lacks)
+            return ParseError(
+                f"This output of {what} does not say {lacks}. Paste that of `nvidia-smi topo -m`, or run any program "
+                "on NCCL with NCCL_TOPO_DUMP_FILE=machine.xml and give that file."
+            )
     if "switchguid=" in text or "caguid=" in text:
         return ParseError.network("This output of ibnetdiscover")
     return ParseError.unrecognised(text.strip()[:_SHOWN])

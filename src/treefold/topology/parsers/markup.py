@@ -72,7 +72,9 @@ def read_xml(text: str) -> Element:
     except ParseError:
         raise
     except DefusedXmlException:
-        raise ParseError.forbidden_xml() from None
+        raise ParseError(
+            "The XML defines entities, which no topology does and which can be bombs. Remove them."
+        ) from None
     except (XmlSyntaxError, ValueError, AssertionError) as error:
         raise ParseError.broken("XML", str(error) or "it has no element") from None
     if not isinstance(root, Element):

@@ -46,7 +46,10 @@ def _refuse(data: dict[str, Any]) -> None:
     if holders and len(holders) == len(data):
         raise ParseError.several(holders)
     if "gpus_per_node" in data and "node_betas_list" in data:
-        raise ParseError.profile()
+        raise ParseError(
+            "This is a TACCL profile: latency and bandwidth per class of link, and no links. Give a topology; "
+            "calibration takes measured figures."
+        )
 
 
 def _bare(matrix: Matrix) -> Topology:
@@ -57,7 +60,10 @@ def _bare(matrix: Matrix) -> Topology:
     if all(value in {0, 1} for value in values):
         raise ParseError.peer_access("A matrix of zeros and ones")
     if all(float(value).is_integer() and value <= _SMALL for value in values):
-        raise ParseError.without_unit()
+        raise ParseError(
+            'The matrix holds small whole numbers: link counts, weights or GB/s? Say which: {"gb_per_s": matrix} or '
+            '{"links": matrix, "gb_per_s_per_link": 25}.'
+        )
     if min(values) > 0 and min(diagonal) > _OWN_MEMORY * max(values):
         return _measured(matrix)
     return _direct(matrix, 1.0, "GB/s of each pair")

@@ -87,7 +87,7 @@ def parse(text: str) -> Topology:
         _read_cpu(file, cpu, number)
     if not file.gpus:
         advice = "Its <pci> elements need a class (0x0302…) or a <gpu>; dump the file with NCCL_TOPO_DUMP_FILE."
-        raise ParseError.without_gpus("The NCCL topology file", advice)
+        raise ParseError(f"The NCCL topology file names no GPU. {advice}")
     if len(file.gpus) > MAX_GPUS:
         raise ParseError.too_much("GPUs", len(file.gpus), MAX_GPUS)
     _name_gpus(file)

@@ -159,7 +159,10 @@ def _check_whole(table: Table, header: str, text: str) -> None:
     missing = [name for name in re.findall(r"GPU\d{1,4}(?!\d)|NIC\d{1,4}(?!\d)", header) if name not in names]
     short = [name for name, row in zip(names, cells, strict=True) if len(row) < len(names)]
     if (missing or short) and _MIG.search(text):
-        raise ParseError.mig(TOOL)
+        raise ParseError(
+            f"The table of {TOOL} has rows of MIG instances, which it gives no links. Paste that of the GPUs, with MIG "
+            "turned off, or name a known machine."
+        )
     for name in (*missing, *short):
         strange = _strange_cell(text, name)
         if strange:

@@ -59,7 +59,10 @@ class Call(distributed.Work):  # type: ignore[misc] # mypy does not read torch
         """
         if not self._end.done():
             if os.getpid() != self._pid:
-                raise GroupError.forked_in_call()
+                raise GroupError(
+                    "This process was forked while a call of its parent was under way, and is no rank itself: nothing "
+                    "ends the call here. Wait for calls before a fork, or start workers before the group is made."
+                )
             seconds = timeout.total_seconds() if timeout else 0.0  # gloo's "no timeout" is 0
             try:
                 futures.wait([self._end], seconds if seconds > 0 else None)
@@ -67,7 +70,10 @@ class Call(distributed.Work):  # type: ignore[misc] # mypy does not read torch
                 self._leave(error)
                 raise
             if not self._end.done():
-                raise DeadlineError.of_wait(seconds)
+                raise DeadlineError(
+                    f"The call was not over within {seconds:g} s, and goes on: wait for it again, and do not use its "
+                    "tensors before. The timeout of the group, or of the call, is when it ends."
+                )
         self._end.result()
         return True
 

@@ -10,6 +10,7 @@ import torch
 from torch import distributed
 
 from treefold.errors import ProcessGroupError
+from treefold.errors.words import counted, listed, short
 
 _Op = distributed.ReduceOp
 _OPS = {_Op.SUM: "sum", _Op.AVG: "mean", _Op.MIN: "min", _Op.MAX: "max", _Op.PRODUCT: "product"}
@@ -51,7 +52,9 @@ def check_rank(rank: object, size: int) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < size:
-        raise ProcessGroupError.no_rank(rank, size)
+        raise ProcessGroupError(
+            f"Got rank {short(rank)} of a group of {counted(size, 'rank')}. Give a src or dst of 0 to {size - 1}."
+        )
     return number
 
 
@@ -63,7 +66,10 @@ def check_count(collective: str, tensors: Sequence[Any], size: int) -> None:
 
     """
     if len(tensors) != size:
-        raise ProcessGroupError.count(collective, len(tensors), size)
+        raise ProcessGroupError(
+            f"{collective} got a list of {counted(len(tensors), 'tensor')} in a group of {counted(size, 'rank')}. The "
+            "list has one tensor for each rank, in order of ranks."
+        )
 
 
 def check_sizes(collective: str, given: Sequence[Any], expected: Sequence[Any]) -> None:
@@ -75,7 +81,10 @@ def check_sizes(collective: str, given: Sequence[Any], expected: Sequence[Any]) 
     """
     found, wanted = [_form(one) for one in given], [_form(one) for one in expected]
     if found != wanted:
-        raise ProcessGroupError.sizes(collective, found, wanted)
+        raise ProcessGroupError(
+            f"{collective} got a tensor of {listed(found, quote=False) or 'nothing'}, where one of "
+            f"{listed(wanted, quote=False) or 'nothing'} belongs. Ranks bring and take tensors of one size and dtype."
+        )
 
 
 def columns(collective: str, rows: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
@@ -87,7 +96,10 @@ def columns(collective: str, rows: Sequence[Sequence[Any]], count: int) -> list[
     """
     for row in rows:
         if len(row) != count:
-            raise ProcessGroupError.row(collective, len(row), count)
+            raise ProcessGroupError(
+                f"{collective} got a list of {counted(len(row), 'output')} for a rank, and {counted(count, 'input')}. "
+                "Every rank's list has one output for each input."
+            )
     return [list(column) for column in zip(*rows, strict=True)]
 
 

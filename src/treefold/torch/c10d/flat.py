@@ -12,6 +12,7 @@ import torch
 from treefold.backends import HostArray
 from treefold.backends.torch_memory import count_writes
 from treefold.errors import DeviceError, ProcessGroupError
+from treefold.errors.words import counted
 from treefold.group.transport.link import Piece
 
 _WITHOUT_COPIES = {getattr(torch, f"{sign}int{bits}", None) for sign in ("", "u") for bits in range(1, 8)}
@@ -140,7 +141,10 @@ def check_written(tensor: Any) -> Any:
         is_nested &= stride > last  # one step along this dimension leads behind all that the smaller ones reach
         last += (length - 1) * stride
     if tensor.numel() and not is_nested:
-        raise ProcessGroupError.overlapping(tensor.shape, tensor.stride())
+        raise ProcessGroupError(
+            f"A tensor of shape {tuple(tensor.shape)} and strides {tuple(tensor.stride())} is to be written, and "
+            "several of its elements may be one place in memory. Give a copy: tensor.clone()."
+        )
     return tensor
 
 
@@ -155,11 +159,21 @@ def in_memory(tensor: Any) -> Any:
     """
     tensor = _plain(tensor)
     if tensor.is_quantized:  # its scale would stay behind
-        raise ProcessGroupError.quantized(str(tensor.dtype))
+        raise ProcessGroupError(
+            f"A quantized tensor ({tensor.dtype!s}) has a scale beside its numbers. Give the numbers, "
+            "tensor.int_repr(), and the scale as tensors of their own."
+        )
     if tensor.layout is not torch.strided:
-        raise ProcessGroupError.sparse(str(tensor.layout).removeprefix("torch."))
+        raise ProcessGroupError(
+            f'PyTorch\'s backend "treefold" got a {str(tensor.layout).removeprefix("torch.")} tensor. It takes dense '
+            "tensors: give tensor.to_dense(), or "
+            "let the module make dense gradients, as torch.nn.Embedding does with sparse=False."
+        )
     if tensor.device.type != "cpu":
-        raise DeviceError.not_in_backend(str(tensor.device))
+        raise DeviceError(
+            f'PyTorch\'s backend "treefold" got a tensor on {tensor.device!s}. It takes tensors on the CPU; '
+            'copy it there, or name a backend for GPUs, too: init_process_group("cpu:treefold,cuda:nccl").'
+        )
     if tensor._is_zerotensor():  # noqa: SLF001 - PyTorch has no public name for it
         return tensor.clone()
     try:
@@ -172,7 +186,10 @@ def in_memory(tensor: Any) -> Any:
         extent = tensor.storage_offset() + 1 + sum((length - 1) * stride for length, stride in steps)
         needed, nbytes = extent * tensor.itemsize, storage.nbytes()
         if needed > nbytes:
-            raise ProcessGroupError.too_short(nbytes, needed)
+            raise ProcessGroupError(
+                f"A tensor needs {counted(needed, 'byte')} of its storage, which has {counted(nbytes, 'byte')}. Give "
+                "the storage its size back (untyped_storage().resize_) before the call."
+            )
     return tensor
 
 
@@ -184,5 +201,8 @@ def _plain(tensor: Any) -> Any:
     if hasattr(kind, "trigger_wait"):  # the result of a functional collective, perhaps still under way
         return tensor.trigger_wait()
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # what it says of its memory need not be true
-        raise ProcessGroupError.wrapper(kind.__name__)
+        raise ProcessGroupError(
+            f"A {kind.__name__} is made of other tensors, which a collective does not see. Give these: of a DTensor, "
+            "tensor.to_local() or tensor.full_tensor()."
+        )
     return tensor.as_subclass(torch.Tensor)

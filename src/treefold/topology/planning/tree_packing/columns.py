@@ -18,6 +18,7 @@ from types import ModuleType
 import numpy as np
 
 from treefold.errors import MissingExtraError, TopologyError
+from treefold.errors.words import counted, some
 from treefold.topology.planning.tree_packing.network import Array, Indices, Network, Route, Routes
 from treefold.topology.planning.tree_packing.spanning import Pairs, cheapest_arborescence, cheapest_paths, cheapest_tree
 
@@ -97,7 +98,10 @@ def shallow_trees(network: Network, max_depth: int) -> Oracle:
         found = sorted((item for item in found if np.isfinite(item[0])), key=lambda item: item[0])
         if not found:
             # No root reaches all devices in so few edges, whatever the prices: the program has no column at all.
-            raise TopologyError.too_deep(max_depth, network.devices)
+            raise TopologyError(
+                f"No tree that is {counted(max_depth, 'edge')} deep joins {some(network.devices)}. Allow a larger "
+                "max_depth, or None for any."
+            )
         return [Priced(total, partial(mirrored, network, routes, pairs)) for total, pairs in found]
 
     return price
@@ -206,7 +210,9 @@ def load_scipy_optimize() -> ModuleType:
     try:
         return importlib.import_module("scipy.optimize")
     except ImportError:
-        raise MissingExtraError.planner() from None
+        raise MissingExtraError(
+            'Planning for a topology needs SciPy, which is not installed. Run pip install "treefold[planner]".'
+        ) from None
 
 
 def mirrored_column(network: Network, edges: Sequence[tuple[int, int, Route, Route]]) -> Column:

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from treefold.errors import TopologyError
+from treefold.errors.words import short
 from treefold.topology.graph import Topology
 from treefold.topology.planning.tree_packing.columns import (
     Column,
@@ -181,7 +182,9 @@ class Packer:
 
 def _check_count(name: str, number: object) -> None:
     if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
-        raise TopologyError.count(name, number)
+        raise TopologyError(
+            f"optimal_packing got {name}={short(number)}. It takes a whole number above 0, or None for any."
+        )
 
 
 def _has_cheap_trees(network: Network) -> bool:
