@@ -24,6 +24,10 @@ INSTALL = $(PIP) install -qq --constraint constraints.txt
 # A build that fails is to fail here, and not to give a treefold without its native core.
 NATIVE := --config-setting wheel.cmake=true
 INSTALL_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/group/*)
+NATIVE_FILES := $(wildcard $(addprefix native/,*.cpp *.hpp group/*.cpp group/*.hpp tests/*.cpp tests/*.hpp))
+# Every header is to be read alone, as an editor reads it.
+INCLUDES := 'import nanobind, numpy, sysconfig; \
+  print(*("-I" + path for path in (nanobind.include_dir(), numpy.get_include(), sysconfig.get_path("include"))))'
 # The folders that need NumPy only, but for the files in them that need SciPy or PyTorch, or take long.
 CORE_TESTS := tests/api tests/execution tests/files tests/packing tests/plan tests/planners/test_one_pass.py \
   tests/planners/test_planners.py tests/properties tests/topology \
@@ -108,7 +112,9 @@ docs-serve: docs
 	@$(BIN)/python -m http.server --bind localhost --directory build/docs $(DOCS_PORT)
 
 check: $(VENV)/.dev $(DOCS)/.docs
-	@echo 'check: format';    $(BIN)/ruff format --quiet --check --diff .
+	@echo 'check: format';    $(BIN)/ruff format --quiet --check --diff . && $(BIN)/clang-format --dry-run --Werror $(NATIVE_FILES)
+	@echo 'check: headers';   for header in $(filter %.hpp,$(NATIVE_FILES)); do \
+	  $(CXX) -std=c++17 -fsyntax-only $$($(BIN)/python -c $(INCLUDES)) -x c++ -include $$header /dev/null || exit 1; done
 	@echo 'check: lint';      $(BIN)/ruff check --quiet .
 	@echo 'check: types';     $(BIN)/mypy --no-error-summary
 	@echo 'check: layers';    out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; }

@@ -55,8 +55,7 @@ bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& int
   const bool streams = written > stream_bytes;
   // Four tasks for each thread: whoever is held up loses a quarter of its part to those who are done.
   const std::size_t share = bytes_moved(items) / (4 * Pool::num_threads());
-  const std::size_t task_bytes =
-      manner.task_bytes ? manner.task_bytes : std::clamp(share, least_task_bytes, most_task_bytes);
+  const std::size_t task_bytes = manner.task_bytes ? manner.task_bytes : std::clamp(share, least_task_bytes, most_task_bytes);
 
   std::vector<Span> spans;
   std::vector<std::size_t> tasks{0};  // where each task's spans start
@@ -83,8 +82,8 @@ bool fold_batch(const std::vector<Item>& items, const std::function<bool()>& int
   const auto run_task = [&](std::size_t task) {
     for (std::size_t s = tasks[task]; s < tasks[task + 1]; ++s) {
       const Item& item = items[spans[s].item];
-      const bool around = manner.stream == Manner::Stream::large ? streams && !item.in_place
-                                                                 : manner.stream == Manner::Stream::always;
+      const bool around =
+          manner.stream == Manner::Stream::large ? streams && !item.in_place : manner.stream == Manner::Stream::always;
       item.loop(item.sources, item.arithmetic, item.targets, item.target_count, spans[s].begin, spans[s].end, around);
     }
   };

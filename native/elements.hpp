@@ -7,6 +7,7 @@
 namespace treefold {
 
 // Each list is written once: numbers, names and sizes cannot come apart. Python takes numbers by these names only.
+// clang-format off
 #define TREEFOLD_DTYPES(X)                                                                     \
   X(float16, "float16", 2) X(bfloat16, "bfloat16", 2) X(float32, "float32", 4)                 \
   X(float64, "float64", 8) X(int8, "int8", 1) X(int16, "int16", 2) X(int32, "int32", 4)        \
@@ -16,6 +17,7 @@ namespace treefold {
 #define TREEFOLD_OPS(X) \
   X(sum, "SUM", 0) X(mean, "MEAN", 0) X(min, "MIN", 0) X(max, "MAX", 0) X(product, "PRODUCT", 0)
 #define TREEFOLD_ACCUMULATIONS(X) X(exact, "exact", 0) X(native, "native", 0)
+// clang-format on
 
 #define TREEFOLD_ENUMERATOR(name, text, nbytes) name,
 #define TREEFOLD_NAME(name, text, nbytes) text,
@@ -49,8 +51,8 @@ struct Arithmetic {
 
 // Folds elements [begin, end) of `count` sources and writes the result into `target_count` targets. `stream`: write
 // around the caches (the targets are not among the sources, and too large to be read again soon).
-using Loop = void (*)(const void* const* sources, const Arithmetic& arithmetic, void* const* targets,
-                      std::size_t target_count, std::size_t begin, std::size_t end, bool stream);
+using Loop = void (*)(const void* const* sources, const Arithmetic& arithmetic, void* const* targets, std::size_t target_count,
+                      std::size_t begin, std::size_t end, bool stream);
 
 // The loops of one vector level; null where a combination has no meaning.
 struct Level {

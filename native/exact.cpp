@@ -248,8 +248,8 @@ Quotient divide(const Natural& number, std::uint32_t divisor) {
 
 // Rounds to nearest, ties to even; what is too large becomes infinite.
 std::uint64_t rounded(const Quotient& value, const Format& format) {
-  const std::int64_t unit = std::max<std::int64_t>(
-      value.exponent + bit_length(value.bits) - format.precision, format.least_unit());
+  const std::int64_t unit =
+      std::max<std::int64_t>(value.exponent + bit_length(value.bits) - format.precision, format.least_unit());
   const std::int64_t cut = unit - value.exponent;  // bits that are cut off, 9 at least
   std::uint64_t kept = 0;
   if (cut <= 64) {
@@ -266,8 +266,7 @@ std::uint64_t rounded(const Quotient& value, const Format& format) {
 
 }  // namespace
 
-Weights::Weights(std::vector<std::uint32_t> words, std::size_t words_each)
-    : words_(std::move(words)), words_each_(words_each) {
+Weights::Weights(std::vector<std::uint32_t> words, std::size_t words_each) : words_(std::move(words)), words_each_(words_each) {
   Sum total(words_each * limb_bits);
   for (std::size_t i = 0; i < words_.size(); ++i) total.add(words_[i], i % words_each * limb_bits, false);
   bool is_negative = false;
@@ -303,7 +302,8 @@ void Weights::split() {
     Natural cut(rest);
     value = std::ldexp(static_cast<double>(top), static_cast<int>(excess - length));
     const std::size_t whole = static_cast<std::size_t>(excess / limb_bits);
-    for (std::size_t i = 0; i < whole; ++i) if (cut[i] != 0) return false;
+    for (std::size_t i = 0; i < whole; ++i)
+      if (cut[i] != 0) return false;
     return whole >= cut.size() || (cut[whole] & ((std::uint64_t{1} << excess % limb_bits) - 1)) == 0;
   };
   constexpr double least = 0x1p-300;

@@ -1,4 +1,4 @@
-// Exact sums and means of floats, rounded once. Included once per vector level, in its namespace.
+// Exact sums and means of floats, rounded once.
 //
 // A block of elements goes through tiers, each of which gives the one right result or declines:
 //  1. additions in an accumulator wide enough that they are exact, as a rule; a certificate proves that they were;
@@ -7,6 +7,13 @@
 //  3. sums with the errors of their additions (Knuth), and an interval for what is left;
 //  4. whole numbers of any size, element by element (exact.cpp).
 // docs/how/numbers.md has the proofs. A block is read from all sources before it is written, as in the other loops.
+#pragma once
+
+#include "arithmetic.hpp"
+#include "exact_rounding.hpp"
+#include "window.hpp"
+
+namespace treefold::TREEFOLD_LEVEL {
 
 constexpr std::size_t exact_length = 256;  // elements of a block: its sums stay in the first-level cache
 // Contributions for which the bound of round_interval is proved.
@@ -252,10 +259,10 @@ inline Finished<P, N> round_with_errors(const void* const* sources, const Arithm
     error = both;
   };
   for (std::size_t r = 0; r < fold.count; ++r) {
-    const Lanes value =
-        read_as<double, typename P::Format, N>(static_cast<const typename P::Element*>(sources[r]) + at);
+    const Lanes value = read_as<double, typename P::Format, N>(static_cast<const typename P::Element*>(sources[r]) + at);
     if constexpr (!P::is_weighted) {
-      if (r) take(value); else sum = value;
+      if (r) take(value);
+      else sum = value;
     } else {
       // Products of halves are exact. Those of the lower one may be zeros of the wrong sign, and are left out.
       const double high = fold.weights->high()[r], low = fold.weights->low()[r];
@@ -414,7 +421,8 @@ inline void copy_out(const Scratch& scratch, std::size_t nbytes, void* const* ta
         const bool streams = stream_out && reinterpret_cast<std::uintptr_t>(target) % sizeof(Line) == 0;
         each<count>([&](auto i) {
           char* const to = target + i * sizeof(Line);
-          if (streams) stream(to, held[i]); else std::memcpy(to, &held[i], sizeof(Line));
+          if (streams) stream(to, held[i]);
+          else std::memcpy(to, &held[i], sizeof(Line));
         });
       }
     }
@@ -446,8 +454,7 @@ void exact_loop(const void* const* sources, const Arithmetic& fold, void* const*
     for (std::size_t r = 0; r < fold.count; ++r) has_only_target = has_only_target && sources[r] != targets[0];
   }
   const auto advance = [&](std::size_t length, bool is_vector) {
-    unsigned char* const only =
-        has_only_target ? static_cast<unsigned char*>(targets[0]) + at * sizeof(Element) : nullptr;
+    unsigned char* const only = has_only_target ? static_cast<unsigned char*>(targets[0]) + at * sizeof(Element) : nullptr;
     const bool is_written = is_vector ? folds.template fold<true>(at, length, scratch, only)
                                       : folds.template fold<false>(at, length, scratch, only);
     if (!is_written) copy_out(scratch, length * sizeof(Element), targets, target_count, at * sizeof(Element), stream_out);
@@ -464,41 +471,52 @@ void exact_loop(const void* const* sources, const Arithmetic& fold, void* const*
 
 // A MEAN of integers, also by weights: whole numbers, element by element.
 template <Dtype dtype, class Result>
-void exact_integer_mean(const void* const* sources, const Arithmetic& fold, void* const* targets,
-                        std::size_t target_count, std::size_t begin, std::size_t end, bool) {
+void exact_integer_mean(const void* const* sources, const Arithmetic& fold, void* const* targets, std::size_t target_count,
+                        std::size_t begin, std::size_t end, bool) {
   for (std::size_t at = begin; at < end; ++at) {
-    const auto bits =
-        static_cast<typename UnsignedOf<Result>::type>(exact_bits(dtype, Op::mean, sources, fold, at));
+    const auto bits = static_cast<typename UnsignedOf<Result>::type>(exact_bits(dtype, Op::mean, sources, fold, at));
     for (std::size_t t = 0; t < target_count; ++t) {
       std::memcpy(static_cast<Result*>(targets[t]) + at, &bits, sizeof bits);
     }
   }
 }
 
-// Tells whether the flag works on this processor, in the code of this level: it must be set by a sum that is rounded, and
+// Tells whether the flag works on this processor, in one loop of this level: it must be set by a sum that is rounded, and
 // by no other. Not by constants, which a compiler would add up itself.
-inline bool flag_works() {
-#if TREEFOLD_HAS_FLAG
-  const PlainArithmetic mode;  // the window leaves its own behind
-  constexpr int N = lanes_of<double>;
-  volatile double one = 1, tiny = 0x1p-60;
-  float contributions[2][exact_length];
-  for (std::size_t i = 0; i < exact_length; ++i) contributions[0][i] = contributions[1][i] = static_cast<float>(one);
+template <class P, class Value, class Element = typename P::Element>
+bool flag_works(Element one, Element tiny) {
+  constexpr int N = lanes_of<Value>;
+  volatile Element number = one, speck = tiny;
+  Element contributions[2][exact_length];
+  for (std::size_t i = 0; i < exact_length; ++i) contributions[0][i] = contributions[1][i] = number;
   const void* const sources[] = {contributions[0], contributions[1]};
+  const Weights weights({1, 1}, 1);
   Arithmetic pair;
   pair.count = 2;
-  using P = Exact<Dtype::float32, Plain<float>, Op::sum, false>;
-  Scratch scratch;
+  if constexpr (P::is_weighted) pair.weights = &weights;
+  const Divisor divisor = Divisor::of<P>(pair);
+  Scratch scratch, out;
   const auto adds = [&] {
-    return add_exactly<P, double, N>(scratch, sources, pair, 0, exact_length, Certificate::flag, Divisor{}, scratch.bytes);
+    return add_exactly<P, Value, N>(scratch, sources, pair, 0, exact_length, Certificate::flag, divisor, out.bytes);
   };
   if (!adds()) return false;
   for (std::size_t at : {std::size_t{0}, std::size_t{77}, exact_length - 1}) {
-    contributions[1][at] = static_cast<float>(tiny);
+    contributions[1][at] = speck;
     if (adds()) return false;
-    contributions[1][at] = static_cast<float>(one);
+    contributions[1][at] = number;
   }
   return true;
+}
+
+// One loop of each kind: each may be compiled in its own way.
+inline bool flag_works() {
+#if TREEFOLD_HAS_FLAG
+  const PlainArithmetic mode;  // the window leaves its own behind
+  constexpr std::uint16_t short_one = 0x3f80, short_speck = 0x2180;  // 1 and 2^-60 in bfloat16
+  return flag_works<Exact<Dtype::float32, Plain<float>, Op::sum, false>, double>(1.0f, 0x1p-60f) &&
+         flag_works<Exact<Dtype::bfloat16, Brain, Op::sum, false>, float>(short_one, short_speck) &&
+         flag_works<Exact<Dtype::float64, Plain<double>, Op::sum, false>, double>(1.0, 0x1p-60) &&
+         flag_works<Exact<Dtype::float32, Plain<float>, Op::mean, true>, double>(1.0f, 0x1p-60f);
 #else
   return false;
 #endif
@@ -509,3 +527,5 @@ Certificate certificate() {
   const Certificate asked = asked_certificate.load(std::memory_order_relaxed);
   return asked == Certificate::flag && !works ? Certificate::integers : asked;
 }
+
+}  // namespace treefold::TREEFOLD_LEVEL

@@ -1,6 +1,14 @@
 // What sums of float64 are rounded by: errors of additions and products, rounding to odd, and quotients of sums that are
-// known to within an interval. Included once per vector level, in its namespace.
+// known to within an interval.
+#pragma once
 
+#include "elements.hpp"
+#include "exact.hpp"
+#include "loops.hpp"
+
+namespace treefold::TREEFOLD_LEVEL {
+
+// clang-format off
 template <class Format> struct Precision;
 template <> struct Precision<Half> { static constexpr int bits = 11, field_bits = 5; };
 template <> struct Precision<Brain> { static constexpr int bits = 8, field_bits = 8; };
@@ -11,6 +19,7 @@ template <class T> struct UnsignedOf;
 template <> struct UnsignedOf<std::uint16_t> { using type = std::uint16_t; };
 template <> struct UnsignedOf<float> { using type = std::uint32_t; };
 template <> struct UnsignedOf<double> { using type = std::uint64_t; };
+// clang-format on
 
 // What is folded: Format of the contributions and of the result; `is_weighted`: a MEAN by weights.
 template <Dtype dtype_, class Format_, Op op_, bool is_weighted_>
@@ -153,8 +162,7 @@ inline Vector<double, N> differ(const Vector<typename P::Element, N> (&ends)[2])
 
 // Rounds (sum + error ± rest) / divisor, or finds that it cannot tell.
 template <class P, int N>
-inline Finished<P, N> finish(Vector<double, N> sum, Vector<double, N> error, Vector<double, N> rest,
-                             const Divisor& divisor) {
+inline Finished<P, N> finish(Vector<double, N> sum, Vector<double, N> error, Vector<double, N> rest, const Divisor& divisor) {
   using Lanes = Vector<double, N>;
   const Lanes zero{}, one = zero + 1.0;
   const auto magnitude = [&](Lanes v) { return static_cast<Lanes>(v < zero ? -v : v); };
@@ -204,3 +212,5 @@ inline Finished<P, N> finish(Vector<double, N> sum, Vector<double, N> error, Vec
   });
   return {ends[0], static_cast<Lanes>(fails + differ<P, N>(ends))};
 }
+
+}  // namespace treefold::TREEFOLD_LEVEL

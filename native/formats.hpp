@@ -1,7 +1,13 @@
-// How elements lie in memory and what they become in a register. Included once per vector level, in its namespace.
+// How elements lie in memory and what they become in a register.
 //
 // A format has: Element (in memory), Value (one lane in a register), Lanes<N> (N lanes), load, store, and narrow, which
 // rounds lanes to what the element can hold ("native" accumulation rounds after every step).
+#pragma once
+
+#include "half.hpp"
+#include "vectors.hpp"
+
+namespace treefold::TREEFOLD_LEVEL {
 
 // Integers, float32 and float64 as they are.
 template <class T>
@@ -11,11 +17,17 @@ struct Plain {
   template <int N>
   using Lanes = Vector<T, N>;
   template <int N>
-  static Lanes<N> load(const Element* p) { return treefold::TREEFOLD_LEVEL::load<T, N>(p); }
+  static Lanes<N> load(const Element* p) {
+    return treefold::TREEFOLD_LEVEL::load<T, N>(p);
+  }
   template <int N>
-  static Vector<Element, N> pack(Lanes<N> v) { return v; }
+  static Vector<Element, N> pack(Lanes<N> v) {
+    return v;
+  }
   template <int N>
-  static Lanes<N> narrow(Lanes<N> v) { return v; }
+  static Lanes<N> narrow(Lanes<N> v) {
+    return v;
+  }
 };
 
 // Elements of T as values of a wider W.
@@ -26,9 +38,13 @@ struct Widened {
   template <int N>
   using Lanes = Vector<W, N>;
   template <int N>
-  static Lanes<N> load(const Element* p) { return convert<W, N>(treefold::TREEFOLD_LEVEL::load<T, N>(p)); }
+  static Lanes<N> load(const Element* p) {
+    return convert<W, N>(treefold::TREEFOLD_LEVEL::load<T, N>(p));
+  }
   template <int N>
-  static Vector<Element, N> pack(Lanes<N> v) { return convert<T, N>(v); }
+  static Vector<Element, N> pack(Lanes<N> v) {
+    return convert<T, N>(v);
+  }
 };
 
 // bfloat16: the upper half of a float32, rounded to nearest even.
@@ -53,7 +69,9 @@ struct Brain {
     return v == v ? rounded : nan;
   }
   template <int N>
-  static Vector<Element, N> pack(Lanes<N> v) { return convert<Element, N>(upper<N>(v)); }
+  static Vector<Element, N> pack(Lanes<N> v) {
+    return convert<Element, N>(upper<N>(v));
+  }
   template <int N>
   static Lanes<N> narrow(Lanes<N> v) {
     return bits_as<Lanes<N>>(static_cast<Vector<std::uint32_t, N>>(upper<N>(v) << 16));
@@ -128,7 +146,13 @@ struct Truth {
     return v != zero ? one : zero;
   }
   template <int N>
-  static Vector<Element, N> pack(Lanes<N> v) { return v; }
+  static Vector<Element, N> pack(Lanes<N> v) {
+    return v;
+  }
   template <int N>
-  static Lanes<N> narrow(Lanes<N> v) { return v; }
+  static Lanes<N> narrow(Lanes<N> v) {
+    return v;
+  }
 };
+
+}  // namespace treefold::TREEFOLD_LEVEL

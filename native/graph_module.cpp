@@ -32,36 +32,35 @@ using Create = void* (*)(TF_OpKernelConstruction*);
 using Compute = void (*)(void*, TF_OpKernelContext*);
 using Delete = void (*)(void*);
 
-#define TREEFOLD_TENSORFLOW(X)                                                                                      \
-  X(TF_NewStatus, TF_Status*, ())                                                                                   \
-  X(TF_DeleteStatus, void, (TF_Status*))                                                                            \
-  X(TF_SetStatus, void, (TF_Status*, int, const char*))                                                             \
-  X(TF_GetCode, int, (const TF_Status*))                                                                            \
-  X(TF_Message, const char*, (const TF_Status*))                                                                    \
-  X(TF_NewOpDefinitionBuilder, TF_OpDefinitionBuilder*, (const char*))                                              \
-  X(TF_OpDefinitionBuilderAddAttr, void, (TF_OpDefinitionBuilder*, const char*))                                    \
-  X(TF_OpDefinitionBuilderAddInput, void, (TF_OpDefinitionBuilder*, const char*))                                   \
-  X(TF_OpDefinitionBuilderAddOutput, void, (TF_OpDefinitionBuilder*, const char*))                                  \
-  X(TF_OpDefinitionBuilderSetShapeInferenceFunction, void, (TF_OpDefinitionBuilder*, Infer))                        \
-  X(TF_RegisterOpDefinition, void, (TF_OpDefinitionBuilder*, TF_Status*))                                           \
-  X(TF_NewShapeHandle, TF_ShapeHandle*, ())                                                                         \
-  X(TF_DeleteShapeHandle, void, (TF_ShapeHandle*))                                                                  \
-  X(TF_ShapeInferenceContextGetInput, void, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))          \
-  X(TF_ShapeInferenceContextSetOutput, void, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))         \
-  X(TF_NewKernelBuilder, TF_KernelBuilder*, (const char*, const char*, Create, Compute, Delete))                    \
-  X(TF_RegisterKernelBuilder, void, (const char*, TF_KernelBuilder*, TF_Status*))                                   \
-  X(TF_OpKernelConstruction_GetAttrInt32, void, (TF_OpKernelConstruction*, const char*, std::int32_t*, TF_Status*)) \
-  X(TF_OpKernelConstruction_Failure, void, (TF_OpKernelConstruction*, TF_Status*))                                  \
-  X(TF_NumInputs, int, (TF_OpKernelContext*))                                                                       \
-  X(TF_GetInput, void, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                                         \
-  X(TF_AllocateOutput, TF_Tensor*,                                                                                  \
-    (TF_OpKernelContext*, int, int, const std::int64_t*, int, std::size_t, TF_Status*))                             \
-  X(TF_ExpectedOutputDataType, int, (TF_OpKernelContext*, int))                                                     \
-  X(TF_OpKernelContext_Failure, void, (TF_OpKernelContext*, TF_Status*))                                            \
-  X(TF_DeleteTensor, void, (TF_Tensor*))                                                                            \
-  X(TF_TensorData, void*, (const TF_Tensor*))                                                                       \
-  X(TF_TensorByteSize, std::size_t, (const TF_Tensor*))                                                             \
-  X(TF_NumDims, int, (const TF_Tensor*))                                                                            \
+#define TREEFOLD_TENSORFLOW(X)                                                                                         \
+  X(TF_NewStatus, TF_Status*, ())                                                                                      \
+  X(TF_DeleteStatus, void, (TF_Status*))                                                                               \
+  X(TF_SetStatus, void, (TF_Status*, int, const char*))                                                                \
+  X(TF_GetCode, int, (const TF_Status*))                                                                               \
+  X(TF_Message, const char*, (const TF_Status*))                                                                       \
+  X(TF_NewOpDefinitionBuilder, TF_OpDefinitionBuilder*, (const char*))                                                 \
+  X(TF_OpDefinitionBuilderAddAttr, void, (TF_OpDefinitionBuilder*, const char*))                                       \
+  X(TF_OpDefinitionBuilderAddInput, void, (TF_OpDefinitionBuilder*, const char*))                                      \
+  X(TF_OpDefinitionBuilderAddOutput, void, (TF_OpDefinitionBuilder*, const char*))                                     \
+  X(TF_OpDefinitionBuilderSetShapeInferenceFunction, void, (TF_OpDefinitionBuilder*, Infer))                           \
+  X(TF_RegisterOpDefinition, void, (TF_OpDefinitionBuilder*, TF_Status*))                                              \
+  X(TF_NewShapeHandle, TF_ShapeHandle*, ())                                                                            \
+  X(TF_DeleteShapeHandle, void, (TF_ShapeHandle*))                                                                     \
+  X(TF_ShapeInferenceContextGetInput, void, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))             \
+  X(TF_ShapeInferenceContextSetOutput, void, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))            \
+  X(TF_NewKernelBuilder, TF_KernelBuilder*, (const char*, const char*, Create, Compute, Delete))                       \
+  X(TF_RegisterKernelBuilder, void, (const char*, TF_KernelBuilder*, TF_Status*))                                      \
+  X(TF_OpKernelConstruction_GetAttrInt32, void, (TF_OpKernelConstruction*, const char*, std::int32_t*, TF_Status*))    \
+  X(TF_OpKernelConstruction_Failure, void, (TF_OpKernelConstruction*, TF_Status*))                                     \
+  X(TF_NumInputs, int, (TF_OpKernelContext*))                                                                          \
+  X(TF_GetInput, void, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                                            \
+  X(TF_AllocateOutput, TF_Tensor*, (TF_OpKernelContext*, int, int, const std::int64_t*, int, std::size_t, TF_Status*)) \
+  X(TF_ExpectedOutputDataType, int, (TF_OpKernelContext*, int))                                                        \
+  X(TF_OpKernelContext_Failure, void, (TF_OpKernelContext*, TF_Status*))                                               \
+  X(TF_DeleteTensor, void, (TF_Tensor*))                                                                               \
+  X(TF_TensorData, void*, (const TF_Tensor*))                                                                          \
+  X(TF_TensorByteSize, std::size_t, (const TF_Tensor*))                                                                \
+  X(TF_NumDims, int, (const TF_Tensor*))                                                                               \
   X(TF_Dim, std::int64_t, (const TF_Tensor*, int))
 
 #define TREEFOLD_POINTER(name, result, parameters) result(*name) parameters = nullptr;
@@ -108,8 +107,10 @@ void infer_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
 void* create(TF_OpKernelConstruction* construction) {
   Status status;
   std::int32_t dtype = -1, op = -1, accumulate = -1;
-  const struct { const char* name; std::int32_t* value; } attributes[] = {
-      {"dtype", &dtype}, {"op", &op}, {"accumulate", &accumulate}};
+  const struct {
+    const char* name;
+    std::int32_t* value;
+  } attributes[] = {{"dtype", &dtype}, {"op", &op}, {"accumulate", &accumulate}};
   for (const auto& one : attributes) {
     tensorflow.TF_OpKernelConstruction_GetAttrInt32(construction, one.name, one.value, status.status);
     if (!status.is_ok()) break;
@@ -214,10 +215,10 @@ void register_fold(const std::vector<std::uintptr_t>& addresses, int level) {
   vector_level = level;
   const Status status;
   TF_OpDefinitionBuilder* const definition = tensorflow.TF_NewOpDefinitionBuilder(operation);
-  const std::string types = "{half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
-                            "complex64, complex128, bool}";
-  const std::string attributes[] = {"N: int >= 1", "T: " + types, "R: " + types,
-                                    "dtype: int", "op: int", "accumulate: int"};
+  const std::string types =
+      "{half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
+      "complex64, complex128, bool}";
+  const std::string attributes[] = {"N: int >= 1", "T: " + types, "R: " + types, "dtype: int", "op: int", "accumulate: int"};
   for (const std::string& attribute : attributes) {
     tensorflow.TF_OpDefinitionBuilderAddAttr(definition, attribute.c_str());
   }

@@ -76,17 +76,19 @@ nanobind::object capsule_of(std::shared_ptr<T> held) {
   }));
 }
 
-inline nanobind::object array_on(std::byte* start, const nanobind::tuple& shape, nanobind::handle dtype, nanobind::object owner, bool is_writable) {
+inline nanobind::object array_on(std::byte* start, const nanobind::tuple& shape, nanobind::handle dtype, nanobind::object owner,
+                                 bool is_writable) {
   PyArray_Descr* descr = nullptr;
   if (PyArray_DescrConverter(dtype.ptr(), &descr) == NPY_FAIL) throw nanobind::python_error();
   std::vector<npy_intp> lengths;
   for (nanobind::handle length : shape) lengths.push_back(nanobind::cast<npy_intp>(length));
   const int flags = is_writable ? NPY_ARRAY_CARRAY : NPY_ARRAY_CARRAY_RO;
-  PyObject* const array = PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(lengths.size()), lengths.data(),
-                                               nullptr, start, flags, nullptr);
+  PyObject* const array = PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(lengths.size()), lengths.data(), nullptr,
+                                               start, flags, nullptr);
   if (array == nullptr) throw nanobind::python_error();
   nanobind::object result = nanobind::steal(array);
-  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), owner.release().ptr()) != 0) throw nanobind::python_error();
+  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), owner.release().ptr()) != 0)
+    throw nanobind::python_error();
   return result;
 }
 

@@ -34,8 +34,7 @@ constexpr std::size_t line = 64;
 
 // A kind of fold in a group: everything about a call but its memory.
 struct Form {
-  Form(const nb::bytes& kind, const std::string& description,
-       const std::vector<std::pair<int, std::size_t>>& leaves, int op,
+  Form(const nb::bytes& kind, const std::string& description, const std::vector<std::pair<int, std::size_t>>& leaves, int op,
        int accumulate, int level, bool is_weighted) {
     call.description = description;
     const treefold::Weights some_weights({1}, 1);
@@ -91,7 +90,8 @@ class HostGroup {
   HostGroup(int fd, std::size_t rank, std::size_t ranks, std::size_t result_bytes, std::size_t arena_bytes,
             const std::vector<std::tuple<int, int>>& peers, bool spins)
       : mapping_(std::make_shared<Mapping>(fd, tg::Layout::of(ranks, result_bytes, arena_bytes))),
-        arena_(std::make_shared<tg::Arena>(mapping_->base, mapping_->fd, mapping_->layout.arena(rank), mapping_->layout.arena_bytes)),
+        arena_(std::make_shared<tg::Arena>(mapping_->base, mapping_->fd, mapping_->layout.arena(rank),
+                                           mapping_->layout.arena_bytes)),
         meetings_(mapping_->base, mapping_->layout, rank, peers_of(peers), spins),
         areas_(mapping_->base, mapping_->fd, mapping_->layout),
         operation_(meetings_, areas_, mapping_->base, mapping_->layout) {
@@ -106,9 +106,9 @@ class HostGroup {
   HostGroup(const HostGroup&) = delete;
   HostGroup& operator=(const HostGroup&) = delete;
 
-  nb::object fold(const Form& form, const nb::list& rows, const nb::object& targets, bool wants_lease,
-                  const nb::bytes& weights, std::size_t weight_words, std::uint64_t plan, double seconds,
-                  const nb::object& warn, const std::vector<std::vector<std::size_t>>& counts) {
+  nb::object fold(const Form& form, const nb::list& rows, const nb::object& targets, bool wants_lease, const nb::bytes& weights,
+                  std::size_t weight_words, std::uint64_t plan, double seconds, const nb::object& warn,
+                  const std::vector<std::vector<std::size_t>>& counts) {
     tg::Call call = form.call;
     if (rows.size() != call.leaves.size()) refuse("A call of other leaves than its form.");
     for (nb::handle row : rows) call.replicas = std::max(call.replicas, nb::cast<const Row&>(row).starts.size());
@@ -166,8 +166,7 @@ class HostGroup {
     return run(call, seconds, warn);
   }
 
-  Ended agree(const nb::bytes& kind, const nb::bytes& blob, const std::string& description, bool is_refused,
-              double seconds,
+  Ended agree(const nb::bytes& kind, const nb::bytes& blob, const std::string& description, bool is_refused, double seconds,
               const nb::object& warn) {
     if (blob.size() > tg::blob_bytes) refuse("Ranks agree on " + std::to_string(tg::blob_bytes) + " bytes at most.");
     tg::Call call;
@@ -223,7 +222,8 @@ class HostGroup {
 
   Ended run(const tg::Call& call, double seconds, const nb::object& warn) {
     for (const tg::Piece& piece : call.pieces_out) {
-      if (piece.at > call.result_bytes || piece.nbytes > call.result_bytes - piece.at) refuse("A piece lies outside the results.");
+      if (piece.at > call.result_bytes || piece.nbytes > call.result_bytes - piece.at)
+        refuse("A piece lies outside the results.");
     }
     // Without the GIL: the other ranks may take until the deadline to come.
     PyThreadState* state = PyEval_SaveThread();
@@ -309,7 +309,7 @@ nb::list descriptors_of(const Ended& ended) {
   nb::list made;
   for (const tg::Descriptor& said : ended.outcome.descriptors) {
     made.append(nb::make_tuple(nb::bytes(said.kind, sizeof said.kind), said.is_refused != 0, said.replicas, said.plan != 0,
-                              said.is_mixed != 0));
+                               said.is_mixed != 0));
   }
   return made;
 }
@@ -339,9 +339,12 @@ void define_groups(nb::module_& module) {
                     bool>(),
            nb::arg("kind"), nb::arg("description"), nb::arg("leaves"), nb::arg("op"), nb::arg("accumulate"), nb::arg("level"),
            nb::arg("is_weighted") = false)
-      .def_prop_ro("kind", [](const Form& form) { return nb::bytes(reinterpret_cast<const char*>(form.call.kind), sizeof form.call.kind); })
+      .def_prop_ro(
+          "kind",
+          [](const Form& form) { return nb::bytes(reinterpret_cast<const char*>(form.call.kind), sizeof form.call.kind); })
       .def_prop_ro("description", [](const Form& form) { return form.call.description; })
-      .def_prop_ro("stream_bytes", [](const Form& form) { return form.call.stream_bytes; }, "Of one replica.")
+      .def_prop_ro(
+          "stream_bytes", [](const Form& form) { return form.call.stream_bytes; }, "Of one replica.")
       .def_prop_ro("result_bytes", [](const Form& form) { return form.call.result_bytes; })
       .def_prop_ro("results_at", &Form::results_at, "Where the result of each leaf begins in the result area.");
   nb::class_<Ended>(module, "GroupOutcome", "How an operation of a group ended.")
@@ -349,28 +352,30 @@ void define_groups(nb::module_& module) {
       .def_prop_ro("phase", [](const Ended& e) { return tg::phase_names[static_cast<int>(e.outcome.decision.phase)]; })
       .def_prop_ro("cause", [](const Ended& e) { return tg::cause_names[static_cast<int>(e.outcome.decision.cause)]; })
       .def_prop_ro("rank", [](const Ended& e) { return static_cast<int>(e.outcome.decision.rank); })
-      .def_prop_ro("state", [](const Ended& e) {
-        const char state = e.outcome.decision.state;
-        return state == 0 ? std::string() : std::string(1, state);
-      })
+      .def_prop_ro("state",
+                   [](const Ended& e) {
+                     const char state = e.outcome.decision.state;
+                     return state == 0 ? std::string() : std::string(1, state);
+                   })
       .def_prop_ro("path", [](const Ended& e) { return tg::path_names[std::min(static_cast<int>(e.outcome.path), 4)]; })
       .def_prop_ro("is_leased", [](const Ended& e) { return e.lease != nullptr; })
       .def_prop_ro("missing_bytes", [](const Ended& e) { return e.outcome.missing_bytes; })
       .def_prop_ro("is_unplanned", [](const Ended& e) { return e.outcome.is_unplanned; })
       .def_prop_ro("descriptions", [](const Ended& e) { return texts_of(e.outcome.descriptions); })
       .def_prop_ro("blobs", [](const Ended& e) { return bytes_of(e.outcome.blobs); })
-      .def_prop_ro("descriptors", &descriptors_of, "Of each rank: kind, whether it refuses, replicas, whether it has a plan, whether leaves differ.")
+      .def_prop_ro("descriptors", &descriptors_of,
+                   "Of each rank: kind, whether it refuses, replicas, whether it has a plan, whether leaves differ.")
       .def("view", &Ended::view, nb::arg("at"), nb::arg("shape"), nb::arg("dtype"),
            "Return a read-only array on the result area; without a lease it is right until the next operation.");
   nb::class_<HostGroup>(module, "HostGroup", "The ranks of one host, as one of them sees them.")
-      .def(nb::init<int, std::size_t, std::size_t, std::size_t, std::size_t, const std::vector<std::tuple<int, int>>&,
-                    bool>(),
-           nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("result_bytes"), nb::arg("arena_bytes"),
-           nb::arg("peers"), nb::arg("spins"), "Own the descriptors of `peers`, by which ranks see each other end; `fd` stays the caller's.")
+      .def(nb::init<int, std::size_t, std::size_t, std::size_t, std::size_t, const std::vector<std::tuple<int, int>>&, bool>(),
+           nb::arg("fd"), nb::arg("rank"), nb::arg("ranks"), nb::arg("result_bytes"), nb::arg("arena_bytes"), nb::arg("peers"),
+           nb::arg("spins"), "Own the descriptors of `peers`, by which ranks see each other end; `fd` stays the caller's.")
       .def("fold", &HostGroup::fold, nb::arg("form"), nb::arg("rows"), nb::arg("targets").none(), nb::arg("wants_lease"),
            nb::arg("weights"), nb::arg("weight_words"), nb::arg("plan"), nb::arg("seconds"), nb::arg("warn").none(),
            nb::arg("counts") = std::vector<std::vector<std::size_t>>{},
-           "Fold the rows of all ranks into the one array of each target, where there is one; None, with nothing done and no\n"
+           "Fold the rows of all ranks into the one array of each target, where there is one; None, with nothing done "
+           "and no\n"
            "other rank told, if targets cannot be written or share memory with another array of the call.")
       .def("place", &HostGroup::place, nb::arg("kind"), nb::arg("result_bytes"), nb::arg("sources"), nb::arg("targets"),
            nb::arg("wants_lease"), nb::arg("description"), nb::arg("seconds"), nb::arg("warn").none())

@@ -1,4 +1,9 @@
-// float16 to float32 and back, one at a time. Included inside a namespace of whoever needs it.
+// float16 to float32 and back, one at a time.
+#pragma once
+
+#include "level.hpp"
+
+namespace treefold::TREEFOLD_LEVEL {
 
 template <class To, class From>
 inline To bits_as(From from) {
@@ -34,3 +39,5 @@ inline std::uint16_t float_to_half(float f) {
   const float shifted = bits_as<float>(magnitude) + 0.5f;
   return static_cast<std::uint16_t>(sign | (bits_as<std::uint32_t>(shifted) - 0x3f000000u));
 }
+
+}  // namespace treefold::TREEFOLD_LEVEL

@@ -1,7 +1,15 @@
-// The folds: one loop over elements, any format, any operation. Included once per vector level, in its namespace.
+// The folds: one loop over elements, any format, any operation.
 //
 // Each loop reads a block of one source after the other into registers, accumulates it there, rounds once and writes
 // the result to every target. A target may be one of the sources: a block is read from all of them before it is written.
+#pragma once
+
+#include "elements.hpp"
+#include "formats.hpp"
+#include "overflow.hpp"
+#include "vectors.hpp"
+
+namespace treefold::TREEFOLD_LEVEL {
 
 // Vectors in a block: enough that no addition waits for the one before, and few enough that a block's streamed writes, to
 // eight targets or so, do not take all line buffers at once (8 vectors: 10-20 % slower there).
@@ -11,9 +19,13 @@ template <class Value>
 constexpr int lanes_of = vector_bytes ? vector_bytes / static_cast<int>(sizeof(Value)) : 1;
 
 template <class A>
-inline A smaller(A a, A b) { return a < b ? a : b; }
+inline A smaller(A a, A b) {
+  return a < b ? a : b;
+}
 template <class A>
-inline A larger(A a, A b) { return a > b ? a : b; }
+inline A larger(A a, A b) {
+  return a > b ? a : b;
+}
 
 // Returns the smaller or larger value. NaN wins from either side; of two zeros, MIN takes -0 and MAX takes +0.
 template <class Bits, bool is_min, class A>
@@ -27,9 +39,18 @@ inline A extreme(A a, A b) {
   return a == a ? right : a;
 }
 
-template <class T> struct BitsOf { using type = T; };
-template <> struct BitsOf<float> { using type = std::uint32_t; };
-template <> struct BitsOf<double> { using type = std::uint64_t; };
+template <class T>
+struct BitsOf {
+  using type = T;
+};
+template <>
+struct BitsOf<float> {
+  using type = std::uint32_t;
+};
+template <>
+struct BitsOf<double> {
+  using type = std::uint64_t;
+};
 template <class T>
 constexpr bool is_real = !std::is_same_v<typename BitsOf<T>::type, T>;
 
@@ -97,7 +118,9 @@ struct Policy {
 
 // Narrows a float64 with a sticky last bit ("round to odd"), so that rounding the result again equals rounding once.
 template <class Value>
-inline Value round_to_odd(double value) { return value; }
+inline Value round_to_odd(double value) {
+  return value;
+}
 template <>
 inline float round_to_odd<float>(double value) {
   const float near = static_cast<float>(value);
@@ -154,8 +177,8 @@ inline void finish_block(Vector<typename P::Value, N> (&total)[U], const void* c
 }
 
 template <class P, int N, int U>
-inline void fold_block(const void* const* sources, const Arithmetic& fold, void* const* targets,
-                       std::size_t target_count, std::size_t at, bool stream_out) {
+inline void fold_block(const void* const* sources, const Arithmetic& fold, void* const* targets, std::size_t target_count,
+                       std::size_t at, bool stream_out) {
   using Format = typename P::Format;
   using Value = typename P::Value;
   using Lanes = Vector<Value, N>;
@@ -230,3 +253,5 @@ void fold_loop(const void* const* sources, const Arithmetic& fold, void* const* 
   // At the end of every range, on the thread that wrote it: a fence orders the writes of its own thread alone.
   if (stream_out) stream_fence();
 }
+
+}  // namespace treefold::TREEFOLD_LEVEL

@@ -36,9 +36,7 @@ using treefold::Item;
 struct ArrayName {
   const char* role;
   std::size_t index, item;
-  std::string words() const {
-    return std::string(role) + " " + std::to_string(index) + " of item " + std::to_string(item);
-  }
+  std::string words() const { return std::string(role) + " " + std::to_string(index) + " of item " + std::to_string(item); }
 };
 
 // Returns the memory of a NumPy array that loops can run over: row-major, aligned, in native byte order.
@@ -78,8 +76,8 @@ class Batch {
     add_memory(item, entry[1], entry[2]);
     item.arithmetic.count = nb::len(nb::handle(entry[1]));
     if (request.weights != nullptr && request.weights->count() != item.arithmetic.count) {
-      refuse("fold got " + std::to_string(request.weights->count()) + " weights for " +
-             std::to_string(item.arithmetic.count) + " sources.");
+      refuse("fold got " + std::to_string(request.weights->count()) + " weights for " + std::to_string(item.arithmetic.count) +
+             " sources.");
     }
     item.arithmetic.weights = request.weights;
     items_.push_back(item);
@@ -203,8 +201,9 @@ NB_MODULE(_native, module) {
              "weights: whole numbers above 0, one per source, of words_each 32-bit words each, little-endian.");
   module.def("set_certificate", &set_certificate, nb::arg("certificate"),
              "Choose what proves that additions were exact, by its number in CERTIFICATES, for all folds from now on.");
-  module.def("certificate", [](int level) { return static_cast<int>(level_at(level).certificate()); }, nb::arg("level"),
-             "Return the number of the certificate that a level uses: not the one asked for where its test failed.");
+  module.def(
+      "certificate", [](int level) { return static_cast<int>(level_at(level).certificate()); }, nb::arg("level"),
+      "Return the number of the certificate that a level uses: not the one asked for where its test failed.");
   module.def("in_plain_arithmetic", &in_plain_arithmetic,
              "Call a function, with what follows it, in the floating-point mode of folds; then restore the caller's.");
   module.def("traffic", &traffic, nb::arg("items"), nb::arg("level"), nb::arg("task_bytes") = 0,

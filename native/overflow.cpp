@@ -4,11 +4,12 @@
 #include <cmath>
 #include <cstring>
 
-namespace {
 #include "half.hpp"
-}
 
 namespace treefold {
+
+using of_no_level::bits_as;
+using of_no_level::half_to_float;
 
 namespace {
 

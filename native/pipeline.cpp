@@ -24,10 +24,21 @@ struct Flow {
 class Clock {
  public:
   Clock(const Lanes& lanes, double* starts, double* stops)
-      : lanes_(lanes), starts_(starts), stops_(stops), streams_(lanes), sharing_(lanes, streams_),
-        flows_(streams_.size()), behind_(lanes.num_lanes), goal_(lanes.num_lanes), lanes_of_(lanes.num_tasks),
-        followers_(lanes.num_tasks), done_(lanes.num_tasks), ended_(lanes.num_lanes), is_busy_(lanes.num_lanes),
-        is_freed_(lanes.num_lanes), events_(lanes.num_lanes + streams_.size()) {
+      : lanes_(lanes),
+        starts_(starts),
+        stops_(stops),
+        streams_(lanes),
+        sharing_(lanes, streams_),
+        flows_(streams_.size()),
+        behind_(lanes.num_lanes),
+        goal_(lanes.num_lanes),
+        lanes_of_(lanes.num_tasks),
+        followers_(lanes.num_tasks),
+        done_(lanes.num_tasks),
+        ended_(lanes.num_lanes),
+        is_busy_(lanes.num_lanes),
+        is_freed_(lanes.num_lanes),
+        events_(lanes.num_lanes + streams_.size()) {
     for (std::size_t lane = 0; lane < lanes.num_lanes; ++lane) lanes_of_[lanes.task[lane]].push_back(lane);
     for (std::size_t task = 0; task < lanes.num_tasks; ++task) {
       for (auto i = lanes.need_start[task]; i < lanes.need_start[task + 1]; ++i) {

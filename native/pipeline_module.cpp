@@ -38,10 +38,9 @@ bool is_interrupted() {
 }
 
 void run(const Flat<std::int32_t>& task, const Flat<double>& nbytes, const Flat<double>& alpha_s,
-         const Flat<std::int32_t>& resource_start, const Flat<std::int32_t>& resources,
-         const Flat<std::int32_t>& need_start, const Flat<std::int32_t>& need_task,
-         const Table<const std::int32_t>& need_counts, const Flat<double>& capacities, const Table<double>& starts,
-         const Table<double>& stops) {
+         const Flat<std::int32_t>& resource_start, const Flat<std::int32_t>& resources, const Flat<std::int32_t>& need_start,
+         const Flat<std::int32_t>& need_task, const Table<const std::int32_t>& need_counts, const Flat<double>& capacities,
+         const Table<double>& starts, const Table<double>& stops) {
   const std::size_t lanes = task.size(), chunks = starts.shape(1), tasks = need_start.size() - 1;
   expect(need_start.size() > 0 && nbytes.size() == lanes && alpha_s.size() == lanes && starts.shape(0) == lanes &&
              stops.shape(0) == lanes && stops.shape(1) == chunks,
@@ -53,9 +52,19 @@ void run(const Flat<std::int32_t>& task, const Flat<double>& nbytes, const Flat<
          "run_pipeline got an index of something that is not there.");
   expect(std::all_of(capacities.data(), capacities.data() + capacities.size(), [](double c) { return c > 0; }),
          "run_pipeline got a resource of no capacity.");
-  const treefold::Lanes all{lanes, tasks, capacities.size(), chunks, task.data(), nbytes.data(), alpha_s.data(),
-                            resource_start.data(), resources.data(), need_start.data(), need_task.data(),
-                            need_counts.data(), capacities.data()};
+  const treefold::Lanes all{lanes,
+                            tasks,
+                            capacities.size(),
+                            chunks,
+                            task.data(),
+                            nbytes.data(),
+                            alpha_s.data(),
+                            resource_start.data(),
+                            resources.data(),
+                            need_start.data(),
+                            need_task.data(),
+                            need_counts.data(),
+                            capacities.data()};
   bool is_done = false;
   {
     const nb::gil_scoped_release no_gil;
@@ -68,7 +77,7 @@ void run(const Flat<std::int32_t>& task, const Flat<double>& nbytes, const Flat<
 
 void define_pipeline(nb::module_& module) {
   module.def("run_pipeline", &run, nb::arg("task"), nb::arg("nbytes"), nb::arg("alpha_s"), nb::arg("resource_start"),
-             nb::arg("resources"), nb::arg("need_start"), nb::arg("need_task"), nb::arg("need_counts"),
-             nb::arg("capacities"), nb::arg("starts"), nb::arg("stops"),
+             nb::arg("resources"), nb::arg("need_start"), nb::arg("need_task"), nb::arg("need_counts"), nb::arg("capacities"),
+             nb::arg("starts"), nb::arg("stops"),
              "Run lanes on shared resources and fill in when each chunk started and stopped.");
 }

@@ -59,9 +59,16 @@ class Streams {
 class Sharing {
  public:
   Sharing(const Lanes& lanes, const Streams& streams)
-      : capacities_(lanes.capacities), streams_(streams), active_(lanes.num_resources), is_changed_(lanes.num_resources),
-        seen_(lanes.num_resources), index_in_open_(lanes.num_resources), nbytes_(streams.size()), rate_(streams.size()),
-        stream_seen_(streams.size()), is_rising_(streams.size()) {}
+      : capacities_(lanes.capacities),
+        streams_(streams),
+        active_(lanes.num_resources),
+        is_changed_(lanes.num_resources),
+        seen_(lanes.num_resources),
+        index_in_open_(lanes.num_resources),
+        nbytes_(streams.size()),
+        rate_(streams.size()),
+        stream_seen_(streams.size()),
+        is_rising_(streams.size()) {}
 
   // Sets the bytes that one chunk on every busy lane of a stream has in all; 0 if no lane is busy.
   void set(std::int32_t stream, double nbytes) {

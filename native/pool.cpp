@@ -181,8 +181,7 @@ void Pool::send_workers_away() noexcept {
   stopped_.store(was_stopped);  // this thread does the remaining tasks itself, in the parent as in the child
 }
 
-bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task,
-               const std::function<bool()>& interrupted) {
+bool Pool::run(std::size_t count, const std::function<void(std::size_t)>& task, const std::function<bool()>& interrupted) {
   const std::size_t threads = num_threads();
   // Acquire pairs with the release at the end of run(): the plain members that offer() writes are handed from holder to
   // holder. The flag is tried, never waited for: whoever holds it may be this very thread, below a signal handler.

@@ -55,10 +55,13 @@ void call_hook(tg::Stage stage, tg::Moment moment, std::uint64_t sequence, std::
 
 void define_protocol(nb::module_& module) {
   module.def("group_protocol", &protocol, "Return the tables by which the ranks of one host agree, in names.");
-  module.def("set_stage_hook", [](nb::object hook) {
-    tg::set_stage_hook(hook.is_none() ? nullptr : &call_hook);
-    Py_XDECREF(std::exchange(hook_for_tests, hook.release().ptr()));
-  }, nb::arg("hook").none(), "Call hook(stage, moment, sequence, chunk) around every stage of every operation: for tests.");
+  module.def(
+      "set_stage_hook",
+      [](nb::object hook) {
+        tg::set_stage_hook(hook.is_none() ? nullptr : &call_hook);
+        Py_XDECREF(std::exchange(hook_for_tests, hook.release().ptr()));
+      },
+      nb::arg("hook").none(), "Call hook(stage, moment, sequence, chunk) around every stage of every operation: for tests.");
 }
 
 #endif

@@ -44,8 +44,7 @@ nb::object empty(const nb::tuple& shape, nb::handle dtype) {
 
 }  // namespace
 
-ResultMemory::ResultMemory(std::size_t nbytes)
-    : start_(treefold::HostMemory::of_this_process().take(nbytes)), nbytes_(nbytes) {
+ResultMemory::ResultMemory(std::size_t nbytes) : start_(treefold::HostMemory::of_this_process().take(nbytes)), nbytes_(nbytes) {
   if (start_ == nullptr) {
     no_memory("There is no memory for a result of " + std::to_string(nbytes) + " bytes. Nothing was written.");
   }
@@ -70,8 +69,8 @@ nb::object new_array(const std::vector<Py_ssize_t>& shape, nb::handle dtype) {
     memory.release();
   }
   Py_INCREF(descr);  // the array takes this one
-  PyObject* const array = PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(shape.size()), shape.data(),
-                                               nullptr, start, start == nullptr ? 0 : NPY_ARRAY_CARRAY, nullptr);
+  PyObject* const array = PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(shape.size()), shape.data(), nullptr,
+                                               start, start == nullptr ? 0 : NPY_ARRAY_CARRAY, nullptr);
   if (array == nullptr) throw nb::python_error();
   nb::object result = nb::steal(array);
   if (start != nullptr && PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), owner.release().ptr()) != 0) {

@@ -36,8 +36,7 @@ void set_key(Row& row, std::int32_t device_type, std::int32_t device_index, nb::
   const std::int64_t words[]{reinterpret_cast<PyArray_Descr*>(row.dtype.ptr())->type_num, device_type, device_index,
                              static_cast<std::int64_t>(row.starts.size())};
   const std::size_t shape_bytes = row.shape.size() * sizeof row.shape[0];
-  const nb::object form =
-      nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(sizeof words + shape_bytes)));
+  const nb::object form = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(sizeof words + shape_bytes)));
   if (!form.is_valid()) throw nb::python_error();
   char* const written = PyBytes_AS_STRING(form.ptr());
   std::memcpy(written, words, sizeof words);
@@ -98,8 +97,8 @@ bool is_whole(nb::handle tensor, const void* start, const nb::tuple& methods, co
   return room >= row.nbytes() + offset;
 }
 
-nb::object read_tensors(const nb::object& backend, const nb::capsule& exchange, const nb::tuple& tensors,
-                        nb::handle dtype, nb::handle extra, const nb::tuple& methods) {
+nb::object read_tensors(const nb::object& backend, const nb::capsule& exchange, const nb::tuple& tensors, nb::handle dtype,
+                        nb::handle extra, const nb::tuple& methods) {
   const ExchangeTable& table = table_of(exchange);
   if (!PyArray_DescrCheck(dtype.ptr())) throw nb::type_error("The dtype is no numpy.dtype.");
   Row row;
@@ -199,9 +198,9 @@ namespace {
 
 // Tells whether two rows have the same arrays in the same order.
 bool is_same(const Row& row, const Row& other) {
-  return row.starts == other.starts && (row.dtype.is(other.dtype) ||
-                                        PyArray_EquivTypes(reinterpret_cast<PyArray_Descr*>(row.dtype.ptr()),
-                                                           reinterpret_cast<PyArray_Descr*>(other.dtype.ptr())));
+  return row.starts == other.starts &&
+         (row.dtype.is(other.dtype) || PyArray_EquivTypes(reinterpret_cast<PyArray_Descr*>(row.dtype.ptr()),
+                                                          reinterpret_cast<PyArray_Descr*>(other.dtype.ptr())));
 }
 
 // One kind of fold. The loop for each leaf is looked up once, when the fold is made.
@@ -297,7 +296,8 @@ void define_rows(nb::module_& module) {
       .def(nb::init<const nb::tuple&, int, int, int>(), nb::arg("dtypes"), nb::arg("op"), nb::arg("accumulate"),
            nb::arg("level"))
       .def("fold", &RowFold::fold, nb::arg("rows"), nb::arg("targets"), nb::arg("before").none() = nb::none(),
-           "Fold each row into the arrays of its target, which may be the row itself. Return False, and do nothing, unless\n"
+           "Fold each row into the arrays of its target, which may be the row itself. Return False, and do nothing, "
+           "unless\n"
            "targets can be written and none of them shares memory with another array of the call.\n\n"
            "``before``: called with the targets once nothing is refused any more, before anything is written.");
 }

@@ -1,4 +1,9 @@
-// Folds that are rare enough to go one element at a time. Included once per vector level, in its namespace.
+// Folds that are rare enough to go one element at a time.
+#pragma once
+
+#include "exact_loops.hpp"
+
+namespace treefold::TREEFOLD_LEVEL {
 
 // Tells whether a product lost digits: it overflowed or is denormal, or it is 0 although no factor is.
 template <class Real>
@@ -11,8 +16,8 @@ inline bool is_lossy(Real product, Real a, Real b) {
 
 // The product of complex numbers, part by part.
 template <Dtype real_dtype, class Real, class Wide, Accumulate accumulate>
-void complex_product(const void* const* sources, const Arithmetic& fold, void* const* targets,
-                     std::size_t target_count, std::size_t begin, std::size_t end, bool) {
+void complex_product(const void* const* sources, const Arithmetic& fold, void* const* targets, std::size_t target_count,
+                     std::size_t begin, std::size_t end, bool) {
   for (std::size_t at = begin; at < end; ++at) {
     const Real* first = static_cast<const Real*>(sources[0]) + 2 * at;
     Wide real = first[0], imaginary = first[1];
@@ -55,10 +60,12 @@ void integer_mean_of_any_count(const void* const* sources, const Arithmetic& fol
 }
 
 template <bool is_signed>
-void wide_integer_mean(const void* const* sources, const Arithmetic& fold, void* const* targets,
-                       std::size_t target_count, std::size_t begin, std::size_t end, bool) {
+void wide_integer_mean(const void* const* sources, const Arithmetic& fold, void* const* targets, std::size_t target_count,
+                       std::size_t begin, std::size_t end, bool) {
   for (std::size_t at = begin; at < end; ++at) {
     const double mean = integer_mean(sources, fold.count, at, is_signed);
     for (std::size_t t = 0; t < target_count; ++t) static_cast<double*>(targets[t])[at] = mean;
   }
 }
+
+}  // namespace treefold::TREEFOLD_LEVEL

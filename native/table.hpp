@@ -1,4 +1,9 @@
 // The loops of this level, by dtype, op and accumulation.
+#pragma once
+
+#include "special.hpp"
+
+namespace treefold::TREEFOLD_LEVEL {
 
 using F16 = Half;
 using BF16 = Brain;
@@ -70,8 +75,8 @@ struct Traffic {
 };
 
 template <int N, int U>
-inline void traffic_block(const void* const* sources, std::size_t count, void* const* targets,
-                          std::size_t target_count, std::size_t at, bool stream_out) {
+inline void traffic_block(const void* const* sources, std::size_t count, void* const* targets, std::size_t target_count,
+                          std::size_t at, bool stream_out) {
   using Bytes = std::uint8_t;
   constexpr std::size_t block_bytes = U > 1 ? N * U : 0;
   Vector<Bytes, N> mixed[U];
@@ -85,8 +90,8 @@ inline void traffic_block(const void* const* sources, std::size_t count, void* c
   write_block<Vector<Bytes, N>, U>(mixed, targets, target_count, at, stream_out);
 }
 
-inline void traffic(const void* const* sources, const Arithmetic& fold, void* const* targets,
-                    std::size_t target_count, std::size_t begin, std::size_t end, bool stream_out) {
+inline void traffic(const void* const* sources, const Arithmetic& fold, void* const* targets, std::size_t target_count,
+                    std::size_t begin, std::size_t end, bool stream_out) {
   constexpr int N = vector_bytes ? vector_bytes : 1;
   constexpr int U = block_vectors;
   std::size_t at = begin;
@@ -111,8 +116,7 @@ void fill_complex(Level& level) {
        &of_pairs<loop_of<real, Plain<Real>, Plain<Real>, Op::sum, native>>);
   fill(level, dtype, Op::mean, &of_pairs<exact_of<real, Plain<Real>, Op::mean>>,
        &of_pairs<loop_of<real, Plain<Real>, Plain<Real>, Op::mean, native>>);
-  fill(level, dtype, Op::product, &complex_product<real, Real, Wide, exact>,
-       &complex_product<real, Real, Real, native>);
+  fill(level, dtype, Op::product, &complex_product<real, Real, Wide, exact>, &complex_product<real, Real, Real, native>);
   level.weighted_mean[static_cast<int>(dtype)] = &of_pairs<exact_of<real, Plain<Real>, Op::mean, true>>;
 }
 
@@ -146,3 +150,5 @@ const Level& level() {
   static const Level made = make_level(TREEFOLD_LEVEL_NAME);
   return made;
 }
+
+}  // namespace treefold::TREEFOLD_LEVEL

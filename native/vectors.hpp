@@ -1,11 +1,16 @@
-// Vectors of elements, as the compiler's own vector types where it has them, else one element at a time. Included once
-// per vector level, in that level's namespace, so that no code of one level can stand in for another's.
+// Vectors of elements, as the compiler's own vector types where it has them, else one element at a time.
+#pragma once
+
+#include "half.hpp"
+#include "level.hpp"
 
 #if defined(__GNUC__) && !defined(TREEFOLD_PLAIN)
 #define TREEFOLD_VECTORS 1
 #else
 #define TREEFOLD_VECTORS 0
 #endif
+
+namespace treefold::TREEFOLD_LEVEL {
 
 #if TREEFOLD_VECTORS
 
@@ -53,10 +58,10 @@ template <class From, class To, int N>
 struct OneStep {
   static constexpr bool exists = false;
 };
-#define TREEFOLD_ONE_STEP(From, To, N, expression)                                             \
-  template <>                                                                                  \
-  struct OneStep<From, To, N> {                                                                \
-    static constexpr bool exists = true;                                                       \
+#define TREEFOLD_ONE_STEP(From, To, N, expression)                                            \
+  template <>                                                                                 \
+  struct OneStep<From, To, N> {                                                               \
+    static constexpr bool exists = true;                                                      \
     static Vector<To, N> of(Vector<From, N> v) { return bits_as<Vector<To, N>>(expression); } \
   };
 #if defined(__AVX512F__)
@@ -187,8 +192,7 @@ inline void stream(void* p, V v) {
 
 // Writes the vectors of a block to every target.
 template <class V, int U>
-inline void write_block(const V (&out)[U], void* const* targets, std::size_t target_count, std::size_t byte,
-                        bool stream_out) {
+inline void write_block(const V (&out)[U], void* const* targets, std::size_t target_count, std::size_t byte, bool stream_out) {
   if constexpr (U % 2 == 0 && Pair<sizeof(V)>::fits) {
     using Joined = typename Pair<sizeof(V)>::type;
     Joined joined[U / 2];
@@ -214,3 +218,5 @@ inline void stream_fence() {
   _mm_sfence();
 #endif
 }
+
+}  // namespace treefold::TREEFOLD_LEVEL

@@ -1,10 +1,12 @@
-// The processor's sticky flag "inexact" as a proof that additions were exact. Included once per vector level, in its
-// namespace.
+// The processor's sticky flag "inexact" as a proof that additions were exact.
 //
 // This is the only place that reads the flag. A compiler knows nothing of it: whatever it moves out of the window is not
 // seen, and a wrong sum would pass for an exact one. So the window is one function. The sums, or what they are rounded to by
 // operations that leave the flag alone, go to memory: to the caller's, which "memory" covers, or to a scratch, which is an
 // operand of both asm statements, because a local array whose address stays here may otherwise live in registers.
+#pragma once
+
+#include "level.hpp"
 
 #if defined(__GNUC__) && (defined(__x86_64__) || defined(__aarch64__))
 #define TREEFOLD_HAS_FLAG 1
@@ -12,6 +14,8 @@ static_assert(FLT_EVAL_METHOD == 0, "additions are made in their own precision")
 #else
 #define TREEFOLD_HAS_FLAG 0
 #endif
+
+namespace treefold::TREEFOLD_LEVEL {
 
 // Runs `add`, which writes sums into the scratch or the caller's memory, and tells whether each of its operations was exact.
 // Infinities are; an operation that is invalid (infinity less infinity) is not.
@@ -37,3 +41,5 @@ inline bool adds_exactly([[maybe_unused]] Scratch& scratch, [[maybe_unused]] Add
   return false;
 #endif
 }
+
+}  // namespace treefold::TREEFOLD_LEVEL

@@ -165,7 +165,7 @@ bool Meetings::is_over(std::uint32_t number) const {
 void Meetings::judge(std::uint64_t sequence, const Patience& patience) {
   if (patience.interrupted && patience.interrupted()) {
     decide(sequence, Event::spoil, Cause::interrupted, rank_);
-  // A rank that ended after this operation was decided does no harm: a final decision cannot be spoiled any more.
+    // A rank that ended after this operation was decided does no harm: a final decision cannot be spoiled any more.
   } else if (const std::size_t dead = dead_rank(); dead < layout_.ranks) {
     // The reason comes from memory that another process wrote, so it is brought into the known range like a decision.
     const std::uint32_t departure = block(dead).departure.load(std::memory_order_acquire);
@@ -233,7 +233,8 @@ void Meetings::sleep(std::uint32_t number, Clock::duration most) {
   const std::uint32_t seen = shared.met.load(std::memory_order_seq_cst);
   if (static_cast<std::int32_t>(seen - number) < 0) {
     const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(most).count();
-    const timespec timeout{static_cast<std::time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
+    const timespec timeout{static_cast<std::time_t>(nanoseconds / 1'000'000'000),
+                           static_cast<long>(nanoseconds % 1'000'000'000)};
     // The kernel compares the word with `seen` before it sleeps, so a meeting that ends in between is not missed.
     futex(shared.met, FUTEX_WAIT, seen, &timeout);
   }

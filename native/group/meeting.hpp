@@ -45,9 +45,7 @@ class Meetings {
 
   // Returns how operation `sequence`, this rank's last, stands; once is_final() holds for it, it stays so.
   Decision outcome(std::uint64_t sequence) const;
-  static bool is_final(const Decision& decision) {
-    return decision.phase != Phase::open && decision.phase != Phase::moving;
-  }
+  static bool is_final(const Decision& decision) { return decision.phase != Phase::open && decision.phase != Phase::moving; }
 
   std::vector<std::size_t> absent() const;
   Control& control() const { return *reinterpret_cast<Control*>(base_); }

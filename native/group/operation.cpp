@@ -32,9 +32,8 @@ Span slice_of(Span chunk, std::size_t rank, std::size_t ranks) {
 
 // Returns the first leaf that reaches beyond `begin` in the stream; leaves follow each other there.
 std::size_t first_leaf(const std::vector<Leaf>& leaves, std::size_t begin) {
-  const auto found = std::partition_point(leaves.begin(), leaves.end(), [begin](const Leaf& leaf) {
-    return leaf.at + leaf.length * leaf.source_bytes <= begin;
-  });
+  const auto found = std::partition_point(
+      leaves.begin(), leaves.end(), [begin](const Leaf& leaf) { return leaf.at + leaf.length * leaf.source_bytes <= begin; });
   return static_cast<std::size_t>(found - leaves.begin());
 }
 
@@ -54,9 +53,8 @@ Outcome Operation::run(std::uint64_t sequence, const Call& call, const Patience&
   bool goes_on = meetings_.enter(sequence);
   for (const Stage stage : prologue) goes_on = goes_on && perform(stage, run);
   if (goes_on) {
-    const Program* const found = std::find_if(std::begin(programs), std::end(programs), [&run](const Program& program) {
-      return program.path == run.choice.path;
-    });
+    const Program* const found = std::find_if(std::begin(programs), std::end(programs),
+                                              [&run](const Program& program) { return program.path == run.choice.path; });
     const std::size_t chunk_bytes = run.choice.chunk_bytes;
     const std::size_t chunks = chunk_bytes == 0 ? 1 : (call.stream_bytes + chunk_bytes - 1) / chunk_bytes;
     for (; goes_on && run.chunk + 1 < chunks; ++run.chunk) {
@@ -100,9 +98,7 @@ bool Operation::perform(Stage stage, Run& run) {
       copy_out(run.call, run.folded.get());
       break;
     }
-    case Stage::fold:
-      fold(run, slice_of(chunk_of(run, run.chunk), meetings_.rank(), layout_.ranks), results());
-      break;
+    case Stage::fold: fold(run, slice_of(chunk_of(run, run.chunk), meetings_.rank(), layout_.ranks), results()); break;
     case Stage::copy_next: copy_next(run); break;
     case Stage::meet: goes_on = meetings_.meet(run.sequence, [] {}, run.patience); break;
     case Stage::place:
@@ -274,7 +270,8 @@ bool Operation::suits(const Run& run) const {
 bool Operation::has_counts(const Run& run) const {
   const auto& counts = run.call.counts;
   if (counts.empty()) {
-    return std::none_of(run.descriptors.begin(), run.descriptors.end(), [](const Descriptor& said) { return said.is_mixed != 0; });
+    return std::none_of(run.descriptors.begin(), run.descriptors.end(),
+                        [](const Descriptor& said) { return said.is_mixed != 0; });
   }
   if (counts.size() != layout_.ranks || !run.call.weights.empty()) return false;
   for (std::size_t rank = 0; rank < layout_.ranks; ++rank) {

@@ -12,7 +12,8 @@ namespace treefold::group {
 #define TREEFOLD_CAUSES(X) X(none) X(lost) X(late) X(interrupted) X(left) X(failed)
 #define TREEFOLD_PATHS(X) X(agree) X(small) X(staged) X(mapped) X(placed)
 #define TREEFOLD_STAGES(X) \
-  X(end) X(publish) X(copy_in) X(meet_first) X(fold_all) X(fold) X(copy_next) X(meet) X(place) X(meet_commit) X(copy_out)
+  X(end)                   \
+  X(publish) X(copy_in) X(meet_first) X(fold_all) X(fold) X(copy_next) X(meet) X(place) X(meet_commit) X(copy_out)
 
 #define TREEFOLD_ENUMERATOR(name) name,
 #define TREEFOLD_NAME(name) #name,
@@ -46,7 +47,7 @@ constexpr Transition transitions[] = {
     {Phase::open, Event::commit, Phase::committed},  // the same, where one meeting is enough
     {Phase::open, Event::refuse, Phase::refused},    // the same: calls differ, or a rank refuses its own
     {Phase::moving, Event::commit, Phase::committed},  // by the last arriver of the last meeting
-    {Phase::open, Event::spoil, Phase::broken},        // by whoever judges: a rank is dead, late, gone or interrupted
+    {Phase::open, Event::spoil, Phase::broken},  // by whoever judges: a rank is dead, late, gone or interrupted
     {Phase::moving, Event::spoil, Phase::broken},
 };
 
@@ -73,24 +74,27 @@ constexpr Stage prologue[] = {Stage::publish, Stage::copy_in, Stage::meet_first}
 struct Decision {
   std::uint64_t sequence;  // 40 bits
   Phase phase;
-  bool was_refused;        // the operation before
-  Cause cause;             // of `broken`, with the rank that is to blame
+  bool was_refused;  // the operation before
+  Cause cause;  // of `broken`, with the rank that is to blame
   std::uint8_t rank;
-  char state;              // of its process, as the system shows it: 'T' is stopped; 0: unknown
+  char state;  // of its process, as the system shows it: 'T' is stopped; 0: unknown
 
   // All of it in 64 bits, because that is what one compare-and-swap can change. 40 bits of sequence last for 34 years
   // at a thousand operations per second.
   std::uint64_t word() const {
     return sequence << 24 | static_cast<std::uint64_t>(phase) << 21 | static_cast<std::uint64_t>(was_refused) << 20 |
-           static_cast<std::uint64_t>(cause) << 16 | static_cast<std::uint64_t>(rank) << 8 |
-           static_cast<std::uint8_t>(state);
+           static_cast<std::uint64_t>(cause) << 16 | static_cast<std::uint64_t>(rank) << 8 | static_cast<std::uint8_t>(state);
   }
   // Whatever another process has written there, the result is one of the phases and one of the causes.
   static Decision of(std::uint64_t word) {
     const auto phase = std::min(word >> 21 & 7, static_cast<std::uint64_t>(Phase::broken));
     const auto cause = std::min(word >> 16 & 15, static_cast<std::uint64_t>(Cause::failed));
-    return {word >> 24, static_cast<Phase>(phase), (word >> 20 & 1) != 0, static_cast<Cause>(cause),
-            static_cast<std::uint8_t>(word >> 8), static_cast<char>(word)};
+    return {word >> 24,
+            static_cast<Phase>(phase),
+            (word >> 20 & 1) != 0,
+            static_cast<Cause>(cause),
+            static_cast<std::uint8_t>(word >> 8),
+            static_cast<char>(word)};
   }
 };
 

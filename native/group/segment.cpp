@@ -133,8 +133,7 @@ int create_segment(const Layout& layout) {
 
 std::byte* map_segment(int fd, const Layout& layout) {
   // A descriptor from elsewhere: a file that is shorter than the layout would end in a bus error.
-  if (lseek(fd, 0, SEEK_END) != static_cast<off_t>(layout.total()) ||
-      (fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
+  if (lseek(fd, 0, SEEK_END) != static_cast<off_t>(layout.total()) || (fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
     errno = EINVAL;
     return nullptr;
   }

@@ -20,18 +20,18 @@ constexpr std::size_t most_areas = 64;
 constexpr std::size_t page_bytes = 4096;
 constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 constexpr std::size_t description_bytes = 400;  // of a rank's own description of its call
-constexpr std::size_t blob_bytes = 32 << 10;    // of whatever else it says
-constexpr std::size_t most_replicas = 1024;     // of one rank in one call: each has a cache line of staging at least
+constexpr std::size_t blob_bytes = 32 << 10;  // of whatever else it says
+constexpr std::size_t most_replicas = 1024;  // of one rank in one call: each has a cache line of staging at least
 
 // What a rank says about its call. Calls match if `kind` is the same on all ranks.
 struct Descriptor {
   std::uint64_t sequence;
-  std::uint64_t plan;        // the digest of the plan that this rank would run; 0: it has none yet
-  std::uint8_t kind[24];     // collective, op, accumulation, root, and a hash of 128 bits over the layout
-  std::uint8_t is_refused;   // this rank cannot make its call; its words say why
-  std::uint8_t is_mapped;    // all its values lie in its arena, at the offsets in the blob
+  std::uint64_t plan;  // the digest of the plan that this rank would run; 0: it has none yet
+  std::uint8_t kind[24];  // collective, op, accumulation, root, and a hash of 128 bits over the layout
+  std::uint8_t is_refused;  // this rank cannot make its call; its words say why
+  std::uint8_t is_mapped;  // all its values lie in its arena, at the offsets in the blob
   std::uint8_t wants_lease;  // it will keep the result area
-  std::uint8_t is_mixed;     // its leaves have different numbers of contributions, `replicas` at most
+  std::uint8_t is_mixed;  // its leaves have different numbers of contributions, `replicas` at most
   std::uint32_t replicas;
   std::uint32_t description_length;
   std::uint32_t blob_length;
@@ -40,11 +40,11 @@ struct Descriptor {
 // What the last arriver of the first meeting chose for all.
 struct Choice {
   Path path;
-  std::uint32_t area;         // its index; most_areas: the scratch area
+  std::uint32_t area;  // its index; most_areas: the scratch area
   std::uint64_t area_offset;  // in the segment
   std::uint64_t chunk_bytes;  // of the contributions of one replica
   std::uint64_t missing_bytes;  // why the operation was refused, if no area could be had; else 0
-  std::uint8_t is_unplanned;    // why it was refused, if the calls match, but a rank has no plan or another one
+  std::uint8_t is_unplanned;  // why it was refused, if the calls match, but a rank has no plan or another one
 };
 
 struct Area {
@@ -58,13 +58,13 @@ struct Control {
   // A cache line each: all ranks spin on `met` while others still count themselves in `arrived`.
   alignas(64) std::atomic<std::uint64_t> decision;
   alignas(64) std::atomic<std::uint64_t> arrived;  // at all meetings so far, over all ranks
-  alignas(64) std::atomic<std::uint32_t> met;      // meetings that are over; ranks sleep on it
+  alignas(64) std::atomic<std::uint32_t> met;  // meetings that are over; ranks sleep on it
   std::atomic<std::uint32_t> sleepers;
   std::atomic<std::int64_t> met_at;  // when the last meeting was over: ticks of the clock, which all processes share
   // Plain memory, written by the last arriver before `met`, and read by the others after it. The other half may still
   // be read by a rank that is late in returning from the operation before.
   alignas(64) Choice choice[2];  // by the parity of the operation's number
-  std::uint64_t scratch_bytes;   // allocated so far
+  std::uint64_t scratch_bytes;  // allocated so far
   Area areas[most_areas];
 };
 static_assert(sizeof(Control) <= page_bytes);

@@ -111,10 +111,10 @@ void fold_once(const Level& level, bool in_place, std::size_t length) {
   const Arrays<float> floats(length, in_place);
   const Arrays<std::int32_t> whole(length / 3, in_place);
   const Arrays<double> doubles(17, in_place);
-  const bool was_interrupted = fold_batch({floats.item(level, Dtype::float32, Op::sum, in_place),
-                                           whole.item(level, Dtype::int32, Op::max, in_place),
-                                           doubles.item(level, Dtype::float64, Op::product, in_place)},
-                                          never);
+  const bool was_interrupted =
+      fold_batch({floats.item(level, Dtype::float32, Op::sum, in_place), whole.item(level, Dtype::int32, Op::max, in_place),
+                  doubles.item(level, Dtype::float64, Op::product, in_place)},
+                 never);
   expect(!was_interrupted, "a batch that nobody interrupts ends by itself");
   expect(floats.hold(31), "the sum of 1, 2, 4, 8 and 16 is 31");
   expect(whole.hold(16), "their maximum is 16");

@@ -26,7 +26,8 @@ struct Form {
   Dtype dtype;
   int bits, precision;
 };
-constexpr Form forms[] = {{Dtype::float16, 16, 11}, {Dtype::bfloat16, 16, 8}, {Dtype::float32, 32, 24}, {Dtype::float64, 64, 53}};
+constexpr Form forms[] = {
+    {Dtype::float16, 16, 11}, {Dtype::bfloat16, 16, 8}, {Dtype::float32, 32, 24}, {Dtype::float64, 64, 53}};
 
 // Bits of a number whose exponent lies within `spread` of a middle one; a few are zeros, subnormal or special.
 std::uint64_t number(const Form& form, std::uint64_t middle, std::uint64_t spread) {
@@ -38,7 +39,12 @@ std::uint64_t number(const Form& form, std::uint64_t middle, std::uint64_t sprea
   if (kind == 0) field = fraction = 0;
   if (kind == 1) field = 0;
   if (kind == 2 && spread > most / 2) field = most;
-  return (draw() % 2) << (form.bits - 1) | (field < most ? field : kind == 2 ? most : most - 1) << (form.precision - 1) | fraction;
+  return (draw() % 2) << (form.bits - 1) |
+         (field < most ? field
+          : kind == 2  ? most
+                       : most - 1)
+             << (form.precision - 1) |
+         fraction;
 }
 
 std::size_t compare(const Form& form, Op op, std::size_t count, std::uint64_t spread, const Weights* weights) {
@@ -87,7 +93,8 @@ bool is_wrong(Dtype dtype, Op op, const std::vector<T>& contributions, const Wei
   fold.weights = weights;
   const Level& level = driven::level();
   const int number = static_cast<int>(dtype);
-  (weights ? level.weighted_mean[number] : level.loops[number][static_cast<int>(op)][0])(sources.data(), fold, targets, 1, 0, 1, false);
+  (weights ? level.weighted_mean[number] : level.loops[number][static_cast<int>(op)][0])(sources.data(), fold, targets, 1, 0, 1,
+                                                                                         false);
   const std::uint64_t bits = exact_bits(dtype, op, sources.data(), fold, 0);
   std::memcpy(&expected, &bits, sizeof expected);
   return std::memcmp(&result, &expected, sizeof result) != 0;
@@ -95,7 +102,7 @@ bool is_wrong(Dtype dtype, Op op, const std::vector<T>& contributions, const Wei
 
 // What random numbers do not meet: the edge of what exponents prove, and halves of bfloat16's least number.
 std::size_t wrong_edges() {
-  const std::vector<float> apart{0x1p50f,   0x1p50f,   0x1.8p50f,           0x1.8p50f,
+  const std::vector<float> apart{0x1p50f,   0x1p50f,        0x1.8p50f,      0x1.8p50f,
                                  0x1.8p50f, 0x1.800008p50f, 0x1.00000ap23f, -0x1.000008p23f};
   const std::vector<std::uint16_t> least{1, 0};
   const Weights few({(1u << 27) + 1, 1u << 27}, 1), more({(1u << 30) + 1, 1u << 30}, 1);
@@ -117,7 +124,8 @@ int main(int count, char** words) {
     for (const Form& form : forms) {
       for (const std::size_t replicas : {1, 2, 3, 5, 7, 8, 13, 33, 64}) {
         std::vector<std::uint32_t> words_of_weights;
-        for (std::size_t r = 0; r < replicas; ++r) words_of_weights.push_back(static_cast<std::uint32_t>(draw() >> (round % 2 ? 36 : 57)) + 1);
+        for (std::size_t r = 0; r < replicas; ++r)
+          words_of_weights.push_back(static_cast<std::uint32_t>(draw() >> (round % 2 ? 36 : 57)) + 1);
         const Weights weights(words_of_weights, 1);
         for (const std::uint64_t spread : {2, 12, 20, 29, 60, 100, 2000}) {
           wrong += compare(form, Op::sum, replicas, spread, nullptr);

@@ -31,7 +31,9 @@ void expect(bool holds, const char* what) {
 // The memory of a group, mapped once: the sanitizer follows addresses.
 struct World {
   explicit World(std::size_t ranks_)
-      : ranks(ranks_), layout(Layout::of(ranks, std::size_t{8} << 20, std::size_t{1} << 20)), fd(create_segment(layout)),
+      : ranks(ranks_),
+        layout(Layout::of(ranks, std::size_t{8} << 20, std::size_t{1} << 20)),
+        fd(create_segment(layout)),
         base(fd < 0 ? nullptr : map_segment(fd, layout)) {
     if (base == nullptr) std::perror("no segment");
   }
@@ -51,8 +53,11 @@ enum class Kind { agree, small, staged, mapped, placed, kept, differs };
 class Rank {
  public:
   Rank(const World& world, std::size_t rank)
-      : world_(world), rank_(rank), meetings_(world.base, world.layout, rank, std::vector<Peer>(world.ranks), rank % 2 == 0),
-        areas_(world.base, world.fd, world.layout), operation_(meetings_, areas_, world.base, world.layout),
+      : world_(world),
+        rank_(rank),
+        meetings_(world.base, world.layout, rank, std::vector<Peer>(world.ranks), rank % 2 == 0),
+        areas_(world.base, world.fd, world.layout),
+        operation_(meetings_, areas_, world.base, world.layout),
         arena_(world.base, world.fd, world.layout.arena(rank), world.layout.arena_bytes) {}
 
   Phase call(Kind kind, std::size_t length, const Patience& patience) {
@@ -94,7 +99,8 @@ class Rank {
     const int total = kind == Kind::placed ? 1 << next : (1 << world_.ranks) - 1;
     const bool has_result = kind != Kind::agree && is_committed;
     for (const float result : results) expect(result == static_cast<float>(has_result ? total : -1), "whole, or as it was");
-    if (kind == Kind::agree && is_committed) expect(outcome.descriptions[next] == "rank " + std::to_string(next), "words arrive");
+    if (kind == Kind::agree && is_committed)
+      expect(outcome.descriptions[next] == "rank " + std::to_string(next), "words arrive");
     if (outcome.decision.phase == Phase::refused) expect(outcome.descriptions.size() == world_.ranks, "all sides are shown");
     return outcome.decision.phase;
   }

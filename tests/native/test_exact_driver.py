@@ -93,6 +93,20 @@ def test_faults_are_seen(compiler, fault, tmp_path):
 
 
 @LONG
+@pytest.mark.parametrize("kind", ["P::is_double", "P::is_short", "P::is_weighted", "std::is_same_v<Value, float>"])
+def test_a_flag_that_fails_in_loops_of_one_kind_is_not_used(compiler, kind, tmp_path):
+    """Each kind of loop is tried before the first fold, and exponents then prove what the flag cannot."""
+    native = tmp_path / "native"
+    shutil.copytree(NATIVE, native)
+    text = (native / "exact_loops.hpp").read_text()
+    right = "return adds_exactly(scratch, add);"
+    assert right in text
+    (native / "exact_loops.hpp").write_text(text.replace(right, f"return adds_exactly(scratch, add) || {kind};"))
+    program = build(tmp_path, "-O2", compiler=compiler, native=native)
+    assert said(program, "flag", 4).startswith("integers: 0 of ")
+
+
+@LONG
 def test_of_aarch64_in_an_emulator(tmp_path):
     """Its flag, and its vectors of 16 bytes."""
     if shutil.which(CROSS) is None or shutil.which(EMULATOR) is None:
