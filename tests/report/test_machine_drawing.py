@@ -1,4 +1,5 @@
 import itertools
+import math
 import re
 import xml.etree.ElementTree as ET
 
@@ -22,14 +23,14 @@ def overlap(one, other):
 
 
 class TestLayOut:
-    @every_machine
+    @pytest.mark.parametrize("name", [*NAMES, "line:64", "16x8_h100"])
     def test_boxes_do_not_hide_each_other(self, name):
         """No two nodes of any known machine overlap, and all are on the paper."""
         layout = lay_out(known_topology(name))
         boxes = list(layout.boxes.values())
         assert not [pair for pair in itertools.combinations(boxes, 2) if overlap(*pair)]
-        assert all(box.x - box.width / 2 >= 0 and box.x + box.width / 2 <= layout.width for box in boxes)
-        assert all(box.y - box.height / 2 >= 0 and box.y + box.height / 2 <= layout.height for box in boxes)
+        assert all(box.left >= 0 and box.right <= layout.width for box in boxes)
+        assert all(box.top >= 0 and box.bottom <= layout.height for box in boxes)
 
     @every_machine
     def test_draws_every_node_and_every_link_once(self, name):
@@ -41,14 +42,14 @@ class TestLayOut:
         assert {frozenset(pair) for pair in layout.lines} == pairs
         assert len(layout.lines) == len(pairs)
 
-    def test_draws_a_dgx1_as_two_quads_that_mirror_each_other(self):
-        """GPU i + 4 stands where GPU i does, in the mirror: the links across lie level."""
-        boxes = lay_out(known_topology("dgx1_v100")).boxes
-        middle = sum(box.x for box in boxes.values()) / 8
-        for number in range(4):
-            left, right = boxes[f"gpu:{number}"], boxes[f"gpu:{number + 4}"]
-            assert left.y == right.y
-            assert left.x - middle == pytest.approx(middle - right.x)
+    def test_stands_devices_that_have_links_alone_beside_their_widest(self):
+        """Around a DGX-1 all links between neighbours are double."""
+        topology = known_topology("dgx1_v100")
+        boxes = lay_out(topology).boxes
+        around = sorted(boxes, key=lambda name: math.atan2(boxes[name].y - 163, boxes[name].x - 220))
+        assert {int(topology.capacity(*pair)) for pair in zip(around, [*around[1:], around[0]], strict=True)} == {
+            50 * 10**9
+        }
 
     def test_puts_a_switch_over_its_devices(self):
         """One bar as long as the row."""
@@ -66,15 +67,48 @@ class TestLayOut:
             socket, device = boxes[f"cpu{number // 4}"], boxes[f"gpu:{number}"]
             assert abs(device.x - socket.x) < socket.width / 2
 
-    def test_frames_hosts_and_puts_rails_below_them(self):
-        """A frame per host; a rail's bar reaches from the first of its NICs to the last."""
+    def test_stands_layers_above_each_other(self):
+        """Hosts on top, then switches, then devices, then what joins devices alone."""
+        builder = TopologyBuilder("layers").host("cpu0").host("cpu1").switch("pci0").switch("pci1").switch("nvswitch")
+        builder.link("cpu0", "cpu1", gb_per_s=20).link("cpu0", "pci0", gb_per_s=16).link("cpu1", "pci1", gb_per_s=16)
+        for number in range(4):
+            builder.device(f"gpu:{number}").link(f"gpu:{number}", f"pci{number // 2}", gb_per_s=16)
+            builder.link(f"gpu:{number}", "nvswitch", gb_per_s=300)
+        boxes = lay_out(builder.build()).boxes
+        assert boxes["cpu0"].y == boxes["cpu1"].y < boxes["pci0"].y == boxes["pci1"].y < boxes["gpu:0"].y
+        assert boxes["gpu:0"].y == boxes["gpu:3"].y < boxes["nvswitch"].y
+
+    def test_stands_every_second_of_many_lower(self):
+        """24 devices under one switch take as much room as 12."""
+        builder = TopologyBuilder("wide").switch("bus")
+        for number in range(24):
+            builder.device(f"cpu:{number}").link(f"cpu:{number}", "bus", gb_per_s=6)
+        layout = lay_out(builder.build())
+        assert len({box.y for box in layout.boxes.values() if box.kind == "device"}) == 2
+        assert layout.width < 900
+
+    def test_bends_a_line_around_what_stands_between(self):
+        """A link in a row of devices passes below those between its ends; the paper has room for it."""
+        builder = TopologyBuilder("bent").switch("bus")
+        for number in range(4):
+            builder.device(f"gpu:{number}").link(f"gpu:{number}", "bus", gb_per_s=6)
+        layout = lay_out(builder.link("gpu:0", "gpu:3", gb_per_s=25).link("gpu:0", "gpu:1", gb_per_s=25).build())
+        curve, straight = layout.lines["gpu:0", "gpu:3"], layout.lines["gpu:0", "gpu:1"]
+        assert (len(curve), len(straight)) == (4, 2)
+        assert layout.boxes["gpu:1"].bottom < curve[1][1] < layout.height
+
+    def test_frames_hosts_and_wires_them_to_rails_below(self):
+        """A frame per host; a NIC's wire ends on its rail's box, which stands under all hosts."""
         topology = known_topology("2x8_a100")
         layout = lay_out(topology)
-        assert [group.label for group in layout.groups] == ["host 0", "host 1"]
+        assert list(layout.frames) == ["host 0", "host 1"]
         for number in range(8):
             rail = layout.boxes[f"rail{number}"]
-            nics = [layout.boxes[name] for name in topology.neighbours(f"rail{number}")]
-            assert all(rail.y > nic.y and abs(rail.x - nic.x) < rail.width / 2 for nic in nics)
+            assert rail.top > max(frame.bottom for frame in layout.frames.values())
+            for nic in topology.neighbours(f"rail{number}"):
+                wire = layout.lines[f"rail{number}", nic][::-1]
+                assert wire[0] == (layout.boxes[nic].x, layout.boxes[nic].bottom)
+                assert wire[-1] == (rail.x, rail.top)
 
     @pytest.mark.parametrize("name", [*NAMES, "3x8_a100", "16x8_h100", "line:16", "line:64", "ring:40", "mesh:32"])
     def test_is_no_wider_than_a_screen(self, name):
@@ -86,10 +120,10 @@ class TestLayOut:
     )
     def test_stands_hosts_in_rows_where_one_would_be_too_long(self, name, columns, rows):
         """Frames of one size in a grid, none over another."""
-        groups = lay_out(known_topology(name)).groups
-        assert len({round(group.left) for group in groups}) == columns
-        assert len({round(group.top) for group in groups}) == rows
-        for one, other in itertools.combinations(groups, 2):
+        frames = lay_out(known_topology(name)).frames.values()
+        assert len({round(frame.left) for frame in frames}) == columns
+        assert len({round(frame.top) for frame in frames}) == rows
+        for one, other in itertools.combinations(frames, 2):
             is_beside = one.right < other.left or other.right < one.left
             assert is_beside or one.bottom < other.top or other.bottom < one.top
 
@@ -101,19 +135,20 @@ class TestLayOut:
         for ends, line in layout.lines.items():
             if {topology.kinds[end] for end in ends} != {"nic", "switch"}:
                 continue
-            corners = [tuple(map(float, point.split())) for point in line[1:].split("L")]
-            corners = corners if topology.kinds[ends[0]] == "nic" else corners[::-1]
+            corners = line if topology.kinds[ends[0]] == "nic" else line[::-1]
             for start, stop in itertools.pairwise(corners[1:]):
                 left, right = sorted((start[0], stop[0]))
                 top, bottom = sorted((start[1], stop[1]))
-                for group in layout.groups:
-                    assert right < group.left or left > group.right or bottom < group.top or top > group.bottom
+                for frame in layout.frames.values():
+                    assert right < frame.left or left > frame.right or bottom < frame.top or top > frame.bottom
 
-    def test_stands_ring_line_and_one_device(self):
-        """A ring is round, a line is straight, one device is one box."""
+    def test_stands_rings_lines_and_one_device(self):
+        """A ring is round, a line is open where it ends, one device is one box."""
         ring = lay_out(known_topology("ring:6")).boxes
         assert len({(round(box.x), round(box.y)) for box in ring.values()}) == 6
-        assert len({box.y for box in lay_out(known_topology("line:4")).boxes.values()}) == 1
+        line = lay_out(known_topology("line:6"))
+        assert line.boxes == ring
+        assert ("gpu:0", "gpu:5") not in line.lines
         assert len(lay_out(known_topology("ring:1")).boxes) == 1
 
     def test_lays_the_same_machine_out_alike(self):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from fractions import Fraction
 
 from treefold.errors.words import listed
-from treefold.topology.drawing.boxes import Box, Layout, label
-from treefold.topology.drawing.machine_layout import lay_out
+from treefold.topology.drawing.machine_layout import Box, MachineLayout, Point, label, lay_out
 from treefold.topology.drawing.page import PHONE
 from treefold.topology.drawing.svg import drawing, element, text, titled
 from treefold.topology.graph import Topology
@@ -59,9 +59,9 @@ def but_missing(topology: Topology) -> str:
     return f". {topology.missing}." if topology.missing is not None else ""
 
 
-def machine_marks(topology: Topology, layout: Layout) -> str:
+def machine_marks(topology: Topology, layout: MachineLayout) -> str:
     """Return the marks of frames, links and boxes; a link's path has the id ``link-<number>``, as the layout has it."""
-    frames = [_frame(group.label, group.left, group.top, group.right, group.bottom) for group in layout.groups]
+    frames = [_frame(label, frame) for label, frame in layout.frames.items()]
     links = [_link(topology, layout, number, pair) for number, pair in enumerate(layout.lines)]
     boxes = [_box(name, box) for name, box in layout.boxes.items()]
     return element("g", *frames, element("g", *links, class_="tf-links"), *boxes, class_="tf-machine")
@@ -74,38 +74,35 @@ def thickness(topology: Topology, width: Fraction) -> float:
     return max(_THINNEST, thickest * float(width / widest))
 
 
-def _frame(label: str, left: float, top: float, right: float, bottom: float) -> str:
-    rect = element("rect", class_="tf-frame", x=left, y=top, width=right - left, height=bottom - top, rx=10)
-    return rect + text(label, left + 12, top + 18, class_="tf-quiet tf-name", font_size=12)
+def _frame(label: str, box: Box) -> str:
+    rect = element("rect", class_="tf-frame", x=box.left, y=box.top, width=box.width, height=box.height, rx=10)
+    return rect + text(label, box.left + 12, box.top + 18, class_="tf-quiet tf-name", font_size=12)
 
 
-def _link(topology: Topology, layout: Layout, number: int, pair: tuple[str, str]) -> str:
+def _link(topology: Topology, layout: MachineLayout, number: int, pair: tuple[str, str]) -> str:
     there, back = topology.capacity(*pair), topology.capacity(*pair[::-1])
     words = f"{pair[0]} to {pair[1]}: {gb_per_s(there)}" + ("" if there == back else f", back {gb_per_s(back)}")
     kinds = sorted({link.kind for link in topology.links if {link.source, link.target} == set(pair)} - {""})
     path = element(
         "path", titled(f"{words} {', '.join(kinds)}".strip()), class_="tf-link", id=f"link-{number}",
-        d=layout.lines[pair], stroke_width=thickness(topology, max(there, back)),
+        d=_path(layout.lines[pair]), stroke_width=thickness(topology, max(there, back)),
     )  # fmt: skip
     ends = [layout.boxes[name] for name in pair]
     if {box.kind for box in ends} != {"nic", "switch"}:
         return path
-    corners = [tuple(map(float, point.split())) for point in layout.lines[pair][1:].split("L")]
-    return path + "".join(_joint(x, y) for x, y in _joints(corners if ends[0].kind == "nic" else corners[::-1]))
+    corners = layout.lines[pair][:: 1 if ends[0].kind == "nic" else -1]
+    dots = (element("circle", class_="tf-joint", cx=x, cy=y, r=2.2, fill="var(--tf-quiet)") for x, y in corners[1:])
+    return path + "".join(dots)
 
 
-def _joints(corners: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    """Return where a NIC's line meets a bar or other lines: those that only pass get no dot."""
-    return [*corners[1:3], corners[-1]] if len(corners) > 2 else corners[-1:]  # noqa: PLR2004 - a lane and a trunk
-
-
-def _joint(x: float, y: float) -> str:
-    return element("circle", class_="tf-joint", cx=x, cy=y, r=2.2, fill="var(--tf-quiet)")
+def _path(points: Sequence[Point]) -> str:
+    """Return the ``d`` of a line with these corners, or of the curve of four points."""
+    start, *rest = (f"{x:.1f} {y:.1f}" for x, y in points)
+    return f"M{start}C{' '.join(rest)}" if len(rest) == 3 else f"M{start}L{'L'.join(rest)}"  # noqa: PLR2004
 
 
 def _box(name: str, box: Box) -> str:
-    left, top = box.x - box.width / 2, box.y - box.height / 2
-    size = {"x": left, "y": top, "width": box.width, "height": box.height}
+    size = {"x": box.left, "y": box.top, "width": box.width, "height": box.height}
     kind, colon, rest = _shortened(label(name), box.width).rpartition(":")
     prefix = element("tspan", html.escape(kind + colon), class_="tf-prefix") if colon else ""
     words = element(

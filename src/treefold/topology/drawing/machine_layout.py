@@ -1,291 +1,285 @@
-"""The layout of a machine on paper, as a person would draw it.
+"""The layout of a machine on paper, in layers.
 
-Devices stand in a row with what joins them above it, NICs and the network below; devices that are only joined by links
-of their own stand as their graph asks for (``direct_layout``).
+Devices stand in a row. Above them stands what joins them, hosts on top. Below them stand what joins devices alone,
+their NICs, and the network. Where only links of their own join devices, their row is bent to an ellipse.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import math
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from treefold.topology.drawing.boxes import (
-    BAR,
-    BETWEEN_HOSTS,
-    DEVICE,
-    GROUP,
-    LANE,
-    MARGIN,
-    ROW,
-    STEP,
-    Box,
-    Layout,
-    frame,
-    label,
-)
-from treefold.topology.drawing.direct_layout import lay_out_directly
-from treefold.topology.drawing.host_rows import WIDEST, Rows, in_rows
 from treefold.topology.graph import Topology, reached_from
 
-_NIC, _BETWEEN_SWITCHES = (48.0, 22.0), 18.0
+#: A drawing of this width is shown at ``svg.NARROWEST`` of its size on a page of 1280 pixels, which leave it 1048.
+WIDEST = 1276.0
+MARGIN = 28.0
+_DEVICE, _NIC, _BAR = (56.0, 34.0), (48.0, 22.0), 26.0  # width and height; bars are as wide as what they join
+_BETWEEN, _APART, _ROW, _LANE = 8.0, 18.0, 84.0, 40.0  # boxes, groups of them, layers, and bars of one layer
+_IN_A_ROW = 18  # devices and NICs; of more, every second stands lower
+_ON_AN_ELLIPSE, _LARGEST = 44, 570.0  # devices; of more, every second or third stands further in
+_FRAME, _WIRE = 22.0, 5.0  # between a host and its frame, and between parallel wires
+_ADDRESS = re.compile(r"(?:[0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})\.[0-9a-f]")
+
+Point = tuple[float, float]
+Ends = tuple[str, str]
 
 
-@dataclass(slots=True)
-class _Island:
-    """What is joined without the network: one host, or all of a machine that has no NICs."""
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node or a frame on paper: its middle and its size."""
 
-    topology: Topology
-    names: list[str]
-    boxes: dict[str, Box] = field(default_factory=dict)
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
 
-    def of_kind(self, *kinds: str) -> list[str]:
-        return [name for name in self.names if self.topology.kinds[name] in kinds]
+    @property
+    def left(self) -> float:
+        """Where it begins."""
+        return self.x - self.width / 2
+
+    @property
+    def right(self) -> float:
+        """Where it ends."""
+        return self.x + self.width / 2
+
+    @property
+    def top(self) -> float:
+        """Its upper edge."""
+        return self.y - self.height / 2
+
+    @property
+    def bottom(self) -> float:
+        """Its lower edge."""
+        return self.y + self.height / 2
+
+    def moved(self, right: float, down: float) -> Box:
+        """Return this box elsewhere."""
+        return replace(self, x=self.x + right, y=self.y + down)
 
 
-def lay_out(topology: Topology) -> Layout:
+@dataclass(frozen=True)
+class MachineLayout:
+    """Boxes by the nodes' names, frames around hosts by their labels, the size of the paper, and lines.
+
+    ``lines``: by (source, target) in the direction that was mentioned first, the corners of the line; four are the
+    points of a curve.
+    """
+
+    width: float
+    height: float
+    boxes: dict[str, Box]
+    frames: dict[str, Box]
+    lines: dict[Ends, tuple[Point, ...]]
+
+
+def lay_out(topology: Topology) -> MachineLayout:
     """Return the layout of a machine; the same machine is always laid out alike."""
     network = _network(topology)
-    hosts = [_lay_out_island(island) for island in _islands(topology, network)]
-    carriers = [name for name in topology.kinds if name in network]
-    rows = _in_one_row(hosts)
-    if len(hosts) > 1 and max(group.right for group in rows.groups) + MARGIN > WIDEST:
-        rows = in_rows(topology, hosts, carriers)
-    bottom = max(_ends(rows)) + (GROUP * 0.3 if rows.groups else 0.0)
-    left = [name for name in carriers if name not in rows.boxes]
-    boxes = rows.boxes | _bars(topology, left, rows.boxes, bottom + LANE)
-    pairs = [pair for pair in topology.capacities if not _is_second(topology, *pair)]
-    ends = [*_ends(Rows(boxes, rows.groups)), *(y for a, b in pairs for y in _reach(boxes, a, b))]
-    shift = MARGIN - min(ends)
-    rights = [*(box.x + box.width / 2 for box in boxes.values()), *(group.right for group in rows.groups)]
-    right = max(rights + [x for wire in rows.wires.values() for x, _ in wire])
-    boxes = {name: replace(boxes[name], y=boxes[name].y + shift) for name in topology.kinds}
-    groups = tuple(replace(g, top=g.top + shift, bottom=g.bottom + shift) for g in rows.groups)
-    wires = {pair: [(x, y + shift) for x, y in wire] for pair, wire in rows.wires.items()}
-    lines = {(a, b): _wire(wires, a, b) or _line(boxes, a, b) for a, b in pairs}
-    return Layout(right + MARGIN, max(ends) + shift + MARGIN, boxes, groups, lines)
+    hosts = [_lay_out_host(topology, names) for names in _hosts(topology, network)]
+    boxes, frames, wires = _in_rows(topology, hosts, network)
+    order = {name: number for number, name in enumerate(topology.kinds)}
+    pairs = [(a, b) for a, b in topology.capacities if order[a] < order[b] or (b, a) not in topology.capacities]
+    lines = {(a, b): wires.get((a, b)) or wires.get((b, a), ())[::-1] or _line(boxes, a, b) for a, b in pairs}
+    corners = [Box(x, y, 0, 0, "") for line in lines.values() for x, y in line]
+    paper = _around([*boxes.values(), *frames.values(), *corners], MARGIN)
+    return MachineLayout(
+        paper.width,
+        paper.height,
+        {name: boxes[name].moved(-paper.left, -paper.top) for name in topology.kinds},
+        {label: frame.moved(-paper.left, -paper.top) for label, frame in frames.items()},
+        {pair: tuple((x - paper.left, y - paper.top) for x, y in line) for pair, line in lines.items()},
+    )
 
 
-def _in_one_row(hosts: Sequence[Mapping[str, Box]]) -> Rows:
-    """Return hosts side by side, each in a frame; a machine of one host has none."""
-    is_grouped = len(hosts) > 1
-    left, rows = MARGIN + GROUP * is_grouped, Rows()
-    for number, host in enumerate(hosts):
-        right = left - min(box.x - box.width / 2 for box in host.values())
-        found = {name: replace(box, x=box.x + right) for name, box in host.items()}
-        rows.boxes |= found
-        if is_grouped:
-            rows.groups.append(frame(f"host {number}", found.values()))
-        left = max(box.x + box.width / 2 for box in found.values()) + MARGIN + (GROUP + BETWEEN_HOSTS) * is_grouped
-    return rows
+def _around(boxes: Collection[Box], margin: float) -> Box:
+    left, right = min(box.left for box in boxes) - margin, max(box.right for box in boxes) + margin
+    top, bottom = min(box.top for box in boxes) - margin, max(box.bottom for box in boxes) + margin
+    return Box((left + right) / 2, (top + bottom) / 2, right - left, bottom - top, "frame")
 
 
-def _ends(rows: Rows) -> list[float]:
-    """Return the heights at which boxes and frames begin and end."""
-    ends = [y for box in rows.boxes.values() for y in (box.y - box.height / 2, box.y + box.height / 2)]
-    return ends + [y for group in rows.groups for y in (group.top, group.bottom)]
-
-
-def _is_second(topology: Topology, source: str, target: str) -> bool:
-    """Tell whether the other direction of a link was mentioned first."""
-    order = list(topology.kinds)
-    return (target, source) in topology.capacities and order.index(target) < order.index(source)
-
-
-def _network(topology: Topology) -> set[str]:
+def _network(topology: Topology) -> list[str]:
     """Return the carriers that devices reach through NICs only."""
-
-    def around(name: str) -> Sequence[str]:
-        return topology.neighbours(name) if topology.kinds[name] != "nic" else ()
-
-    reached: set[str] = reached_from(topology.devices, around)
-    return set(topology.kinds) - reached
+    near = reached_from(topology.devices, lambda name: topology.neighbours(name) * (topology.kinds[name] != "nic"))
+    return [name for name in topology.kinds if name not in near]
 
 
-def _islands(topology: Topology, network: set[str]) -> list[_Island]:
-    left = [name for name in topology.kinds if name not in network]
-    islands = []
+def _hosts(topology: Topology, network: Collection[str]) -> list[list[str]]:
+    """Return the nodes that are joined without the network: of one host, or all of a machine that has no NICs."""
+    left, hosts = [name for name in topology.kinds if name not in network], []
     while left:
-        reached = reached_from(left[:1], lambda name: set(topology.neighbours(name)) - network)
-        islands.append(_Island(topology, [name for name in left if name in reached]))
+        reached = reached_from(left[:1], lambda name: set(topology.neighbours(name)).difference(network))
+        hosts.append([name for name in left if name in reached])
         left = [name for name in left if name not in reached]
-    return islands
+    return hosts
 
 
-def _lay_out_island(island: _Island) -> dict[str, Box]:
-    """Return the box of every node of an island, the devices at y = 0 or, where only links join them, around it."""
-    topology = island.topology
-    devices, carriers = island.of_kind("device"), island.of_kind("host", "switch")
-    if not carriers:
-        points = lay_out_directly(topology, devices)
-        x0 = min((x for x, _ in points.values()), default=0.0)
-        for name, (x, y) in points.items():
-            island.boxes[name] = Box(DEVICE[0] / 2 + x - x0, y, *DEVICE, "device")
-        _hang_nics(island, max(box.y for box in island.boxes.values()) + ROW)
-        return island.boxes
+def _lay_out_host(topology: Topology, names: Sequence[str]) -> dict[str, Box]:
+    """Return the boxes of one host, layer by layer, its devices about y = 0."""
+    carriers = [name for name in names if topology.kinds[name] in {"host", "switch"}]
     fabrics = [name for name in carriers if set(topology.neighbours(name)) <= set(topology.devices)]
     upper = [name for name in carriers if name not in fabrics] or fabrics
-    heights = _heights(topology, upper)
-    _lay_out_leaves(island, upper)
-    rows: dict[int, list[str]] = defaultdict(list)
-    for name in upper:
-        rows[heights[name]].append(name)
-    y = 0.0
-    for height in sorted(rows):
-        bars = _bars(topology, rows[height], island.boxes, y - ROW, up=True)
-        island.boxes |= bars
-        y = min(box.y for box in bars.values())
-    below = max((box.y for box in _bars(topology, [], island.boxes, 0).values()), default=0.0)
+    depths = _depths(topology, upper)
+    boxes = _leaves(topology, names, depths) if carriers else _ellipse(topology, names)
+    for depth in sorted(set(depths.values()), reverse=True):
+        layer = [name for name in upper if depths[name] == depth]
+        boxes |= _bars(topology, layer, boxes, min(box.y for box in boxes.values()) - _ROW, -_LANE)
     if upper is not fabrics:
-        lower = _bars(topology, fabrics, island.boxes, below + ROW)
-        island.boxes |= lower
-        below = max((box.y for box in lower.values()), default=below)
-    _hang_nics(island, below + ROW * 0.8)
-    return island.boxes
+        boxes |= _bars(topology, fabrics, boxes, max(box.y for box in boxes.values()) + _ROW, _LANE)
+    nics = [name for name in names if name not in boxes]
+    return boxes | _below(topology, nics, boxes, max((box.y for box in boxes.values()), default=0.0) + 0.8 * _ROW)
 
 
-def _heights(topology: Topology, upper: Sequence[str]) -> dict[str, int]:
-    """Return in which row above the devices each carrier stands: hosts on top, and above them what joins only hosts."""
-    hosts = [name for name in upper if topology.kinds[name] == "host"]
-    joins = [name for name in upper if hosts and name not in hosts and set(topology.neighbours(name)) <= set(hosts)]
-    rest = [name for name in upper if name not in joins]
-    order, after = _breadth_first(topology, hosts or rest[:1], rest)
-    heights: dict[str, int] = {}
-    for name in reversed(order):
-        heights[name] = 1 + max((heights[other] for other in after[name]), default=0)
-    top = max(heights.values(), default=1)
-    return heights | dict.fromkeys(hosts, top) | dict.fromkeys(joins, top + 1)
-
-
-def _breadth_first(
-    topology: Topology, roots: Sequence[str], names: Sequence[str]
-) -> tuple[list[str], dict[str, list[str]]]:
-    """Return names in order of their distance from the roots, unreached ones last, and what was reached from each."""
-    order, after = list(roots), dict[str, list[str]]()
+def _depths(topology: Topology, names: Sequence[str]) -> dict[str, int]:
+    """Return how many layers below the hosts each of these carriers stands; what joins only hosts is above them."""
+    order = [name for name in names if topology.kinds[name] == "host"] or list(names[:1])
+    joins = [name for name in names if name not in order and set(topology.neighbours(name)) <= set(order)]
+    depths = dict.fromkeys(order, 0) | dict.fromkeys(joins, -1)
     for name in order:
-        after[name] = [other for other in topology.neighbours(name) if other in names and other not in order]
-        order += after[name]
-    lost = [name for name in names if name not in after]
-    return order + lost, after | {name: [] for name in lost}
+        below = [other for other in topology.neighbours(name) if other in names and other not in depths]
+        depths |= dict.fromkeys(below, depths[name] + 1)
+        order += below
+    return dict.fromkeys(names, 0) | depths
 
 
-def _lay_out_leaves(island: _Island, upper: Sequence[str]) -> None:
-    """Place devices, and NICs that hang on carriers, in a row; those below one carrier together."""
-    topology = island.topology
-    leaves = set(island.of_kind("device")) | {
-        nic for nic in island.of_kind("nic") if set(topology.neighbours(nic)) & set(upper)
-    }
-    first = {name: number for number, name in enumerate(topology.kinds)}
-    hosts = [name for name in upper if topology.kinds[name] == "host"]
-    seen: set[str] = set()
-    x, last = 0.0, tuple[str, ...]()
-
-    def visit(name: str, above: tuple[str, ...]) -> None:
-        nonlocal x, last
-        if name in seen:
-            return
+def _leaves(topology: Topology, names: Sequence[str], depths: dict[str, int]) -> dict[str, Box]:
+    """Return devices, and NICs that hang on carriers, in a row; those below one carrier stand together."""
+    kinds, boxes, x, last = topology.kinds, dict[str, Box](), -_APART, [""]
+    leaves = {name for name in names if kinds[name] == "device"}
+    leaves |= {name for name in names if kinds[name] == "nic" and depths.keys() & set(topology.neighbours(name))}
+    seen, place = set[str](), {name: number for number, name in enumerate(names)}
+    roots = sorted(depths, key=lambda name: (depths[name], place[name]))
+    todo = [(name, "") for name in reversed([*roots, *names])]
+    while todo:
+        name, above = todo.pop()
+        if name in depths and name not in seen:
+            below = [o for o in topology.neighbours(name) if o in leaves or depths.get(o, -1) > depths[name]]
+            todo += [(other, name) for other in sorted(below, key=place.__getitem__, reverse=True)]
+        elif name in leaves and name not in seen:
+            width, height = _DEVICE if kinds[name] == "device" else _NIC
+            if above != last[0]:
+                x, last = max((box.right for box in boxes.values()), default=-_APART) + _APART, [above]
+            is_staggered = len(leaves) > _IN_A_ROW
+            boxes[name] = Box(x + width / 2, _LANE * (is_staggered and len(last) % 2 == 0), width, height, kinds[name])
+            x += (width + _BETWEEN) / (1 + is_staggered)
+            last.append(name)
         seen.add(name)
-        if name in leaves:
-            kind = topology.kinds[name]
-            width, height = DEVICE if kind == "device" else _NIC
-            if last:
-                x += BETWEEN_HOSTS * (last[:1] != above[:1]) + _BETWEEN_SWITCHES * (last != above)
-            island.boxes[name] = Box(x + width / 2, 0.0, width, height, kind)
-            x, last = x + STEP - DEVICE[0] + width, above
-            return
-        below = [other for other in topology.neighbours(name) if other in leaves or other in upper]
-        for other in sorted(below, key=first.__getitem__):
-            if other not in hosts:
-                visit(other, (*above, name))
-
-    for name in [*hosts, *upper, *sorted(leaves, key=first.__getitem__)]:
-        visit(name, ())
+    return boxes
 
 
-def _hang_nics(island: _Island, y: float) -> None:
-    """Place NICs that hang on devices below these."""
-    for nic in island.of_kind("nic"):
-        if nic not in island.boxes:
-            above = [island.boxes[name].x for name in island.topology.neighbours(nic) if name in island.boxes]
-            island.boxes[nic] = Box(sum(above) / len(above), y, *_NIC, "nic")
-    nics = [name for name in island.of_kind("nic") if island.boxes[name].y == y]
-    nics.sort(key=lambda name: island.boxes[name].x)
-    wanted = [island.boxes[name].x for name in nics]
-    centres = list(wanted)
-    for number in range(1, len(nics)):
-        centres[number] = max(wanted[number], centres[number - 1] + _NIC[0] + 8)
-    # Pushed to the right so that none overlap, then back by as much as they were pushed in the mean.
-    shift = (sum(centres) - sum(wanted)) / max(len(centres), 1)
-    for name, x in zip(nics, centres, strict=True):
-        island.boxes[name] = Box(x - shift, y, *_NIC, "nic")
+def _ellipse(topology: Topology, names: Sequence[str]) -> dict[str, Box]:
+    """Return devices in an ellipse, each beside one that it has a wide link to."""
+    devices = [name for name in names if topology.kinds[name] == "device"]
+    order = sorted(devices, key=lambda name: len(topology.neighbours(name)))[:1]
+    while len(order) < len(devices):
+        left = [name for name in devices if name not in order]
+        order.append(max(left, key=lambda name: topology.capacity(order[-1], name)))
+    across, boxes = min(50.0 + 16.0 * len(order), _LARGEST), dict[str, Box]()
+    for number, name in enumerate(order):
+        angle = 2 * math.pi * (number - 0.5) / len(order) - math.pi / 2
+        radius = across * (1 - 0.12 * (number % math.ceil(len(order) / _ON_AN_ELLIPSE)))
+        boxes[name] = Box(radius * math.cos(angle), 0.72 * radius * math.sin(angle), *_DEVICE, "device")
+    return boxes
 
 
-def _bars(
-    topology: Topology, names: Iterable[str], boxes: dict[str, Box], y: float, *, up: bool = False
-) -> dict[str, Box]:
-    """Return carriers as bars over or under what they join; those that would overlap take further rows."""
-    bars: dict[str, Box] = {}
-    ends: list[float] = []
+def _bars(topology: Topology, names: Iterable[str], boxes: dict[str, Box], y: float, lane: float) -> dict[str, Box]:
+    """Return carriers as bars over or under what they join; those that would overlap take further lanes."""
     spans = []
     for name in names:
         joined = [boxes[other] for other in topology.neighbours(name) if other in boxes]
-        lows, highs = [b.x - b.width / 2 for b in joined], [b.x + b.width / 2 for b in joined]
-        low, high = (min(lows), max(highs)) if joined else (MARGIN, MARGIN + DEVICE[0])
-        wanted = max(high - low, min(24 + 7.2 * len(label(name)), STEP - 8))
-        spans.append(((low + high) / 2 - wanted / 2, wanted, name))
-    for low, width, name in sorted(spans, key=lambda span: span[:2]) if up else spans:
-        row = next((number for number, end in enumerate(ends) if end + 8 <= low), len(ends))
-        ends[row:] = [low + width, *ends[row + 1 :]]
-        at = y - row * LANE if up else y + row * LANE
-        bars[name] = Box(low + width / 2, at, width, BAR, topology.kinds[name])
+        span = _around(joined or [Box(0, 0, 0, 0, "")], 0)
+        width = max(span.width, min(24 + 7.2 * len(label(name)), _DEVICE[0]))
+        spans.append((span.x - width / 2, width, name))
+    bars, ends = dict[str, Box](), list[float]()
+    for left, width, name in sorted(spans):
+        row = next((number for number, end in enumerate(ends) if end + _BETWEEN <= left), len(ends))
+        ends[row:] = [left + width, *ends[row + 1 :]]
+        bars[name] = Box(left + width / 2, y + row * lane, width, _BAR, topology.kinds[name])
     return bars
 
 
-def _wire(wires: Mapping[tuple[str, str], Sequence[tuple[float, float]]], a: str, b: str) -> str:
-    """Return the line that has corners of its own, in the direction from one end to the other, or nothing."""
-    corners = wires.get((a, b)) or wires.get((b, a), ())[::-1]
-    return "L".join(f"{x:.1f} {y:.1f}" for x, y in corners).join(("M" * bool(corners), ""))
+def _below(topology: Topology, nics: Sequence[str], boxes: dict[str, Box], y: float) -> dict[str, Box]:
+    """Return NICs below the devices that they hang on, none over another."""
+    around = {nic: [boxes[name].x for name in topology.neighbours(nic) if name in boxes] for nic in nics}
+    wanted = sorted((sum(xs) / max(len(xs), 1), nic) for nic, xs in around.items())
+    found, x = dict[str, Box](), -math.inf
+    for above, nic in wanted:
+        x = max(above, x + _NIC[0] + _BETWEEN)
+        found[nic] = Box(x, y, *_NIC, "nic")
+    # Pushed to the right so that none overlap, then back by as much as they were pushed in the mean.
+    pushed = sum(found[nic].x - above for above, nic in wanted) / max(len(nics), 1)
+    return {nic: box.moved(-pushed, 0) for nic, box in found.items()}
 
 
-def _line(boxes: dict[str, Box], a: str, b: str) -> str:
-    """Return the line between two boxes, from edge to edge."""
+def _in_rows(
+    topology: Topology, hosts: Sequence[dict[str, Box]], network: Sequence[str]
+) -> tuple[dict[str, Box], dict[str, Box], dict[Ends, tuple[Point, ...]]]:
+    """Return boxes, frames and wires: hosts in as few rows as fit, and the network below them as a wiring diagram.
+
+    A carrier of the network has a lane under each row of hosts, a trunk beside them that joins the lanes, and a box
+    under the last. A NIC's wire goes down to the lane, along lanes and trunk, and down to the box: behind no host.
+    """
+    nics = {name: [nic for nic in topology.neighbours(name) if topology.kinds[nic] == "nic"] for name in network}
+    wired = [name for name in network if nics[name]]
+    around = [_around(host.values(), _FRAME) for host in hosts]
+    pitch, bundle = max(frame.width for frame in around) + _APART, _WIRE * len(wired) + _APART
+    rows = math.ceil(len(hosts) / max(1, int((WIDEST - 2 * MARGIN - bundle) / pitch)))
+    columns = math.ceil(len(hosts) / rows)
+    boxes, frames, lanes, bottom = dict[str, Box](), dict[str, Box](), dict[Ends, float](), -bundle
+    for start in range(0, len(hosts), columns):
+        top = bottom + bundle + _APART
+        for number, host in enumerate(hosts[start : start + columns], start):
+            right, down = (number - start) * pitch - around[number].left, top - around[number].top
+            boxes |= {name: box.moved(right, down) for name, box in host.items()}
+            frames[f"host {number}"] = around[number].moved(right, down)
+        bottom = max(frame.bottom for frame in frames.values()) + _APART
+        new = [(nic, name) for name in wired for nic in nics[name] if nic in boxes and (nic, name) not in lanes]
+        lanes |= {(nic, name): bottom + _WIRE * wired.index(name) for nic, name in new}
+    width = columns * pitch
+    step = min(_DEVICE[0] + _BETWEEN, width / max(len(wired), 1))
+    for number, name in enumerate(wired):
+        x = width / 2 + step * (number - (len(wired) - 1) / 2)
+        boxes[name] = Box(x, bottom + bundle + _BAR / 2, step - _BETWEEN, _BAR, topology.kinds[name])
+    boxes |= _bars(topology, [name for name in network if not nics[name]], boxes, bottom + bundle + _ROW, _LANE)
+    wires = dict[Ends, tuple[Point, ...]]()
+    for (nic, name), lane in lanes.items():
+        first, end, spread = boxes[nic], boxes[name], _WIRE * wired.index(name)
+        trunk = end.x if lane == bottom + spread else width + spread
+        wire = ((first.x, first.bottom), (first.x, lane), (trunk, lane), (trunk, bottom + spread))
+        wires[nic, name] = (*wire, (end.x, bottom + spread), (end.x, end.top))
+    return boxes, frames if len(hosts) > 1 else {}, wires
+
+
+def _line(boxes: dict[str, Box], a: str, b: str) -> tuple[Point, ...]:
+    """Return the line between two boxes: straight, or a curve around those that stand between them."""
     one, other = boxes[a], boxes[b]
-    arc = _arc(boxes, a, b)
-    if arc:
-        depth = arc * (1 if one.kind == "device" else -1)
-        y = one.y + (one.height / 2 if depth > 0 else -one.height / 2)
-        return f"M{one.x:.1f} {y:.1f}C{one.x:.1f} {y + depth:.1f} {other.x:.1f} {y + depth:.1f} {other.x:.1f} {y:.1f}"
-    start, end = _facing(one, other), _facing(other, one)
-    return f"M{start[0]:.1f} {start[1]:.1f}L{end[0]:.1f} {end[1]:.1f}"
-
-
-def _arc(boxes: dict[str, Box], a: str, b: str) -> float:
-    """Return how deep a line bends, which joins boxes of one row with others between them; 0 for a straight one."""
-    one, other = boxes[a], boxes[b]
-    if abs(one.y - other.y) > 1 or one.kind != other.kind:
-        return 0.0
     low, high = sorted((one.x, other.x))
-    between = [box for box in boxes.values() if abs(box.y - one.y) < box.height / 2 + 1 and low < box.x < high]
-    return 30.0 + 0.16 * (high - low) if between else 0.0
+    if one.y == other.y and any(box.y == one.y and low < box.x < high for box in boxes.values()):
+        down = 1 if one.kind == "device" else -1
+        y, bend = one.y + down * one.height / 2, down * (30.0 + 0.16 * (high - low))
+        return (one.x, y), (one.x, y + bend), (other.x, y + bend), (other.x, y)
+    return _end(one, other), _end(other, one)
 
 
-def _reach(boxes: dict[str, Box], a: str, b: str) -> list[float]:
-    """Return the height to which an arc bends down below devices or up above hosts; nothing for a straight line."""
-    box, arc = boxes[a], _arc(boxes, a, b)
-    bend = box.height / 2 + 0.75 * arc
-    return [box.y + bend if box.kind == "device" else box.y - bend] if arc else []
+def _end(box: Box, other: Box) -> Point:
+    """Return where a line to another box begins: between devices behind their boxes, and straight down to bars."""
+    is_bar = box.kind in {"host", "switch"} and box.width >= other.width
+    is_inside = box.kind == other.kind == "device" or abs(box.y - other.y) <= (box.height + other.height) / 2
+    x = min(max(other.x, box.left), box.right) if is_bar else box.x
+    return x, box.y if is_inside else box.bottom if other.y > box.y else box.top
 
 
-def _facing(box: Box, other: Box) -> tuple[float, float]:
-    """Return the point of a box's edge from which a line to another box starts; bars let lines run straight down."""
-    if abs(other.y - box.y) > (box.height + other.height) / 2:
-        low, high = (
-            max(box.x - box.width / 2, other.x - other.width / 2),
-            min(box.x + box.width / 2, other.x + other.width / 2),
-        )
-        if box.kind != "device" or other.kind != "device":
-            x = (low + high) / 2 if low <= high else min(max(other.x, box.x - box.width / 2), box.x + box.width / 2)
-            return x, box.y + (box.height / 2 if other.y > box.y else -box.height / 2)
-    dx, dy = other.x - box.x, other.y - box.y
-    scale = min(box.width / 2 / abs(dx) if dx else 9e9, box.height / 2 / abs(dy) if dy else 9e9)
-    return box.x + dx * min(scale, 0.5), box.y + dy * min(scale, 0.5)
+def label(name: str) -> str:
+    """Return what stands in a box: a name without what is the same in most of them.
+
+    >>> label("pci 0000:1b:00.0"), label("host0.nic3"), label("nic mlx5_0"), label("nic 0000:3b:00.0")
+    ('pci 1b:00', 'nic3', 'mlx5_0', 'nic')
+    """
+    kind, _, rest = name.partition(" ")
+    if _ADDRESS.search(rest):
+        return kind if kind == "nic" else _ADDRESS.sub(r"\1", name)
+    return rest if kind == "nic" and rest else name.partition(".")[2] or name

@@ -14,7 +14,6 @@ from typing import Any
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.plan import Movement
 from treefold.plan.ir import Copy, Role
-from treefold.topology.drawing.boxes import Layout
 from treefold.topology.drawing.machine_drawing import (
     STYLE,
     draw_legend,
@@ -23,7 +22,7 @@ from treefold.topology.drawing.machine_drawing import (
     machine_marks,
     machine_title,
 )
-from treefold.topology.drawing.machine_layout import lay_out
+from treefold.topology.drawing.machine_layout import MachineLayout, lay_out
 from treefold.topology.drawing.packs import Group, Pack, group_packs
 from treefold.topology.drawing.page import for_screens
 from treefold.topology.drawing.svg import LIGHT, drawing, element
@@ -76,7 +75,7 @@ def _resource(name: str) -> str:
     return importlib.resources.files("treefold.topology.drawing").joinpath(name).read_text(encoding="utf-8")
 
 
-def _stage(topology: Topology, layout: Layout) -> str:
+def _stage(topology: Topology, layout: MachineLayout) -> str:
     marks = [element("style", STYLE), machine_marks(topology, layout), draw_legend(topology, layout.height)]
     title = machine_title(topology)
     words = "The machine, with the chunks of a plan on their way."
@@ -140,7 +139,9 @@ def _links(timeline: Timeline) -> list[tuple[str, str]]:
     return list(dict.fromkeys([*shown_links(timeline), *timeline.links]))
 
 
-def _data(topology: Topology, layout: Layout, groups: Sequence[Group], movement: Movement, timeline: Timeline) -> str:
+def _data(
+    topology: Topology, layout: MachineLayout, groups: Sequence[Group], movement: Movement, timeline: Timeline
+) -> str:
     """Return what the script reads: times in microseconds, links as indexes, ``spans`` as starts and stops in turn."""
     numbers = {ends: number for number, ends in enumerate(_links(timeline))}
     lines = {ends: number for number, ends in enumerate(layout.lines)}

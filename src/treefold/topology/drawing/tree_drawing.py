@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from treefold.devices import Device
 from treefold.errors.words import counted
-from treefold.topology.drawing.boxes import Layout
+from treefold.topology.drawing.machine_layout import MachineLayout
 from treefold.topology.drawing.packs import Group, Pack, group_packs
 from treefold.topology.drawing.svg import LIGHT, drawing, element, text, titled
 from treefold.topology.graph import Topology
@@ -22,7 +22,7 @@ MAX_TREES = 24
 _Point = tuple[float, float]
 
 
-def draw_trees(topology: Topology, layout: Layout, packs: Sequence[Pack], *, width: float = 960.0) -> str:
+def draw_trees(topology: Topology, layout: MachineLayout, packs: Sequence[Pack], *, width: float = 960.0) -> str:
     """Return the trees of these packs, one for those of one shape, as one SVG element."""
     marks, height = tree_marks(topology, layout, packs, width=width)
     words = [f"Pack {number}: {_words(pack)}" for number, pack in enumerate(packs)]
@@ -31,7 +31,7 @@ def draw_trees(topology: Topology, layout: Layout, packs: Sequence[Pack], *, wid
 
 
 def tree_marks(
-    topology: Topology, layout: Layout, packs: Sequence[Pack], *, width: float, top: float = 0.0
+    topology: Topology, layout: MachineLayout, packs: Sequence[Pack], *, width: float, top: float = 0.0
 ) -> tuple[str, float]:
     """Return the marks of the trees with the largest shares, laid out in rows, and where they end."""
     hosts = hosts_of(topology)
@@ -82,7 +82,7 @@ def _socket(topology: Topology, device: str) -> str | None:
     return None
 
 
-def _points(topology: Topology, layout: Layout, hosts: Sequence[Sequence[str]]) -> dict[str, _Point]:
+def _points(topology: Topology, layout: MachineLayout, hosts: Sequence[Sequence[str]]) -> dict[str, _Point]:
     """Return where devices stand in a small drawing: as in the large one, or, joined by bars, in a circle per host."""
     if all(kind == "device" for kind in topology.kinds.values()):
         boxes = {name: layout.boxes[name] for name in topology.devices}
