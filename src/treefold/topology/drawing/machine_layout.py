@@ -266,11 +266,15 @@ def _line(boxes: dict[str, Box], a: str, b: str) -> tuple[Point, ...]:
 
 
 def _end(box: Box, other: Box) -> Point:
-    """Return where a line to another box begins: between devices behind their boxes, and straight down to bars."""
+    """Return where a line to another box begins: between devices at their edges, and straight down to bars."""
+    if box.kind == other.kind == "device":
+        dx, dy = other.x - box.x, other.y - box.y
+        part = 0.5 / max(abs(dx) / box.width, abs(dy) / box.height)
+        return box.x + part * dx, box.y + part * dy
     is_bar = box.kind in {"host", "switch"} and box.width >= other.width
-    is_inside = box.kind == other.kind == "device" or abs(box.y - other.y) <= (box.height + other.height) / 2
+    is_beside = abs(box.y - other.y) <= (box.height + other.height) / 2
     x = min(max(other.x, box.left), box.right) if is_bar else box.x
-    return x, box.y if is_inside else box.bottom if other.y > box.y else box.top
+    return x, box.y if is_beside else box.bottom if other.y > box.y else box.top
 
 
 def label(name: str) -> str:

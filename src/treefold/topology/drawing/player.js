@@ -77,7 +77,7 @@
   };
 
   const stage = find(".stage svg");
-  const lit = make("g", "tf-lit-links", stage);
+  const lit = make("g", "tf-lit-links", find(".stage .tf-links"));
   const layer = make("g", "tf-chunks", stage);
   const shown = find(".shown");
   const dots = [];
