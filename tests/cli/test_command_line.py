@@ -85,7 +85,7 @@ class TestErrors:
             (["pln"], "No such command 'pln'. Did you mean 'plan'? See treefold --help."),
             (["plan", "--nosuch"], "No such option: --nosuch. See treefold plan --help."),
             (["average", "a.npz"], "Missing option '--output' / '-o'. See treefold average --help."),
-            (["topology", "--draw", "m.gif"], "--draw got 'm.gif'. It draws .html, .svg, .png; name the file so."),
+            (["topology", "--draw", "m.gif"], "--draw got 'm.gif'. It draws .html, .svg; name the file so."),
         ],
     )
     def test_are_one_line_each(self, treefold, arguments, sentence):
@@ -178,18 +178,6 @@ class TestMissingExtra:
             outcome = treefold("average", tmp_path / "0.npz", tmp_path / "1.npz", "-o", tmp_path / output)
             assert outcome.code == 0
         assert treefold("average", tmp_path / "m.pt", tmp_path / "m.safetensors", "-o", tmp_path / "n.npz").code == 0
-
-    @pytest.mark.parametrize("command", ["plan", "simulate"])
-    def test_names_all_extras_of_a_drawn_plan(self, treefold, monkeypatch, tmp_path, command):
-        """Pixels take one extra, planning another."""
-        for module in ("scipy", "resvg_py"):
-            monkeypatch.setitem(sys.modules, module, None)
-        option = "--draw" if command == "plan" else "--plot"
-        outcome = treefold(command, "-t", "dgx1_v100", option, tmp_path / "m.png")
-        assert outcome.err == (
-            "treefold: This command needs scipy and resvg-py, which are not installed. "
-            'Run pip install "treefold[planner,png]".\n'
-        )
 
     @pytest.mark.parametrize("name", EXTRAS)
     def test_are_those_of_the_project(self, name):

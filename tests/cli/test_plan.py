@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-import treefold as package
 from treefold.cli.planning.methods import Prediction, best_of
 from treefold.plan import from_json
 from treefold.topology import known_topology
@@ -188,15 +187,14 @@ class TestPlan:
         assert plain["algbw_gb_per_s"] == pytest.approx(100 / 3)
 
     def test_writes_what_it_is_asked_for(self, treefold, tmp_path):
-        """Page, drawing, pixels, trace, Graphviz and the plan itself, each readable by what reads it."""
-        for kind in ("html", "svg", "png"):
+        """Page, drawing, trace, Graphviz and the plan itself, each readable by what reads it."""
+        for kind in ("html", "svg"):
             assert treefold(*PLAN, "--packs", 4, "--draw", tmp_path / f"p.{kind}").code == 0
         files = {"--trace": "t.json", "--dot": "d.dot", "--save": "s.json"}
         outcome = treefold(*PLAN, "--packs", 4, *(word for o, f in files.items() for word in (o, tmp_path / f)))
         assert outcome.code == 0
         assert (tmp_path / "p.html").read_text().startswith("<!doctype html>")
         assert ET.parse(tmp_path / "p.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - ours
-        assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG\r\n")
         assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
         assert (tmp_path / "d.dot").read_text().startswith('graph "dgx1_v100" {')
         assert len(from_json((tmp_path / "s.json").read_text()).devices) == 8
@@ -313,7 +311,7 @@ class TestPlanRefuses:
             (["-t", "ring:4", "--size", "-3"], "--size got '-3'. "),
             (["-t", "ring:4", "--packs", "0"], "optimal_packing got packs=0. It takes a whole number above 0, "),
             (["-t", "ring:4", "--packs", "9", "-s", "8"], "--packs got 9 for 8 bytes. Every pack needs a byte at "),
-            (["-t", "ring:4", "--draw", "p.gif"], "--draw got 'p.gif'. It draws .html, .svg, .png; name the file so."),
+            (["-t", "ring:4", "--draw", "p.png"], "--draw got 'p.png'. It draws .html, .svg; name the file so."),
             (["-t", "ring:4", "--trace", "no/t.json"], "--trace cannot write 'no/t.json': no such file or directory."),
         ],
     )
@@ -349,18 +347,6 @@ class TestPlanRefuses:
         outcome = treefold("plan", "-t", "-")
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err.startswith(f"treefold: {sentence}")
-
-    def test_a_png_without_its_renderer(self, treefold, monkeypatch):
-        """The sentence names the extra and the way around."""
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "resvg_py" else object())
-        outcome = treefold("plan", "-t", "ring:2", "--draw", "p.png")
-        assert outcome.code == 2
-        assert outcome.err == (
-            'treefold: A PNG needs resvg-py, which is not installed. Run pip install "treefold[png]", or draw an .svg '
-            "or .html.\n"
-        )
-        with pytest.raises(package.errors.MissingExtraError):
-            raise package.errors.MissingExtraError.png()
 
 
 class TestPlanOfCluster:

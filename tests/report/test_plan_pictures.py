@@ -14,7 +14,6 @@ from treefold.topology.drawing.certificate import most_loaded, recomputed_bound
 from treefold.topology.drawing.machine_layout import lay_out
 from treefold.topology.drawing.packs import Pack, group_packs, packs_of
 from treefold.topology.drawing.plan_picture import draw_packing
-from treefold.topology.drawing.png import render_png, with_plain_colours
 from treefold.topology.drawing.size_drawing import draw_sizes
 from treefold.topology.drawing.timeline_drawing import draw_timeline
 from treefold.topology.drawing.trace import write_trace
@@ -169,19 +168,6 @@ class TestDrawPacking:
         words = draw_packing(one.topology, one.packing, one.packs)
         reached = one.packing.algbw_bytes_per_s / 1e9
         assert f"dgx1_v100: {reached:.2f} of at most 85.71 GB/s all-reduce" in words
-
-
-class TestRenderPng:
-    def test_draws_in_colours_that_any_program_knows(self, planned):
-        """No variables are left, and the pixels are many and not all alike."""
-        one = planned("dgx1_v100")
-        svg = draw_packing(one.topology, one.packing, one.packs)
-        plain = with_plain_colours(svg)
-        assert "var(" not in plain
-        assert "prefers-color-scheme" not in plain
-        data = render_png(svg, zoom=1)
-        assert data.startswith(b"\x89PNG\r\n")
-        assert len(data) > 20_000
 
 
 class TestDrawSizes:

@@ -20,7 +20,6 @@ class Extra(NamedTuple):
 EXTRAS = {
     "planner": Extra("treefold plan and simulate", {"scipy": "scipy"}),
     "files": Extra("treefold average", {"ml_dtypes": "ml_dtypes"}),
-    "png": Extra("pictures as .png", {"resvg_py": "resvg-py"}),
     "nvml": Extra("treefold topology with NVIDIA GPUs", {"pynvml": "nvidia-ml-py"}),
     "demo": Extra("treefold demo", {"sklearn": "scikit-learn", "threadpoolctl": "threadpoolctl"}),
     "torch": Extra("PyTorch tensors and files", {"torch": "torch", "ml_dtypes": "ml_dtypes"}),

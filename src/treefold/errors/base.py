@@ -51,12 +51,6 @@ class TreefoldError(Exception):
 class MissingExtraError(TreefoldError, ImportError):
     """Something was asked for that needs a package that is not installed."""
 
-    @classmethod
-    def png(cls) -> Self:
-        return cls(
-            'A PNG needs resvg-py, which is not installed. Run pip install "treefold[png]", or draw an .svg or .html.'
-        )
-
 
 class FrameworkError(TreefoldError, ImportError):
     """A part of treefold plugs into a framework that is not there, or not as it must be."""

@@ -51,7 +51,7 @@ Draw = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Draw it: .html, .svg or .png.",
+        help="Draw it: .html or .svg.",
         rich_help_panel=_OUTPUT,
         autocompletion=endings(*PICTURES),
     ),

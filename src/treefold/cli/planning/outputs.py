@@ -7,39 +7,29 @@ from pathlib import Path
 
 import typer
 
-from treefold.cli.extras import has_module, needing
 from treefold.cli.outputs import check_output
-from treefold.errors import CommandError, MissingExtraError
+from treefold.errors import CommandError
 from treefold.errors.words import listed
 from treefold.files import write_atomically
-from treefold.topology.drawing.png import render_png
 
-PICTURES = (".html", ".svg", ".png")
+PICTURES = (".html", ".svg")
 _PICTURE_OPTIONS = ("--draw", "--plot")
 
 
-def check_outputs(paths: Mapping[str, Path | None], *, plans: bool) -> None:
+def check_outputs(paths: Mapping[str, Path | None]) -> None:
     """Refuse files that could not be written in the end, and pictures of a kind that there is not.
 
-    ``plans``: the command also needs the planner, which is named beside what a picture lacks.
-
     Raises:
-        CommandError: naming the option, or all packages that are missing.
-        MissingExtraError: a PNG without its renderer.
+        CommandError: naming the option.
 
     """
     for option, path in paths.items():
         if path is None:
             continue
-        if option in _PICTURE_OPTIONS:
-            if path.suffix.lower() not in PICTURES:
-                raise CommandError(
-                    f"{option} got {str(path)!r}. It draws {listed(PICTURES, quote=False)}; name the file so."
-                )
-            if path.suffix.lower() == ".png" and not has_module("resvg_py"):
-                if plans and not has_module("scipy"):
-                    raise needing(["scipy", "resvg_py"])
-                raise MissingExtraError.png()
+        if option in _PICTURE_OPTIONS and path.suffix.lower() not in PICTURES:
+            raise CommandError(
+                f"{option} got {str(path)!r}. It draws {listed(PICTURES, quote=False)}; name the file so."
+            )
         check_output(option, path)
 
 
@@ -52,8 +42,4 @@ def say_written(*paths: Path | None, err: bool) -> None:
 
 def write_picture(path: Path, *, svg: str, html: str) -> None:
     """Write a drawing in the format that the file's name asks for."""
-    kind = path.suffix.lower()
-    if kind == ".png":
-        write_atomically(path, render_png(svg))
-    else:
-        write_atomically(path, html if kind == ".html" else svg)
+    write_atomically(path, html if path.suffix.lower() == ".html" else svg)

@@ -78,7 +78,7 @@ def plan(  # noqa: PLR0913 - every option of a command is one
     save: options.Save = None,
 ) -> None:
     """Plan the best all-reduce for a machine: the plan, the proof that no other is faster, the predicted times."""
-    check_outputs({"--draw": draw, "--trace": trace, "--dot": dot, "--save": save}, plans=True)
+    check_outputs({"--draw": draw, "--trace": trace, "--dot": dot, "--save": save})
     named = only_one(given, topology)
     machine = read_machine(named, devices, nvlinks)
     sizes = parse_sizes(size, _SIZES, machine)

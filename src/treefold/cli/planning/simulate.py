@@ -41,7 +41,7 @@ PlanFile = Annotated[
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Plot it: .html, .svg or .png.", autocompletion=endings(*PICTURES)),
+    typer.Option(metavar="FILE", help="Plot it: .html or .svg.", autocompletion=endings(*PICTURES)),
 ]
 
 
@@ -59,7 +59,7 @@ def simulate(  # noqa: PLR0913 - every option of a command is one
     trace: options.Trace = None,
 ) -> None:
     """Predict what plans take on a machine: sweep sizes, plot, trace."""
-    check_outputs({"--plot": plot, "--trace": trace}, plans=True)
+    check_outputs({"--plot": plot, "--trace": trace})
     named = only_one(given, topology)
     if named == plan == "-":
         raise CommandError(

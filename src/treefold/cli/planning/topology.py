@@ -50,7 +50,7 @@ def topology(  # noqa: PLR0913 - every option of a command is one
         echo(list_known() if known else str(verify_links(use_cache=False)))
         return
     named = only_one(given, machine, verify_file)
-    check_outputs({"--draw": draw, "--dot": dot}, plans=False)
+    check_outputs({"--draw": draw, "--dot": dot})
     found = read_machine(named, devices, nvlinks)
     if draw is not None:
         svg = draw_machine(found)
