@@ -135,7 +135,10 @@ class TestPlan:
         out = treefold("plan", "-t", machine, "-s", "256M").out
         row = next(line for line in out.splitlines() if line.startswith("256 MiB"))
         assert float(re.search(r"\((\d+\.\d+)×\)", row)[1]) <= most
-        assert f"rings:       {rings}, as NCCL and RCCL pack them; no switch reduces\n" in out
+        assert (
+            f"rings:       {rings}, as NCCL and RCCL pack them: the most that a search finds; no switch reduces\n"
+            in out
+        )
         assert ("\npublished:   " in out) == (machine != "dgx1_v100")
 
     def test_gives_factors_only_where_predictions_were_checked(self, treefold):

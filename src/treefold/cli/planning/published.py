@@ -33,7 +33,10 @@ def describe_checks(machine: Topology, rings: RingPacking | None) -> str:
     ]
     if rings is not None:
         each = f"{float(rings.bytes_per_s) / 1e9:.4g} GB/s"
-        lines.append(f"rings:       {len(rings.orders)} of {each}, as NCCL and RCCL pack them; no switch reduces")
+        lines.append(
+            f"rings:       {len(rings.orders)} of {each}, as NCCL and RCCL pack them: the most that a search finds; "
+            "no switch reduces"
+        )
         lines += [
             f"published:   {one.library} took {seconds_in_words(one.seconds)} for {bytes_in_words(one.nbytes)} "
             f"({one.source}); the factor beside rings counts the shorter time"

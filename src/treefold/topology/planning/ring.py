@@ -14,8 +14,15 @@ from fractions import Fraction
 from treefold.topology.cost.model import LAUNCH_S
 from treefold.topology.cost.routes import alpha_s, alternatives
 from treefold.topology.graph import Topology
-from treefold.topology.planning.ring_bound import Route, most_rings
-from treefold.topology.planning.ring_search import around, find_rings, host_groups, shortest_hops
+from treefold.topology.planning.port_rates import port_rates
+from treefold.topology.planning.ring_search import (
+    Route,
+    around,
+    find_rings,
+    host_groups,
+    most_rings,
+    shortest_hops,
+)
 from treefold.topology.planning.tree_packing import Tree
 
 _MOST_WIDTHS = 8
@@ -96,17 +103,17 @@ def pack_rings(topology: Topology) -> RingPacking:
     hops, hosts = shortest_hops(topology), host_groups(topology)
     # Hosts of a cluster are mostly alike, so the rings within one, opened, are likely pieces of rings through all.
     inner = pack_rings(topology.restricted(hosts[0])).orders if len(hosts) > 1 else ()
-    # The bound counts only links that rings can use: a PCIe link beside NVLinks is on no shortest route.
+    # Only links that rings can use count: a PCIe link beside NVLinks is on no shortest route.
     used = {link for route in hops.values() for link in itertools.pairwise(route)}
+    narrowest = min((rate for host in hosts if len(hosts) > 1 for rate in port_rates(topology, host)), default=None)
     best = RingPacking((), Fraction(0), 0.0)
     for width in reversed(_widths(topology)):  # of equals the fewer and wider
         # A link has room for as many rings of this width as fit into it side by side.
         slots = {ends: int(capacity // width) for ends, capacity in topology.capacities.items()}
-        most = most_rings(topology, {link: slots[link] for link in used})
-        # The bound is quick and the search is not: widths that cannot win are not searched.
-        if most * width > best.total:
-            fewest = int(best.total // width) + 1
-            found = find_rings(topology, hops, slots, most=most, fewest=fewest, inner=inner)
+        most = most_rings(devices, {link: slots[link] for link in used})
+        most = most if narrowest is None else min(most, int(narrowest // width))
+        if most * width > best.total:  # a search takes long: widths that cannot win are not searched
+            found = find_rings(topology, hops, slots, most=most, inner=inner)
             if len(found) * width > best.total:
                 slowest = max(_latency_s(topology, [hops[pair] for pair in around(order)]) for order in found)
                 best = RingPacking(found, width, slowest)

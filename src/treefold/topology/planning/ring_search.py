@@ -9,12 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from treefold.topology.graph import Topology
-from treefold.topology.planning.ring_bound import Ends, Route, Slots, most_fractional_rings
 
+Ends = tuple[str, str]
+Route = tuple[str, ...]
+Slots = Mapping[Ends, int]  # for how many rings of one width a directed link has room
 Order = tuple[str, ...]
 Links = tuple[Ends, ...]
 
+_MOST_RINGS = 32  # as many channels as NCCL opens
 _MOST_STEPS, _MOST_ATTEMPTS = 50_000, 100  # for rings of one width; known machines need some hundred steps
+_MOST_IN_VAIN = 10  # attempts that find no ring at all
 _STEPS_PER_DEVICE = 20  # for one ring; then the search restarts with another order of the links
 
 
@@ -45,10 +49,19 @@ def shortest_hops(topology: Topology) -> dict[Ends, Route]:
     return found
 
 
+def most_rings(devices: Sequence[str], slots: Slots) -> int:
+    """Return the number of rings after which some device has no link left that leads on, or back to it."""
+    out, into = Counter[str](), Counter[str]()
+    for (source, target), count in slots.items():
+        out[source] += count
+        into[target] += count
+    return min(_MOST_RINGS, *(min(out[device], into[device]) for device in devices))
+
+
 def find_rings(
-    topology: Topology, hops: Mapping[Ends, Route], slots: Slots, *, most: int, fewest: int, inner: Sequence[Order]
+    topology: Topology, hops: Mapping[Ends, Route], slots: Slots, *, most: int, inner: Sequence[Order]
 ) -> tuple[Order, ...]:
-    """Return as many rings as a search finds, ``most`` at most; ``fewest``: a smaller number is of no use.
+    """Return as many rings as a search finds, ``most`` at most. More may fit: that none do is not proved.
 
     Each attempt takes the links in another order. ``inner``: rings of the first of several hosts. Every second attempt
     tries these, opened, and the images of each ring that it finds: on most machines these are the other rings.
@@ -72,10 +85,7 @@ def find_rings(
                 if len(found) < most and room.take(image):
                     found.append(image)
         best = max(best, found, key=len)
-        if attempt == 0 and len(best) < most:  # on few machines; the program takes as long as some attempts
-            most = min(most, most_fractional_rings(topology, hops, slots))
-        # Enough: this number is proved to be the most; or too few to beat the rings of another width.
-        if len(best) >= most or most < fewest:
+        if len(best) >= most or (attempt >= _MOST_IN_VAIN and not best):
             break
         rng.shuffle(likely)
     return tuple(best)

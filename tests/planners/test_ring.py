@@ -1,0 +1,84 @@
+"""The search for rings, and where it stops."""
+
+import itertools
+import sys
+
+import pytest
+
+from treefold.topology import TopologyBuilder, known_topology
+from treefold.topology.planning import ring_search
+from treefold.topology.planning.ring import pack_rings
+from treefold.topology.planning.ring_search import most_rings
+
+GB_PER_S = 25
+
+
+def joined_meshes(joints, within=1):
+    """Return two groups of four devices, all joined ``within`` times, and ``joints`` links from one to the other."""
+    builder = TopologyBuilder("two meshes")
+    for number in range(8):
+        builder.device(f"gpu:{number}")
+    pairs = [(a + group, b + group) for group in (0, 4) for a, b in itertools.combinations(range(4), 2)]
+    for a, b in [*pairs * within, *((device, device + 4) for device in range(joints))]:
+        builder.link(f"gpu:{a}", f"gpu:{b}", gb_per_s=GB_PER_S, kind="nvlink")
+    return builder.build()
+
+
+class TestMostRings:
+    @pytest.mark.parametrize("is_turned", [False, True])
+    def test_goes_by_the_narrower_direction(self, is_turned):
+        """Out of a device or into it, whichever has fewer slots: three devices, one of which is left only twice."""
+        devices = known_topology("mesh:3").devices
+        slots = {(a, b): 2 if a == "gpu:0" else 8 for a, b in itertools.permutations(devices, 2)}
+        slots["gpu:0", "gpu:2"] = 0
+        assert most_rings(devices, {ends[::-1] if is_turned else ends: count for ends, count in slots.items()}) == 2
+
+    def test_is_no_more_than_nccl_opens(self):
+        """However many slots there are."""
+        assert most_rings(("a", "b"), {("a", "b"): 99, ("b", "a"): 99}) == 32
+
+
+class TestPackRings:
+    def test_finds_nothing_for_one_device(self):
+        """It has no links: its ring is itself, and carries nothing."""
+        packing = pack_rings(known_topology("mesh:3").restricted(("gpu:1",)))
+        assert (packing.orders, packing.total) == ((("gpu:1",),), 0)
+
+    @pytest.mark.parametrize("joints", [2, 3])
+    def test_finds_all_that_few_links_between_groups_leave(self, joints):
+        """Every ring leaves a group over one link and comes back over another; a search that finds no more ends."""
+        assert len(pack_rings(joined_meshes(joints)).orders) == joints
+
+    @pytest.mark.parametrize("joints", [2, 3])
+    def test_finds_them_where_links_within_are_wider(self, joints):
+        """Rings are as wide as the links between the groups."""
+        packing = pack_rings(joined_meshes(joints, within=2))
+        assert float(packing.total) >= joints * GB_PER_S * 1e9
+
+    def test_stops_where_a_host_has_no_port_left(self, monkeypatch):
+        """Eight rails of two hosts are eight rings: that there are no more is seen from the hosts' own links."""
+        attempts = []
+        empty = ring_search._Room.empty
+        monkeypatch.setattr(ring_search._Room, "empty", lambda room, *rest: attempts.append(1) or empty(room, *rest))
+        assert len(pack_rings(known_topology("2x8_h100")).orders) == 8
+        assert len(attempts) < 10
+
+    @pytest.mark.parametrize(
+        ("name", "count", "gb_per_s"),
+        [
+            ("mesh:8", 7, 25),
+            ("mi250", 6, 50),
+            ("dgx1_v100", 6, 25),
+            ("p3_8xlarge", 4, 25),
+            ("2x16_mi250", 16, 16),
+        ],
+    )
+    def test_finds_as_many_as_a_linear_program_allowed(self, name, count, gb_per_s):
+        """So many were proved to be the most, when there was a bound."""
+        packing = pack_rings(known_topology(name))
+        assert (len(packing.orders), packing.bytes_per_s) == (count, gb_per_s * 10**9)
+
+    def test_needs_no_solver(self, monkeypatch):
+        """Rings are searched without SciPy."""
+        monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+        assert len(pack_rings(joined_meshes(2)).orders) == 2
