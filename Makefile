@@ -155,7 +155,7 @@ sanitize: $(VENV)/.dev
 	  $(SANITIZE)/venv/bin/python -m pytest -q -n $(WORKERS) $(SANITIZED_TESTS) $(PYTEST_ARGS)
 
 bench: $(VENV)/.bench
-	@$(BIN)/treefold bench --report benchmarks/results $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/memory.py $(BENCH_ARGS)
 
 bench-gpu: $(VENV)/.test
 	@$(BIN)/python benchmarks/gpu.py $(BENCH_ARGS)

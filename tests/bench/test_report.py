@@ -1,12 +1,15 @@
 """The report of a few small works: what it writes, and what it keeps when it cannot go on."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 from written_runs import run_of_json
 
-from treefold.bench import report_run
+from memory_bench import report as report_module
+from memory_bench.figures import Entry
+from memory_bench.report import Report, make_report
 from treefold.bench.clock import Pace
-from treefold.bench.figures import Entry
-from treefold.bench.report_run import Report, make_report
 from treefold.bench.sweep import Progress
 from treefold.bench.work import Work
 
@@ -20,8 +23,8 @@ def report(monkeypatch, tmp_path):
     """Return a function that makes the report of some entries, and returns the run that was written."""
 
     def make(entries, progress=None):
-        monkeypatch.setattr(report_run, "make_entries", lambda _pace, **_: entries)
-        asked = Report(tmp_path, "2026-01-02", PACE, 1, "treefold bench --report x")
+        monkeypatch.setattr(report_module, "make_entries", lambda _pace, **_: entries)
+        asked = Report(tmp_path, "2026-01-02", PACE, 1, "python benchmarks/memory.py")
         page = make_report(asked, progress=progress or Progress(), on_entry=lambda _done, _all: None)
         assert page == tmp_path / "2026-01-02.md"
         return run_of_json((tmp_path / "2026-01-02.json").read_text())
@@ -57,3 +60,36 @@ class TestMakeReport:
         run = report([SMALL, SMALL], Progress(begin))
         assert [row.name for row in run.rows] == ["4 KiB"]
         assert run.notes[-1] == "interrupted at 4 KiB: 1 of 2 works are measured"
+
+
+class TestProgram:
+    @pytest.fixture
+    def program(self, monkeypatch):
+        """Return ``benchmarks/memory.py`` as a module, which measures one small work."""
+        path = Path(__file__).parents[2] / "benchmarks" / "memory.py"
+        spec = importlib.util.spec_from_file_location("benchmarks_memory", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        monkeypatch.setattr(report_module, "make_entries", lambda _pace, **_: [SMALL])
+        return module
+
+    def test_writes_the_report_and_says_where(self, program, tmp_path, capsys):
+        """The page, its data and its picture, by the paces that are asked for; the page says how it was made."""
+        assert program.main(["-n", "2", "-w", "0", "--threads", "1", "--output", str(tmp_path / "new")]) == 0
+        page = Path(capsys.readouterr().out.strip())
+        assert sorted(path.suffix for path in page.parent.iterdir()) == [".json", ".md", ".png"]
+        assert "- made by `python benchmarks/memory.py" in page.read_text()
+
+    @pytest.mark.parametrize(
+        ("words", "sentence"),
+        [
+            (["-n", "0"], "-n got 0. It takes a whole number of at least 1."),
+            (["-w", "-1"], "-w got -1. It takes a whole number of at least 0."),
+            (["--threads", "0"], "--threads got 0. It takes a whole number of at least 1."),
+            (["--output", "/dev/null"], "--output cannot write '/dev/null/report.md'"),
+        ],
+    )
+    def test_refuses_what_it_cannot_do(self, program, words, sentence, capsys):
+        """In one sentence, with 2, before anything is measured."""
+        assert program.main(words) == 2
+        assert capsys.readouterr().err.startswith(f"benchmarks/memory.py: {sentence}")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import importlib.util
 import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import typer
@@ -33,7 +31,7 @@ from treefold.errors import BenchError
 from treefold.errors.words import bytes_in_words, counted
 from treefold.execution import native
 from treefold.execution.host import describe_machine, describe_versions
-from treefold.files import check_writable, write_atomically
+from treefold.files import write_atomically
 from treefold.reduce_op import ReduceOpName
 from treefold.report.tables import Table
 
@@ -63,8 +61,6 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     ranks: options.Ranks = None,
     json: options.Json = None,
     csv: options.Csv = None,
-    plot: options.Plot = None,
-    report: options.Report = None,
     hosts: options.Hosts = False,
     words: options.OfHosts = None,
 ) -> None:
@@ -74,14 +70,19 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     if ranks is not None:
         return bench_ranks(ranks, _works_of_ranks(context, model, (begin, end, factor)), against, iterations, json)
     pace, threads = _read_pace(iterations, warmup, threads)
-    if report is not None:
-        return _report(report, pace, threads)
     placement = _placement({"--in-place": in_place, "--out-of-place": given, "--new": new, "--shared": shared})
     base = Work("", (), cast("ReduceOpName", op), dtype, devices, placement, accumulate, threads)
     base.check()  # refuses what is no op
     works, peers = list(_works(base, model, (begin, end, factor))), _read_peers(against)
-    _check_outputs({"--json": json, "--csv": csv, "--plot": plot})
-    return _show_and_write(_run(works, peers, pace, threads), json=json, csv=csv, plot=plot)
+    for option, path in (("--json", json), ("--csv", csv)):
+        if path is not None:
+            check_output(option, path)
+    run = _run(works, peers, pace, threads)
+    if json is not None:
+        write_atomically(json, run.to_json())
+    if csv is not None:
+        write_atomically(csv, rows_to_csv(run.rows))
+    return _print(run)
 
 
 def _works_of_ranks(
@@ -108,21 +109,6 @@ def _read_pace(iterations: int, warmup: int, threads: int | None) -> tuple[Pace,
         if number is not None and number < least:
             raise BenchError.least(option, number, least)
     return Pace(iterations, warmup), native.num_threads() if threads is None else threads
-
-
-def _show_and_write(run: Run, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:
-    if json is not None:
-        write_atomically(json, run.to_json())
-    if csv is not None:
-        write_atomically(csv, rows_to_csv(run.rows))
-    if plot is not None:
-        from treefold.bench.picture import draw  # noqa: PLC0415 - matplotlib is an extra
-
-        row = run.rows[0]
-        draw(
-            run.rows, plot, title=f"all-reduce, {counted(row.devices, 'replica')}, {row.dtype} {row.op} {row.placement}"
-        )
-    _print(run)
 
 
 def _placement(given: dict[str, bool]) -> str:
@@ -158,20 +144,11 @@ def _read_peers(against: str) -> list[PeerInfo]:
     return [PEERS[name] for name in dict.fromkeys(names)]
 
 
-def _check_outputs(paths: dict[str, Path | None]) -> None:
-    for option, path in paths.items():
-        if path is None:
-            continue
-        if option in {"--plot", "--report"} and importlib.util.find_spec("matplotlib") is None:
-            raise BenchError.needs(option, "matplotlib")
-        check_output(option, path)
-
-
 def _run(works: Sequence[Work], peers: Sequence[PeerInfo], pace: Pace, threads: int) -> Run:
     rows: list[Row] = []
     with contextlib.ExitStack() as stack:
         teams = [stack.enter_context(Team(info, devices=works[0].devices, threads=threads)) for info in peers]
-        shown, advance = stack.enter_context(_progress())
+        shown, advance = stack.enter_context(progress_of_works())
         copy = measure_copy(threads, nbytes=min(1 << 28, max(work.nbytes * work.devices for work in works)))
         for number, work in enumerate(works):
             advance(number, len(works))
@@ -179,7 +156,8 @@ def _run(works: Sequence[Work], peers: Sequence[PeerInfo], pace: Pace, threads: 
         advance(len(works), len(works))
     packages = [package for info in peers for package in info.packages if package != "numpy"]
     machine, versions = describe_machine(), describe_versions(packages)
-    return Run(_today(), machine, versions, tuple(rows), copy, _command())
+    today = dt.datetime.now(tz=dt.UTC).date().isoformat()
+    return Run(today, machine, versions, tuple(rows), copy, f"treefold {shlex.join(sys.argv[1:])}")
 
 
 def _print(run: Run) -> None:
@@ -211,24 +189,9 @@ def _above_table(run: Run) -> dict[str, str]:
     }
 
 
-def _report(folder: Path, pace: Pace, threads: int) -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        raise BenchError.needs("--report", "matplotlib")
-    from treefold.bench.report_run import Report, make_report  # noqa: PLC0415 - matplotlib is an extra
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        check_writable(folder / "report.md")
-    except OSError as error:
-        raise BenchError.unwritable("--report", folder, error) from None
-    with _progress() as (shown, advance):
-        page = make_report(Report(folder, _today(), pace, threads, _command()), progress=shown, on_entry=advance)
-    print(page)
-
-
 @contextlib.contextmanager
-def _progress() -> Iterator[tuple[Progress, Callable[[int, int], object]]]:
-    """Show a bar on stderr: works done of all, what runs now, and its turns."""
+def progress_of_works() -> Iterator[tuple[Progress, Callable[[int, int], object]]]:
+    """Show a bar on stderr; yield what a measurement tells it, and what is told of works done, of all."""
     columns = (
         SpinnerColumn(),
         BarColumn(),
@@ -247,11 +210,3 @@ def _progress() -> Iterator[tuple[Progress, Callable[[int, int], object]]]:
             bar.update(task, completed=done, total=total, refresh=True)
 
         yield Progress(begin, bar.refresh), advance
-
-
-def _today() -> str:
-    return dt.datetime.now(tz=dt.UTC).date().isoformat()
-
-
-def _command() -> str:
-    return "treefold " + shlex.join(sys.argv[1:])

@@ -67,7 +67,3 @@ Shared = Annotated[bool, typer.Option("--shared", help="Into one new array for a
 
 Json = Annotated[Path | None, typer.Option(help="Write the run as JSON.", rich_help_panel=_OUTPUT)]
 Csv = Annotated[Path | None, typer.Option(help="Write the rows as CSV.", rich_help_panel=_OUTPUT)]
-Plot = Annotated[Path | None, typer.Option(help="Write a picture (PNG).", rich_help_panel=_OUTPUT)]
-Report = Annotated[
-    Path | None, typer.Option(help="Run the whole report instead, into this folder.", rich_help_panel=_OUTPUT)
-]

@@ -24,7 +24,6 @@ EXTRAS = {
     "demo": Extra("treefold demo", {"sklearn": "scikit-learn", "threadpoolctl": "threadpoolctl"}),
     "torch": Extra("PyTorch tensors and files", {"torch": "torch", "ml_dtypes": "ml_dtypes"}),
     "jax": Extra("JAX arrays", {"jax": "jax"}),
-    "bench": Extra("treefold bench --report, --plot, --against", {"matplotlib": "matplotlib", "mpi4py": "mpi4py"}),
 }
 
 

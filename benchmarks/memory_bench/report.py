@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from memory_bench.figures import Entry, make_entries, make_figures
+from memory_bench.page import make_page
+from memory_bench.picture import draw
 from treefold.bench.clock import Pace
-from treefold.bench.figures import Entry, make_entries, make_figures
 from treefold.bench.limit import measure_copy
-from treefold.bench.page import make_page
 from treefold.bench.peers import PEERS, Team
-from treefold.bench.picture import draw
 from treefold.bench.schema import Row, Run
 from treefold.bench.sweep import Progress, measure
 from treefold.errors import BenchError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from treefold.bench.figures import Figure
+from memory_bench.figures import Figure
 from treefold.bench.schema import Row, Run
 from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
 from treefold.report.tables import markdown_table

@@ -1,0 +1,1 @@
+"""What ``benchmarks/memory.py`` measures, beside which libraries, and the page that it writes."""
