@@ -120,7 +120,7 @@ check: $(VENV)/.dev $(DOCS)/.docs
 	@echo 'check: layers';    out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; }
 	@echo 'check: budgets';   $(BIN)/python tools/check_budgets.py
 	@echo 'check: spelling';  $(BIN)/codespell
-	@echo 'check: doctests';  $(BIN)/python -m pytest -q --import-mode=prepend --doctest-modules --ignore=src/treefold/bench/peers src
+	@echo 'check: doctests';  $(BIN)/python -m pytest -q --import-mode=prepend --doctest-modules src
 	@echo 'check: documentation'; $(BUILD_DOCS)
 	@$(MAKE) --no-print-directory wheel
 	@echo 'check: the wheel in a fresh venv'

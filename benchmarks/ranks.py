@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import ddp
 import result_pages
+from memory_bench.libraries import find_mpiexec
 from treefold.bench.models import resnet50
-from treefold.cli.bench_ranks import Work, measure_ranks, read_peers, table_of
+from treefold.cli.bench_ranks import Work, measure_ranks, read_baselines, table_of
+from treefold.cli.run import run_ranks
 from treefold.report.tables import markdown_table
 
 _KIB, _MIB = 256, 1 << 18  # elements of float32
@@ -34,10 +41,22 @@ def measure(ranks: list[int], rounds: int, against: list[str]) -> list[str]:
     for size in ranks:
         parts += [f"## {size} ranks", _EXPLANATION]
         parts += [
-            table_of(measure_ranks(size, works, against, rounds)).to_markdown() for works in (_ONE_ARRAY, _BATCHES)
+            table_of(measure_ranks(_start(size, against), works, against, rounds)).to_markdown()
+            for works in (_ONE_ARRAY, _BATCHES)
         ]
     parts += ["## Steps under DDP", ddp.__doc__.split("\n\n")[1].replace("``", "`")]
     return [*parts, markdown_table(ddp.HEADER, [row for size in (2, 4) for row in ddp.measure(size, 4 * rounds)])]
+
+
+def _start(ranks: int, against: list[str]) -> Callable[[Mapping[str, str]], int]:
+    """Return what runs so many ranks to their end; those beside MPI are started by its own launcher."""
+    if "mpi" not in against:
+        return lambda task: run_ranks([sys.executable, "-m", "treefold.bench.ranks"], ranks, task)
+    launcher = find_mpiexec()
+    if launcher is None:
+        sys.exit("--against mpi needs mpiexec, which is not on the PATH")
+    command = [launcher, "-n", str(ranks), sys.executable, str(Path(__file__).with_name("ranks_with_mpi.py"))]
+    return lambda task: subprocess.run(command, env=os.environ | task, check=False).returncode  # noqa: S603 - ours
 
 
 _EXPLANATION = (
@@ -56,7 +75,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--against", default="gloo,mpi")
     arguments = parser.parse_args()
-    parts = measure(arguments.ranks, arguments.rounds, read_peers(arguments.against))
+    parts = measure(
+        arguments.ranks, arguments.rounds, read_baselines(arguments.against, {"gloo": "torch", "mpi": "mpi4py"})
+    )
     print(result_pages.save("ranks", "Between processes of one host", parts).read_text(encoding="utf-8"))
 
 

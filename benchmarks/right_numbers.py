@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 import result_pages
 import treefold
-from treefold.bench.peers.registry import find_mpiexec
+from memory_bench.libraries import find_mpiexec
 from treefold.report.tables import markdown_table
 
 Array = npt.NDArray[Any]

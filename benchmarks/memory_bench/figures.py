@@ -20,12 +20,12 @@ _EVERYONE = ("numpy", "torch", "tensorflow", "jax", "gloo", "mpi")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One work of the report, at its pace, with its rivals."""
+    """One work of the report, at its pace, with the libraries that it is compared with."""
 
     key: str
     work: Work
     pace: Pace
-    peers: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
     variants: tuple[Variant, ...] = ()
     is_in_sweep: bool = False
 
@@ -62,8 +62,8 @@ def make_entries(pace: Pace, *, threads: int = 2) -> list[Entry]:
         variants: tuple[Variant, ...] = ()
         if nbytes in {16 * _MIB, 64 * _MIB}:
             variants = (Variant("native accumulation", replace(work, accumulate="native")),)
-        peers = _EVERYONE if nbytes <= 64 * _MIB else ()
-        entries.append(Entry(f"in-place {nbytes}", work, pace, peers, variants, is_in_sweep=True))
+        libraries = _EVERYONE if nbytes <= 64 * _MIB else ()
+        entries.append(Entry(f"in-place {nbytes}", work, pace, libraries, variants, is_in_sweep=True))
     for nbytes in (16 * _MIB, 64 * _MIB):
         given = replace(_sized(base, nbytes), placement="out-of-place")
         new = Variant("into new results", replace(given, placement="new"))

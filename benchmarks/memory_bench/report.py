@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memory_bench.figures import Entry, make_entries, make_figures
+from memory_bench.libraries import LIBRARIES
 from memory_bench.page import make_page
 from memory_bench.picture import draw
+from memory_bench.team import Team
 from treefold.bench.clock import Pace
 from treefold.bench.limit import measure_copy
-from treefold.bench.peers import PEERS, Team
 from treefold.bench.schema import Row, Run
 from treefold.bench.sweep import Progress, measure
 from treefold.errors import BenchError
@@ -44,7 +45,7 @@ def make_report(report: Report, *, progress: Progress, on_entry: Callable[[int, 
     rows: dict[str, Row] = {}
     notes = list(_NOT_HERE)
     copy = measure_copy(report.threads)
-    packages = [package for info in PEERS.values() for package in info.packages if package != "numpy"]
+    packages = [package for library in LIBRARIES.values() for package in library.packages if package != "numpy"]
     facts = describe_machine(), describe_versions(packages)
 
     def save() -> Path:
@@ -53,13 +54,14 @@ def make_report(report: Report, *, progress: Progress, on_entry: Callable[[int, 
 
     with contextlib.ExitStack() as stack:
         teams = {
-            name: stack.enter_context(Team(info, devices=8, threads=report.threads)) for name, info in PEERS.items()
+            name: stack.enter_context(Team(library, devices=8, threads=report.threads))
+            for name, library in LIBRARIES.items()
         }
         for number, entry in enumerate(entries):
             on_entry(number, len(entries))
-            chosen = [teams[name] for name in entry.peers]
+            chosen = [teams[name] for name in entry.libraries]
             try:
-                row = measure(entry.work, entry.pace, teams=chosen, variants=entry.variants, progress=progress)
+                row = measure(entry.work, entry.pace, baselines=chosen, variants=entry.variants, progress=progress)
             except BenchError as error:
                 notes.append(str(error))
             except KeyboardInterrupt:

@@ -290,7 +290,7 @@ class TestPage:
         """No figure asks for a key that the report does not measure."""
         keys = {entry.key: entry for entry in make_entries(Pace(3, 1))}
         variants = {key: [Rival("treefold", v.form, SPREAD, SPREAD) for v in e.variants] for key, e in keys.items()}
-        peers = {key: [Rival(name, "form", SPREAD, SPREAD) for name in e.peers] for key, e in keys.items()}
+        peers = {key: [Rival(name, "form", SPREAD, SPREAD) for name in e.libraries] for key, e in keys.items()}
         forms = [Rival("tensorflow", f, SPREAD, SPREAD) for f in ("eager", "in a function", "packed hierarchical copy")]
         rows = {
             key: dataclasses.replace(

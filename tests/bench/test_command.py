@@ -1,4 +1,6 @@
 import json
+import re
+import sys
 
 import pytest
 from written_runs import rows_of_csv, run_of_json
@@ -57,7 +59,7 @@ class TestBenchCommand:
             (("--new", "--shared"), "--new, --shared all say where results go; give one of them."),
             (
                 ("--against", "numpy,nccl"),
-                "--against got 'nccl'. It takes one of all, numpy, torch, tensorflow, jax, gloo, mpi.",
+                "--against got 'nccl'. It takes one of all, numpy, torch.",
             ),
             (
                 ("--model", "resnet51"),
@@ -71,9 +73,17 @@ class TestBenchCommand:
         assert run(*arguments) == 2
         assert capsys.readouterr().err == f"treefold: {sentence}\n"
 
-    def test_a_named_peer_that_is_missing_is_refused(self, monkeypatch, capsys):
-        """Named peers are wanted; ``all`` takes those that are there."""
-        monkeypatch.setattr("treefold.cli.bench.find_missing", lambda info: f"lib{info.name}")
-        assert run("--against", "jax") == 2
-        sentence = '--against jax needs libjax, which is not installed. Run pip install "treefold[bench]".'
+    def test_a_named_baseline_that_is_missing_is_refused(self, monkeypatch, capsys):
+        """Named ones are wanted; ``all`` takes those that are there."""
+        monkeypatch.setattr("treefold.cli.bench_ranks.has_module", lambda _: False)
+        assert run("--against", "torch") == 2
+        sentence = '--against torch needs torch, which is not installed. Run pip install "treefold[bench]".'
         assert capsys.readouterr().err == f"treefold: {sentence}\n"
+
+    def test_one_of_all_that_is_missing_is_a_row(self, monkeypatch, capsys):
+        """The others are measured."""
+        monkeypatch.setitem(sys.modules, "torch", None)
+        assert run("-b", "4K", "-e", "4K", "--against", "all") == 0
+        out = capsys.readouterr().out
+        assert re.search(r"^4 KiB in-place +torch +not installed ", out, re.MULTILINE)
+        assert re.search(r"^4 KiB in-place +numpy +np\.add\(out=\) ", out, re.MULTILINE)

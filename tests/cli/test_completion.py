@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from treefold.bench.baselines import BASELINES
 from treefold.bench.models import MODELS
-from treefold.bench.peers import PEERS
 from treefold.bench.work import ACCUMULATIONS
 from treefold.cli.completion import endings
 from treefold.cli.planning.known import WORDS
@@ -43,7 +43,7 @@ class TestCompletion:
             ("treefold bench --op m", ["mean", "min", "max"]),
             ("treefold bench --dtype bf", ["bfloat16"]),
             ("treefold bench --model bert", ["bert-base", "bert-large"]),
-            ("treefold bench --against numpy,t", ["numpy,torch", "numpy,tensorflow"]),
+            ("treefold bench --against numpy,t", ["numpy,torch"]),
             ("treefold simulate -t ./file", []),
         ],
     )
@@ -72,7 +72,7 @@ class TestCompletion:
             ("bench --dtype", REDUCIBLE),
             ("bench --model", MODELS),
             ("bench --accumulate", ACCUMULATIONS),
-            ("bench --against", ["all", *PEERS]),
+            ("bench --against", ["all", *BASELINES]),
             ("plan --nvlinks", LENDERS),
         ],
     )

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -222,8 +223,15 @@ class TestBenchOfRanks:
         sentence = "--op does not go with --ranks, which measures sums of float32."
         assert sentence in " ".join(done.stderr.split())
 
-    def test_refuses_peers_that_it_does_not_know(self):
+    def test_measures_beside_gloo(self):
+        """One array is one call; several are one call each, or one flat array."""
+        done = run("bench", "--ranks", "2", "-b", "4K", "-e", "4K", "-n", "1", "--against", "gloo")
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"^4 KiB +gloo ", done.stdout, re.MULTILINE)
+        assert "gloo / it, CPU" in done.stdout
+
+    def test_refuses_baselines_that_it_does_not_know(self):
         """The option's words are listed."""
-        done = run("bench", "--ranks", "2", "--against", "smoke")
+        done = run("bench", "--ranks", "2", "--against", "mpi")
         assert done.returncode == 2
-        assert "gloo, mpi" in done.stderr
+        assert "--against got 'mpi'. It takes one of all, gloo." in " ".join(done.stderr.split())

@@ -1,7 +1,7 @@
-"""All-reduce between processes of one host, beside gloo and MPI in the same processes: what every rank runs.
+"""All-reduce between processes of one host, beside gloo in the same processes: what every rank runs.
 
 Time is measured for the slowest rank; CPU time is summed over ranks, because ranks that share cores take it from each
-other. All contestants take turns, and every element of every result is checked on every rank.
+other. All take turns, and every element of every result is checked on every rank.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ from treefold.group import Group, connect
 
 #: Where the parent leaves the task of this program, as JSON.
 TASK_VARIABLE = "TREEFOLD_BENCH_RANKS"
-#: Peers by the option's words, and the packages that they need.
-PEERS = {"gloo": "torch", "mpi": "mpi4py"}
+#: Baselines by the option's words, and the packages that they need.
+BASELINES = {"gloo": "torch"}
 IN_PLACE, NEW, SHARED, ONE_PROCESS = "in place", "into a shared result", "from group.empty", "one process, in place"
 _ROUND_S = 0.02
 _MOST_CALLS = 200
@@ -35,7 +35,7 @@ Arrays = list[np.ndarray[Any, Any]]
 
 
 class Figure(NamedTuple):
-    """What one contestant took for one work, in milliseconds per call: medians over rounds."""
+    """What one name took for one work, in milliseconds per call: medians over rounds."""
 
     work: str
     name: str
@@ -43,74 +43,47 @@ class Figure(NamedTuple):
     wall_ms: float
 
 
-class Peer(NamedTuple):
-    """One contestant's way to reduce in place: arrays one by one, or all in one flat array."""
-
-    start: Callable[[Arrays], Runner]
-    is_flat: bool = False
+#: Returns what reduces these arrays in place, a call for each, as users make them.
+Start = Callable[[Arrays], Runner]
 
 
-def main() -> None:
-    """Measure what the environment asks for; rank 0 writes the figures."""
+def measure_here(group: Group, more: Mapping[str, Start] | None = None) -> None:
+    """Measure what the environment asks for, beside ``more`` baselines, too; rank 0 writes the figures."""
     task = json.loads(os.environ[TASK_VARIABLE])
-    with _connected(task["against"]) as group:
-        peers = dict(_peers(task, group))
+    with group:
+        starts = {"gloo": _gloo(f"file://{task['output']}.gloo", group)} if "gloo" in task["against"] else {}
+        starts |= more or {}
         figures = [
             figure
             for work, lengths in task["works"]
-            for figure in _measure(group, peers, work, lengths, task["rounds"])
+            for figure in _measure(group, starts, work, lengths, task["rounds"])
         ]
         if group.rank == 0:
             write_atomically(Path(task["output"]), json.dumps(figures))
 
 
-def _connected(against: Sequence[str]) -> Group:
-    if "mpi" not in against:
-        return connect()
-    from mpi4py import MPI  # noqa: PLC0415 - an extra
+def _gloo(store: str, group: Group) -> Start:
+    import torch  # noqa: PLC0415 - an extra
+    from torch import distributed  # noqa: PLC0415 - an extra
 
-    return connect(MPI.COMM_WORLD)
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=store, rank=group.rank, world_size=group.size)
 
+    def start(arrays: Arrays) -> Runner:
+        tensors = [torch.from_numpy(array) for array in arrays]
+        return lambda: [distributed.all_reduce(tensor) for tensor in tensors]
 
-def _peers(task: dict[str, Any], group: Group) -> Iterator[tuple[str, Peer]]:
-    """Yield peers by their names. Several arrays are as many calls, as users make them, or one flat array."""
-    if "gloo" in task["against"]:
-        import torch  # noqa: PLC0415 - an extra
-        from torch import distributed  # noqa: PLC0415 - an extra
-
-        torch.set_num_threads(1)
-        store = f"file://{task['output']}.gloo"
-        distributed.init_process_group("gloo", init_method=store, rank=group.rank, world_size=group.size)
-
-        def by_gloo(arrays: Arrays) -> Runner:
-            tensors = [torch.from_numpy(array) for array in arrays]
-            return lambda: [distributed.all_reduce(tensor) for tensor in tensors]
-
-        yield "gloo", Peer(by_gloo)
-        yield "gloo, flat", Peer(by_gloo, is_flat=True)
-    if "mpi" in task["against"]:
-        from mpi4py import MPI  # noqa: PLC0415 - an extra
-
-        def by_mpi(arrays: Arrays) -> Runner:
-            def run() -> None:
-                for array in arrays:
-                    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
-
-            return run
-
-        yield "mpi", Peer(by_mpi)
-        yield "mpi, flat", Peer(by_mpi, is_flat=True)
+    return start
 
 
-def _measure(group: Group, peers: dict[str, Peer], work: str, lengths: Sequence[int], rounds: int) -> list[Figure]:
-    """Return the figures of one work, peers first."""
+def _measure(group: Group, starts: Mapping[str, Start], work: str, lengths: Sequence[int], rounds: int) -> list[Figure]:
+    """Return the figures of one work, baselines first; those get several arrays one by one, and as a flat one, too."""
     runs = {}
-    for name, peer in peers.items():
-        if peer.is_flat and len(lengths) == 1:
-            continue
-        own = [sum(lengths)] if peer.is_flat else lengths
-        _check(group, name, peer.start, own)
-        runs[name] = peer.start(_full(own, 0))
+    for name, start in starts.items():
+        flat = {f"{name}, flat": [sum(lengths)]} if len(lengths) > 1 else {}
+        for form, own in {name: lengths, **flat}.items():
+            _check(group, form, start, own)
+            runs[form] = start(_full(own, 0))
     runs |= _ours(group, lengths)
     calls = _calls(group, runs)
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
@@ -161,8 +134,8 @@ def _ours(group: Group, lengths: Sequence[int]) -> dict[str, Runner]:
     }
 
 
-def _check(group: Group, name: str, start: Callable[[Arrays], Runner], lengths: Sequence[int]) -> None:
-    """Let a contestant sum values that name their owner, and look at every element."""
+def _check(group: Group, name: str, start: Start, lengths: Sequence[int]) -> None:
+    """Let a baseline sum values that name their owner, and look at every element."""
     arrays = _full(lengths, 2.0**group.rank)
     start(arrays)()
     _expect(group, name, arrays)
@@ -175,7 +148,7 @@ def _expect(group: Group, name: str, results: Arrays) -> None:
 
 
 def _calls(group: Group, runs: dict[str, Runner]) -> dict[str, int]:
-    """Return how many calls make a round of each contestant; the same on all ranks."""
+    """Return how many calls make a round of each name; the same on all ranks."""
     calls = {}
     for name, run in runs.items():
         group.barrier()
@@ -194,4 +167,4 @@ def _turn(run: Runner, calls: int) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main()
+    measure_here(connect())

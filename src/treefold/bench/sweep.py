@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from treefold.bench.baselines import Measured
 from treefold.bench.clock import (
     Pace,
     Rounds,
@@ -18,7 +20,6 @@ from treefold.bench.clock import (
 )
 from treefold.bench.limit import best_of, find_fastest, make_loops
 from treefold.bench.ours import Arrays, check_call, make_call
-from treefold.bench.peers import Team
 from treefold.bench.schema import Rival, Row
 from treefold.bench.work import Work
 from treefold.errors import BenchError, PeerError
@@ -53,12 +54,12 @@ class Variant:
 
 
 def measure(
-    work: Work, pace: Pace, *, teams: Iterable[Team] = (), variants: Sequence[Variant] = (), progress: Progress
+    work: Work, pace: Pace, *, baselines: Iterable[Measured] = (), variants: Sequence[Variant] = (), progress: Progress
 ) -> Row:
     """Return the row of one work.
 
-    Each rival is measured in turns with treefold alone, one team at a time: fewer arrays are alive at once, and no
-    third library evicts the caches.
+    Each baseline is measured in turns with treefold alone: fewer arrays are alive at once, and no third library evicts
+    the caches.
     """
     work.check()
     native.set_num_threads(work.threads)
@@ -74,8 +75,8 @@ def measure(
         calls[variant.form] = clocked(make_call(arrays, variant.work))
     times = interleave(calls | loops, pace, tick=progress.tick)
     rivals = [_rival(_OURS, variant.form, times[variant.form], times[_OURS]) for variant in variants]
-    for team in teams:
-        rivals += _against(team, work, calls[_OURS], pace, progress)
+    for baseline in baselines:
+        rivals += _against(baseline, work, calls[_OURS], pace, progress)
     if variants:
         checked = [check_call(arrays, variant.work) for variant in variants]
         rivals[: len(variants)] = [
@@ -100,24 +101,24 @@ def _prepared_loops(arrays: Arrays, work: Work) -> dict[str, Runner]:
     return {name: loops[name] for name in find_fastest(loops)} if loops else {}
 
 
-def _against(team: Team, work: Work, ours: Runner, pace: Pace, progress: Progress) -> list[Rival]:
-    """Return what each form of one peer takes, or the one reason why it cannot."""
-    progress.begin(f"{work.name} {work.dtype} against {team.peer}")
+def _against(baseline: Measured, work: Work, ours: Runner, pace: Pace, progress: Progress) -> list[Rival]:
+    """Return what each form of one baseline takes, or the one reason why it cannot."""
+    progress.begin(f"{work.name} {work.dtype} against {baseline.name}")
     needed, available = _PEER_COPIES * work.nbytes * work.devices, available_memory()
     if available is not None and needed > available:
         note = f"needs about {needed / 1e9:.0f} GB of memory, {available / 1e9:.0f} GB are free"
-        return [Rival(team.peer, "", note=note)]
+        return [Rival(baseline.name, "", note=note)]
     try:
-        forms = team.prepare(work)
-        wrong = {form: team.count_wrong(form) for form in forms}
-        runners: dict[str, Runner] = {_OURS: ours} | {form: team.runner(form) for form in forms}
+        forms = baseline.prepare(work)
+        wrong = {form: baseline.count_wrong(form) for form in forms}
+        runners: dict[str, Runner] = {_OURS: ours} | {form: functools.partial(baseline.time, form) for form in forms}
         times = interleave(runners, pace, pause_s=_PAUSE_S, tick=progress.tick)
-        team.drop()
+        baseline.drop()
         if work.nbytes * work.devices > _LARGE_BYTES:
-            team.close()  # allocators keep what they have; the next team may need it
+            baseline.close()  # allocators keep what they have; the next one may need it
     except PeerError as error:
-        return [Rival(team.peer, "", note=str(error))]
-    return [dataclasses.replace(_rival(team.peer, f, times[f], times[_OURS]), wrong=wrong[f]) for f in forms]
+        return [Rival(baseline.name, "", note=str(error))]
+    return [dataclasses.replace(_rival(baseline.name, f, times[f], times[_OURS]), wrong=wrong[f]) for f in forms]
 
 
 def _rival(peer: str, form: str, its: Rounds, ours: Rounds) -> Rival:

@@ -14,16 +14,16 @@ from typing import cast
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from treefold.bench.baselines import BASELINES, InProcess
 from treefold.bench.clock import Pace
 from treefold.bench.limit import measure_copy
-from treefold.bench.peers import PEERS, PeerInfo, Team, find_missing
 from treefold.bench.schema import Row, Run, rows_to_csv
 from treefold.bench.sweep import Progress, measure
 from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
 from treefold.cli import bench_options as options
 from treefold.cli.bench_hosts import bench_hosts
-from treefold.cli.bench_ranks import bench_ranks
+from treefold.cli.bench_ranks import bench_ranks, read_baselines
 from treefold.cli.console import echo, progress
 from treefold.cli.outputs import check_output
 from treefold.cli.sizes import parse_size, sweep_sizes
@@ -73,11 +73,13 @@ def bench(  # noqa: PLR0913 - every option of a command is one
     placement = _placement({"--in-place": in_place, "--out-of-place": given, "--new": new, "--shared": shared})
     base = Work("", (), cast("ReduceOpName", op), dtype, devices, placement, accumulate, threads)
     base.check()  # refuses what is no op
-    works, peers = list(_works(base, model, (begin, end, factor))), _read_peers(against)
+    works = list(_works(base, model, (begin, end, factor)))
+    # Of all, what is missing is a row of the table that says so.
+    baselines = list(BASELINES) if against == "all" else read_baselines(against, {name: name for name in BASELINES})
     for option, path in (("--json", json), ("--csv", csv)):
         if path is not None:
             check_output(option, path)
-    run = _run(works, peers, pace, threads)
+    run = _run(works, baselines, pace, threads)
     if json is not None:
         write_atomically(json, run.to_json())
     if csv is not None:
@@ -130,32 +132,16 @@ def _works(base: Work, model: str | None, sizes: tuple[str, str, int]) -> Iterat
         yield replace(base, name=bytes_in_words(nbytes), shapes=shapes_of_size(nbytes, base.dtype))
 
 
-def _read_peers(against: str) -> list[PeerInfo]:
-    """Return the peers that are asked for; a missing one is an error if it was named, and a line if all were."""
-    if against == "all":
-        return list(PEERS.values())
-    names = [name.strip() for name in against.split(",") if name.strip()]
-    for name in names:
-        if name not in PEERS:
-            raise BenchError.choice("--against", name, ("all", *PEERS))
-        missing = find_missing(PEERS[name])
-        if missing is not None:
-            raise BenchError.needs(f"--against {name}", missing)
-    return [PEERS[name] for name in dict.fromkeys(names)]
-
-
-def _run(works: Sequence[Work], peers: Sequence[PeerInfo], pace: Pace, threads: int) -> Run:
+def _run(works: Sequence[Work], baselines: Sequence[str], pace: Pace, threads: int) -> Run:
     rows: list[Row] = []
-    with contextlib.ExitStack() as stack:
-        teams = [stack.enter_context(Team(info, devices=works[0].devices, threads=threads)) for info in peers]
-        shown, advance = stack.enter_context(progress_of_works())
+    with progress_of_works() as (shown, advance):
+        measured = [InProcess(name, BASELINES[name]) for name in baselines]
         copy = measure_copy(threads, nbytes=min(1 << 28, max(work.nbytes * work.devices for work in works)))
         for number, work in enumerate(works):
             advance(number, len(works))
-            rows.append(measure(work, pace, teams=teams, progress=shown))
+            rows.append(measure(work, pace, baselines=measured, progress=shown))
         advance(len(works), len(works))
-    packages = [package for info in peers for package in info.packages if package != "numpy"]
-    machine, versions = describe_machine(), describe_versions(packages)
+    machine, versions = describe_machine(), describe_versions([name for name in baselines if name != "numpy"])
     today = dt.datetime.now(tz=dt.UTC).date().isoformat()
     return Run(today, machine, versions, tuple(rows), copy, f"treefold {shlex.join(sys.argv[1:])}")
 

@@ -11,7 +11,7 @@ from treefold.cli.completion import lists, words
 
 _OUTPUT = "Output"
 _WHERE = "Where results go (one of these)"
-_PEERS = ("numpy", "torch", "tensorflow", "jax", "gloo", "mpi")
+_BASELINES = ("numpy", "torch")
 _DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64", "complex64", "complex128"),
@@ -41,15 +41,15 @@ Threads = Annotated[int | None, typer.Option(help="Threads of one call; default:
 Against = Annotated[
     str,
     typer.Option(
-        metavar="PEERS",
-        help=f"all, or some of {','.join(_PEERS)}: run them on the same work.",
-        autocompletion=lists(*_PEERS),
+        metavar="LIBRARIES",
+        help=f"all, or some of {','.join(_BASELINES)}: run them on the same work.",
+        autocompletion=lists(*_BASELINES),
     ),
 ]
 
 Ranks = Annotated[
     int | None,
-    typer.Option(min=2, help="Measure between so many processes instead, float32; --against gloo, mpi, or both."),
+    typer.Option(min=2, help="Measure between so many processes instead, float32; --against gloo."),
 ]
 Hosts = Annotated[
     bool,

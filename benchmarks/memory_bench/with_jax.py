@@ -15,8 +15,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from treefold.bench.baselines import Baseline, Call
 from treefold.bench.contents import Array
-from treefold.bench.peers.interface import Call, Peer
 from treefold.errors import PeerError
 
 jax.config.update("jax_enable_x64", val=True)
@@ -25,7 +25,7 @@ _OPS = {"sum": jax.lax.psum, "mean": jax.lax.pmean, "min": jax.lax.pmin, "max": 
 _AXIS = "replica"
 
 
-class JaxPeer(Peer):
+class JaxBaseline(Baseline):
     """All replicas in one process, each on a device of its own; in place means that the inputs are donated."""
 
     def load(self, *, is_zero: bool) -> None:
@@ -82,4 +82,4 @@ class JaxPeer(Peer):
         return [[np.asarray(shard.data)[0] for shard in array.addressable_shards] for array in result]
 
 
-make_peer = JaxPeer
+make_baseline = JaxBaseline

@@ -1,4 +1,4 @@
-"""The processes of one peer, as the benchmark talks to them: it asks all of them, and waits for every answer.
+"""The processes of one library, as the benchmark talks to them: it asks all of them, and waits for every answer.
 
 Between orders they block on a socket and take no processor time, whatever their libraries do while they work. The time
 of a call that several processes share is the longest of theirs; they start it together, behind a barrier.
@@ -19,9 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from treefold.bench.clock import Runner
-from treefold.bench.peers.registry import PeerInfo, find_missing, find_mpiexec
-from treefold.bench.peers.worker import KEY
+from memory_bench.libraries import Library, find_missing, find_mpiexec
+from memory_bench.worker import KEY
 from treefold.bench.work import Work
 from treefold.errors import PeerError
 
@@ -30,11 +29,11 @@ _ANSWER_S = 120.0
 
 
 class Team:
-    """One peer for one number of devices and threads. Its processes start with the first order."""
+    """One library for one number of devices and threads. Its processes start with the first order."""
 
-    def __init__(self, info: PeerInfo, *, devices: int, threads: int) -> None:
+    def __init__(self, info: Library, *, devices: int, threads: int) -> None:
         """Remember what to start."""
-        self.peer = info.name
+        self.name = info.name
         self._info, self._devices, self._threads = info, devices, threads
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
@@ -56,9 +55,9 @@ class Team:
         """Return how many elements of all results are not what the oracle says."""
         return sum(self._ask("count_wrong", form))
 
-    def runner(self, form: str) -> Runner:
-        """Return what makes calls and gives back their seconds."""
-        return lambda calls: [max(each) for each in zip(*self._ask("time", form, calls), strict=True)]
+    def time(self, form: str, calls: int) -> list[float]:
+        """Make calls, and return the seconds that each took: on the slowest process, if there are several."""
+        return [max(each) for each in zip(*self._ask("time", form, calls), strict=True)]
 
     def drop(self) -> None:
         """Let the team forget its work and its arrays."""
@@ -94,7 +93,7 @@ class Team:
             self._give_up(PeerError("its process ended"))
         failures = [answer for verdict, answer in answers if verdict == "failed"]
         if failures:
-            raise PeerError(failures[0].removeprefix("PeerError: "))
+            raise PeerError(failures[0])
         return [answer for _, answer in answers]
 
     def _give_up(self, reason: PeerError) -> None:
@@ -125,15 +124,18 @@ class Team:
             self._accept(listener, ranks)
 
     def _commands(self, address: str, ranks: int) -> list[list[str]]:
-        command = [sys.executable, "-m", "treefold.bench.peers.worker", self.peer, address]
-        if self.peer == "mpi":
+        command = [sys.executable, "-m", "memory_bench.worker", self.name, address]
+        if self.name == "mpi":
             return [[str(find_mpiexec()), "-n", str(ranks), *command, "-", str(ranks)]]
         return [[*command, str(rank), str(ranks)] for rank in range(ranks)]
 
     def _environment(self, key: bytes, meeting: Path) -> dict[str, str]:
         """Return the settings that libraries read when they are loaded."""
         threads = 1 if self._info.is_process_per_replica else self._threads
+        # A worker finds this package, which is not installed, by the path.
+        path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
         return os.environ | {
+            "PYTHONPATH": path,
             KEY: key.hex(),
             "TREEFOLD_BENCH_DEVICES": str(self._devices),
             "TREEFOLD_BENCH_MEETING": str(meeting),
@@ -142,7 +144,7 @@ class Team:
         }
 
     def _accept(self, listener: Listener, ranks: int) -> None:
-        inner: socket.socket = listener._listener._socket  # type: ignore[attr-defined]  # noqa: SLF001
+        inner: socket.socket = listener._listener._socket  # type: ignore[attr-defined]
         inner.settimeout(1.0)  # the public class has no timeout; a process that died before it connects is seen then
         deadline = time.monotonic() + _START_S
         while len(self._connections) < ranks:

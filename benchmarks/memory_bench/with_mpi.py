@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from treefold.bench.baselines import Baseline, Call
 from treefold.bench.contents import Array
-from treefold.bench.peers.interface import Call, Peer
 from treefold.dtypes import HALVES
 from treefold.errors import PeerError
 
 _OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
 
 
-class MpiPeer(Peer):
+class MpiBaseline(Baseline):
     """One replica."""
 
     has_all_replicas = False
@@ -85,4 +85,4 @@ def finish() -> None:
     MPI.Finalize()
 
 
-make_peer = MpiPeer
+make_baseline = MpiBaseline

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from treefold.bench.baselines import Baseline, Call, from_torch, to_torch
 from treefold.bench.contents import Array
-from treefold.bench.peers.interface import Call, Peer
-from treefold.bench.peers.torch_arrays import to_numpy, to_torch
 from treefold.bench.work import Work
 from treefold.errors import PeerError
 
@@ -27,7 +26,7 @@ _OPS = {
 torch.set_num_threads(1)
 
 
-class GlooPeer(Peer):
+class GlooBaseline(Baseline):
     """One replica."""
 
     has_all_replicas = False
@@ -73,10 +72,10 @@ class GlooPeer(Peer):
                 tensor.div_(self.work.devices)
 
     def read(self, result: Any) -> list[list[Array]]:
-        return [[to_numpy(tensor)] for tensor in result]
+        return [[from_torch(tensor)] for tensor in result]
 
     def barrier(self) -> None:
         dist.barrier()
 
 
-make_peer = GlooPeer
+make_baseline = GlooBaseline

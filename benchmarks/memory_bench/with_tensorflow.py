@@ -16,8 +16,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 from tensorflow.python.distribute.values import PerReplica
 
+from treefold.bench.baselines import Baseline, Call
 from treefold.bench.contents import Array, dtype_of
-from treefold.bench.peers.interface import Call, Peer
 from treefold.errors import PeerError
 
 _OPS = {"sum": tf.distribute.ReduceOp.SUM, "mean": tf.distribute.ReduceOp.MEAN}
@@ -32,7 +32,7 @@ tf.config.set_logical_device_configuration(
 )
 
 
-class TensorflowPeer(Peer):
+class TensorflowBaseline(Baseline):
     """All replicas in one process, each on a logical device of its own."""
 
     def load(self, *, is_zero: bool) -> None:
@@ -59,7 +59,7 @@ class TensorflowPeer(Peer):
     def _packed(self) -> list[Any]:
         ops, op = tf.distribute.HierarchicalCopyAllReduce(num_packs=1), _OPS[self.work.op]
         # The public method falls back to another algorithm on CPUs.
-        return self._run("packed", lambda: [value.values for value in ops._batch_all_reduce(op, self._values)])  # noqa: SLF001
+        return self._run("packed", lambda: [value.values for value in ops._batch_all_reduce(op, self._values)])
 
     def _run(self, name: str, body: Call) -> list[Any]:
         """Run a function; inputs are captured, so it is traced once for the tensors that are loaded."""
@@ -86,4 +86,4 @@ def _to_numpy(tensor: Any) -> Array:
     return array.view(dtype_of("bfloat16")) if array.dtype.name == "bfloat16" else array
 
 
-make_peer = TensorflowPeer
+make_baseline = TensorflowBaseline
