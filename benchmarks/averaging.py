@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import result_pages
-from treefold.report.tables import Table
+from treefold.cli.tables import Table
 
 NUM_INPUTS, NUM_SHARDS = 3, 4
 NUM_SMALL = 50_000

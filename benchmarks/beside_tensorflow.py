@@ -26,8 +26,8 @@ import tensorflow as tf
 
 import treefold.tensorflow
 from treefold.bench.models import Shapes, resnet50
+from treefold.cli.tables import markdown_table
 from treefold.execution.host import describe_machine, describe_versions
-from treefold.report.tables import markdown_table
 
 _DEVICES, _MOST_DEVICES, _BURST_S = 4, 8, 0.01
 _KIB = 256  # elements of float32

@@ -15,8 +15,8 @@ import numpy as np
 from treefold import HierarchicalCopyAllReduce, PerReplica
 from treefold.backends import loaded_backends
 from treefold.calls.reader import read_pair
+from treefold.cli.tables import plain_table
 from treefold.execution import native
-from treefold.report.tables import plain_table
 
 NUMPY = loaded_backends()[0]
 _ROUNDS, _CALLS = 300, 20

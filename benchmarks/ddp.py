@@ -30,7 +30,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import treefold.torch
-from treefold.report.tables import markdown_table
+from treefold.cli.tables import markdown_table
 
 _WIDTHS = (768, 1536, 1536, 768)  # 4.7 million parameters, in three layers
 _BATCH = 8

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from treefold import PerReplica, ReductionToOneDevice
-from treefold.report.tables import plain_table
+from treefold.cli.tables import plain_table
 
 _ROUNDS, _CALLS, _REPLICAS, _ELEMENTS = 300, 10, 8, 256
 _ROW = np.ones(_ELEMENTS, np.float32)

@@ -20,7 +20,7 @@ from memory_bench.libraries import find_mpiexec
 from treefold.bench.models import resnet50
 from treefold.cli.bench_ranks import Work, measure_ranks, read_baselines, table_of
 from treefold.cli.run import run_ranks
-from treefold.report.tables import markdown_table
+from treefold.cli.tables import markdown_table
 
 _KIB, _MIB = 256, 1 << 18  # elements of float32
 _ONE_ARRAY: list[Work] = [

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from treefold.cli.doctor.looks import HUGE_PAGES
+from treefold.cli.tables import Table
 from treefold.execution.host import describe_machine, describe_versions
-from treefold.report.tables import Table
 
 
 def describe(packages: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 import result_pages
 import treefold
 from memory_bench.libraries import find_mpiexec
-from treefold.report.tables import markdown_table
+from treefold.cli.tables import markdown_table
 
 Array = npt.NDArray[Any]
 Reduction = Callable[[list[Array]], Array]

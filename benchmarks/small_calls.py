@@ -18,7 +18,7 @@ import numpy as np
 
 import treefold
 from treefold import HierarchicalCopyAllReduce, PerReplica
-from treefold.report.tables import plain_table
+from treefold.cli.tables import plain_table
 
 _TURNS, _REPLICAS = 400, 8
 _SIZES = {"64 B": 64, "4 KiB": 4096, "64 KiB": 65536}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from memory_bench.figures import Figure
 from treefold.bench.schema import Row, Run
 from treefold.bench.tables import HEADER, RIVAL_HEADER, format_spread, rival_rows, row_cells
-from treefold.report.tables import markdown_table
+from treefold.cli.tables import markdown_table
 
 _FIGURES_HEADER = ("figure", "wanted", "measured", "reached")
 _READING = """

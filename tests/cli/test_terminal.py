@@ -2,7 +2,7 @@
 
 import re
 
-from treefold.report.tables import Table
+from treefold.cli.tables import Table
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

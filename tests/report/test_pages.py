@@ -1,7 +1,7 @@
 import pytest
 
-from treefold.report.tables import Table, html_table, markdown_table, plain_table
-from treefold.topology.drawing.page import Check, Figure, Page, Section, render_page
+from treefold.cli.tables import Table, markdown_table, plain_table
+from treefold.topology.drawing.page import Check, Figure, Page, Section, html_table, render_page
 
 HOSTILE = "<script>alert('x')</script> & \"y\""
 

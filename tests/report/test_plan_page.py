@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from treefold.report.tables import Table
+from treefold.cli.tables import Table
 from treefold.topology.drawing.page import Check
 from treefold.topology.drawing.plan_page import PlanStory, render_plan_page
 from treefold.topology.drawing.timeline_drawing import shown_links

@@ -13,9 +13,9 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 
 from treefold.cli.console import echo, progress
 from treefold.cli.extras import check_modules
+from treefold.cli.tables import Table
 from treefold.errors import CheckpointError
 from treefold.errors.words import bytes_in_words, counted, printable
-from treefold.report.tables import Table
 
 if TYPE_CHECKING:
     from treefold.averaging.run import Summary

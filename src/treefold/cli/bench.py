@@ -27,13 +27,13 @@ from treefold.cli.bench_ranks import bench_ranks, read_baselines
 from treefold.cli.console import echo, progress
 from treefold.cli.outputs import check_output
 from treefold.cli.sizes import parse_size, sweep_sizes
+from treefold.cli.tables import Table
 from treefold.errors import BenchError
 from treefold.errors.words import bytes_in_words, counted
 from treefold.execution import native
 from treefold.execution.host import describe_machine, describe_versions
 from treefold.files import write_atomically
 from treefold.reduce_op import ReduceOpName
-from treefold.report.tables import Table
 
 #: The options that ``--ranks`` heeds.
 _WITH_RANKS = ("ranks", "begin", "end", "factor", "iterations", "model", "against", "json")

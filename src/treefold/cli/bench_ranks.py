@@ -16,11 +16,11 @@ from treefold.cli.console import echo
 from treefold.cli.extras import has_module
 from treefold.cli.outputs import check_output
 from treefold.cli.run import run_ranks
+from treefold.cli.tables import Table
 from treefold.errors import BenchError
 from treefold.errors.words import counted
 from treefold.execution.host import describe_machine
 from treefold.files import write_atomically
-from treefold.report.tables import Table
 
 #: The name of a work, and the elements of its arrays.
 Work = tuple[str, Sequence[int]]

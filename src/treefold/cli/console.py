@@ -26,7 +26,7 @@ from rich.progress import (
 from rich.table import Table as FramedTable
 from rich.text import Text
 
-from treefold.report.tables import Table
+from treefold.cli.tables import Table
 
 #: Cells of a column of words that are longer may be broken into lines of so many characters, or more.
 _PROSE = 24

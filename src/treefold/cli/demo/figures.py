@@ -9,10 +9,10 @@ from treefold.cli.demo.checks import measure_difference
 from treefold.cli.demo.network import count_parameters
 from treefold.cli.demo.speed import Speed
 from treefold.cli.demo.train import BATCH_SIZE, DemoResult
+from treefold.cli.tables import Table
 from treefold.errors.words import seconds_in_words
 from treefold.plan import Plan
 from treefold.plan.executor_traits import executor_traits
-from treefold.report.tables import Table
 from treefold.topology.drawing.bars import draw_bars
 from treefold.topology.drawing.curves import Curve, draw_curves
 from treefold.topology.drawing.page import Check, Figure, Page, Section, for_screens

@@ -10,7 +10,7 @@ import typer
 from treefold.cli.console import echo
 from treefold.cli.doctor.findings import Problem
 from treefold.cli.doctor.looks import examine
-from treefold.report.tables import Table
+from treefold.cli.tables import Table
 
 
 def doctor(*, json: Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")] = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treefold.report.tables import Table
+from treefold.cli.tables import Table
 from treefold.topology import known_names, known_topology
 
 WORDS = {

@@ -20,11 +20,11 @@ from treefold.cli.planning.methods import PACKING, RINGS_LABEL, Prediction, best
 from treefold.cli.planning.outputs import PICTURES, check_outputs, say_written, write_picture
 from treefold.cli.planning.published import describe_checks
 from treefold.cli.planning.words import describe_time, machine_notes
+from treefold.cli.tables import Table
 from treefold.errors import CommandError
 from treefold.errors.words import bytes_in_words, seconds_in_words
 from treefold.files import write_atomically
 from treefold.plan import Plan, from_json
-from treefold.report.tables import Table
 from treefold.topology import Topology
 from treefold.topology.cost.simulation import MovementTimes
 from treefold.topology.drawing.machine_drawing import draw_machine

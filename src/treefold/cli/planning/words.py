@@ -11,9 +11,9 @@ from typing import Any
 from treefold.cli.console import Block
 from treefold.cli.planning.methods import OTHERS, RINGS_LABEL, Prediction, best_of
 from treefold.cli.planning.published import factor
+from treefold.cli.tables import Table
 from treefold.devices import device_type
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
-from treefold.report.tables import Table
 from treefold.topology import Topology
 from treefold.topology.cost.published import published_for, published_s
 from treefold.topology.drawing.bottleneck import describe_bottleneck

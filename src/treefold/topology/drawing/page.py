@@ -9,10 +9,22 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from treefold.report.tables import Table, html_table
+from typing import Protocol
 
 PHONE = 344.0  # what 390 pixels leave beside the frames
+_LONG = 40  # characters of a cell that are broken into lines
+
+
+class Table(Protocol):
+    """A header, and rows of as many cells."""
+
+    @property
+    def header(self) -> Sequence[str]:
+        """The names of the columns."""
+
+    @property
+    def rows(self) -> Sequence[Sequence[str]]:
+        """The cells, row by row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,31 @@ def _section(section: Section) -> str:
         table = f"<details><summary>{html.escape(section.folded)}</summary>{table}</details>"
         return f"<section>{head}{drawing}{verbatim}{table}</section>"
     return f"<section>{head}{drawing}{table}{verbatim}</section>"
+
+
+def html_table(table: Table) -> str:
+    """Return a table of a page, in a box that scrolls where the page is narrower; every cell is escaped.
+
+    Columns of long words, not figures, are set left and broken into lines.
+    """
+    kinds = [
+        ' class="long"' if max(map(len, column)) > _LONG else ""
+        for column in zip(table.header, *table.rows, strict=True)
+    ]
+    head = "".join(
+        f'<th scope="col"{kind}>{html.escape(cell)}</th>' for kind, cell in zip(kinds, table.header, strict=True)
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(name)}</th>{_cells(cells, kinds[1:])}</tr>' for name, *cells in table.rows
+    )
+    return (
+        f'<div class="table" role="region" aria-label="table" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _cells(cells: Sequence[str], kinds: Sequence[str]) -> str:
+    return "".join(f"<td{kind}>{html.escape(cell)}</td>" for kind, cell in zip(kinds, cells, strict=True))
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> str:

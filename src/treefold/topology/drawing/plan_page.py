@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.plan import Movement
-from treefold.report.tables import Table
 from treefold.topology.drawing.packs import packs_of
-from treefold.topology.drawing.page import Check, Figure, Page, Section, for_screens, render_page
+from treefold.topology.drawing.page import Check, Figure, Page, Section, Table, for_screens, render_page
 from treefold.topology.drawing.plan_picture import sentence
 from treefold.topology.drawing.plan_player import describe_picture, draw_player
 from treefold.topology.drawing.size_drawing import draw_sizes

@@ -1,12 +1,9 @@
-"""Tables: plain for a terminal or an issue, Markdown to be pasted, HTML for a page."""
+"""Tables: plain for a terminal or an issue, Markdown to be pasted."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import NamedTuple
-
-_LONG = 40  # characters that are broken into lines
 
 
 class Table(NamedTuple):
@@ -53,31 +50,6 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: 
     rules = ["-" * (width - 1) for width in widths]
     rule = [f":{dashes}" if index in words else f"{dashes}:" for index, dashes in enumerate(rules)]
     return "\n".join(f"| {' | '.join(_aligned(line, widths, words))} |" for line in (header, rule, *rows))
-
-
-def html_table(table: Table) -> str:
-    """Return a table of a page, in a box that scrolls where the page is narrower; every cell is escaped.
-
-    Columns of long words, not figures, are set left and broken into lines.
-    """
-    kinds = [
-        ' class="long"' if max(map(len, column)) > _LONG else ""
-        for column in zip(table.header, *table.rows, strict=True)
-    ]
-    head = "".join(
-        f'<th scope="col"{kind}>{html.escape(cell)}</th>' for kind, cell in zip(kinds, table.header, strict=True)
-    )
-    rows = "".join(
-        f'<tr><th scope="row">{html.escape(name)}</th>{_cells(cells, kinds[1:])}</tr>' for name, *cells in table.rows
-    )
-    return (
-        f'<div class="table" role="region" aria-label="table" tabindex="0"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _cells(cells: Sequence[str], kinds: Sequence[str]) -> str:
-    return "".join(f"<td{kind}>{html.escape(cell)}</td>" for kind, cell in zip(kinds, cells, strict=True))
 
 
 def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
