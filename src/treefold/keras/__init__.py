@@ -25,9 +25,8 @@ except ModuleNotFoundError as error:
 if tuple(map(int, keras.__version__.split(".")[:2])) < _OLDEST:
     raise FrameworkError.too_old(__name__, "Keras", keras.__version__, "3.5")
 
-from treefold.keras.batches import steps  # noqa: E402 - only where Keras is what they need
-from treefold.keras.optimizers import distribute  # noqa: E402
-from treefold.keras.training import callbacks  # noqa: E402
+from treefold.keras.optimizers import distribute  # noqa: E402 - only where Keras is what they need
+from treefold.keras.training import callbacks, steps  # noqa: E402
 
 __all__ = ["callbacks", "distribute", "steps"]
 
