@@ -8,7 +8,7 @@ import dataclasses
 import bit_cases
 
 import treefold
-from treefold.group.bootstrap import joining
+from treefold.group.bootstrap import connecting
 
 #: Ranks of each host: in blocks, round robin, unequal.
 LAYOUTS = (
@@ -26,7 +26,7 @@ LAYOUTS = (
 def connected(world, rank, hosts, *, chunk_bytes=None, **options):
     """Return a group over hosts. Small chunks make many of small values."""
     host = next(number for number, ranks in enumerate(hosts) if rank in ranks)
-    joining.host_key = lambda: f"host {host}"
+    connecting.host_key = lambda: f"host {host}"
     group = treefold.connect(world, **options)
     if chunk_bytes:
         channel = group._link._channel

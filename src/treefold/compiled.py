@@ -63,6 +63,8 @@ def _load() -> ModuleType | None:
 _module = _load()
 #: Whether it is there. Only then may anything be imported from ``treefold._native``.
 HAS_NATIVE = _module is not None
+#: Whether it can share memory between processes, as groups need.
+HAS_SHARED_MEMORY: bool = getattr(_module, "HAS_SHARED_MEMORY", False)
 #: The numbers by which it knows dtypes, ops and ways to accumulate; empty without it.
 DTYPES, OPS, ACCUMULATIONS, CERTIFICATES = (
     {name: number for number, name in enumerate(getattr(_module, table, ()))} for table in _NAMES

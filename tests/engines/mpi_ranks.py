@@ -19,7 +19,7 @@ from treefold.engines.interface import CONTROL_TAGS
 from treefold.engines.mpi import MpiChannel
 from treefold.engines.times import GRACE_S
 from treefold.errors import ConnectError, DeadlineError, GroupError
-from treefold.group.bootstrap.rosters import ChannelRoster
+from treefold.group.bootstrap.rank_sources import ChannelRoster
 from treefold.testing import channels
 
 #: After how many seconds a rank has given up a call whose deadline is after one: it waits for words, and for its own.

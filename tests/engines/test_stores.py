@@ -8,7 +8,7 @@ from torch import distributed
 
 from treefold.engines.stores import asked
 from treefold.errors import ConnectError
-from treefold.group.bootstrap.rosters import StoreRoster
+from treefold.group.bootstrap.rank_sources import StoreRoster
 
 _SAID = [[f"{step} of {rank}".encode() for rank in range(3)] for step in (1, 2)]
 

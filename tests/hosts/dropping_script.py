@@ -5,7 +5,7 @@ import time
 
 from torch import distributed
 
-from treefold.group.bootstrap.rosters import StoreRoster
+from treefold.group.bootstrap.rank_sources import StoreRoster
 
 store = distributed.HashStore()
 channels = {}

@@ -10,8 +10,8 @@ import pytest
 from torch import distributed
 
 from treefold.errors import GroupError, PeerLostError
-from treefold.group.bootstrap import joining
-from treefold.group.bootstrap.rosters import StoreRoster
+from treefold.group.bootstrap import connecting
+from treefold.group.bootstrap.rank_sources import StoreRoster
 from treefold.group.group import Group
 
 _CONNECT_S = 60.0
@@ -21,11 +21,11 @@ CALLS = 40
 def joined(me, store, timeout_seconds, job="job", host=None):
     """Return a group of ranks that share no host but that of this number, on a store, or a port of one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this test's shell has done
-    joining.host_key = lambda: f"host {me.rank if host is None else host}"
+    connecting.host_key = lambda: f"host {me.rank if host is None else host}"
     if isinstance(store, int):
         store = distributed.TCPStore("127.0.0.1", store, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
-    terms = joining.Terms("exact", None, 1 << 30, _CONNECT_S, timeout_seconds)
-    return Group(joining.join(StoreRoster(store, me.rank, me.size, job), terms, time.monotonic() + _CONNECT_S))
+    terms = connecting.Terms("exact", None, 1 << 30, _CONNECT_S, timeout_seconds)
+    return Group(connecting.join(StoreRoster(store, me.rank, me.size, job), terms, time.monotonic() + _CONNECT_S))
 
 
 def call_with_fault(me, *, port, kind, at, victim, length, busy_s, timeout_seconds):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from treefold.errors import GroupError, PeerLostError
-from treefold.group.transport import control_messages
+from treefold.group.transport import failures
 
 _SENTENCE = "Another rank sent what does not belong to this call. Install the same treefold on all ranks"
 
@@ -35,7 +35,7 @@ class TestGarbage:
             sent = garble(right, kind) if threading.get_ident() in odd else right
             return np.frombuffer(sent, np.uint8).copy()
 
-        monkeypatch.setattr(control_messages, "frame_bytes", maybe_garbled)
+        monkeypatch.setattr(failures, "frame_bytes", maybe_garbled)
 
         def body(group):
             group.barrier()

@@ -6,7 +6,7 @@ import numpy as np
 from rank_processes import told
 
 import treefold
-from treefold.group.bootstrap import joining
+from treefold.group.bootstrap import connecting
 
 
 def _set_variables(me, port, **more):
@@ -18,7 +18,7 @@ def _set_variables(me, port, **more):
 def connect_in_a_run(me, *, port):
     """Connect as ranks of an elastic job do, whose processes then end without a word; return the sum of all."""
     _set_variables(me, port, TORCHELASTIC_RUN_ID="a run")
-    joining.host_key = lambda: f"host {me.rank}"
+    connecting.host_key = lambda: f"host {me.rank}"
     group = treefold.connect(connect_timeout_seconds=20)
     total = group.all_reduce(np.float32(2**me.rank))
     group._link.close = lambda *_: None
@@ -28,7 +28,7 @@ def connect_in_a_run(me, *, port):
 def connect_unlike(me, *, port, options):
     """Connect, rank 1 with these options, or as another version."""
     _set_variables(me, port)
-    joining.host_key = lambda: f"host {me.rank}"
+    connecting.host_key = lambda: f"host {me.rank}"
     options = options if me.rank == 1 else {}
     treefold.__version__ = options.pop("version", treefold.__version__)
     return told(lambda: treefold.connect(connect_timeout_seconds=30, **options).close())

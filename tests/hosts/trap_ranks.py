@@ -22,12 +22,12 @@ from rank_processes import told
 import treefold
 from treefold.engines import gloo
 from treefold.errors import ConnectError, GroupError
-from treefold.group.bootstrap import joining
+from treefold.group.bootstrap import connecting
 
 
 def collectives_of_the_user(me, *, port):
     """Let the user's own thread all-reduce on the process group that this one has connected."""
-    joining.host_key = lambda: f"host {me.rank}"
+    connecting.host_key = lambda: f"host {me.rank}"
     store = distributed.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=60), wait_for_workers=False)
     distributed.init_process_group("gloo", store=store, rank=me.rank, world_size=me.size)
     sums = []

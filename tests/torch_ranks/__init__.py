@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 
 import treefold.torch
-from treefold.group.bootstrap import joining
+from treefold.group.bootstrap import connecting
 
 #: The host that each rank pretends to be on, as a list: then only gloo carries anything between hosts.
 HOSTS = "TREEFOLD_TEST_HOSTS"
@@ -83,7 +83,7 @@ def _rank(job):
     torch.set_num_threads(1)
     if HOSTS in os.environ:
         host = os.environ[HOSTS].split(",")[rank]
-        joining.host_key = lambda: f"host {host}"
+        connecting.host_key = lambda: f"host {host}"
     try:
         timeout = dt.timedelta(seconds=seconds)
         distributed.init_process_group(backend, init_method=method, rank=rank, world_size=size, timeout=timeout)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from treefold.group.bootstrap import joining
+from treefold.group.bootstrap import connecting
 from treefold.torch.c10d import process_group
 
 
@@ -70,7 +70,7 @@ def fails_when_all_have_come(rank, size):
         def fail(*_):
             raise RuntimeError
 
-        joining.meet = fail
+        connecting.meet = fail
     try:
         distributed.new_group(timeout=dt.timedelta(seconds=20))
     except Exception as error:  # noqa: BLE001 - kept until the others have raised theirs

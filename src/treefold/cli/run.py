@@ -22,7 +22,7 @@ from treefold.errors.words import short
 from treefold.group import Ticket
 from treefold.group.bootstrap.memory_limits import usable_cores
 from treefold.group.bootstrap.rank_sources import TICKET_VARIABLE
-from treefold.group.bootstrap.ticket import MOST_RANKS
+from treefold.group.bootstrap.rendezvous import MOST_RANKS
 
 #: How long ranks may take to end by themselves once one has failed, and to end once they are asked to.
 _GRACE_S, _END_S = 2.0, 5.0

@@ -23,7 +23,7 @@ from treefold.group.joined import Joined
 from treefold.group.protocol import CallKind, call_key
 from treefold.group.takers import hand_over, memory_of, read_joining_takers, read_takers
 from treefold.group.traced_calls import TracedCalls, call_later, check_untraced, tracing_backend
-from treefold.group.transport.memory import Pieces
+from treefold.group.transport.messages import Pieces
 from treefold.values import DistributedValues, PerReplica
 
 _DEVICE = "cpu:0"

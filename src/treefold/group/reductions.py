@@ -22,6 +22,7 @@ from treefold.calls.output import read_out
 from treefold.calls.reader import Reading, read_components
 from treefold.calls.weights import read_weights
 from treefold.calls.wrap import component
+from treefold.compiled import HAS_SHARED_MEMORY
 from treefold.dtypes import INTEGERS, WIDE_INTEGERS
 from treefold.errors import ArgumentError, CallMismatchError, DeviceError, TreefoldError
 from treefold.execution import native
@@ -34,7 +35,6 @@ from treefold.group.plans import Counts, GroupPlans, Reduction, plan_of
 from treefold.group.protocol import CallKind, call_key
 from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
 from treefold.group.transport.link import Link, NeedsPlan, Outcome
-from treefold.group.transport.native_core import HAS_SHARED_MEMORY
 from treefold.plan import Plan
 from treefold.plan.ir import Goal
 from treefold.reduce_op import ReduceOp

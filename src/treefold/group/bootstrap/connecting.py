@@ -1,23 +1,39 @@
-"""``connect``: from whatever knows the ranks to a group of them."""
+"""``connect``: from whatever knows the ranks to a group of them.
+
+Ranks of one host meet in its memory, and a channel joins the hosts.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
+import os
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from treefold.errors import ArgumentError, SharedMemoryError
+from treefold.compiled import HAS_SHARED_MEMORY
+from treefold.engines.interface import Channel
+from treefold.errors import ArgumentError, ConnectError, SharedMemoryError, TreefoldError
 from treefold.errors.words import listed, short
 from treefold.group.bootstrap import memory_limits
-from treefold.group.bootstrap.joining import Terms, join, meet
-from treefold.group.bootstrap.rank_sources import find_ranks
-from treefold.group.bootstrap.rendezvous import Waiting
-from treefold.group.bootstrap.rosters import StoreRoster
-from treefold.group.bootstrap.ticket import Ticket
+from treefold.group.bootstrap.rank_sources import ChannelRoster, Roster, StoreRoster, find_ranks, host_key
+from treefold.group.bootstrap.rendezvous import Client, Listener, Met, Ticket, Waiting
 from treefold.group.group import Group
-from treefold.group.transport.link import Link
-from treefold.group.transport.native_core import HAS_SHARED_MEMORY
-from treefold.group.transport.timeouts import checked_seconds
+from treefold.group.plans import Layout
+from treefold.group.transport.descriptor_passing import Lifeline, close_all
+from treefold.group.transport.hosts import ChannelLink
+from treefold.group.transport.link import Link, checked_seconds
+from treefold.group.transport.shared_memory import SharedMemoryLink
+
+if TYPE_CHECKING:
+    from treefold.topology.for_groups import Cluster
+if HAS_SHARED_MEMORY:
+    from treefold._native import HostGroup, create_segment
+
 
 _GUARANTEES = ("exact", "per_plan")
 
@@ -115,3 +131,191 @@ def check_system() -> None:
             f"Ranks of one host meet in shared memory, and {why}. Everything within one process works here; between "
             "processes use Linux."
         )
+
+
+#: Of what a rank says of an error, in characters.
+_MOST_WORDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The settings of a group: its guarantee, its cluster if it is known, its bytes for results, deadlines."""
+
+    guarantee: str
+    topology: Any
+    result_bytes: int
+    connect_seconds: float
+    timeout_seconds: float
+
+
+def join(roster: Roster, terms: Terms, deadline: float) -> Link:
+    """Find out which ranks share a host, and join all of them by a moment of the monotonic clock.
+
+    Raises:
+        ConnectError: some did not come, or they do not fit together.
+
+    """
+    roster.began = deadline - terms.connect_seconds  # before the roster: PyTorch and MPI may take seconds to make one
+    try:
+        return _joined(roster, terms, deadline)
+    except BaseException as error:
+        roster.give_up(error)
+        raise
+
+
+def _joined(roster: Roster, terms: Terms, deadline: float) -> Link:
+    try:
+        cluster, refusal = _read(terms.topology), None
+    except TreefoldError as error:  # the others wait for this rank's words
+        cluster, refusal = None, error
+    own = {
+        **_agreed(terms),
+        "size": roster.size,
+        "topology": None if cluster is None else cluster.digest,
+        "host": host_key() or f"rank {roster.rank}",  # the same for all ranks of this host, and for no other
+        "bytes for results": terms.result_bytes,
+        "refusal": str(refusal or "")[:_MOST_WORDS],
+    }
+    said = [json.loads(one) for one in roster.exchange(json.dumps(own).encode(), deadline)]
+    if refusal is not None:
+        raise refusal
+    _check(said)
+    hosts = _hosts([one["host"] for one in said])
+    shares = None if cluster is None else cluster.shares(hosts, terms.guarantee)
+    layout = Layout(hosts, terms.guarantee, shares)
+    waiting = Waiting(deadline, terms.connect_seconds, layout.host_of(roster.rank))
+    local = _meet_on_host(roster, terms, waiting)
+    if len(hosts) == 1:
+        roster.close()
+        return local or meet(Ticket.read(Ticket.for_ranks(1)[0]), terms, waiting)
+
+    def rejoin(channel: Channel, seconds: float) -> Link:
+        # A cluster's topology names the ranks that there were; hosts that are left fold equal parts.
+        rest = dataclasses.replace(terms, topology=None, connect_seconds=seconds)
+        return join(ChannelRoster(channel), rest, time.monotonic() + seconds)
+
+    try:
+        return ChannelLink(
+            roster.open(deadline),
+            layout,
+            local,
+            rejoin,
+            result_bytes=min(one["bytes for results"] for one in said),
+            timeout_seconds=terms.timeout_seconds,
+        )
+    except BaseException as error:
+        if local is not None:
+            local.close(error)
+        raise
+
+
+def _agreed(terms: Terms) -> dict[str, object]:
+    """Return what must be the same on all ranks, wherever they are."""
+    return {
+        "treefold": sys.modules["treefold"].__version__,
+        "byte order": sys.byteorder,
+        "guarantee": terms.guarantee,
+    }
+
+
+def _meet_on_host(roster: Roster, terms: Terms, waiting: Waiting) -> SharedMemoryLink | None:
+    """Join the ranks of this rank's host; None if it is alone there."""
+    own = waiting.numbers
+    with contextlib.ExitStack() as made:
+        text = ""
+        if len(own) > 1 and roster.rank == own[0]:
+            text = Ticket.for_ranks(len(own))[0]
+            made.callback(Ticket.read(text).discard)  # who listens does that as well, if it comes to that
+        tickets = roster.exchange(text.encode(), waiting.deadline)
+        if len(own) == 1:
+            return None
+        first = Ticket.read(tickets[own[0]].decode())
+        ticket = Ticket(first.folder, first.token, own.index(roster.rank), len(own))
+        try:
+            return meet(ticket, terms, waiting)
+        except BaseException:
+            ticket.discard()  # the first rank, which does that else, may have been killed
+            raise
+
+
+def meet(ticket: Ticket, terms: Terms, waiting: Waiting) -> SharedMemoryLink:
+    """Join the other ranks of a host, which all have tickets of one kind.
+
+    Raises:
+        ConnectError: some did not come, or they do not fit together.
+        SharedMemoryError: the system has no memory or no descriptors left.
+
+    """
+    sizes = terms.result_bytes, memory_limits.arena_bytes(ticket.size)
+    agreed = {**_agreed(terms), "bytes for results": sizes[0], "memory": memory_limits.arena_bytes(1)}
+    with _in_words(), contextlib.ExitStack() as ends:
+        side = (Client if ticket.rank else Listener)(ticket, agreed, waiting)
+        ends.callback(side.close)
+        try:
+            with _in_words():  # before the others are told
+                lifeline = Lifeline()
+                ends.callback(os.close, lifeline.other_end)
+                met = side.meet(lifeline.other_end, lambda: create_segment(ticket.size, *sizes))
+                link = _link(met, ticket, terms, sizes, lifeline)
+                try:
+                    side.settle()
+                except BaseException as error:
+                    link.close(error)  # others may have heard that the group has formed
+                    raise
+        except BaseException as error:
+            side.give_up(error)
+            raise
+        return link
+
+
+def _link(met: Met, ticket: Ticket, terms: Terms, sizes: tuple[int, int], lifeline: Lifeline) -> SharedMemoryLink:
+    """Map the shared memory."""
+    peers = list(zip(met.lifelines, met.pids, strict=True))
+    spins = ticket.size <= memory_limits.usable_cores()
+    try:
+        native = HostGroup(met.fd, ticket.rank, ticket.size, *sizes, peers, spins)
+    except OSError:
+        close_all(met.lifelines)
+        raise
+    finally:
+        os.close(met.fd)
+    layout = Layout((tuple(range(ticket.size)),), terms.guarantee)
+    return SharedMemoryLink(
+        native, lifeline, layout, ticket.rank, result_bytes=sizes[0], timeout_seconds=terms.timeout_seconds
+    )
+
+
+@contextlib.contextmanager
+def _in_words() -> Iterator[None]:
+    """Raise as a SharedMemoryError what the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # not the system's: treefold's own, or raised by a handler of the user's
+            raise
+        raise SharedMemoryError.of_system(error) from None
+
+
+def _check(said: Sequence[dict[str, Any]]) -> None:
+    for rank, other in enumerate(said):
+        if other["refusal"]:
+            raise ConnectError.told(rank, other["refusal"], ())
+        for name in ("size", "treefold", "byte order", "guarantee", "topology"):
+            if other[name] != said[0][name]:
+                raise ConnectError.differs(name, rank, other[name], said[0][name])
+
+
+def _hosts(keys: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each host, hosts by their first rank."""
+    ranks: dict[str, list[int]] = {}
+    for rank, key in enumerate(keys):
+        ranks.setdefault(key, []).append(rank)
+    return tuple(map(tuple, ranks.values()))
+
+
+def _read(topology: Any) -> Cluster | None:
+    if topology is None:
+        return None
+    from treefold.topology.for_groups import read_cluster  # noqa: PLC0415 - groups without it do not load the wing
+
+    return read_cluster(topology)

@@ -1,4 +1,4 @@
-"""How the ranks of one host find each other: at a Unix socket where rank 0 lets in those that show the token.
+"""How the ranks of one host find each other: at a Unix socket where rank 0 lets in those that show their tickets.
 
 Every rank hands in a lifeline, by which the others see it end, and gets those of all others and the shared memory.
 Descriptors are sent, never fetched, so that no right over other processes is needed; and that they arrive proves that
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import json
 import os
+import secrets
 import selectors
 import socket
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +25,85 @@ from typing import Any, NamedTuple
 
 from treefold.engines.times import CLOSE_S, GRACE_S, RETRY_S
 from treefold.errors import ConnectError, SharedMemoryError
-from treefold.group.bootstrap.ticket import MOST_RANKS, Ticket
 from treefold.group.transport.descriptor_passing import close_all, new_socket, peer, receive, send
 
+MOST_RANKS = 255
+_SOCKET = "s"
+#: A socket's path has 107 bytes at most.
+_LONGEST_PARENT = 107 - len("/treefold-12345678/s~")
 _NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What rank ``rank`` of ``size`` shows to be let into a group.
+
+    ``folder``: where rank 0 listens, readable by this user only, and gone once the group has formed. ``token``: a
+    secret of 256 bits, in hexadecimal. Ranks that connect again show the same tickets, also new processes in the place
+    of others.
+    """
+
+    folder: str
+    token: str
+    rank: int
+    size: int
+
+    @classmethod
+    def for_ranks(cls, size: int) -> list[str]:
+        """Return one ticket as text for each of ``size`` ranks, for ``multiprocessing`` children for instance.
+
+        Raises:
+            ConnectError: no host has so many ranks.
+
+        >>> tickets = Ticket.for_ranks(2)
+        >>> [Ticket.read(text).rank for text in tickets]
+        [0, 1]
+        """
+        if type(size) is not int or not 1 <= size <= MOST_RANKS:
+            raise ConnectError(f"A host has 1 to {MOST_RANKS} ranks, and {size!r} were asked for.")
+        folder = tempfile.mkdtemp(prefix="treefold-", dir=_parent())
+        token = secrets.token_hex(32)
+        return [str(cls(folder, token, rank, size)) for rank in range(size)]
+
+    @classmethod
+    def read(cls, text: str) -> Ticket:
+        """Return the ticket that a text is.
+
+        Raises:
+            ConnectError: it is none.
+
+        """
+        try:
+            folder, token, rank, size = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
+            raise ConnectError.ticket(str(text)) from None
+        is_right = isinstance(folder, str) and isinstance(token, str) and type(rank) is int and type(size) is int
+        if not is_right or not 0 <= rank < size <= MOST_RANKS:
+            raise ConnectError.ticket(text)
+        return cls(folder, token, rank, size)
+
+    @property
+    def address(self) -> str:
+        """Where rank 0 listens."""
+        return str(Path(self.folder, _SOCKET))
+
+    def discard(self) -> None:
+        """Take the folder away, if it is there; without a descriptor, because there may be none left."""
+        for path in (f"{self.address}~", self.address):
+            with contextlib.suppress(OSError):
+                Path(path).unlink()
+        with contextlib.suppress(OSError):
+            Path(self.folder).rmdir()
+
+    def __str__(self) -> str:
+        """Return the text that ``read`` reads."""
+        return json.dumps([self.folder, self.token, self.rank, self.size])
+
+
+def _parent() -> str:
+    """Return the folder for temporary files, or a shorter one where no socket could have its name."""
+    parent = tempfile.gettempdir()
+    return parent if len(os.fsencode(parent)) <= _LONGEST_PARENT else "/tmp"  # noqa: S108 - for mkdtemp
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,9 @@ from treefold.group.contributions import address_of
 from treefold.group.plans import Counts, GroupPlans, Layout, padded
 from treefold.group.protocol import VALUE_TAGS, VOTE, Frame
 from treefold.group.transport.failures import Rounds
-from treefold.group.transport.link import Link, NeedsPlan, Piece, mismatch, needed_plan
-from treefold.group.transport.memory import CallMemory, arrays_of, memory_at
-from treefold.group.transport.messages import Crossing
+from treefold.group.transport.link import MOST_SECONDS, Link, NeedsPlan, Piece, checked_seconds, mismatch, needed_plan
+from treefold.group.transport.messages import CallMemory, Crossing, arrays_of, memory_at
 from treefold.group.transport.shared_memory import SharedMemoryLink
-from treefold.group.transport.timeouts import MOST_SECONDS, checked_seconds
 from treefold.plan.ir import Copy
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, 
 
 from treefold.backends import HostArray
 from treefold.engines.times import WARN_AFTER_S
-from treefold.errors import CallMismatchError, GroupError, SharedMemoryError, TreefoldError
+from treefold.errors import ArgumentError, CallMismatchError, GroupError, SharedMemoryError, TreefoldError
 from treefold.group.protocol import MOST_DESCRIBED, REFUSED
 
 if TYPE_CHECKING:
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from treefold.fold import Fold
     from treefold.group.plans import GroupPlans, Layout
 
+
 #: The key under which a link keeps the call that is under way.
 CALL = "call"
 #: A part of the result area, and the private memory that it is copied from or to: offset, address, bytes.
 Piece = tuple[int, int, int]
+#: What sockets and queues can wait for: 11 days.
+MOST_SECONDS = 1e6
+_SECONDS = "a number of seconds above 0"
 _Part = TypeVar("_Part")
 
 
@@ -318,3 +322,16 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)  # once: nothing takes it back
+
+
+def checked_seconds(caller: str, **given: object) -> float:
+    """Return the one argument that is given, as far as anything can wait.
+
+    Raises:
+        ArgumentError: it is no time.
+
+    """
+    [seconds] = given.values()
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise ArgumentError.connect(_SECONDS, caller, **given)
+    return min(seconds, MOST_SECONDS)

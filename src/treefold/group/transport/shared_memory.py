@@ -19,11 +19,11 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from treefold.compiled import HAS_SHARED_MEMORY
 from treefold.errors import DeadlineError, GroupError, PeerLostError, SharedMemoryError
 from treefold.execution import native
 from treefold.group.plans import GroupPlans, Layout
 from treefold.group.transport.link import Link, NeedsPlan, Piece, mismatch, needed_plan
-from treefold.group.transport.native_core import HAS_SHARED_MEMORY
 
 if HAS_SHARED_MEMORY:
     from treefold._native import BLOB_BYTES

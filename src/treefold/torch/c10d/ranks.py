@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from treefold.group.bootstrap.connecting import connect_link
-from treefold.group.bootstrap.rosters import StoreRoster
+from treefold.group.bootstrap.rank_sources import StoreRoster
 from treefold.group.collectives import Collectives
 from treefold.group.reductions import Reductions
 from treefold.group.transport.link import one_call
