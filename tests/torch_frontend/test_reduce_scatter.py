@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from torch_ranks import Raised, collectives, run
 
-from treefold.group.byte_streams import Stream, move
+from treefold.group.collectives import Stream, move
 from treefold.group.transport.link import Link
 
 

@@ -11,17 +11,14 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from treefold.backends import HostArray
+from treefold.backends import HostArray, backend_of, refusal_of
 from treefold.backends.tracing import Like, as_written
 from treefold.calls.reader import read_shape
 from treefold.errors import ArgumentError, DtypeError
 from treefold.fold import Fold
-from treefold.group.collectives import Collectives
-from treefold.group.contributions import structure_of
-from treefold.group.exchanges import Exchanges
-from treefold.group.rank_parts import cut_equally
+from treefold.group.collectives import Collectives, Exchanges
+from treefold.group.contributions import read_takers_of_part, structure_of
 from treefold.group.reductions import Reductions
-from treefold.group.takers import read_takers_of_part
 from treefold.group.traced_calls import call_later, check_untraced, tracing_backend
 from treefold.group.transport.link import Link, one_call
 from treefold.plan import Plan
@@ -298,3 +295,32 @@ def _close_all() -> None:
     # While the interpreter still works, so that the others hear ``left`` and not that this rank was lost.
     for group in list(_open):
         group.close()
+
+
+_OWNER = "The value"
+
+
+def cut_equally(array: Any, axis: object, count: int) -> list[Any]:
+    """Return ``count`` parts of an array, equal in length along ``axis``, in its framework.
+
+    Raises:
+        ArgumentError: it is no array, has no such axis, or ``count`` does not divide its length there.
+
+    """
+    backend = backend_of(array)
+    refusal = refusal_of(array) if backend is None else backend.refusal(array)
+    if refusal is not None:
+        raise ArgumentError.unsupported_array(_OWNER, "", refusal.got, refusal.advice)
+    if backend is None:
+        raise ArgumentError.not_a_value(array, _OWNER)
+    shape, _ = backend.shape_dtype(array)
+    is_axis = isinstance(axis, int) and not isinstance(axis, bool) and -len(shape) <= axis < len(shape)
+    if not isinstance(axis, int) or not is_axis or shape[axis] % count:
+        raise ArgumentError.unequal_parts(shape, axis, count)
+    axis %= len(shape)
+    first = backend.moveaxis(array, axis, 0)
+    flat = backend.ravel_concat([first])
+    lengths = (shape[axis] // count, *shape[:axis], *shape[axis + 1 :])
+    step = flat.shape[0] // count
+    parts = [backend.reshape(backend.split(flat, i * step, (i + 1) * step), lengths) for i in range(count)]
+    return [backend.moveaxis(part, 0, axis) for part in parts] if axis else parts

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray, Row
+from treefold.backends.numpy import NumpyBackend
 from treefold.backends.rows import read_arrays
 from treefold.backends.tracing import Like
 from treefold.bounded_cache import BoundedCache
@@ -25,12 +26,20 @@ from treefold.calls.wrap import component
 from treefold.compiled import HAS_SHARED_MEMORY
 from treefold.dtypes import INTEGERS, WIDE_INTEGERS
 from treefold.errors import ArgumentError, CallMismatchError, DeviceError, TreefoldError
-from treefold.execution import native
-from treefold.execution.host_fold import rounds_as_once
+from treefold.execution import Operand, native
+from treefold.execution.host_fold import Job, fold_batch, rounds_as_once
 from treefold.fold import Fold
 from treefold.group.batches import Batch, read_value, without_arrays
-from treefold.group.contributions import address_of, description_of, layout_of, plain_rows, rows_of
-from treefold.group.joined import Join, fold_joined, join_rows
+from treefold.group.collectives import Join
+from treefold.group.contributions import (
+    address_of,
+    dense_shape_of,
+    description_of,
+    host_arrays,
+    layout_of,
+    plain_rows,
+    rows_of,
+)
 from treefold.group.plans import Counts, GroupPlans, Reduction, plan_of
 from treefold.group.protocol import CallKind, call_key
 from treefold.group.traced_calls import TracedCalls, call_later, tracing_backend
@@ -42,6 +51,7 @@ from treefold.values import DistributedValues, PerReplica
 
 if HAS_SHARED_MEMORY:
     from treefold._native import MOST_REPLICAS, SMALL_BYTES, GroupForm
+
 
 _DEVICE = "cpu:0"
 _DEVICES = (_DEVICE,)
@@ -445,3 +455,46 @@ def _row_of(array: HostArray) -> Row:
 def _is_on(target: Row, view: HostArray | None) -> bool:
     """Tell whether a target is the memory of an array itself."""
     return view is not None and view.flags.c_contiguous and address_of(view) == target.addresses[0]
+
+
+_NUMPY = NumpyBackend()
+
+
+def join_rows(join: Join, entry: Entry, is_dense: Sequence[bool], fold: Fold, root: int | None) -> list[Any]:
+    """Return the sparse rows of all ranks, laid behind each other as in one process."""
+    if all(is_dense):
+        return []
+    parts = tuple(part for part, dense in zip(entry.parts, is_dense, strict=True) if not dense)
+    shapes = [f"IndexedSlices of {dense_shape_of(form)}" for form in entry.forms if form.num_parts > 1]
+    description = f"all_reduce, {fold.op.name}, of {', '.join(shapes)}"
+    joined = join(replace(entry, parts=parts), description, 0, root)
+    if joined is None:
+        return []
+    arrays = []
+    for part, array, replicas in zip(parts, joined.arrays, joined.replicas, strict=True):
+        made = array
+        if part.goal is Goal.ROWS and fold.op is ReduceOp.MEAN:
+            result = part.operand.backend.result_dtype(fold, part.dtype)
+            made = _NUMPY.scale(array.reshape(-1), replicas, result).reshape(array.shape)
+        arrays.append(part.operand.backend.from_hosts([made], _DEVICES)[0])
+    return arrays
+
+
+def fold_joined(
+    join: Join, entry: Entry, dtypes: Sequence[np.dtype[Any]], description: str, fold: Fold, root: int | None
+) -> list[HostArray] | None:
+    """Return the fold of all ranks' dense arrays, made by this rank, in dtypes of its own; None off the ``root``."""
+    parts = []
+    for part in entry.parts:
+        flat = tuple([array.reshape(-1) for array in host_arrays(part)])
+        parts.append(replace(part, operand=Operand(_NUMPY, flat, (-1,))))
+    joined = join(replace(entry, parts=tuple(parts)), description, 0, root)
+    if joined is None:
+        return None
+    jobs = []
+    for part, array, replicas, dtype in zip(entry.parts, joined.arrays, joined.replicas, dtypes, strict=True):
+        whole = array.reshape(replicas, *part.operand.shape)
+        sources = [whole[index, ...] for index in range(replicas)]  # arrays also of no axis
+        jobs.append(Job(part.dtype, sources, [np.empty(part.operand.shape, dtype)]))
+    fold_batch(jobs, fold)
+    return [job.targets[0] for job in jobs]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from treefold.errors import ProcessGroupError
-from treefold.group.byte_streams import overwrites
+from treefold.group.collectives import overwrites
 from treefold.group.transport.link import Link
 from treefold.torch.c10d.checks import words
 from treefold.torch.c10d.flat import piece

@@ -23,7 +23,7 @@ from torch import distributed
 from treefold.backends.torch_memory import memory
 from treefold.backends.torch_untraced import untraced
 from treefold.errors import GroupError, ProcessGroupError
-from treefold.group.byte_streams import Stream, move, tell_counts
+from treefold.group.collectives import Stream, move, tell_counts
 from treefold.torch.c10d.calls import Call, CallQueue
 from treefold.torch.c10d.checks import check_count, check_rank, check_sizes, columns, op_of, words
 from treefold.torch.c10d.cutting import cut_apart, cut_in_place, parts_of
