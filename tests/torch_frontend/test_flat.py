@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from treefold.errors import ProcessGroupError
-from treefold.torch.c10d.cutting import cut_apart
 from treefold.torch.c10d.flat import Flat
+from treefold.torch.c10d.reductions import cut_apart
 
 
 class TestTarget:

@@ -15,8 +15,7 @@ except ModuleNotFoundError as error:
     raise FrameworkError.missing(__name__, "PyTorch", "torch", "2.5") from None
 
 from treefold.torch.average import average_models
-from treefold.torch.coalesced import all_reduce_coalesced, broadcast_coalesced, reduce_add_coalesced
-from treefold.torch.in_place import all_reduce_
+from treefold.torch.coalesced import all_reduce_, all_reduce_coalesced, broadcast_coalesced, reduce_add_coalesced
 
 if distributed.is_available():
     from treefold.torch.c10d.process_group import register

@@ -1,15 +1,16 @@
-"""What ``torch.nn.DataParallel`` is made of: lists of tensors, summed over and copied to devices.
+"""Lists of tensors, reduced in place, or summed over and copied to devices as by ``torch.nn.DataParallel``.
 
-Names and positional arguments are ``torch.cuda.comm``'s, so that an import is all there is to change; beyond it,
-tensors may lie on any devices, the CPU among them, the op may be any, and the result may go to every device.
+But for ``all_reduce_``, names and positional arguments are ``torch.cuda.comm``'s, so that an import is all there is to
+change. Beyond it, tensors may lie on any devices, the CPU among them, the op may be any, and the result may go to every
+device.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,7 +19,8 @@ from treefold.backends.torch_untraced import untraced
 from treefold.devices import device_type
 from treefold.errors import ArgumentError
 from treefold.errors.words import short
-from treefold.ops import HierarchicalCopyAllReduce, ReductionToOneDevice
+from treefold.ops import HierarchicalCopyAllReduce, ReductionToOneDevice, all_reduce
+from treefold.ops.short_forms import check_op, per_replica
 from treefold.options import CommunicationOptions
 from treefold.reduce_op import ReduceOpLike
 from treefold.values import PerReplica, Weights
@@ -148,3 +150,29 @@ def _device_name(device: Any, position: int) -> str:
     if kind == "cuda" and not index:
         return f"gpu:{torch.cuda.current_device()}" if torch.cuda.is_available() else "gpu:0"
     return str(device)
+
+
+_Tensors = TypeVar("_Tensors", bound=Sequence[Any])
+
+
+@untraced
+def all_reduce_(tensors: _Tensors, op: ReduceOpLike = "sum", *, weights: Weights | None = None) -> _Tensors:
+    """Reduce tensors, one per replica, into themselves, and return them.
+
+    ``tensors``: a list or tuple of tensors of one shape and dtype, or of pytrees of them, such as each replica's list
+    of gradients. Nothing is allocated. Leaves that require gradients, such as parameters, are written under
+    ``torch.no_grad()`` only, and a backward pass that still needs what was there raises PyTorch's error. ``weights``:
+    one per replica, MEAN only.
+
+    Raises:
+        TreefoldError: one of its kinds, before anything is written; see ``treefold.CrossDeviceOps.reduce``.
+
+    >>> import torch
+    >>> grads = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 6.0])]
+    >>> all_reduce_(grads, "mean")[1]
+    tensor([2., 4.])
+    """
+    check_op(op, "all_reduce_")
+    replicas = per_replica(tensors, "tensors")
+    all_reduce(replicas, op, out=replicas, weights=weights)
+    return tensors

@@ -15,24 +15,40 @@ import os
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
+from torch.distributed import PrefixStore, ProcessGroupGloo, Store
 
 from treefold.backends.torch_memory import memory
 from treefold.backends.torch_untraced import untraced
+from treefold.engines.stores import interfaces
 from treefold.errors import GroupError, ProcessGroupError
-from treefold.group.collectives import Stream, move, tell_counts
+from treefold.group.bootstrap.connecting import connect_link
+from treefold.group.bootstrap.rank_sources import StoreRoster
+from treefold.group.collectives import Collectives, Stream, move, tell_counts
+from treefold.group.reductions import Reductions
+from treefold.group.transport.link import one_call
 from treefold.torch.c10d.calls import Call, CallQueue
-from treefold.torch.c10d.checks import check_count, check_rank, check_sizes, columns, op_of, words
-from treefold.torch.c10d.cutting import cut_apart, cut_in_place, parts_of
-from treefold.torch.c10d.elsewhere import Elsewhere
-from treefold.torch.c10d.flat import Flat, check_written, in_memory, laid_out, parts, piece, read_only, rows
-from treefold.torch.c10d.messages import message_group
-from treefold.torch.c10d.ranks import Ranks
-from treefold.torch.c10d.signatures import as_pytorchs
-from treefold.torch.c10d.whole_means import as_sums, write_means
+from treefold.torch.c10d.flat import (
+    Flat,
+    check_count,
+    check_rank,
+    check_sizes,
+    check_written,
+    columns,
+    in_memory,
+    laid_out,
+    op_of,
+    parts,
+    piece,
+    read_only,
+    rows,
+    words,
+)
+from treefold.torch.c10d.reductions import as_sums, cut_apart, cut_in_place, parts_of, write_means
+from treefold.torch.c10d.signatures import Elsewhere, as_pytorchs
 
 _NAME = "treefold"
 #: Results are laid out at multiples of this number of bytes.
@@ -368,3 +384,82 @@ def register() -> None:
 def _close_all() -> None:
     for group in list(_open):
         group.shutdown()
+
+
+_Result = TypeVar("_Result")
+
+
+class Ranks:
+    """One rank's end of the link that joins the ranks. One thread at a time calls its methods, but ``leave``."""
+
+    def __init__(self, store: Any, rank: int, size: int, name: str, seconds: float) -> None:
+        """Wait until all ranks have come, and join them.
+
+        Also where the group may never have a collective: until ranks are joined, none sees that another has ended.
+
+        Raises:
+            ConnectError: some have not come in so many seconds, or one has failed.
+            SharedMemoryError: this system has no shared memory of the kind that is needed, or none left.
+
+        """
+        self.rank, self.size = rank, size
+        roster = StoreRoster(store, rank, size, name)
+        self.link = self._link = connect_link(roster, seconds, seconds)
+        self.collectives = Collectives(self.link)
+        self.reductions = Reductions(self.link, self.collectives.join)
+        #: Whether all ranks share a host; and a name by which no other attempt to connect them knows itself.
+        self.is_one_host, self.attempt = len(self.link.layout.hosts) == 1, roster.attempt
+
+    def own_cores(self) -> set[int]:
+        """Return the cores for a thread that makes this rank's calls beside its computing; none: whichever.
+
+        Where computing takes all cores, Linux often puts the threads of two ranks on one of them, where these wait for
+        each other, while another core is idle. A share of the cores for each rank prevents that. Over hosts there are
+        no shares: the threads of treefold's core, which such calls start, would inherit them.
+        """
+        cores = sorted(os.sched_getaffinity(0))
+        if not self.is_one_host or self.size * torch.get_num_threads() < len(cores):
+            return set()
+        begin, end = (place * len(cores) // self.size for place in (self.rank, self.rank + 1))
+        return set(cores[begin : max(begin + 1, end)])
+
+    @one_call
+    def make(self, seconds: float, body: Callable[[Flat], _Result]) -> _Result:
+        """Make a call, and write its results into tensors; a part of it may take ``seconds``.
+
+        Raises:
+            TreefoldError: one of its kinds, on all ranks.
+
+        """
+        self.link.timeout_seconds = seconds
+        flat = Flat()
+        result = body(flat)
+        flat.finish()
+        return result
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Leave the group, waiting for nobody; ``error``: because of what."""
+        self.link.close(error)
+
+
+_LOOPBACK = "127.0.0.1"
+
+
+def message_group(store: Store, name: str, rank: int, size: int, timeout: timedelta, *, is_one_host: bool) -> Any:
+    """Return a gloo process group for sends and receives alone, without waiting for the other ranks.
+
+    Two ranks connect when they first have a message. ``is_one_host``: whether all ranks share a host; then
+    this rank listens on the loopback interface only. ``name``: what keys in the store begin with.
+    """
+    options = ProcessGroupGloo._Options()  # noqa: SLF001 - there is no public way to devices
+    options._devices = _devices(is_one_host)  # noqa: SLF001 - as above
+    options._threads = 1  # noqa: SLF001 - they run collectives, of which there are none here
+    options._timeout = timeout  # noqa: SLF001 - as above
+    return ProcessGroupGloo(PrefixStore(f"{name}/messages", store), rank, size, options)
+
+
+def _devices(is_one_host: bool) -> list[Any]:  # noqa: FBT001 - the one argument
+    if is_one_host:
+        return [ProcessGroupGloo.create_device(hostname=_LOOPBACK, lazy_init=True)]
+    names = [ProcessGroupGloo.create_device(interface=name, lazy_init=True) for name in interfaces()]
+    return names or [ProcessGroupGloo.create_default_device(lazy_init=True)]

@@ -1,4 +1,8 @@
-"""Calls on more than the memory for results holds: their tensors, cut into batches that go one after the other."""
+"""Reductions of flat tensors: in batches where the memory for results does not hold them, and means of whole numbers.
+
+Means of whole numbers are written as whole numbers: the exact mean without its fraction, which is how NCCL divides.
+Sums of 64 bits would overflow. So numbers travel as two halves, whose sums 2³¹ ranks cannot fill.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
 from treefold.errors import ProcessGroupError
 from treefold.group.collectives import overwrites
 from treefold.group.transport.link import Link
-from treefold.torch.c10d.checks import words
-from treefold.torch.c10d.flat import piece
+from treefold.torch.c10d.flat import WHOLE_MEAN, piece, words
 
 _LINE = 64
 #: More bytes than any tensor has: columns that lie so far apart in a stream are never the same bytes of it.
@@ -75,3 +81,33 @@ def cut_apart(columns: Sequence[Sequence[Any]], ends: Sequence[Any], most_bytes:
 
     kept = [[*(apart(flat, number) for flat in column), end] for number, (column, end) in enumerate(pairs)]
     return cut(kept, most_bytes)
+
+
+_BITS = 32
+
+
+def as_sums(op: str, flats: list[Any]) -> tuple[list[Any], str, str]:
+    """Return what travels for flat tensors, by which op, and what ranks agree in: with another op all is as it was."""
+    if op != WHOLE_MEAN:
+        return flats, op, ""
+    return [_halves(flat) for flat in flats], "sum", op
+
+
+def _halves(flat: Any) -> Any:
+    """Return whole numbers as int64, twice as many: what stands above 32 bits of each, then the 32 bits of each."""
+    numbers = flat.numpy()
+    wide = numbers if numbers.itemsize == np.int64().itemsize else numbers.astype(np.int64)
+    low = wide & wide.dtype.type((1 << _BITS) - 1)
+    return torch.from_numpy(np.concatenate([wide >> wide.dtype.type(_BITS), low]).astype(np.int64, copy=False))
+
+
+def write_means(flats: Sequence[Any], sums: Sequence[Any], size: int) -> None:
+    """Write the means of ``size`` ranks' numbers, rounded toward zero, given the sums of their halves."""
+    for flat, total in zip(flats, sums, strict=True):
+        high, low = total.numpy().reshape(2, -1)
+        above, rest = np.divmod(high, size)
+        below, rest = np.divmod((rest << _BITS) + low, size)
+        means = (above << _BITS) + below  # rounded down; of uint64 modulo 2⁶⁴
+        if flat.dtype.is_signed:
+            means += (means < 0) & (rest > 0)
+        np.copyto(flat.numpy(), means, casting="unsafe")
