@@ -289,7 +289,7 @@ def _reasons() -> Iterator[None]:
     except PeerError:
         raise
     except ModuleNotFoundError:
-        raise PeerError.missing() from None
+        raise PeerError("not installed") from None
     except Exception as error:
         sentence = str(error).strip() or "no reason given"
         raise PeerError(f"{type(error).__name__}: {sentence.splitlines()[0]}"[:200]) from error

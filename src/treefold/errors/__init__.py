@@ -39,8 +39,8 @@
     └── UnknownNameError             AttributeError       a name that the package does not have
 
 What a caller got wrong is a ``ValueError``, as TensorFlow's documentation says of the same mistakes. A message says
-what was got, what is allowed, and what to do. A sentence that is raised in one place stands there; one that is raised in
-several is a classmethod of its class.
+what was got, what is allowed, and what to do. A sentence that is raised in one place stands there; one that is raised
+in several is a classmethod of its class.
 """
 
 from treefold.errors.arguments import (
