@@ -40,7 +40,7 @@ ROOMS = {
     "calls": ["tests/api"],
     "fold.py": ["tests/api/test_fold.py", "tests/properties"],
     "ops": ["tests/api"],
-    "packing": ["tests/packing"],
+    "packing.py": ["tests/packing"],
     "plan": ["tests/plan"],
     "planners": ["tests/planners/test_planners.py", "tests/planners"],
     "topology/choosing": ["tests/api/test_choose.py"],

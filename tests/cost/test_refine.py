@@ -5,8 +5,7 @@ import pytest
 from treefold import optimal_packing
 from treefold.errors import TopologyError
 from treefold.planners.method import one_array
-from treefold.planners.one_shot import one_shot
-from treefold.planners.star import star
+from treefold.planners.star import one_shot, star
 from treefold.topology import TopologyBuilder, known_topology
 from treefold.topology.cost import from_copies, refine, simulate
 

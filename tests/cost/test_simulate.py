@@ -10,8 +10,7 @@ import pytest
 import treefold
 from treefold.errors import SimulationError
 from treefold.planners.method import one_array
-from treefold.planners.one_shot import one_shot
-from treefold.planners.star import star, two_shot
+from treefold.planners.star import one_shot, star, two_shot
 from treefold.planners.two_level import two_level
 from treefold.topology import TopologyBuilder, known_topology
 from treefold.topology.cost import MovementTimes

@@ -17,7 +17,8 @@ FEW = {"RouteChoice", "Setting"}
 def dataclasses_of(room):
     """Return the dataclasses that a room defines."""
     package = importlib.import_module(f"treefold.{room}")
-    names = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    inner = pkgutil.walk_packages(getattr(package, "__path__", ()), f"{package.__name__}.")
+    names = [package.__name__, *(module.name for module in inner)]
     return [
         found
         for name in names

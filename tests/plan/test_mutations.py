@@ -17,7 +17,7 @@ from treefold.packing import Item, PackingPolicy
 from treefold.plan import Plan
 from treefold.plan.ir import Combine, Concat, Copy, Goal, Leaf, Range, Role, Step
 from treefold.planners import LeafWork, PlanBuilder, add_broadcast, add_concat, add_star, add_two_level
-from treefold.planners.one_shot import add_one_shot
+from treefold.planners.star import add_one_shot
 
 CASES = os.environ.get("TREEFOLD_CASES", "20000")
 #: Of each of the 40 plans between each number of replicas.

@@ -50,5 +50,5 @@ class TestMovement:
 
     def test_is_text_where_nothing_draws(self, plan, monkeypatch):
         """Notebooks fall back to the text of what has no drawing."""
-        monkeypatch.setattr("treefold.plan.drawings._DRAWINGS", {})
+        monkeypatch.setattr("treefold.plan.movement._DRAWINGS", {})
         assert plan._repr_html_() is None

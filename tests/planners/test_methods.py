@@ -10,8 +10,7 @@ from treefold.execution.local import Walk
 from treefold.execution.operands import Operand
 from treefold.fold import Fold
 from treefold.planners.method import Method, one_array
-from treefold.planners.one_shot import one_shot
-from treefold.planners.star import star, two_shot
+from treefold.planners.star import one_shot, star, two_shot
 from treefold.planners.two_level import add_two_level
 from treefold.reduce_op import ReduceOp
 from treefold.testing import owned, owned_sum

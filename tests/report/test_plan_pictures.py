@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from treefold.planners.method import one_array
-from treefold.planners.one_shot import one_shot
+from treefold.planners.star import one_shot
 from treefold.topology import TopologyBuilder, known_topology
 from treefold.topology.drawing.bottleneck import describe_bottleneck
 from treefold.topology.drawing.certificate import most_loaded, recomputed_bound

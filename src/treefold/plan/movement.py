@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from treefold.dtypes import itemsize
 from treefold.errors.words import counted
 from treefold.plan.check import Proof, prove
-from treefold.plan.drawings import drawn
 from treefold.plan.ir import Buffer, Copy, Hop, Leaf, Step
 from treefold.plan.serialize import plain_buffer, plain_steps
+
+#: What notebooks show: rooms that draw stand above what is drawn, and register themselves when they are loaded.
+_DRAWINGS: dict[str, Callable[..., str]] = {}
+
+
+def register_drawing(kind: str, draw: Callable[..., str]) -> None:
+    """Let a function draw values of a kind: ``"movement"``, ``"machine"`` or ``"packing"``."""
+    _DRAWINGS[kind] = draw
+
+
+def drawn(kind: str, value: Any, **options: str) -> str | None:
+    """Return the drawing of a value, or None, for which notebooks show text, where nothing draws its kind."""
+    draw = _DRAWINGS.get(kind)
+    return None if draw is None else draw(value, **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

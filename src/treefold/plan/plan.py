@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treefold.devices import device_type
+from treefold.dtypes import itemsize
 from treefold.errors import PlanError
-from treefold.errors.words import counted, listed, short
-from treefold.plan.drawings import drawn
+from treefold.errors.words import bytes_in_words, counted, listed, short
 from treefold.plan.executor_traits import STEP_BY_STEP, executor_traits
-from treefold.plan.ir import Combine, Goal, Hop
-from treefold.plan.movement import Movement, hops_of
+from treefold.plan.ir import Action, Buffer, Combine, Concat, Copy, Goal, Hop, Role, Step
+from treefold.plan.movement import Movement, drawn, hops_of
 from treefold.plan.serialize import (
     plain_buffer,
     plain_steps,
@@ -23,7 +25,6 @@ from treefold.plan.serialize import (
     read_step,
     read_text,
 )
-from treefold.plan.text import describe_amounts, describe_one_pass, describe_steps, shortened
 
 _VERSION = 1  # of the form in JSON
 _HEAD = ("collective", "algorithm", "executor", "kernel", "accumulate")  # as it stands in JSON
@@ -43,6 +44,13 @@ _KERNELS = {
     "native-integers": "native kernel, proved exact by exponents",
     "native-none": "native kernel, without its first tier",
 }
+_VERBS = {
+    Goal.FOLD: "fold {}",
+    Goal.ROWS: "lay {} behind each other",
+    Goal.GATHER: "lay {} behind each other",
+    Goal.COPY: "copy {}",
+}
+_SHOWN = 6  # of one kind in a line; the rest is counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +165,7 @@ class Plan(Movement):
 
     def _headline(self) -> str:
         packs = "" if self.is_one_pass else f" {counted(self.num_packs, 'pack')},"
-        return f"{self.collective} by {self.algorithm}: {describe_amounts(self)},{packs} on {shortened(self.devices)}"
+        return f"{self.collective} by {self.algorithm}: {_describe_amounts(self)},{packs} on {_shortened(self.devices)}"
 
     def __str__(self) -> str:
         """Return the plan as text that can be pasted into an issue."""
@@ -167,7 +175,7 @@ class Plan(Movement):
             f"guarantee: {self.guarantee} - {self._describe_guarantee()}",
             *(f"note:      {note}" for note in self.notes),
         ]
-        return "\n".join([*lines, *(describe_one_pass(self) if self.is_one_pass else describe_steps(self))])
+        return "\n".join([*lines, *(_describe_one_pass(self) if self.is_one_pass else _describe_steps(self))])
 
     def _describe_executor(self) -> str:
         if self.is_one_pass:
@@ -212,3 +220,64 @@ def from_json(text: str) -> Plan:
     if num_packs != plan.num_packs:
         raise PlanError.unreadable(f"num_packs is {short(num_packs)}, and its steps carry {plan.num_packs}")
     return plan
+
+
+def _describe_amounts(movement: Movement) -> str:
+    """Return how many arrays and replicas a movement has."""
+    replicas = sum(buffer.role is Role.INPUT and buffer.leaf == 0 for buffer in movement.buffers)
+    return f"{counted(len(movement.leaves), 'array')} per replica, {counted(replicas, 'replica')}"
+
+
+def _describe_steps(movement: Movement) -> list[str]:
+    """Return a line for every step."""
+    return [f"step {number}: {_step(movement, step)}" for number, step in enumerate(movement.steps, start=1)]
+
+
+def _describe_one_pass(movement: Movement) -> list[str]:
+    """Return what one pass does, a line for arrays that are treated alike."""
+    sizes: dict[int, list[Buffer]] = {index: [] for index in range(len(movement.leaves))}
+    for buffer in movement.buffers:
+        sizes[buffer.leaf].append(buffer)
+    alike: dict[tuple[str, int, int], list[int]] = {}
+    for index, buffers in sizes.items():
+        leaf = movement.leaves[index]
+        replicas = sum(buffer.role is Role.INPUT for buffer in buffers)
+        key = (_VERBS[leaf.goal], replicas, len(buffers) - replicas)
+        alike.setdefault(key, []).append(buffers[-1].length * itemsize(leaf.dtype))
+    return [
+        f"one pass:  {verb.format(counted(replicas, 'replica'))} into {counted(results, 'result')},"
+        f" {counted(len(nbytes), 'array')} ({bytes_in_words(sum(nbytes))}) each"
+        for (verb, replicas, results), nbytes in alike.items()
+    ]
+
+
+def _step(movement: Movement, step: Step) -> str:
+    parts = []
+    for kind, verb in ((Copy, "copy"), (Combine, "combine"), (Concat, "concat")):
+        actions = [action for action in step.actions if isinstance(action, kind)]
+        if actions:
+            devices = Counter(_devices(movement, action) for action in actions)
+            listed = [f"{words} ×{times}" if times > 1 else words for words, times in devices.items()]
+            nbytes = sum(_nbytes(movement, action) for action in actions)
+            parts.append(f"{verb} {_shortened(listed)} ({bytes_in_words(nbytes)})")
+    return "; ".join(parts)
+
+
+def _devices(movement: Movement, action: Action) -> str:
+    target = movement.buffers[action.target.buffer]
+    if not isinstance(action, Copy):
+        return f"{counted(len(action.sources), 'part')} on {target.device}"
+    source = movement.buffers[action.source.buffer]
+    return f"within {target.device}" if source.device == target.device else f"{source.device}→{target.device}"
+
+
+def _nbytes(movement: Movement, action: Action) -> int:
+    buffer = movement.buffers[action.target.buffer]
+    return action.target.length * itemsize(movement.leaves[buffer.leaf].dtype)
+
+
+def _shortened(items: Sequence[str]) -> str:
+    """Return items separated by commas; of more than eight the first six, and how many more there are."""
+    if len(items) <= _SHOWN + 2:
+        return ", ".join(items)
+    return f"{', '.join(items[:_SHOWN])} … and {len(items) - _SHOWN} more"

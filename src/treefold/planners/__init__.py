@@ -1,9 +1,7 @@
 """Planners: from lengths and devices to the steps of a plan."""
 
 from treefold.planners.builder import LeafWork, PlanBuilder
-from treefold.planners.one_pass import add_one_pass
-from treefold.planners.one_shot import add_one_shot
-from treefold.planners.star import add_broadcast, add_concat, add_star
+from treefold.planners.star import add_broadcast, add_concat, add_one_pass, add_one_shot, add_star
 from treefold.planners.two_level import add_two_level, two_level_roots
 
 __all__ = [

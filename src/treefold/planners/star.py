@@ -1,4 +1,4 @@
-"""One tree of depth one: everything meets on one device and goes out from there."""
+"""Values that meet as they are: on one device, on every device, or on the one memory where they lie."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from fractions import Fraction
 
 from treefold.devices import canonical_device
 from treefold.packing import Fragment, Pack
-from treefold.plan.ir import Concat, Range
+from treefold.plan.ir import Action, Combine, Concat, Copy, Goal, Range
 from treefold.planners.builder import PlanBuilder
 from treefold.planners.method import Method
 
-_PACK, _UP, _COMBINE, _DOWN, _UNPACK = range(5)
+#: The stages of all three: a method uses those that it needs.
+_PACK, _SEND, _COMBINE, _DELIVER, _UNPACK = range(5)
+_NO_PACK = -1
 
 
 def add_star(builder: PlanBuilder, pack: Pack, root: str) -> None:
@@ -24,7 +26,7 @@ def add_star(builder: PlanBuilder, pack: Pack, root: str) -> None:
     arrived = []
     for replica in range(len(work.sources)):
         packed = builder.packed_input(pack, number, replica, _PACK)
-        arrived.append(builder.send(packed, root, number, _UP))
+        arrived.append(builder.send(packed, root, number, _SEND))
     result = builder.combine(arrived, builder.landing(pack, root), number, _COMBINE, final=True)
     _spread(builder, result, pack, number)
 
@@ -50,7 +52,7 @@ def add_concat(builder: PlanBuilder, leaf: int, root: str) -> None:
         return
     number = builder.new_pack()
     arrived = [
-        builder.send(builder.inputs[leaf, replica], root, number, _UP)
+        builder.send(builder.inputs[leaf, replica], root, number, _SEND)
         for replica, length in enumerate(work.lengths)
         if length
     ]
@@ -72,5 +74,48 @@ def add_broadcast(builder: PlanBuilder, leaf: int) -> None:
 def _spread(builder: PlanBuilder, result: Range, pack: Pack, number: int) -> None:
     root = builder.device_of(result)
     for device in dict.fromkeys(builder.work[pack.fragments[0].leaf].destinations):
-        here = result if device == root else builder.deliver(result, pack, device, number, _DOWN)
+        here = result if device == root else builder.deliver(result, pack, device, number, _DELIVER)
         builder.unpack(here, pack, number, _UNPACK)
+
+
+def add_one_shot(builder: PlanBuilder, pack: Pack) -> None:
+    """Send every contribution to every destination, where all are folded, in replica order.
+
+    Costs n·(n − 1) copies of the pack between n devices, none of which waits for another. All contributions meet as
+    they are, so the result has the bits of one pass in replica order, on every destination.
+    """
+    number = builder.new_pack()
+    work = builder.work[pack.fragments[0].leaf]
+    packed = [builder.packed_input(pack, number, replica, _PACK) for replica in range(len(work.sources))]
+    # Every device folds all contributions in replica order: all get the same bits, though nobody sends a result.
+    for device in dict.fromkeys(work.destinations):
+        arrived = [builder.send(source, device, number, _SEND) for source in packed]
+        result = builder.combine(arrived, builder.landing(pack, device), number, _COMBINE, final=True)
+        builder.unpack(result, pack, number, _UNPACK)
+
+
+def one_shot() -> Method:
+    """Return the method in which every device sends everything to every other: 1 hop, (n − 1)·S per device."""
+    return Method((Fraction(1),), lambda builder, pack, _: add_one_shot(builder, pack), "one shot")
+
+
+def add_one_pass(builder: PlanBuilder, leaf: int) -> None:
+    """Make a leaf's first output from all contributions at once, in replica order, and copy it to its other outputs.
+
+    The devices must share one memory. Nothing is packed: the executor reads the arrays where they lie.
+    """
+    work = builder.work[leaf]
+    if not work.result_length:
+        return
+    sources = tuple(builder.inputs[leaf, replica] for replica, length in enumerate(work.lengths) if length)
+    first, *others = (builder.outputs[leaf, component] for component in range(len(work.destinations)))
+    made: Action
+    if work.leaf.goal is Goal.COPY:
+        made = Copy(sources[0], first, _NO_PACK)
+    elif work.leaf.goal is Goal.FOLD:
+        made = Combine(sources, first, _NO_PACK, final=True)
+    else:
+        made = Concat(sources, first, _NO_PACK, final=True)
+    builder.act(_COMBINE, made)
+    for other in others:
+        builder.act(_UNPACK, Copy(first, other, _NO_PACK))

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from treefold.devices import canonical_device
 from treefold.errors import DeviceError, TopologyError
 from treefold.errors.words import counted, printable, short, some
-from treefold.plan.drawings import drawn
+from treefold.plan.movement import drawn
 from treefold.topology.gpus import MissingLinks
 
 KINDS = ("device", "host", "switch", "nic")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from treefold.plan.drawings import register
+from treefold.plan.movement import register_drawing
 
 
 def _draw_movement(movement: Any, title: str) -> str:
@@ -27,6 +27,6 @@ def _draw_packing(packing: Any) -> str:
 
 def register_drawings() -> None:
     """Let notebooks draw movements, machines and packings."""
-    register("movement", _draw_movement)
-    register("machine", _draw_machine)
-    register("packing", _draw_packing)
+    register_drawing("movement", _draw_movement)
+    register_drawing("machine", _draw_machine)
+    register_drawing("packing", _draw_packing)

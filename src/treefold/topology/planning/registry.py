@@ -12,8 +12,7 @@ from typing import NamedTuple
 from treefold.errors.words import counted
 from treefold.planners.direct import direct
 from treefold.planners.method import Method
-from treefold.planners.one_shot import one_shot
-from treefold.planners.star import star, two_shot
+from treefold.planners.star import one_shot, star, two_shot
 from treefold.planners.two_level import two_level
 from treefold.topology.graph import Topology
 from treefold.topology.planning.host_shares import host_shares

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from treefold.errors.words import counted
-from treefold.plan.drawings import drawn
+from treefold.plan.movement import drawn
 from treefold.topology.planning.tree_packing.network import Route
 
 
