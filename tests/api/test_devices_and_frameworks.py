@@ -7,7 +7,7 @@ import treefold
 from treefold import HierarchicalCopyAllReduce, NcclAllReduce, PerReplica
 from treefold.backends import additional_backend
 from treefold.errors import DeviceError, MismatchError
-from treefold.ops import all_reduce_ops
+from treefold.ops import cross_device_ops
 from treefold.testing import FakeBackend
 
 OPS = HierarchicalCopyAllReduce()
@@ -100,7 +100,7 @@ class TestDevices:
 class TestNcclFallback:
     def test_warns_once_where_values_are_on_gpus(self, fake):
         """One warning for the process; the plan of every call says it."""
-        all_reduce_ops._warn_without_nccl.cache_clear()
+        cross_device_ops._warn_without_nccl.cache_clear()
         value = PerReplica([fake.array(np.full(2, 2.0**r), f"gpu:{r}") for r in range(2)])
         with pytest.warns(RuntimeWarning, match=r"^NCCL is not used, because .+: each pack is reduced") as caught:
             results = [NcclAllReduce().reduce("sum", value, value) for _ in range(3)]

@@ -18,7 +18,7 @@ from treefold import (
 )
 from treefold.backends import additional_backend
 from treefold.errors import ArgumentError, TopologyError
-from treefold.ops import trees
+from treefold.ops import planning
 from treefold.plan.ir import Role
 from treefold.testing import FakeBackend, RecordingBackend, assert_same_bits, owned, owned_sum
 from treefold.topology import with_nvlinks
@@ -206,5 +206,5 @@ def test_packs_that_no_tree_was_cut_for_take_turns():
     """Each tree gets its share of any run of packs, not only of all of them."""
     shares = (Fraction(1, 2), Fraction(1, 4), Fraction(1, 8), Fraction(1, 8))
     for start in (0, 7, 1000):
-        taken = Counter(trees._in_turn(shares, number) for number in range(start, start + 64))
+        taken = Counter(planning._in_turn(shares, number) for number in range(start, start + 64))
         assert all(abs(taken[index] - 64 * share) <= 2 for index, share in enumerate(shares))

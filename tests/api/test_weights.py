@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from treefold import HierarchicalCopyAllReduce, IndexedSlices, PerReplica, ReductionToOneDevice, all_reduce, reduce
-from treefold.calls.weights import read_weights
+from treefold.calls.arguments import read_weights
 from treefold.errors import ArgumentError
 from treefold.reduce_op import ReduceOp
 

@@ -11,7 +11,7 @@ from wide_reference import fold_block
 from treefold import HierarchicalCopyAllReduce, PerReplica, ReductionToOneDevice
 from treefold.backends.numpy_fold import scale_block
 from treefold.backends.torch_fold import fold_on_device, folds_on_device, scale_on_device
-from treefold.calls.weights import read_weights
+from treefold.calls.arguments import read_weights
 from treefold.dtypes import FLOATS, REDUCIBLE
 from treefold.errors import OutputError
 from treefold.fold import Fold

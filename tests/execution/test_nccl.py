@@ -26,7 +26,7 @@ from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE
 from treefold.errors import GpuError
 from treefold.execution.cuda.nccl import wire_dtype
 from treefold.fold import Fold
-from treefold.ops import all_reduce_ops
+from treefold.ops import cross_device_ops
 from treefold.plan import from_json
 from treefold.testing import assert_same_bits, owned
 
@@ -248,7 +248,7 @@ class TestPlans:
         """And hold without it."""
         tensors = [gpus.put(torch.full((4,), 2.0**index), device) for index, device in enumerate(devices)]
         value = PerReplica(tensors)
-        all_reduce_ops._warn_without_nccl.cache_clear()
+        cross_device_ops._warn_without_nccl.cache_clear()
         with pytest.warns(RuntimeWarning, match="NCCL is not used, because"):
             made = NcclAllReduce().reduce("sum", value, destinations or value)
         assert made.plan.notes[0].startswith(f"NCCL is not used, because {why}")

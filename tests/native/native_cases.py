@@ -10,7 +10,7 @@ import numpy as np
 
 from treefold import _native
 from treefold.backends.numpy_fold import fold_block
-from treefold.calls.weights import read_weights
+from treefold.calls.arguments import read_weights
 from treefold.execution.native import packed_weights
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treefold.backends.numpy_fold import fold_block
-from treefold.calls.weights import read_weights
+from treefold.calls.arguments import read_weights
 from treefold.execution import native
 from treefold.execution.host_fold import fold_into
 from treefold.fold import Fold

@@ -11,7 +11,7 @@ import numpy as np
 
 from treefold.averaging.whole import nearest_whole
 from treefold.backends import ArrayBackend, HostArray, backend_of
-from treefold.calls.weights import read_weights
+from treefold.calls.arguments import read_weights
 from treefold.dtypes import INTEGERS
 from treefold.errors import ArgumentError
 from treefold.ops import ReductionToOneDevice

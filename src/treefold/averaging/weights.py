@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from treefold.averaging.arithmetic import Combination, Op
-from treefold.calls.weights import read_fractions, read_weights
+from treefold.calls.arguments import read_fractions, read_weights
 from treefold.errors import AverageOptionError
 from treefold.errors.words import counted, reason_of
 from treefold.reduce_op import ReduceOp

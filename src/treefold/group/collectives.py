@@ -15,10 +15,9 @@ import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray
 from treefold.backends.tracing import Like
-from treefold.calls.entry import Entry, Part, as_distributed, read_entry
+from treefold.calls.entry import Entry, Part, as_distributed, component, read_entry
 from treefold.calls.leaves import read_copied_leaf, read_gathered_leaf
 from treefold.calls.reader import read_components
-from treefold.calls.wrap import component
 from treefold.errors import ArgumentError, MismatchError
 from treefold.errors.words import counted, short
 from treefold.execution import native

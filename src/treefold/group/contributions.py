@@ -19,11 +19,11 @@ import optree
 
 from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.backends.rows import read_arrays
+from treefold.calls.arguments import read_fractions
 from treefold.calls.entry import Entry, LeafForm, Part, at, read_entry
 from treefold.calls.leaves import read_folded_leaf
 from treefold.calls.output import read_out
 from treefold.calls.reader import Leaf, Reading, Tree, leaves_of, read_components, read_shape
-from treefold.calls.weights import read_fractions
 from treefold.errors import ArgumentError, DeviceError, DtypeError
 from treefold.execution import Operand
 from treefold.fold import Fold

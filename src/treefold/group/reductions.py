@@ -17,12 +17,11 @@ from treefold.backends.numpy import NumpyBackend
 from treefold.backends.rows import read_arrays
 from treefold.backends.tracing import Like
 from treefold.bounded_cache import BoundedCache
-from treefold.calls.entry import Entry, Part, read_entry
+from treefold.calls.arguments import read_weights
+from treefold.calls.entry import Entry, Part, component, read_entry
 from treefold.calls.leaves import read_folded_leaf
 from treefold.calls.output import read_out
 from treefold.calls.reader import Reading, read_components
-from treefold.calls.weights import read_weights
-from treefold.calls.wrap import component
 from treefold.compiled import HAS_SHARED_MEMORY
 from treefold.dtypes import INTEGERS, WIDE_INTEGERS
 from treefold.errors import ArgumentError, CallMismatchError, DeviceError, TreefoldError

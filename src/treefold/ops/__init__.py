@@ -1,8 +1,12 @@
 """The public classes and short forms: each call is read, packed, planned, executed and wrapped."""
 
-from treefold.ops.all_reduce_ops import AllReduceCrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce
 from treefold.ops.base import CrossDeviceOps
-from treefold.ops.one_device import ReductionToOneDevice
+from treefold.ops.cross_device_ops import (
+    AllReduceCrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+)
 from treefold.ops.short_forms import all_reduce, broadcast, reduce
 
 __all__ = [

@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from treefold.backends.tracing import as_written
 from treefold.bounded_cache import BoundedCache
-from treefold.calls.arguments import NO_OPTIONS, check_accumulate, check_honoured, read_options, read_pairs
-from treefold.calls.entry import Entry, as_distributed, check_devices, read_entry
+from treefold.calls.arguments import (
+    NO_OPTIONS,
+    check_accumulate,
+    check_honoured,
+    check_weight_count,
+    read_options,
+    read_pairs,
+    read_weights,
+)
+from treefold.calls.entry import Entry, as_distributed, check_devices, moved_axis, read_entry, wrap
 from treefold.calls.fast_path import KnownCalls
 from treefold.calls.leaves import read_copied_leaf, read_folded_leaf, read_gathered_leaf
 from treefold.calls.output import read_out
 from treefold.calls.reader import Pair, Reading, call_key, read_components, read_pair
-from treefold.calls.weights import check_weight_count, read_weights
-from treefold.calls.wrap import moved_axis, wrap
 from treefold.errors import ArgumentError, TreefoldError
 from treefold.execution import CallSummary, Executor, execute
 from treefold.fold import Fold
-from treefold.ops.planning import Request, Router, Terms, make_plan, summarise
-from treefold.ops.trees import read_topology
+from treefold.ops.planning import Request, Router, Terms, make_plan, read_topology, summarise
 from treefold.options import CommunicationOptions
 from treefold.packing import Pack, PackingPolicy
 from treefold.plan import Plan

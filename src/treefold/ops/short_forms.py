@@ -9,8 +9,7 @@ from treefold.backends import backend_of
 from treefold.backends.tracing import as_written
 from treefold.calls.arguments import FIRST_REPLICA, read_sequence
 from treefold.errors import CallError
-from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce
-from treefold.ops.one_device import ReductionToOneDevice
+from treefold.ops.cross_device_ops import HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.reduce_op import ReduceOp, ReduceOpLike
 from treefold.values import DistributedValues, Mirrored, PerReplica, T, Weights
 

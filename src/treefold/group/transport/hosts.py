@@ -11,7 +11,7 @@ import numpy as np
 
 from treefold.backends import HostArray, Row
 from treefold.bounded_cache import BoundedCache
-from treefold.calls.overlap import check_overlaps
+from treefold.calls.output import check_overlaps
 from treefold.engines.interface import Channel
 from treefold.errors import DeadlineError, GroupError, OutputError, PeerLostError
 from treefold.execution import native

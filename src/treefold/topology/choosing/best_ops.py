@@ -10,9 +10,8 @@ from treefold.backends import backend_of, loaded_backends
 from treefold.calls.arguments import as_asked, read_destinations
 from treefold.devices import device_type, similar_device
 from treefold.errors import ArgumentError, DeviceError
-from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce
 from treefold.ops.base import CrossDeviceOps
-from treefold.ops.one_device import ReductionToOneDevice
+from treefold.ops.cross_device_ops import HierarchicalCopyAllReduce, ReductionToOneDevice
 from treefold.topology.for_ops import read_topology
 from treefold.values import DistributedValues
 

@@ -14,9 +14,8 @@ from treefold.errors import MissingExtraError
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.execution import Operand
 from treefold.execution.nccl import nccl_refusal
-from treefold.ops.all_reduce_ops import HierarchicalCopyAllReduce, NcclAllReduce
 from treefold.ops.base import CrossDeviceOps
-from treefold.ops.one_device import ReductionToOneDevice
+from treefold.ops.cross_device_ops import HierarchicalCopyAllReduce, NcclAllReduce, ReductionToOneDevice
 from treefold.plan.ir import Goal
 from treefold.topology.cost import MovementTimes
 from treefold.topology.cost.model import is_as_good
