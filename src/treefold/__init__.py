@@ -33,7 +33,7 @@ from treefold.values import DistributedValues, IndexedSlices, Mirrored, PerRepli
 
 if TYPE_CHECKING:
     from treefold.averaging import average
-    from treefold.execution.probe import verify_links
+    from treefold.execution.links import verify_links
     from treefold.group import Group, Ticket, connect
     from treefold.topology import Topology, known_topology
     from treefold.topology.choosing import choose_cross_device_ops
@@ -56,7 +56,7 @@ _LATER = {
     "load_topology": "treefold.topology.load",
     "optimal_packing": "treefold.topology.planning.tree_packing",
     "simulate": "treefold.topology.cost",
-    "verify_links": "treefold.execution.probe",
+    "verify_links": "treefold.execution.links",
 }
 
 __version__ = "0.1.0"

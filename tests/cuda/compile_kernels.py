@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from treefold.dtypes import COMPLEX, INTEGERS, REDUCIBLE
-from treefold.execution.cuda import fused, kernels
+from treefold.execution.cuda import kernels, one_device
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 
@@ -44,7 +44,7 @@ def compiled(target, element, op, accumulate="exact", count=8, *, is_plain=True)
         "OP": op.name.lower(),
         "WIDE": accumulate == "exact" or element in INTEGERS,
         "UP": 2 ** math.ceil(math.log2(count)),
-        "BLOCK": fused._BLOCK,
+        "BLOCK": one_device._BLOCK,
         "UNROLLED": count <= kernels.MOST_UNROLLED,
         "ALIGNED": is_plain,
         "FULL": is_plain,
@@ -54,7 +54,7 @@ def compiled(target, element, op, accumulate="exact", count=8, *, is_plain=True)
     signature = {name: pointers.get(name, "constexpr") for name in kernel.arg_names}
     divisible = {(place,): [["tt.divisibility", 16]] for place in range(len(pointers))}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=divisible)
-    return triton.compile(source, target=target, options={"num_warps": fused._WARPS, "enable_fp_fusion": False})
+    return triton.compile(source, target=target, options={"num_warps": one_device._WARPS, "enable_fp_fusion": False})
 
 
 def cases(*, is_full):
@@ -62,7 +62,7 @@ def cases(*, is_full):
     elements = [dtype for dtype in (*REDUCIBLE, "bool") if dtype not in COMPLEX]
     for element, op in itertools.product(elements, ReduceOp):
         is_flag = element == "bool" and op not in {ReduceOp.MIN, ReduceOp.MAX}
-        if is_flag or not fused.is_fused(Fold(op), element):
+        if is_flag or not one_device.is_fused(Fold(op), element):
             continue
         yield "Hopper", HOPPER, {"element": element, "op": op}
         if is_full or element in {"float32", "bfloat16"}:

@@ -18,8 +18,8 @@ from treefold.backends.torch import TorchBackend
 from treefold.bounded_cache import BoundedCache
 from treefold.dtypes import REDUCIBLE
 from treefold.errors import GpuError
-from treefold.execution.cuda import fused, one_device
-from treefold.execution.cuda.fused import DeviceJob, fold_batch, is_fused
+from treefold.execution.cuda import one_device
+from treefold.execution.cuda.one_device import DeviceJob, fold_batch, is_fused
 from treefold.execution.gpus import CudaExecutor
 from treefold.fold import Fold
 from treefold.testing import assert_same_bits, owned, owned_sum
@@ -165,12 +165,12 @@ def test_triton_is_new_enough(installed, is_used, monkeypatch):
         return installed[name]
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    fused._triton_version.cache_clear()
+    one_device._triton_version.cache_clear()
     try:
-        assert fused.has_triton() is is_used
+        assert one_device.has_triton() is is_used
     finally:
         monkeypatch.undo()
-        fused._triton_version.cache_clear()
+        one_device._triton_version.cache_clear()
 
 
 def test_triton_is_left_alone_once_tensorflow_is_loaded(monkeypatch):
@@ -195,8 +195,8 @@ class TestOutOfMemory:
                 raise torch.OutOfMemoryError
             return uploaded(table, device)
 
-        uploaded = fused._uploaded
-        monkeypatch.setattr(fused, "_uploaded", scarce)
+        uploaded = one_device._uploaded
+        monkeypatch.setattr(one_device, "_uploaded", scarce)
         with pytest.raises(torch.OutOfMemoryError):
             fold_batch(jobs, Fold(ReduceOp.SUM))
         for job in jobs:
@@ -230,19 +230,19 @@ class TestTables:
 
         def upload(_table, _device):
             state.uploads += 1
-            return fused._Upload(part, [(part, True)], set())
+            return one_device._Upload(part, [(part, True)], set())
 
         monkeypatch.setattr(torch.cuda, "device", lambda _device: contextlib.nullcontext())
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.is_capturing)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=state.stream))
-        monkeypatch.setattr(fused, "_upload", upload)
-        monkeypatch.setattr(fused, "_uploads", BoundedCache(fused._MOST_TABLES))
-        monkeypatch.setattr(fused, "_in_graphs", {})
+        monkeypatch.setattr(one_device, "_upload", upload)
+        monkeypatch.setattr(one_device, "_uploads", BoundedCache(one_device._MOST_TABLES))
+        monkeypatch.setattr(one_device, "_in_graphs", {})
         return state
 
     def uploaded(self, number):
         """Return the table of tensors number ``number``."""
-        return fused._uploaded(((number, number + 64, 1024),), self.device)
+        return one_device._uploaded(((number, number + 64, 1024),), self.device)
 
     def test_are_copied_once(self, gpu):
         """The same tensors find theirs again; memory outlives the work of each stream, which is told of it once."""
@@ -255,8 +255,8 @@ class TestTables:
 
     def test_of_the_same_numbers_in_other_rows_are_others(self, gpu):
         """Two arrays of one target each are not one array of more."""
-        fused._uploaded(((1, 2, 3), (4, 5, 6)), self.device)
-        fused._uploaded(((1, 2), (3, 4), (5, 6)), self.device)
+        one_device._uploaded(((1, 2, 3), (4, 5, 6)), self.device)
+        one_device._uploaded(((1, 2), (3, 4), (5, 6)), self.device)
         assert gpu.uploads == 2
 
     def test_of_graphs_are_kept(self, gpu):
@@ -265,12 +265,12 @@ class TestTables:
         gpu.is_capturing = True
         assert self.uploaded(0) is first
         gpu.is_capturing = False
-        for number in range(1, fused._MOST_TABLES + 2):
+        for number in range(1, one_device._MOST_TABLES + 2):
             self.uploaded(number)
-        assert len(fused._uploads) == fused._MOST_TABLES
+        assert len(one_device._uploads) == one_device._MOST_TABLES
         assert self.uploaded(0) is first
         self.uploaded(1)
-        assert gpu.uploads == fused._MOST_TABLES + 3
+        assert gpu.uploads == one_device._MOST_TABLES + 3
 
     def test_are_not_copied_during_a_capture(self, gpu):
         """The graph would hold the copy, and not what was copied."""

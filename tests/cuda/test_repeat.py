@@ -13,7 +13,7 @@ from treefold import HierarchicalCopyAllReduce, PerReplica, ReduceOp, ReductionT
 from treefold.backends.torch import TorchBackend
 from treefold.dtypes import COMPLEX, REDUCIBLE
 from treefold.errors import OutputError
-from treefold.execution.cuda import repeat
+from treefold.execution.cuda import one_device
 from treefold.execution.gpus import gpu_executor
 from treefold.fold import Fold
 from treefold.testing import assert_same_bits, mixed_values
@@ -30,7 +30,7 @@ pytestmark = [
 def gpus(monkeypatch):
     """Return a GPU in host memory, on which plans run by the kernel."""
     monkeypatch.setenv("TREEFOLD_GPU_EXECUTOR", "cuda")
-    monkeypatch.setattr(repeat, "torch_device", lambda _device: "cpu")
+    monkeypatch.setattr(one_device, "torch_device", lambda _device: "cpu")
     with pretended_gpus(2) as backend:
         yield backend
 

@@ -16,7 +16,7 @@ import numpy as np
 from treefold.backends import HostArray
 from treefold.backends.numpy import NumpyBackend
 from treefold.execution.actions import FlatMemory, LeafActions, leaf_actions, outputs
-from treefold.execution.operands import Operand, Results
+from treefold.execution.interface import Operand, Results
 from treefold.execution.schedule import Driver, Operation, Schedule, Stream
 from treefold.fold import Fold
 from treefold.plan.actions import buffers_of_leaves

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 import treefold
-from treefold.execution import links, probe
-from treefold.execution.links import LinkResult, LinkTable
-from treefold.execution.probe import verify
-from treefold.execution.prober import Prober
+from treefold.execution import links
+from treefold.execution.links import LinkResult, LinkTable, Prober, verify
 
 ALPHA, BANDWIDTH = 5e-6, 10e9
 SIZES = (4095, 65537)
@@ -69,8 +67,8 @@ class FakeMachine(Prober):
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     """Keep results in a folder of the test's own, and know nothing before and after; copy less than on a machine."""
-    monkeypatch.setattr(probe, "SIZES", SIZES)
-    monkeypatch.setattr(probe, "_TIMED_SIZES", SIZES)
+    monkeypatch.setattr(links, "SIZES", SIZES)
+    monkeypatch.setattr(links, "_TIMED_SIZES", SIZES)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
     monkeypatch.setattr(links, "_known", {})

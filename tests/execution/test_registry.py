@@ -9,8 +9,7 @@ import treefold
 from treefold import CommunicationOptions, HierarchicalCopyAllReduce, PerReplica
 from treefold.backends import additional_backend
 from treefold.errors import ArgumentError, PlanError
-from treefold.execution import LOCAL, Executor, additional_executor
-from treefold.execution.registry import _executors
+from treefold.execution import LOCAL, Executor, _executors, additional_executor
 from treefold.plan import from_json
 from treefold.testing import FakeBackend
 
@@ -132,8 +131,6 @@ class TestNames:
         own = {
             "execution/host_memory.py",
             "execution/gpus.py",
-            "execution/graphs.py",
-            "execution/nccl.py",
             "execution/group_executors.py",
             "plan/executor_traits.py",
         }

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from treefold.backends.numpy import NumpyBackend
+from treefold.execution.interface import Operand
 from treefold.execution.local import Walk
-from treefold.execution.operands import Operand
 from treefold.fold import Fold
 from treefold.planners.method import Method, one_array
 from treefold.planners.star import one_shot, star, two_shot

@@ -10,7 +10,7 @@ import pytest
 from treefold import ReduceOp, known_topology, optimal_packing
 from treefold.errors import PlanError
 from treefold.execution import execute
-from treefold.execution.operands import Operand
+from treefold.execution.interface import Operand
 from treefold.fold import Fold
 from treefold.packing import Item, split_by_shares
 from treefold.plan import Plan

@@ -13,7 +13,7 @@ from tensorflow.python.ops import script_ops
 
 import treefold
 from treefold.errors import ArgumentError, CallError, MismatchError
-from treefold.execution import tensorflow_operation as operation
+from treefold.execution import tensorflow_graphs as operation
 from treefold.tensorflow import (
     AllReduceCrossDeviceOps,
     CrossDeviceOps,

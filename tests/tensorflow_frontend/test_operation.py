@@ -11,7 +11,7 @@ from tensorflow.python.framework import op_def_library
 
 from treefold.dtypes import FOLDABLE
 from treefold.execution import native
-from treefold.execution import tensorflow_operation as operation
+from treefold.execution import tensorflow_graphs as operation
 from treefold.tensorflow import HierarchicalCopyAllReduce
 
 LARGE = 1 << 17
@@ -22,7 +22,7 @@ class TestRegistration:
         """TensorFlow ends the process on a second one; threads and modules that are loaded again may ask."""
         script = (
             "import importlib, sys, threading\n"
-            "from treefold.execution import tensorflow_operation as operation\n"
+            "from treefold.execution import tensorflow_graphs as operation\n"
             "sys.setswitchinterval(1e-6)\n"
             "threads = [threading.Thread(target=operation.ensure_registered) for _ in range(8)]\n"
             "[one.start() for one in threads], [one.join() for one in threads]\n"

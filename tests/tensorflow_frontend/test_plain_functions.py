@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import treefold
 from treefold import HierarchicalCopyAllReduce, IndexedSlices, PerReplica, ReductionToOneDevice
-from treefold.execution import tensorflow_operation as operation
+from treefold.execution import tensorflow_graphs as operation
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 #: Per dtype, what three replicas bring: subnormals; a sum that is decided by its last bit; a cancellation; one that

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from treefold import CommunicationOptions
 from treefold.backends.numpy_fold import fold_block
 from treefold.errors import ArgumentError, CallError, DeviceError
-from treefold.execution import tensorflow_operation as operation
+from treefold.execution import tensorflow_graphs as operation
 from treefold.fold import Fold
 from treefold.reduce_op import ReduceOp
 from treefold.tensorflow import HierarchicalCopyAllReduce, ReductionToOneDevice, on_host

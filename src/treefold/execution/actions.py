@@ -10,7 +10,7 @@ from treefold.backends import ArrayBackend
 from treefold.dtypes import INTEGERS
 from treefold.errors import ArgumentError
 from treefold.execution.host_fold import fold_into
-from treefold.execution.operands import Operand, Results
+from treefold.execution.interface import Operand, Results
 from treefold.fold import AccumulationFn, Fold
 from treefold.plan import Movement, Plan
 from treefold.plan.actions import buffers_of_leaves, dtype_in, fills

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from treefold.execution.interface import CallSummary, Executor
-from treefold.execution.operands import Operand, Results
+from treefold.execution.interface import CallSummary, Executor, Operand, Results
 from treefold.fold import Fold
 from treefold.plan import Plan
 

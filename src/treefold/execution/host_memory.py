@@ -2,7 +2,8 @@
 
 There is no tree: there are no links to spare on one memory, and folding every element once, in replica order,
 is both the fastest and the most exact. The plan has proved which result each destination gets; this module computes
-each result directly, by the goal of its leaf.
+each result directly, by the goal of its leaf. In graphs of TensorFlow that are being traced, the same kernels fold
+when the graph runs.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import numpy as np
 
 from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.backends.numpy import NumpyBackend
+from treefold.devices import device_type
 from treefold.execution import native
 from treefold.execution.actions import LeafActions, leaf_actions
 from treefold.execution.host_fold import UNFINISHED, Job, fold_batch
-from treefold.execution.interface import CallSummary, Executor, Repeat
+from treefold.execution.interface import CallSummary, Executor, Operand, Repeat, Results
 from treefold.execution.native import new_result
-from treefold.execution.operands import Operand, Results
 from treefold.fold import Fold
 from treefold.plan import Plan
 from treefold.plan.actions import buffers_of_leaves
@@ -174,3 +175,35 @@ def _read_only(view: HostArray) -> HostArray:
     view = view.view()
     view.flags.writeable = False
     return view
+
+
+class GraphExecutor(Executor):
+    """TensorFlow's graphs on CPU devices: the bits of the eager call, from the same kernels."""
+
+    name = "graph"
+    shares_memory = True
+    most_devices_in_one_pass = math.inf
+
+    @property
+    def kernel(self) -> str:
+        """That of host memory."""
+        return native.kernel()
+
+    def refusal(self, call: CallSummary) -> str:
+        """Refuse what is not TensorFlow's, has its contents now, is elsewhere, or will be compiled by XLA or saved."""
+        if set(call.frameworks) != {"TensorFlow"} or call.is_in_host_memory:
+            return "it runs on TensorFlow's symbolic tensors only"
+        if call.accumulate == "callback":
+            return "an accumulation_fn is traced with its graph"
+        from treefold.backends.tensorflow_calls import is_traced_on_host  # noqa: PLC0415 - TensorFlow is loaded
+
+        is_on_host = is_traced_on_host() and all(device_type(device) == "cpu" for device in call.devices)
+        return "" if is_on_host else "its graph does not run in host memory, by kernels"
+
+    def run(self, plan: Plan, inputs: Sequence[Operand], fold: Fold | None, out: Results | None) -> Results:
+        """Return each leaf's result per component, as symbolic tensors; nothing can be written into those."""
+        from treefold.execution.tensorflow_graphs import reduced  # noqa: PLC0415 - TensorFlow is loaded: these are its tensors
+
+        if out is not None:
+            raise AssertionError(out)  # validation has refused it
+        return reduced(plan, inputs, fold)

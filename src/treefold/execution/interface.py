@@ -1,6 +1,6 @@
 """The seam between treefold and what runs its plans.
 
-A new executor is one file with a subclass of ``Executor`` and one line in ``execution/registry.py``. Nothing else knows
+A new executor is one file with a subclass of ``Executor`` and one line in ``execution/__init__.py``. Nothing else knows
 it by name: what it can do, refuses, promises and honours is asked here.
 """
 
@@ -9,14 +9,40 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from treefold.backends import ArrayBackend, Row
-from treefold.execution.operands import Operand, Results
+from treefold.backends import ArrayBackend, HostArray, Row
 from treefold.fold import Fold
 from treefold.options import CommunicationImplementation
 from treefold.plan import Plan
 from treefold.plan.executor_traits import ExecutorTraits
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """The contributions to one leaf, in replica order, and the shape of its result.
+
+    ``views``: NumPy views of the arrays in host memory, as far as the caller has made them.
+    """
+
+    backend: ArrayBackend
+    arrays: tuple[Any, ...]
+    shape: tuple[int, ...]
+    views: tuple[HostArray | None, ...] = ()
+
+
+#: For each leaf of a plan, its result on each component of the destination.
+Results = list[tuple[Any, ...]]
+
+
+def handed_over(inputs: Sequence[Operand], results: Results, out: Results | None) -> Results:
+    """Return the results; with ``out``, copy them into its arrays once all are computed, and return ``out``."""
+    if out is None:
+        return results
+    for operand, targets, arrays in zip(inputs, out, results, strict=True):
+        for target, array in zip(targets, arrays, strict=True):
+            operand.backend.assign(target, array)
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from treefold.execution.actions import leaf_actions, outputs
-from treefold.execution.interface import CallSummary, Executor
-from treefold.execution.operands import Operand, Results, handed_over
+from treefold.execution.interface import CallSummary, Executor, Operand, Results, handed_over
 from treefold.fold import Fold
 from treefold.plan import Plan
 from treefold.plan.executor_traits import STEP_BY_STEP

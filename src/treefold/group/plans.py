@@ -12,7 +12,7 @@ from fractions import Fraction
 from treefold.calls.entry import Entry
 from treefold.devices import rank_of
 from treefold.dtypes import WIDE_INTEGERS, itemsize
-from treefold.execution.registry import HOSTS, SHARED_MEMORY
+from treefold.execution import HOSTS, SHARED_MEMORY
 from treefold.fold import Fold
 from treefold.group.protocol import FRAME_ROOM
 from treefold.packing import Item, split_by_shares

@@ -17,7 +17,7 @@ import treefold.ops
 from treefold.backends import HostArray
 from treefold.execution.host_fold import Job, fold_batch
 from treefold.execution.native import new_result
-from treefold.execution.tensorflow_operation import folded, serves
+from treefold.execution.tensorflow_graphs import folded, serves
 from treefold.fold import Fold
 from treefold.options import CommunicationOptions
 from treefold.tensorflow.callbacks import Callbacks

@@ -15,7 +15,7 @@ from treefold.cli.planning.known import list_known
 from treefold.cli.planning.machines import only_one, read_machine
 from treefold.cli.planning.outputs import check_outputs, say_written, write_picture
 from treefold.cli.planning.words import count_nodes, describe_machine, machine_notes, tabulate_links
-from treefold.execution.probe import verify_links
+from treefold.execution.links import verify_links
 from treefold.files import write_atomically
 from treefold.topology import Topology
 from treefold.topology.drawing.dot import to_dot

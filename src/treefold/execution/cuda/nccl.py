@@ -19,8 +19,8 @@ from treefold.devices import torch_device
 from treefold.dtypes import COMPLEX, INTEGERS, REAL, WIDE_INTEGERS
 from treefold.errors import GpuError
 from treefold.execution.actions import LeafActions
+from treefold.execution.interface import Operand, Results, handed_over
 from treefold.execution.local import Walk
-from treefold.execution.operands import Operand, Results, handed_over
 from treefold.fold import Fold
 from treefold.plan import Plan
 from treefold.plan.ir import Action, Combine, Copy, Range, Role, Step

@@ -13,7 +13,7 @@ from treefold.dtypes import itemsize
 from treefold.errors import MissingExtraError
 from treefold.errors.words import bytes_in_words, counted, seconds_in_words
 from treefold.execution import Operand
-from treefold.execution.nccl import nccl_refusal
+from treefold.execution.gpus import nccl_refusal
 from treefold.ops.base import CrossDeviceOps
 from treefold.ops.cross_device_ops import HierarchicalCopyAllReduce, NcclAllReduce, ReductionToOneDevice
 from treefold.plan.ir import Goal
