@@ -12,8 +12,7 @@ from gpu_bench.machine import Machine
 from gpu_bench.measure import Contender, Task, in_new, in_place
 from gpu_bench.tensors import Columns, Tensors
 from treefold.bench.work import Work, shapes_of_model, shapes_of_size
-from treefold.execution.gpus import CHOICES
-from treefold.execution.gpus import nccl_refusal
+from treefold.execution.gpus import CHOICES, nccl_refusal
 from treefold.ops import CrossDeviceOps, HierarchicalCopyAllReduce, NcclAllReduce, ReductionToOneDevice
 from treefold.reduce_op import ReduceOpName
 from treefold.values import PerReplica
